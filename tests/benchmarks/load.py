@@ -53,7 +53,7 @@ VIEWER = """
 import sys, time
 from pathlib import Path
 from watchkeeper.store.database import open_readonly
-from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.store.snapshot import SessionSnapshotReader as SessionFold
 connection, fold, reads = open_readonly(Path(sys.argv[1])), SessionFold(sys.argv[2]), []
 while True:
     began = time.monotonic()

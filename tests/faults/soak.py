@@ -37,7 +37,7 @@ from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.store.snapshot import SessionSnapshotReader
 
 GIVE_UP_SECONDS = 180.0
 WARM_ROUNDS = 3
@@ -180,7 +180,7 @@ def attach(soak: Soak, session: str, seconds: float) -> None:
     """Read as the dashboard does, and be killed in the middle of it, as terminals are."""
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom watchkeeper.store.database import open_readonly\n"
-        "from watchkeeper.store.snapshot import SessionFold\n"
+        "from watchkeeper.store.snapshot import SessionSnapshotReader as SessionFold\n"
         "connection, fold = open_readonly(Path(sys.argv[1])), SessionFold(sys.argv[2])\n"
         "while True:\n    connection.execute('BEGIN')\n    fold.read(connection, time.time())\n   "
         " connection.execute('COMMIT')\n"
@@ -248,7 +248,7 @@ async def own_session(soak: Soak, runtime: Runtime) -> None:
         "soak", workspace=soak.workspace, settings=SessionSettings(approval_timeout_seconds=0.0)
     )
     running = asyncio.ensure_future(runtime.run(session))
-    connection, fold = database.open_readonly(soak.path), SessionFold(session)
+    connection, fold = database.open_readonly(soak.path), SessionSnapshotReader(session)
     while not running.done():
         connection.execute("BEGIN")
         fold.read(connection, time.time())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.faults import oracle, scenario
 
-from watchkeeper.agents.compaction import Compaction
+from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.store import database
 
 
@@ -71,15 +71,15 @@ async def test_a_compaction_that_a_command_asked_for_is_not_made_again_by_the_ho
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     path, workspace = tmp_path / "run.db", tmp_path / "workspace"
     workspace.mkdir()
-    landing, real = asyncio.Event(), Compaction._land
+    landing, real = asyncio.Event(), CompactionRunner._land
 
-    async def land(self: Compaction, flight: Any, also: Any = None) -> Any:
+    async def land(self: CompactionRunner, flight: Any, also: Any = None) -> Any:
         if also is None or landing.is_set():
             return await real(self, flight, also)
         landing.set()
         return await asyncio.Event().wait()  # prepared and stored; its host dies before it is published
 
-    monkeypatch.setattr(Compaction, "_land", land)
+    monkeypatch.setattr(CompactionRunner, "_land", land)
     crashed = asyncio.ensure_future(scenario.run(path, workspace))
     await asyncio.wait_for(landing.wait(), 60)
     crashed.cancel()

@@ -7,7 +7,7 @@ import json
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import insert
 
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, SessionFold
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, SessionSnapshotReader
 from watchkeeper_tui.estimates import estimate_compaction
 
 WIDE = (120, 40)
@@ -15,7 +15,7 @@ WIDE = (120, 40)
 
 def read(desk: Desk, name: str) -> tuple[AgentFacts, tuple[CompactionFacts, ...]]:
     connection, session = desk.session.connection, desk.session.id
-    reading = SessionFold(session).read(connection, desk.time)
+    reading = SessionSnapshotReader(session).read(connection, desk.time)
     assert reading is not None
     return next(each for each in reading.agents if each.id == name), reading.compactions
 

@@ -10,7 +10,7 @@ import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_compaction_screen import compacted
 
-from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.pages.compactions import compaction_pieces, pass_number
@@ -111,7 +111,7 @@ def test_a_pass_is_counted_among_its_agents_passes_and_unknown_figures_are_left_
     session.compaction("explorer1", trigger="auto", cost_usd=None)
     session.compaction("explorer1", trigger="auto", status="abandoned", reason="the agent is done", model="x/unpriced",
                        tokens_after=None, tokens_before=None)  # fmt: skip
-    reading = SessionFold(session.id).read(session.connection, desk.time)
+    reading = SessionSnapshotReader(session.id).read(session.connection, desk.time)
     assert reading is not None
     mine = [each for each in reversed(reading.compactions) if each.agent_id == "explorer1"]
     assert [pass_number(each, reading.compactions) for each in mine] == [(1, 3), (2, 3), (3, 3)]

@@ -13,7 +13,7 @@ from tests.tui.fake_store import NOW, FakeSession, create, insert, small_session
 
 from watchkeeper.store.database import open_readonly
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.snapshot import EVENTS_KEPT, SessionFold, SessionReading, accept_any_text
+from watchkeeper.store.snapshot import EVENTS_KEPT, SessionReading, SessionSnapshotReader, accept_any_text
 from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.snapshot import AgentDetail
 
@@ -43,13 +43,13 @@ class Folds:
         self.connection = connection
         self.session = session
         self.fold, self.details = (
-            SessionFold(session.id),
+            SessionSnapshotReader(session.id),
             {name: DetailFold(session.id, name) for name in AGENTS},
         )
         self.events: list[Any] = []
 
     def check(self, now: float) -> None:
-        renewed, first = self._read(self.fold, now), self._read(SessionFold(self.session.id), now)
+        renewed, first = self._read(self.fold, now), self._read(SessionSnapshotReader(self.session.id), now)
         self.events = (list(renewed.events) if renewed.events_anew else self.events + list(renewed.events))[
             -EVENTS_KEPT:
         ]
@@ -69,7 +69,7 @@ class Folds:
             agent = next(each for each in renewed.agents if each.id == name)
             assert self._detail(fold, agent) == self._detail(DetailFold(self.session.id, name), agent)
 
-    def _read(self, fold: SessionFold, now: float) -> SessionReading:
+    def _read(self, fold: SessionSnapshotReader, now: float) -> SessionReading:
         self.connection.execute("BEGIN")
         reading = fold.read(self.connection, now)
         self.connection.execute("COMMIT")
@@ -190,7 +190,7 @@ def write_and_compare(path: Path, data: st.DataObject) -> None:
 def test_a_reading_shares_with_the_one_before_all_that_did_not_change(tmp_path: Path) -> None:
     connection = create(tmp_path / "w.db")
     session = small_session(connection)
-    fold = SessionFold(session.id)
+    fold = SessionSnapshotReader(session.id)
     before = fold.read(connection, session.now)
     session.set_agent("explorer1", turn=99)
     after = fold.read(connection, session.now)
@@ -209,7 +209,7 @@ def test_text_that_is_no_utf8_is_read_with_marks_and_stops_nothing(tmp_path: Pat
     session = small_session(connection)
     connection.execute("UPDATE agents SET name = CAST(x'66ff6f' AS TEXT) WHERE id = 'explorer1'")
     viewer = accept_any_text(open_readonly(tmp_path / "w.db"))
-    reading = SessionFold(session.id).read(viewer, session.now)
+    reading = SessionSnapshotReader(session.id).read(viewer, session.now)
     assert reading is not None
     assert next(agent.name for agent in reading.agents if agent.id == "explorer1") == "f\ufffdo"
     viewer.close()
@@ -219,7 +219,7 @@ def test_text_that_is_no_utf8_is_read_with_marks_and_stops_nothing(tmp_path: Pat
 def test_rates_die_away_when_nothing_is_written(tmp_path: Path) -> None:
     connection = create(tmp_path / "w.db")
     session = small_session(connection)
-    fold = SessionFold(session.id)
+    fold = SessionSnapshotReader(session.id)
     session.call("explorer1", started_at=session.now - 5, latency_seconds=1, cost_usd=0.5)
     session.set(model_calls=1)
     now = fold.read(connection, session.now)

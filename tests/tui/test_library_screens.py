@@ -13,7 +13,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import HOSTILE
 from tests.tui.test_sessions_screen import add_session
 
-from watchkeeper.store.fork import Forked
+from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import delete_session
 from watchkeeper_tui.screens.filtering import values_of, with_filter
@@ -137,9 +137,9 @@ async def test_a_fork_is_made_from_the_step_that_was_chosen(
     library_of(desk)
     made: list[Any] = []
 
-    def fork(path: Path, session_id: str, **at: Any) -> Forked:
+    def fork(path: Path, session_id: str, **at: Any) -> ForkResult:
         made.append((session_id, at))
-        return Forked("newone23", session_id, 2, "paused", 1, 2)
+        return ForkResult("newone23", session_id, 2, "paused", 1, 2)
 
     monkeypatch.setattr("watchkeeper_tui.screens.fork.fork_session", fork)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:

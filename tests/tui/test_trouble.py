@@ -12,7 +12,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import create, small_session
 from tests.tui.test_compaction_screen import compacted
 
-from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui.screens.live import LiveScreen
 
 WIDE = (120, 40)
@@ -71,7 +71,7 @@ async def test_a_fault_while_reading_is_shown_and_not_swallowed(
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         with monkeypatch.context() as broken:
-            broken.setattr(SessionFold, "read", lambda *_: 1 / 0)
+            broken.setattr(SessionSnapshotReader, "read", lambda *_: 1 / 0)
             desk.feed.wake()
             await until(pilot, lambda: "a fault of the dashboard (ZeroDivisionError" in text_of(pilot))
         await until(pilot, lambda: "ZeroDivisionError" not in text_of(pilot))

@@ -7,7 +7,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import insert
 from tests.tui.test_compaction_screen import compacted
 
-from watchkeeper.store.snapshot import CompactionFacts, SessionFold, Undone
+from watchkeeper.store.snapshot import CompactionFacts, SessionSnapshotReader, Undone
 
 
 def views(desk: Desk, *parents: int | None) -> None:
@@ -40,7 +40,7 @@ def test_a_pass_is_undone_where_the_current_view_did_not_come_from_its_own(
         desk.session.compaction("explorer1", view_before=4, view_after=5)
     views(desk, *parents)
     desk.session.set_agent("explorer1", view_version=current)
-    fold, marks = SessionFold(desk.session.id), Undone()
+    fold, marks = SessionSnapshotReader(desk.session.id), Undone()
 
     def read() -> tuple[CompactionFacts, ...]:
         reading = fold.read(desk.session.connection, desk.time)

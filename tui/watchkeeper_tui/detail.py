@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchkeeper.store import agent_snapshot
-from watchkeeper.store.agent_snapshot import ReportFold, ViewFacts
+from watchkeeper.store.agent_snapshot import ReportReader, ViewFacts
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui.snapshot import AgentDetail, TranscriptBlock
@@ -17,8 +17,8 @@ class DetailFold:
 
     def __init__(self, session_id: str, agent_id: str) -> None:
         self.agent_id = agent_id
-        self._fold = agent_snapshot.AgentFold(session_id, agent_id)
-        self._report = ReportFold(session_id, agent_id)
+        self._fold = agent_snapshot.AgentSnapshotReader(session_id, agent_id)
+        self._report = ReportReader(session_id, agent_id)
         self._messages: list[tuple[int, tuple[TranscriptBlock, ...]]] = []
         self._transcript: tuple[TranscriptBlock, ...] = ()
         self._tool_names: dict[str, str] = {}

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from watchkeeper.records.errors import StoreUnusable, WatchkeeperError
 from watchkeeper.store.database import Identity, identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.snapshot import EVENTS_KEPT, AgentFacts, SessionFold, Undone, accept_any_text
+from watchkeeper.store.snapshot import EVENTS_KEPT, AgentFacts, SessionSnapshotReader, Undone, accept_any_text
 from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.event_line import EventLine
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, session_state
@@ -96,7 +96,7 @@ class Reader(threading.Thread):
         self._connection: Connection | None = None
         self._files: dict[str, Identity] = {}
         self._snapshot = Snapshot()
-        self._fold: SessionFold | None = None
+        self._fold: SessionSnapshotReader | None = None
         self._undone = Undone()
         self._events: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
         self._lines: tuple[EventLine, ...] = ()
@@ -218,7 +218,7 @@ class Reader(threading.Thread):
         """What is to be shown now, or None where that is what is shown already."""
         now, shown = self._now(), self._snapshot
         if self._fold is None or self._fold.session_id != session_id:
-            self._fold, self._detail, self._undone = SessionFold(session_id), None, Undone()
+            self._fold, self._detail, self._undone = SessionSnapshotReader(session_id), None, Undone()
             self._events.clear()
             self._lines = ()
         reading = self._fold.read(connection, now)

@@ -13,7 +13,7 @@ from pathlib import Path
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.replay import AgentThen, Recording
+from watchkeeper.store.replay import AgentStateAt, Recording
 from watchkeeper.store.replay_inferred import open_recording
 from watchkeeper.store.snapshot import accept_any_text
 from watchkeeper_tui.event_line import EventLine
@@ -180,7 +180,7 @@ class Projector(threading.Thread):
         )
         return Frame(position, then.seq, snapshot)
 
-    def _detail(self, more: AgentThen) -> AgentDetail:
+    def _detail(self, more: AgentStateAt) -> AgentDetail:
         blocks: list[TranscriptBlock] = []
         if len(self._blocks) > _BLOCKS_KEPT:
             self._blocks.clear()

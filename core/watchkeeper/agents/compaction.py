@@ -15,9 +15,9 @@ from typing import Any
 
 from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.model_call import Spent, call_beside
+from watchkeeper.agents.model_call import UsageAccumulator, call_beside
 from watchkeeper.memory.buffering import BufferingState, ObservationChunk, ObserverOutput, ReflectorOutput
-from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Pacer
+from watchkeeper.memory.compactor import CompactionPass, Compactor, Pacer, PassOutcome
 from watchkeeper.memory.history import Change, Prepared, Rejection
 from watchkeeper.memory.observational import EngineState, ObservationalMemory
 from watchkeeper.memory.prompts import (
@@ -49,10 +49,10 @@ class _Row:
     id: int
     high_water: int
     began: float
-    spent: Spent = field(default_factory=Spent)
+    spent: UsageAccumulator = field(default_factory=UsageAccumulator)
 
 
-class Observing:
+class ObserverRunner:
     """See the module's docstring. `advance` between two steps, and nothing waits for a model."""
 
     def __init__(self, environment: Environment, agent: Agent, memory: AgentMemory) -> None:
@@ -288,7 +288,7 @@ it."""
 
 
 @dataclass(slots=True)
-class _Flight:
+class _PassTask:
     """A pass between its begin and its end."""
 
     run: CompactionPass
@@ -297,10 +297,10 @@ class _Flight:
     began: float
     tokens_before: int
     task: asyncio.Task[Prepared]
-    spent: Spent = field(default_factory=Spent)
+    spent: UsageAccumulator = field(default_factory=UsageAccumulator)
 
 
-class Compaction:
+class CompactionRunner:
     """Begins, lands and abandons the passes over one agent's memory; at most one is in flight."""
 
     def __init__(self, environment: Environment, agent: Agent, memory: AgentMemory) -> None:
@@ -309,10 +309,10 @@ class Compaction:
         self._memory = memory
         self._compactor = Compactor(memory.state, write=self._write, monotonic=environment.clock.monotonic)
         self._observing = (
-            Observing(environment, agent, memory) if environment.settings.observational else None
+            ObserverRunner(environment, agent, memory) if environment.settings.observational else None
         )
         self._pacer = Pacer()
-        self._flight: _Flight | None = None
+        self._flight: _PassTask | None = None
         self._cached_tokens = 0
         self._turn = agent.turn
 
@@ -403,7 +403,9 @@ class Compaction:
             self._compactor.end()
             raise
         task = asyncio.create_task(self._prepare(run, compaction_id), name=f"compaction-{self._agent.id}")
-        self._flight = _Flight(run, compaction_id, trigger, self._environment.clock.monotonic(), before, task)
+        self._flight = _PassTask(
+            run, compaction_id, trigger, self._environment.clock.monotonic(), before, task
+        )
         return run
 
     async def run(
@@ -413,8 +415,8 @@ class Compaction:
         up_to: int | None = None,
         instructions: str | None = None,
         command: int | None = None,
-        also: Callable[[Transaction, Outcome], None] | None = None,
-    ) -> Outcome | Rejection:
+        also: Callable[[Transaction, PassOutcome], None] | None = None,
+    ) -> PassOutcome | Rejection:
         """A whole pass, waited for: where no loop runs. `also` writes more in the transaction in which the
         pass ends."""
         begun = await self.begin(trigger=trigger, up_to=up_to, instructions=instructions, command=command)
@@ -487,7 +489,7 @@ class Compaction:
         if self._observing is not None:
             await self._observing.restore()
 
-    async def _begin_again(self, found: messages.Pass) -> None:
+    async def _begin_again(self, found: messages.ReadingPass) -> None:
         """What was ordered and not finished: in one transaction its end is told, and the new pass begins."""
 
         def end(tx: Transaction, why: str) -> None:
@@ -507,7 +509,7 @@ class Compaction:
             else:
                 await self._environment.store.commit(lambda tx: self._refuse(tx, found, begun.reason))
 
-    def _refuse(self, tx: Transaction, found: messages.Pass, reason: str) -> None:
+    def _refuse(self, tx: Transaction, found: messages.ReadingPass, reason: str) -> None:
         """Say that what was put off does not begin again."""
         state = self._memory.state
         again = rows.begin_compaction(
@@ -526,7 +528,7 @@ class Compaction:
     async def _prepare(self, run: CompactionPass, compaction_id: int) -> Prepared:
         prepared = await self._compactor.prepare(run)
         text = encode(asdict(prepared))
-        spent = self._flight.spent.take() if self._flight is not None else Spent()
+        spent = self._flight.spent.take() if self._flight is not None else UsageAccumulator()
 
         def write(tx: Transaction) -> None:
             cost = spent.record(tx, self._agent.id)
@@ -558,8 +560,8 @@ class Compaction:
         )
 
     async def _land(
-        self, flight: _Flight, also: Callable[[Transaction, Outcome], None] | None = None
-    ) -> Outcome:
+        self, flight: _PassTask, also: Callable[[Transaction, PassOutcome], None] | None = None
+    ) -> PassOutcome:
         self._flight = None
         state = self._memory.state
         error = None if flight.task.cancelled() else flight.task.exception()
@@ -567,7 +569,7 @@ class Compaction:
             self._compactor.end()
             if error is not None and (isinstance(error, STORE_LOST) or not isinstance(error, Exception)):
                 raise error
-            outcome = Outcome(applied=False, reason=str(error or "abandoned"))
+            outcome = PassOutcome(applied=False, reason=str(error or "abandoned"))
         else:
             outcome = self._publish(flight.task.result())
         self._pacer.ended(state, gained=outcome.applied)
@@ -584,7 +586,7 @@ class Compaction:
         await self._environment.store.commit(write)
         return outcome
 
-    def _publish(self, prepared: Prepared) -> Outcome:
+    def _publish(self, prepared: Prepared) -> PassOutcome:
         """Put the pass in its place, unless a digest that stands in already leaves more room than it
         would."""
         state = self._memory.state
@@ -596,19 +598,25 @@ class Compaction:
         if not stands_in and prepared.tokens + HEADING_TOKENS >= standing:
             self._compactor.end()
             reason = f"the summary would take as much room ({prepared.tokens} tokens) as what it replaces ({standing})"
-            return Outcome(
+            return PassOutcome(
                 applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens
             )
         if prepared.tokens > standing and after > state.threshold * ROOM_SHARE:
             self._compactor.end()
             reason = f"a digest stands in with {standing} tokens; the summary takes {prepared.tokens}, and room is short"
-            return Outcome(
+            return PassOutcome(
                 applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens
             )
         return self._compactor.publish(prepared, at=self._environment.clock.now())
 
     def _write_end(
-        self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None
+        self,
+        tx: Transaction,
+        flight: _PassTask,
+        *,
+        status: str,
+        reason: str,
+        outcome: PassOutcome | None = None,
     ) -> None:
         cost = flight.spent.record(tx, self._agent.id)
         change = outcome.change if outcome else None
@@ -631,7 +639,9 @@ class Compaction:
             else 0,
         )
 
-    async def _write_outcome(self, found: messages.Pass, outcome: Outcome | None, otherwise: str) -> None:
+    async def _write_outcome(
+        self, found: messages.ReadingPass, outcome: PassOutcome | None, otherwise: str
+    ) -> None:
         """The end of a pass of an earlier host."""
         change = outcome.change if outcome else None
         recorded = self._memory.record(change) if change is not None else None
@@ -656,7 +666,7 @@ class Compaction:
         await self._environment.store.commit(write)
 
 
-def _tokens_after(before: int, outcome: Outcome | None) -> int | None:
+def _tokens_after(before: int, outcome: PassOutcome | None) -> int | None:
     """What the context of `before` tokens, as it was when the pass began, takes with the summary in it.
 
     Messages that came meanwhile are in what was counted right before and after the publishing, and count in

@@ -45,18 +45,18 @@ class AgentControl:
         if now or self._waiting:
             self._now.set()
 
-    def go_on(self) -> bool:
+    def cancel_pause(self) -> bool:
         """Take back a pause that has not come; False where it comes already, so that the loop ends before it
         can go on."""
         if self.pause_reason is not None and not self._came and not self._now.is_set():
             self.pause_reason = None
         return self.pause_reason is None
 
-    def comes(self) -> None:
+    def mark_pausing(self) -> None:
         """Say that the loop ends now, paused: it is too late to take that back."""
         self._came = True
 
-    def waits(self, waiting: bool) -> None:
+    def set_waiting(self, waiting: bool) -> None:
         """Say whether the loop only waits (for a slot, a retry, a person): a pause then need not wait with
         it."""
         self._waiting = waiting

@@ -16,10 +16,10 @@ from typing import Any
 
 from watchkeeper.agents import prompts, reporting
 from watchkeeper.agents.agent_memory import AgentMemory, Recorded, limits_of
-from watchkeeper.agents.compaction import Compaction
+from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import AgentControl, AgentStopped, BudgetReached, Environment, Interrupted
-from watchkeeper.agents.model_call import Called, call_model
-from watchkeeper.agents.reporting import Ending, Outcome, note_budget, write_ending
+from watchkeeper.agents.model_call import ModelCallResult, call_model
+from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Call, Toolbox, assert_mine, load_calls, mark_unknown
 from watchkeeper.memory.history import Rejection, WindowTooSmall
 from watchkeeper.memory.recall.pinned import pinned_lines
@@ -169,12 +169,12 @@ class AgentLoop:
         self._limits = limits_of(environment, agent, self._specs)
         self._rested = rested is not None
         self.memory: AgentMemory
-        self.compaction: Compaction
+        self.compaction: CompactionRunner
         if rested is not None:
             self.memory, self.compaction = rested.memory, rested.compaction
         else:
             self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
-            self.compaction = Compaction(environment, agent, self.memory)
+            self.compaction = CompactionRunner(environment, agent, self.memory)
         self._turn = agent.turn
         self.compaction.note_turn(agent.turn)
         self._system = agent.system
@@ -189,7 +189,7 @@ class AgentLoop:
         """The newest turn whose reply is committed."""
         return self._turn
 
-    async def run(self) -> Ending:
+    async def run(self) -> RunResult:
         """Work. Whatever a model or a tool does becomes an ending, and so does a machine that is short of
         something for a call.
 
@@ -200,7 +200,7 @@ class AgentLoop:
         try:
             ending = await self._run()
         except AgentStopped:
-            ending = Ending(Outcome.STOPPED)
+            ending = RunResult(TaskOutcome.STOPPED)
         except Interrupted:
             ending = await self._after_interruption()
         except WindowTooSmall as small:
@@ -211,16 +211,21 @@ class AgentLoop:
         except BaseException:
             self.compaction.drop()
             raise
-        if ending.outcome is not Outcome.STOPPED:
+        if ending.outcome is not TaskOutcome.STOPPED:
             await self.compaction.land()
-        if ending.outcome is not Outcome.IDLE or not self.compaction.outlives_loop:
-            goes_on = ending.outcome in (Outcome.PAUSED, Outcome.BLOCKED, Outcome.IDLE, Outcome.PARKED)
+        if ending.outcome is not TaskOutcome.IDLE or not self.compaction.outlives_loop:
+            goes_on = ending.outcome in (
+                TaskOutcome.PAUSED,
+                TaskOutcome.BLOCKED,
+                TaskOutcome.IDLE,
+                TaskOutcome.PARKED,
+            )
             await self.compaction.abandon(f"the agent is {ending.outcome}", goes_on=goes_on)
-        if ending.outcome is not Outcome.IDLE:
+        if ending.outcome is not TaskOutcome.IDLE:
             await self._environment.release(self._agent.id)
         return ending
 
-    async def _run(self) -> Ending:
+    async def _run(self) -> RunResult:
         if not self._rested:
             await self.compaction.take_over()
         finishing = await self._settle_open_turn()
@@ -238,7 +243,7 @@ class AgentLoop:
 
     # --- one turn -------------------------------------------------------------------------------------------
 
-    async def _take_turn(self) -> Ending | None:
+    async def _take_turn(self) -> RunResult | None:
         if self._turn >= self._environment.settings.most_turns:
             return await self._fail(f"it took {self._turn} turns without an end")
         called = await self._call()
@@ -257,7 +262,7 @@ class AgentLoop:
         turn = self._turn + 1
         now = self._environment.clock.now()
         change = self.memory.append("assistant", content, at=now)
-        ending: Ending | None = None
+        ending: RunResult | None = None
         if not uses:
             ending = self._how_it_ends(called.reply.stop_reason)
         snapshot = self.memory.snapshot() if ending is not None else None
@@ -308,7 +313,7 @@ class AgentLoop:
             agents.input_digest(name, block.get("input")),
         )
 
-    async def _call(self) -> Called:
+    async def _call(self) -> ModelCallResult:
         await self._make_room()
         state = self.memory.state
         request = ModelRequest(
@@ -361,7 +366,7 @@ class AgentLoop:
             await self._environment.store.commit(recorded.write)
         await self.compaction.at_boundary()
 
-    async def _finish_turn(self, reply: list[Block]) -> Ending | None:
+    async def _finish_turn(self, reply: list[Block]) -> RunResult | None:
         """Carry out the calls of the open turn that have not ended, then commit the results message."""
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
         if self._repetition.is_endless(calls):
@@ -373,7 +378,7 @@ class AgentLoop:
             return await self._pause(self._control.pause_reason or "paused")
         return await self._deliver_results(calls)
 
-    async def _deliver_results(self, calls: list[Call]) -> Ending | None:
+    async def _deliver_results(self, calls: list[Call]) -> RunResult | None:
         now = self._environment.clock.now()
         change = self.memory.append("user", results_of(calls), at=now)
         # What the calls ask of the loop is read from the calls: after a crash, their rows are all there is.
@@ -381,8 +386,8 @@ class AgentLoop:
         finish = succeeded(calls, "finish_session")
         ending = None
         if finish is not None:
-            ending = Ending(
-                Outcome.FINISHED, str(finish.get("summary", "")), str(finish.get("status") or "done")
+            ending = RunResult(
+                TaskOutcome.FINISHED, str(finish.get("summary", "")), str(finish.get("status") or "done")
             )
         snapshot = self.memory.snapshot() if ending is not None else None
 
@@ -410,7 +415,7 @@ class AgentLoop:
             await self._environment.store.commit(write)
         return ending
 
-    async def _settle_open_turn(self) -> Ending | None:
+    async def _settle_open_turn(self) -> RunResult | None:
         """After a crash or a pause: finish the turn whose results message is missing, if there is one."""
         store = self._environment.store
         row = store.one(
@@ -463,15 +468,15 @@ class AgentLoop:
     def _message(self, seq: int) -> Message:
         return load_messages(self._environment.store, self._agent.id, seq, seq)[0]
 
-    async def _rest(self) -> Ending:
+    async def _rest(self) -> RunResult:
         """Nothing to answer: a planner waits for its inbox; anyone else has reported already."""
         if self._agent.task_id is not None:
             return await self._fail("it was continued, but nobody told it what to do")
         await self._environment.store.commit(lambda tx: agents.move(tx, self._agent.id, AgentStatus.IDLE))
         self._environment.live.show(self._agent.id, "idle")
-        return Ending(Outcome.IDLE)
+        return RunResult(TaskOutcome.IDLE)
 
-    async def _continue_reply(self, stop_reason: str) -> Ending | None:
+    async def _continue_reply(self, stop_reason: str) -> RunResult | None:
         self._continuations += 1
         text = (
             "Your reply was cut at its length limit. Go on where it stopped."
@@ -484,21 +489,21 @@ class AgentLoop:
 
     # --- endings --------------------------------------------------------------------------------------------
 
-    def _how_it_ends(self, stop_reason: str) -> Ending | None:
+    def _how_it_ends(self, stop_reason: str) -> RunResult | None:
         """What a reply without tool calls means; None: ask it to go on."""
         if stop_reason in ("max_tokens", "pause_turn") and self._continuations < MOST_CONTINUATIONS:
             return None
         if stop_reason == "refusal":
-            return Ending(Outcome.FAILED, "the model refused to go on")
+            return RunResult(TaskOutcome.FAILED, "the model refused to go on")
         if self._agent.task_id is None:
-            return Ending(Outcome.IDLE)
-        return Ending(Outcome.DONE)
+            return RunResult(TaskOutcome.IDLE)
+        return RunResult(TaskOutcome.DONE)
 
-    async def _fail(self, reason: str) -> Ending:
+    async def _fail(self, reason: str) -> RunResult:
         return await self._fail_after(reason, None)
 
-    async def _fail_after(self, reason: str, called: Called | None) -> Ending:
-        ending, snapshot = Ending(Outcome.FAILED, reason), self.memory.snapshot()
+    async def _fail_after(self, reason: str, called: ModelCallResult | None) -> RunResult:
+        ending, snapshot = RunResult(TaskOutcome.FAILED, reason), self.memory.snapshot()
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
@@ -509,7 +514,7 @@ class AgentLoop:
         await self._environment.store.commit(write)
         return ending
 
-    async def _after_error(self, called: Called, error: ModelError) -> Ending | None:
+    async def _after_error(self, called: ModelCallResult, error: ModelError) -> RunResult | None:
         reason = str(error)
         if error.kind is ErrorKind.PARK and error.until is not None:
             return await self._park(called, reason, error.until)
@@ -530,15 +535,15 @@ class AgentLoop:
             return await self._pause(reason, tell=True, blocked=True)
         return await self._fail_after(reason, called)
 
-    def _squeeze(self, tx: Transaction, called: Called, recorded: Recorded) -> None:
+    def _squeeze(self, tx: Transaction, called: ModelCallResult, recorded: Recorded) -> None:
         assert_mine(tx, self._agent.id)
         self._note_lost_call(tx, called)
         recorded.write(tx, trigger="overflow")
 
-    async def _park(self, called: Called, reason: str, until: float) -> Ending:
+    async def _park(self, called: ModelCallResult, reason: str, until: float) -> RunResult:
         """Wait for the end of a usage limit without a loop; the task runs on, and no attempt or retry is used
         up."""
-        self._control.comes()
+        self._control.mark_pausing()
         snapshot = self.memory.snapshot()
 
         def write(tx: Transaction) -> None:
@@ -549,9 +554,9 @@ class AgentLoop:
 
         await self._environment.store.commit(write)
         self._environment.live.show(self._agent.id, "parked", reason, until=until)
-        return Ending(Outcome.PARKED, reason)
+        return RunResult(TaskOutcome.PARKED, reason)
 
-    def _note_lost_call(self, tx: Transaction, called: Called) -> None:
+    def _note_lost_call(self, tx: Transaction, called: ModelCallResult) -> None:
         if not called.was_made:
             return
         called.record(tx, self._agent.id, self._turn + 1)
@@ -564,8 +569,8 @@ class AgentLoop:
             error=str(called.error)[:500] if called.error else None,
         )
 
-    async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> Ending:
-        self._control.comes()
+    async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
+        self._control.mark_pausing()
         snapshot = self.memory.snapshot()
 
         def write(tx: Transaction) -> None:
@@ -579,14 +584,14 @@ class AgentLoop:
 
         await self._environment.store.commit(write)
         self._environment.live.show(self._agent.id, "paused", reason)
-        return Ending(Outcome.BLOCKED if blocked else Outcome.PAUSED, reason)
+        return RunResult(TaskOutcome.BLOCKED if blocked else TaskOutcome.PAUSED, reason)
 
-    async def _pause_by_budget(self, reached: BudgetReached) -> Ending:
+    async def _pause_by_budget(self, reached: BudgetReached) -> RunResult:
         await self._environment.store.commit(partial(note_budget, agent=self._agent, reached=reached))
         return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
 
-    async def _after_interruption(self) -> Ending:
+    async def _after_interruption(self) -> RunResult:
         try:
             return await self._pause(self._control.pause_reason or "paused at once")
         except AgentStopped:
-            return Ending(Outcome.STOPPED)
+            return RunResult(TaskOutcome.STOPPED)

@@ -37,7 +37,7 @@ from watchkeeper.store.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class ModelCallResult:
     """A call that ended, whichever way, ready to be recorded."""
 
     reply: Reply | None
@@ -99,10 +99,10 @@ class Called:
 
 
 @dataclass(slots=True)
-class Spent:
+class UsageAccumulator:
     """Calls that work beside a loop has made, until they are recorded; and what they cost in all."""
 
-    calls: list[tuple[Called, int]] = field(default_factory=list)
+    calls: list[tuple[ModelCallResult, int]] = field(default_factory=list)
     """Each with the agent's turn when the call began."""
     cost_usd: float | None = None
     tokens: int = 0
@@ -123,10 +123,10 @@ class Spent:
                 cost = (cost or 0.0) + called.cost.usd
         return cost
 
-    def take(self) -> Spent:
+    def take(self) -> UsageAccumulator:
         """The calls so far, to be recorded now; they count as recorded from here on, whether somebody waits
         or not."""
-        taken = Spent(self.calls, self.cost_usd, self.tokens)
+        taken = UsageAccumulator(self.calls, self.cost_usd, self.tokens)
         for called, _ in self.calls:
             if called.cost.usd is not None:
                 self.cost_usd = (self.cost_usd or 0.0) + called.cost.usd
@@ -161,7 +161,7 @@ async def call_model(
     estimated_prompt_tokens: int,
     task_id: str | None = None,
     shown: bool = True,
-) -> Called:
+) -> ModelCallResult:
     """Call the model once (its own retries included). Never raises for what a model or a provider does.
 
     Room for the call is reserved in the budgets of the session and of `task_id` first, which may wait for
@@ -186,7 +186,7 @@ async def call_model(
     async def converse() -> Reply:
         nonlocal waited, retries, reservation, was_made
         live.show(agent_id, "slot", "waiting for a slot")
-        control.waits(True)
+        control.set_waiting(True)
         if reservation is None:  # else the call is tried again
             reserved = await environment.budgets.reserve(planned)
             if isinstance(reserved, BudgetReached):
@@ -220,12 +220,12 @@ async def call_model(
                 await enter()
 
             was_made = True
-            control.waits(False)
+            control.set_waiting(False)
             live.show(agent_id, "working", "calling the model")
             reply: Reply | None = None
             model = environment.model(model_ref)
             async for event in model.stream(replace(request, pause=pause)):
-                control.waits(isinstance(event, Retrying))
+                control.set_waiting(isinstance(event, Retrying))
                 if isinstance(event, Delta):
                     live.stream(agent_id, event.text)
                 elif isinstance(event, Retrying):
@@ -251,7 +251,7 @@ async def call_model(
                     return await converse()
             except HostFault as fault:
                 live.show(agent_id, "retrying", str(fault), until=clock.now() + wait_seconds)
-            control.waits(True)
+            control.set_waiting(True)
             await clock.sleep(wait_seconds)
         with raising_host_faults():
             return await converse()
@@ -272,7 +272,7 @@ async def call_model(
             reservation.release()  # nothing of this call will be recorded
         raise
     finally:
-        control.waits(False)
+        control.set_waiting(False)
         if tests:
             limits.end_test(model_ref, succeeded=reply is not None)
     free = Cost(None, PriceStatus.UNPRICED)
@@ -280,7 +280,7 @@ async def call_model(
     if reservation is not None:
         turns = 1 if reply is not None and request.purpose in (Purpose.TURN, Purpose.PLANNER) else 0
         reservation.end(reply.usage if reply else Usage(), cost.usd, turns)
-    return Called(
+    return ModelCallResult(
         reply=reply,
         error=error,
         cost=cost,
@@ -304,7 +304,7 @@ async def call_beside(
     *,
     turn: int,
     estimated_prompt_tokens: int,
-    spent: Spent | None,
+    spent: UsageAccumulator | None,
 ) -> str:
     """Call the agent's model beside its loop, at background priority; returns the text of the reply.
 

@@ -156,7 +156,7 @@ def memory_delta(
 # --- How a loop ends, and the rows that say so ------------------------------------------------------------
 
 
-class Outcome(StrEnum):
+class TaskOutcome(StrEnum):
     """Why a loop returned."""
 
     DONE = "done"
@@ -175,8 +175,8 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    outcome: Outcome
+class RunResult:
+    outcome: TaskOutcome
     reason: str = ""
     status: str = "done"
     """For FINISHED: how the session ends."""
@@ -191,20 +191,20 @@ def note_budget(tx: Transaction, *, agent: Agent, reached: BudgetReached) -> Non
 
 
 def write_ending(
-    tx: Transaction, agent: Agent, ending: Ending, text: str, turn: int, snapshot: Snapshot | None
+    tx: Transaction, agent: Agent, ending: RunResult, text: str, turn: int, snapshot: Snapshot | None
 ) -> None:
     """Write an ending: the agent, its memory snapshot, its task, the planner's inbox, the session.
 
     `text` is the agent's last word; `snapshot` may be missing for a planner that only rests.
     """
-    if ending.outcome is Outcome.IDLE:
+    if ending.outcome is TaskOutcome.IDLE:
         agents.move(tx, agent.id, AgentStatus.IDLE)
         return
     assert snapshot is not None
     memory_ref, seq = snapshot.write(tx, turn), snapshot.last_seq
-    if ending.outcome is Outcome.FINISHED:
+    if ending.outcome is TaskOutcome.FINISHED:
         reporting.finish_session(tx, agent.id, ending.status, ending.reason)
-    elif ending.outcome is Outcome.DONE:
+    elif ending.outcome is TaskOutcome.DONE:
         reporting.task_done(tx, agent, text, memory_ref, turn, seq)
-    elif ending.outcome is Outcome.FAILED:
+    elif ending.outcome is TaskOutcome.FAILED:
         reporting.task_failed(tx, agent, ending.reason, memory_ref, turn, seq)

@@ -320,10 +320,10 @@ class Approvals:
         await environment.store.commit(put)
         environment.live.show(agent.id, "waiting", question[:500])
         try:
-            self._control.waits(True)
+            self._control.set_waiting(True)
             in_time = await self._control.abandonable(self._answer(call, question_id, cause, decided))
         finally:
-            self._control.waits(False)
+            self._control.set_waiting(False)
             environment.decisions.pop(question_id, None)
         granted = self._granted(call) if cause == "permission" else None
         await environment.store.commit(
@@ -569,11 +569,11 @@ class Toolbox:
     async def _wait_for_room(self, fault: HostFault, seconds: float) -> None:
         clock, live = self._environment.clock, self._environment.live
         live.show(self._agent.id, "retrying", str(fault), until=clock.now() + seconds)
-        self._control.waits(True)
+        self._control.set_waiting(True)
         try:
             await self._control.abandonable(clock.sleep(seconds))
         finally:
-            self._control.waits(False)
+            self._control.set_waiting(False)
 
     def _put_back(self, tx: Transaction, *, call: Call, fault: HostFault, wait_seconds: float | None) -> None:
         assert_mine(tx, self._agent.id)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import (
-    Opened,
+    SessionHandle,
     clean,
     complete_session,
     db_option,
@@ -37,7 +37,7 @@ WITHOUT_HOST = frozenset({"compact", "undo", "redo", "rerun", "memory_sync", "pi
 
 
 def command(
-    opened: Opened,
+    opened: SessionHandle,
     kind: str,
     as_json: bool,
     *,
@@ -99,7 +99,7 @@ def command(
     return 2 if state.status == "refused" else 0
 
 
-def _who(opened: Opened, name: str | None) -> str | None:
+def _who(opened: SessionHandle, name: str | None) -> str | None:
     return opened.agent(name) if name is not None else None
 
 
@@ -112,7 +112,7 @@ def _who(opened: Opened, name: str | None) -> str | None:
 def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
     """Pause SESSION, or one AGENT of it, at its next step boundary."""
     control.refuse_agents()
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     refuse_imported(opened.connection, opened.session_id)
     if probe(opened.path, opened.session_id) is None and agent is None:
         status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
@@ -132,7 +132,7 @@ def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: 
 def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
     """End SESSION, or one AGENT's task, for good. What was done is kept."""
     control.refuse_agents()
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     if agent is None and probe(opened.path, opened.session_id) is None:
         from watchkeeper.runtime.run_session import cancel_without_host
 
@@ -162,7 +162,7 @@ def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json:
 def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) -> int:
     """Do TASK (or an AGENT's task) again, as a new attempt. Dependants run again only if their inputs
     changed."""
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     task_id = opened.task(task)
     agent_id = None
     if task_id is None:
@@ -193,7 +193,7 @@ def compact(
     session: str, agent: str, up_to: int | None, instructions: str | None, db: Path | None, as_json: bool
 ) -> int:
     """Compact AGENT's context now. Nothing is lost: `wk undo` takes it back."""
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     payload = {"up_to": up_to, "instructions": instructions}
     return command(opened, "compact", as_json, agent_id=opened.agent(agent), payload=payload)
 
@@ -205,7 +205,7 @@ def compact(
 @json_option
 def undo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
     """Give AGENT back the context it had before its last compaction, if that still fits."""
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     return command(opened, "undo", as_json, agent_id=opened.agent(agent))
 
 
@@ -216,7 +216,7 @@ def undo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
 @json_option
 def redo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
     """Take back AGENT's last undo."""
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     return command(opened, "redo", as_json, agent_id=opened.agent(agent))
 
 
@@ -228,7 +228,7 @@ def redo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
 @json_option
 def steer(session: str, agent: str, text: str, db: Path | None, as_json: bool) -> int:
     """Send AGENT a message; it reads it before its next turn."""
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     return command(opened, "steer", as_json, agent_id=opened.agent(agent), payload={"text": text})
 
 
@@ -256,7 +256,7 @@ def budget(
     An amount that is not more than what is used already is refused.
     """
     control.refuse_agents()
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     refuse_imported(opened.connection, opened.session_id)
     task_id = None
     if task is not None:
@@ -301,7 +301,7 @@ def print_question(question: Question) -> None:
         click.echo(reveal(line))
 
 
-def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[Opened, str]:
+def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[SessionHandle, str]:
     """The database, opened at the session of the question that is meant, and the question's id.
 
     Raises:
@@ -311,7 +311,7 @@ def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[O
     if len(words) > 2:
         raise BadInput("give the session and the question's id, or the id alone")
     session, wanted = words if len(words) == 2 else (None, words[0])
-    opened = Opened(db, session, own=True) if session is not None else Opened(db)
+    opened = SessionHandle(db, session, own=True) if session is not None else SessionHandle(db)
     session_id = opened.session_id or None
     found = find_questions(opened.connection, session_id, wanted, waiting=waiting)
     if not found:
@@ -324,7 +324,7 @@ def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[O
     return opened, found[0][1]
 
 
-def _question(opened: Opened, approval_id: str) -> Question:
+def _question(opened: SessionHandle, approval_id: str) -> Question:
     question = load_question(opened.connection, opened.path, approval_id)
     assert question is not None
     return question
@@ -422,7 +422,7 @@ def grants(session: str | None, revoke: int | None, db: Path | None, as_json: bo
     commands."""
     if revoke is not None and session is None:
         raise BadInput("--revoke needs the session: wk grants SESSION --revoke ID")
-    opened = Opened(db, session or "last", own=revoke is not None)
+    opened = SessionHandle(db, session or "last", own=revoke is not None)
     if revoke is not None:
         return _revoke(opened, revoke, as_json)
     found = load_grants(opened.connection, opened.session_id)
@@ -439,7 +439,7 @@ def grants(session: str | None, revoke: int | None, db: Path | None, as_json: bo
     return 0
 
 
-def _revoke(opened: Opened, grant_id: int, as_json: bool) -> int:
+def _revoke(opened: SessionHandle, grant_id: int, as_json: bool) -> int:
     if probe(opened.path, opened.session_id) is None:
         from watchkeeper.runtime.run_session import revoke_without_host
 

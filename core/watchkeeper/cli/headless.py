@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.cli.options import Opened, clean, json_text, reader_is_gone, say
+from watchkeeper.cli.options import SessionHandle, clean, json_text, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault, message_of
 from watchkeeper.records.text import clock_text, countdown, plural
@@ -109,7 +109,7 @@ def follow(path: Path, session_id: str) -> int:
 
 def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
     """The last line, or the summary."""
-    opened = Opened(path, session_id)
+    opened = SessionHandle(path, session_id)
     try:
         result = state.result(opened, session_id)
         if as_json:
@@ -120,7 +120,7 @@ def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
         opened.connection.close()
 
 
-def _print_summary(opened: Opened, session_id: str, result: dict[str, Any]) -> None:
+def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any]) -> None:
     row = opened.one("SELECT goal, hosted_seconds FROM sessions WHERE id = ?", (session_id,))
     tasks = ", ".join(f"{count} {status}" for status, count in sorted(result["tasks"].items()) if count)
     cost = "unpriced" if result["cost_usd"] is None else f"${result['cost_usd']:.4f}"
@@ -169,7 +169,7 @@ class EventPrinter:
         self._trouble: str | None = None
 
     def start(self, *, from_start: bool = False) -> None:
-        opened = Opened(self._path)
+        opened = SessionHandle(self._path)
         row = opened.one("SELECT event_seq, created_at FROM sessions WHERE id = ?", (self._session_id,))
         self._seq = 0 if from_start else row[0]
         self._began = row[1] if from_start else time.time()
@@ -203,7 +203,7 @@ class EventPrinter:
         now."""
         self._trouble = None
         try:
-            opened = Opened(self._path)
+            opened = SessionHandle(self._path)
             with closing(opened.connection):
                 while not self._stop.is_set():
                     self._print_new(opened)
@@ -217,11 +217,11 @@ class EventPrinter:
             return fault is None or self._stop.is_set()
         return True
 
-    def _print_new(self, opened: Opened) -> None:
+    def _print_new(self, opened: SessionHandle) -> None:
         for at, agent_id, kind, text in self._lines(opened):
             self._print_line(opened, at, agent_id, kind, text)
 
-    def _lines(self, opened: Opened) -> list[tuple[float, str, str, str]]:
+    def _lines(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
         """What is new: time, agent, kind and text of each line. What is printed as JSON is printed here."""
         found: list[tuple[float, str, str, str]] = []
         rows = opened.all(
@@ -245,7 +245,7 @@ class EventPrinter:
     def _describe(self, kind: str, data: dict[str, Any]) -> str:
         return describe(kind, data)
 
-    def _print_line(self, opened: Opened, at: float, agent_id: str, kind: str, text: str) -> None:
+    def _print_line(self, opened: SessionHandle, at: float, agent_id: str, kind: str, text: str) -> None:
         if agent_id and agent_id not in self._names:
             found = opened.one("SELECT name FROM agents WHERE id = ?", (agent_id,))
             self._names[agent_id] = clean(found[0], 24) if found else agent_id

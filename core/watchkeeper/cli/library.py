@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import (
-    Opened,
+    SessionHandle,
     clean,
     db_option,
     is_terminal,
@@ -79,7 +79,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
 def rename(session: str, title: str, db: Path | None, as_json: bool) -> int:
     """Give SESSION a TITLE, shown in place of its goal. An empty one takes it away again."""
     refuse_agents()
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     kept = rename_session(opened.path, opened.session_id, title)
     _tell(
         as_json,
@@ -98,7 +98,7 @@ def rename(session: str, title: str, db: Path | None, as_json: bool) -> int:
 def tag(session: str, tags: tuple[str, ...], remove: bool, db: Path | None, as_json: bool) -> int:
     """Add TAGS to SESSION, or take them away. `wk sessions --search tag:NAME` finds it by one."""
     refuse_agents()
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     changed = change_tags(opened.path, opened.session_id, **{"remove" if remove else "add": tags})
     told = " ".join(f"#{clean(one)}" for one in changed) or "no tags"
     _tell(
@@ -115,7 +115,7 @@ def delete(session: str, db: Path | None, as_json: bool) -> int:
     """Delete SESSION. It is hidden at once; for seven days `wk restore` brings it back, then `wk prune` takes
     it away."""
     refuse_agents()
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     gone = delete_session(opened.path, opened.session_id)
     _tell(
         as_json,
@@ -135,7 +135,7 @@ def restore(session: str | None, db: Path | None, as_json: bool) -> int:
     restored."""
     from watchkeeper.store.library import find_deleted
 
-    opened = Opened(db)
+    opened = SessionHandle(db)
     if session is None:
         gone = deleted_sessions(opened.connection)
         if as_json:
@@ -187,7 +187,7 @@ def fork(session: str, step: str | None, title: str | None, db: Path | None, as_
     from watchkeeper.runtime.control import check_configuration
 
     refuse_agents()
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     check_configuration(
         Path(opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0])
     )
@@ -250,7 +250,7 @@ def prune(
     Sessions deleted more than seven days ago always go. A live session never does, and one that is paused, or
     stopped with its host, only by name. Hosts of other sessions go on working meanwhile.
     """
-    opened = Opened(db)
+    opened = SessionHandle(db)
     if sessions and (older_than is not None or larger_than is not None or keep is not None):
         raise BadInput("give either SESSIONS or conditions, not both")
     if not dry_run:
@@ -328,7 +328,7 @@ def backup(path: Path, overwrite: bool, move: bool, db: Path | None, as_json: bo
     refuse_agents()
     if move and overwrite:
         raise BadInput("--move never overwrites a file; choose a new name, and leave out --overwrite")
-    opened = Opened(db)
+    opened = SessionHandle(db)
     if move:
         opened.connection.close()
         done = move_database(opened.path, path)
@@ -399,7 +399,7 @@ def _vacuum(path: Path) -> str:
     return f"the file went from {size(before)} to {size(after)}"
 
 
-def _id(opened: Opened, name: str) -> str:
+def _id(opened: SessionHandle, name: str) -> str:
     """A session by name, a deleted one too: pruning one by name is how to be rid of it before its window is
     over, and how to finish a prune that was killed."""
     from watchkeeper.records.errors import NotFound
@@ -420,7 +420,7 @@ def _id(opened: Opened, name: str) -> str:
             raise unknown from None
 
 
-def _step(opened: Opened, step: str | None) -> tuple[int | None, tuple[str, int] | None]:
+def _step(opened: SessionHandle, step: str | None) -> tuple[int | None, tuple[str, int] | None]:
     if step is None:
         return None, None
     event = step.removeprefix("#")

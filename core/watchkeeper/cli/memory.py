@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import (
-    Opened,
+    SessionHandle,
     clean,
     db_option,
     json_option,
@@ -36,7 +36,7 @@ def memory() -> None:
 @json_option
 def status(session: str, db: Path | None, as_json: bool) -> int:
     """List the agents with persistent contexts: snapshot time, tokens, resume point."""
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     rows = opened.all(
         "SELECT a.id, a.name, a.status, a.turn, a.last_seq, a.view_version, a.context_tokens, a.composition,"
         " a.context_limit, a.compactions,"
@@ -84,7 +84,7 @@ def sync(session: str, db: Path | None, as_json: bool) -> int:
     """Persist the memory of every active agent now."""
     from watchkeeper.cli.control import command
 
-    return command(Opened(db, session, own=True), "memory_sync", as_json)
+    return command(SessionHandle(db, session, own=True), "memory_sync", as_json)
 
 
 @memory.command()
@@ -99,7 +99,7 @@ def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
     if len(names) > 2:
         raise BadInput(f"give at most a session and an agent; {names[2]!r} is one too many")
     session, agent = ("last", *names)[-2:]
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     agent_id = opened.agent(agent)
     current = opened.one("SELECT view_version FROM agents WHERE id = ?", (agent_id,))[0]
     found = [
@@ -141,7 +141,7 @@ def pin(session: str, fact: str, db: Path | None, as_json: bool) -> int:
 
     number = fact.removeprefix("#")
     payload = {"fact": int(number)} if number.isdecimal() else {"text": fact}
-    return command(Opened(db, session, own=True), "pin", as_json, payload=payload)
+    return command(SessionHandle(db, session, own=True), "pin", as_json, payload=payload)
 
 
 @memory.command()
@@ -153,7 +153,7 @@ def unpin(session: str, fact: int, db: Path | None, as_json: bool) -> int:
     """Take a fact out of the prompts; it can still be recalled."""
     from watchkeeper.cli.control import command
 
-    return command(Opened(db, session, own=True), "unpin", as_json, payload={"fact": fact})
+    return command(SessionHandle(db, session, own=True), "unpin", as_json, payload={"fact": fact})
 
 
 @memory.command()
@@ -166,7 +166,7 @@ def search(query: str, session: str | None, limit: int, db: Path | None, as_json
     """Search what agents have remembered, best first; in one session, what was said in it too."""
     from watchkeeper.memory.recall import recall
 
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     question = _question(opened, query)
     found: list[dict[str, Any]] = [
         {
@@ -185,7 +185,7 @@ def search(query: str, session: str | None, limit: int, db: Path | None, as_json
     return 0
 
 
-def _question(opened: Opened, query: str) -> Any:
+def _question(opened: SessionHandle, query: str) -> Any:
     """The query as a vector where `recall_vectors` is on, to compare with the vectors that hosts have made;
     else None."""
     from watchkeeper.runtime.config import load_config
@@ -215,7 +215,7 @@ def agent() -> None:
 @json_option
 def report(session: str, db: Path | None, as_json: bool) -> int:
     """Who did what, where it stopped, and what remains."""
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     whole = state.session_state(opened, opened.session_id)
     plan = whole["plan"] or {"tasks": []}
     by_id = {task["id"]: task for task in plan["tasks"]}

@@ -51,7 +51,7 @@ def chosen_path(path: Path | None) -> Path:
     return (path or database.default_path()).expanduser().absolute()
 
 
-class Opened:
+class SessionHandle:
     """A database opened to look, with the session that is meant. `own`: `last` is the newest session that was
     run here."""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from watchkeeper.cli.options import (
-    Opened,
+    SessionHandle,
     clean,
     complete_session,
     db_option,
@@ -41,7 +41,7 @@ from watchkeeper.store.budgets import BudgetUse
 
 if TYPE_CHECKING:
     from watchkeeper.runtime.config import RoleModel
-    from watchkeeper.runtime.continuation import Carried
+    from watchkeeper.runtime.continuation import Continuation
     from watchkeeper.store.lease import LeaseHolder
 
 
@@ -305,7 +305,7 @@ def typed_budgets(options: dict[str, Any]) -> dict[str, str]:
     return {kind: options[f"budget_{kind}"] for kind in KINDS if options.get(f"budget_{kind}") is not None}
 
 
-def limits_meant(opened: Opened, kind: str, text: str) -> list[tuple[str | None, float]]:
+def limits_meant(opened: SessionHandle, kind: str, text: str) -> list[tuple[str | None, float]]:
     """Whose limit `--budget-KIND TEXT` changes, and to what: each reached budget of that kind, or else the
     session's.
 
@@ -322,7 +322,7 @@ def limits_meant(opened: Opened, kind: str, text: str) -> list[tuple[str | None,
         raise BadInput(f"--budget-{kind}: {clean(refused)}") from None
 
 
-def set_limits(opened: Opened, typed: dict[str, str]) -> None:
+def set_limits(opened: SessionHandle, typed: dict[str, str]) -> None:
     """Set new limits of a session that no host drives. All are checked before the first is written.
 
     Raises:
@@ -336,7 +336,7 @@ def set_limits(opened: Opened, typed: dict[str, str]) -> None:
             set_budget_without_host(opened.path, opened.session_id, task_id, kind, amount)
 
 
-def raise_reached(opened: Opened, typed: dict[str, str], *, ask: bool, as_json: bool) -> bool:
+def raise_reached(opened: SessionHandle, typed: dict[str, str], *, ask: bool, as_json: bool) -> bool:
     """Set the limits that were given, then see that no reached budget would pause the session again at once.
 
     At a terminal (`ask`) each reached budget is shown with what is used of it, and a new limit is asked for.
@@ -362,7 +362,7 @@ def budget_lines(uses: list[BudgetUse], session_id: str) -> list[str]:
     return [*(clean(use.describe()) for use in uses), f"raise it: {budgets.resume_command(session_id, uses)}"]
 
 
-def _ask_limit(opened: Opened, use: BudgetUse) -> bool:
+def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
     """Ask for a new limit until there is one; False where the person gives up."""
     from watchkeeper.runtime.run_session import set_budget_without_host
 
@@ -388,7 +388,7 @@ def _ask_limit(opened: Opened, use: BudgetUse) -> bool:
         return True
 
 
-def _advise(opened: Opened, blocking: list[BudgetUse], *, as_json: bool) -> None:
+def _advise(opened: SessionHandle, blocking: list[BudgetUse], *, as_json: bool) -> None:
     lines = budget_lines(blocking, opened.session_id)
     if not as_json:
         say(f"session {opened.session_id} stays paused: no host was started")
@@ -549,7 +549,7 @@ def resume(
     from watchkeeper.store.imports import refuse_imported
 
     refuse_agents()
-    opened = Opened(db, session, own=True)
+    opened = SessionHandle(db, session, own=True)
     refuse_imported(opened.connection, opened.session_id)
     typed = typed_budgets(limits)
     if agent is not None:
@@ -588,7 +588,7 @@ def resume(
     )  # fmt: skip
 
 
-def _await_others(opened: Opened) -> None:
+def _await_others(opened: SessionHandle) -> None:
     """Wait for a host that is soon gone, and say so.
 
     Raises:
@@ -689,7 +689,7 @@ def _leave_paused(path: Path, session_id: str) -> None:
         pause_interrupted(path, session_id)
 
 
-def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Carried:
+def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Continuation:
     """What the session `name` hands on, and a line that says so."""
     from watchkeeper.runtime.continuation import carry
     from watchkeeper.store.user_secrets import user_redactor

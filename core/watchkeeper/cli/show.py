@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from watchkeeper.cli.options import (
-    Opened,
+    SessionHandle,
     chosen_path,
     clean,
     db_option,
@@ -43,7 +43,7 @@ INDEXING_SECONDS = 5.0
 SEARCHING_SECONDS = 10.0
 
 
-def found_sessions(opened: Opened, search: str, limit: int) -> list[dict[str, Any]]:
+def found_sessions(opened: SessionHandle, search: str, limit: int) -> list[dict[str, Any]]:
     """The sessions that `search` finds, as `state.summaries` tells them; `found` is where a message holds the
     words, or None."""
     _index(opened)
@@ -82,7 +82,7 @@ def _bare(text: str) -> str:
     return f"{lead}{clean(text)}{tail}"
 
 
-def _index(opened: Opened) -> None:
+def _index(opened: SessionHandle) -> None:
     """Index what waits, for a while. A file that cannot be written is searched as it is."""
     if unindexed(opened.connection) == 0:
         return
@@ -135,7 +135,7 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
     # Before the first run there is no file, and so no session: that is an answer. A file that was named must
     # be there.
     if db is not None or database.is_there(path):
-        opened = Opened(path)
+        opened = SessionHandle(path)
         rows = (
             state.summaries(opened, limit=limit) if search is None else found_sessions(opened, search, limit)
         )
@@ -178,7 +178,7 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
 def show(session: str, db: Path | None, as_json: bool) -> int:
     """Show SESSION (default: the newest): plan, tasks, agents with tokens, cost, elapsed time, retries and
     errors. --json gives all there is."""
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     whole = state.session_state(opened, opened.session_id)
     holder = probe(opened.path, opened.session_id)
     whole["session"]["live"] = holder is not None
@@ -190,7 +190,7 @@ def show(session: str, db: Path | None, as_json: bool) -> int:
     return 0
 
 
-def _print_questions(opened: Opened, waiting: list[str]) -> None:
+def _print_questions(opened: SessionHandle, waiting: list[str]) -> None:
     if not waiting:
         return
     from watchkeeper.cli.control import print_answers, print_question
@@ -276,7 +276,7 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
 def artifacts(session: str, name: str | None, db: Path | None, as_json: bool) -> int:
     """List what SESSION (default: the newest) produced, or print one artifact by NAME or reference, byte for
     byte."""
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     if name is None:
         rows = state.artifacts(opened, opened.session_id)
         if as_json:
@@ -351,7 +351,7 @@ def export(
     md and html are for reading; html is one page that needs no network. json holds everything, and `wk
     import` reads it back. Keys, tokens and passwords are taken out and counted, unless --no-redact is said.
     """
-    opened = Opened(db, session)
+    opened = SessionHandle(db, session)
     form = form or _form_of(output)
     makes = None if no_redact else user_redactor
     if output is not None and str(output) == "-":
@@ -384,7 +384,9 @@ def export(
     return 0
 
 
-def _write(opened: Opened, form: str, out: TextIO, redactor: Callable[[], Redactor] | None) -> int | None:
+def _write(
+    opened: SessionHandle, form: str, out: TextIO, redactor: Callable[[], Redactor] | None
+) -> int | None:
     """Write the session as of one moment; returns how many secrets were taken out, None where that was
     forbidden."""
     from watchkeeper.transcripts.export import WRITERS
@@ -399,7 +401,7 @@ def _write(opened: Opened, form: str, out: TextIO, redactor: Callable[[], Redact
         raise StoreUnusable(database.explain(opened.path, error)) from error
 
 
-def _print(opened: Opened, form: str, redactor: Callable[[], Redactor] | None) -> int | None:
+def _print(opened: SessionHandle, form: str, redactor: Callable[[], Redactor] | None) -> int | None:
     import io
 
     out = io.TextIOWrapper(
@@ -435,7 +437,7 @@ def _place(output: Path | None, session_id: str, form: str) -> Path:
     return path / name if path.is_dir() else path
 
 
-def _taken_out_before(opened: Opened) -> int:
+def _taken_out_before(opened: SessionHandle) -> int:
     """How many secrets had been taken out of the session's messages before they were stored."""
     row = opened.one(
         "SELECT sum(length(content) - length(replace(content, '[redacted:', ''))) / length('[redacted:')"

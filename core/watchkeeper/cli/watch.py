@@ -18,7 +18,7 @@ import click
 
 from watchkeeper.cli.headless import EventPrinter, describe
 from watchkeeper.cli.options import (
-    Opened,
+    SessionHandle,
     clean,
     complete_session,
     db_option,
@@ -86,7 +86,7 @@ class LogPrinter(EventPrinter):
 
     def introduce(self, what: str) -> None:
         """Say what is watched."""
-        opened = Opened(self._path)
+        opened = SessionHandle(self._path)
         try:
             row = opened.one(
                 "SELECT origin, title, goal, workspace, (SELECT count(*) FROM agents WHERE session_id ="
@@ -102,12 +102,12 @@ class LogPrinter(EventPrinter):
         place = f" in {clean(row['workspace'], 100)}" if row["workspace"] else ""
         say(f"{size}{place}; {clean(what, 200)} is followed (Ctrl+C ends this, not the session)")
 
-    def _lines(self, opened: Opened) -> list[tuple[float, str, str, str]]:
+    def _lines(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
         lines = [*super()._lines(opened), *self._replies(opened)]
         self._tell_others(opened)
         return sorted(lines, key=lambda line: line[0])
 
-    def _replies(self, opened: Opened) -> list[tuple[float, str, str, str]]:
+    def _replies(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
         rows = opened.all(_NEW_CALLS, (self._session_id, self._call))
         newest = {row["agent_id"]: row["id"] for row in rows}
         now, found = time.monotonic(), []
@@ -126,7 +126,7 @@ class LogPrinter(EventPrinter):
         return found
 
     @staticmethod
-    def _reply(opened: Opened, row: Any) -> str:
+    def _reply(opened: SessionHandle, row: Any) -> str:
         tools = [
             each[0]
             for each in opened.all(
@@ -148,7 +148,7 @@ class LogPrinter(EventPrinter):
             return f"{clean(data.get('tool') or '?', 40)}  {data.get('seconds', 0):.1f} s  {clean(data.get('preview') or '', 120)}"
         return describe(kind, data)
 
-    def _tell_others(self, opened: Opened) -> None:
+    def _tell_others(self, opened: SessionHandle) -> None:
         """Sessions that are live as well: each is named once."""
         live = opened.all(
             "SELECT id, title, goal FROM sessions WHERE status = 'running' AND origin != 'run' AND"

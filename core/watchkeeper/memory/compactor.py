@@ -155,7 +155,7 @@ Writer = Callable[[CompactionPass, str | None], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PassOutcome:
     """How a request for compaction ended."""
 
     applied: bool
@@ -374,7 +374,7 @@ class Compactor:
             reason=reason,
         )
 
-    def publish(self, prepared: Prepared, *, at: float) -> Outcome:
+    def publish(self, prepared: Prepared, *, at: float) -> PassOutcome:
         """Put a prepared pass in its place and free the slot; the outcome says why where that was not
         possible."""
         before = self.state.tokens
@@ -383,11 +383,11 @@ class Compactor:
         finally:
             self.end()
         if isinstance(change, Rejection):
-            return Outcome(applied=False, reason=change.reason, tokens_before=before, tokens_after=before)
+            return PassOutcome(applied=False, reason=change.reason, tokens_before=before, tokens_after=before)
         reason = prepared.reason
         if prepared.kind is ObservationKind.DIGEST and prepared.refused:
             reason = f"digest: {prepared.refused[-1]}"
-        return Outcome(
+        return PassOutcome(
             applied=True,
             reason=reason,
             high_water=prepared.covers[1],
@@ -397,12 +397,12 @@ class Compactor:
             change=change,
         )
 
-    def republish(self, prepared: Prepared, *, at: float) -> Outcome:
+    def republish(self, prepared: Prepared, *, at: float) -> PassOutcome:
         """Publish a pass that a session which ended had prepared, if only the bound changed the context
         since."""
         if not self.state.descends_from(prepared.base_version):
             before = self.state.tokens
-            return Outcome(
+            return PassOutcome(
                 applied=False,
                 reason=f"The context is not the one (version {prepared.base_version}) that the pass read.",
                 tokens_before=before,
@@ -410,13 +410,17 @@ class Compactor:
             )
         return self.publish(replace(prepared, epoch=self.state.epoch), at=at)
 
-    async def run(self, up_to: int | None = None, instructions: str | None = None, *, at: float) -> Outcome:
+    async def run(
+        self, up_to: int | None = None, instructions: str | None = None, *, at: float
+    ) -> PassOutcome:
         """A whole pass: `begin`, `prepare`, `publish`. For callers whose state nobody else changes between
         turns."""
         before = self.state.tokens
         started = self.begin(up_to, instructions)
         if isinstance(started, Rejection):
-            return Outcome(applied=False, reason=started.reason, tokens_before=before, tokens_after=before)
+            return PassOutcome(
+                applied=False, reason=started.reason, tokens_before=before, tokens_after=before
+            )
         try:
             prepared = await self.prepare(started)
             return self.publish(prepared, at=at)

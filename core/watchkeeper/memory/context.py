@@ -8,9 +8,16 @@ from typing import Any, Literal
 
 from watchkeeper.memory import fitting, history
 from watchkeeper.memory.content import copied_messages, cut_points, frozen_content, newest_turn
-from watchkeeper.memory.digest import Notebook
+from watchkeeper.memory.digest import DigestIndex
 from watchkeeper.memory.fitting import Assembly, assemble, pinnable
-from watchkeeper.memory.history import Books, Change, ContextLimits, Prepared, Rejection, WindowTooSmall
+from watchkeeper.memory.history import (
+    Change,
+    ContextLimits,
+    MessageHistory,
+    Prepared,
+    Rejection,
+    WindowTooSmall,
+)
 from watchkeeper.memory.tokens import TokenCounter, count_message
 from watchkeeper.memory.validation import spliced
 from watchkeeper.records.messages import Content, Message, Observation, Role, View
@@ -20,7 +27,12 @@ class ContextReading:
     """What of a `ContextState` may be asked without changing it."""
 
     def __init__(
-        self, limits: ContextLimits, counter: TokenCounter, agent_id: str, pin_first: bool, books: Books
+        self,
+        limits: ContextLimits,
+        counter: TokenCounter,
+        agent_id: str,
+        pin_first: bool,
+        books: MessageHistory,
     ) -> None:
         self.agent_id = agent_id
         self.counter = counter
@@ -31,7 +43,7 @@ class ContextReading:
         void."""
         self.last_refusal = ""
         """Why the last `digest` had nothing to gain."""
-        self.notebook = Notebook()
+        self.notebook = DigestIndex()
         """What a digest would say of the messages shown, noted when they were added."""
         self._labels: dict[str, int] = {}
         self._pin_first = pin_first
@@ -216,7 +228,7 @@ class ContextState(ContextReading):
         """`pin_first`: keep the first user message (the assignment) at the front for ever, observed or
         not."""
         first = View(version=1, observations=(), verbatim_from=1, created_at=at)
-        super().__init__(limits, counter, agent_id, pin_first, Books(first))
+        super().__init__(limits, counter, agent_id, pin_first, MessageHistory(first))
         self._marks: list[int] = []
 
     @classmethod
@@ -242,7 +254,7 @@ class ContextState(ContextReading):
         not among `messages`.
         """
         state = cls.__new__(cls)
-        books = Books.restore(
+        books = MessageHistory.restore(
             messages=messages,
             views=views,
             current=current,
@@ -488,8 +500,8 @@ class ContextState(ContextReading):
         tail: Sequence[Message] | None = None,
         instructions: str | None = None,
         provisional: bool = True,
-    ) -> fitting.Bench:
-        return fitting.Bench(
+    ) -> fitting.FitInputs:
+        return fitting.FitInputs(
             agent_id=self.agent_id,
             counter=self.counter,
             limit=self.limit,

@@ -158,7 +158,7 @@ class Note(NamedTuple):
     text: str | None
 
 
-class Notebook:
+class DigestIndex:
     """The notes of the messages that a context shows; made once for each, in O(1) of the history's length."""
 
     def __init__(self) -> None:
@@ -319,14 +319,14 @@ class DigestNotes:
         messages: Iterable[Message],
         instructions: str | None = None,
         *,
-        notebook: Notebook | None = None,
+        notebook: DigestIndex | None = None,
     ) -> DigestNotes:
         """Read `earlier` observations (which the digest will replace), then `messages`, up to `covers[1]`.
 
         `notebook`: what was noted of the messages when they were added; what it lacks is read now.
         """
         notes = cls(covers[0], covers[1], agent_id)
-        notebook = notebook or Notebook()
+        notebook = notebook or DigestIndex()
         wanted = wanted_words(instructions)
         for observation in earlier:
             notes._fold(observation)
@@ -425,7 +425,7 @@ class DigestNotes:
             else:
                 self._add(title, text, seq)
 
-    def _take(self, message: Message, notebook: Notebook) -> None:
+    def _take(self, message: Message, notebook: DigestIndex) -> None:
         for title, text in notebook.of(message):
             if text is None:
                 self.sections[title] = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from watchkeeper.memory import rendering
 from watchkeeper.memory.content import blocks_of, cut_points, newest_group, newest_turn, result_ids
-from watchkeeper.memory.digest import DigestNotes, Notebook
+from watchkeeper.memory.digest import DigestIndex, DigestNotes
 from watchkeeper.memory.rendering import Rendering, pointer_of
 from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message, Observation, ObservationKind, View
@@ -162,7 +162,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class FitInputs:
     """Everything that fitting one context depends on."""
 
     agent_id: str
@@ -179,7 +179,7 @@ class Bench:
     at: float
     instructions: str | None = None
     provisional: bool = True
-    notebook: Notebook | None = None
+    notebook: DigestIndex | None = None
     """What was noted of the messages when they were added."""
     odd: Mapping[int, Content] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
@@ -310,7 +310,7 @@ def digest_budget(limit: int, share: float = DIGEST_SHARE) -> int:
     return min(DIGEST_MOST, int(limit * share))
 
 
-def forced(bench: Bench) -> Fitted:
+def forced(bench: FitInputs) -> Fitted:
     """The best context within the limit; where there is none, the smallest that can be made."""
     smallest: Fitted | None = None
     for tried in _attempts(bench):
@@ -322,7 +322,7 @@ def forced(bench: Bench) -> Fitted:
     return smallest
 
 
-def _attempts(bench: Bench) -> Iterator[Fitted]:
+def _attempts(bench: FitInputs) -> Iterator[Fitted]:
     tail, limit = bench.tail, bench.limit
     if not tail:
         for share in _SMALLER:
@@ -350,7 +350,7 @@ def _attempts(bench: Bench) -> Iterator[Fitted]:
         yield from _squeezed(bench, 0, range(len(tail)), 0)
 
 
-def _shortened(bench: Bench, cut: int, group: int) -> Iterator[Fitted]:
+def _shortened(bench: FitInputs, cut: int, group: int) -> Iterator[Fitted]:
     """The newest messages from `cut`, the group itself verbatim where it fits."""
     bare = bench.build(cut, 0, fold_all=True)
     newest = sum(bench.cost(message) for message in bench.tail[group:])
@@ -369,7 +369,7 @@ def _shortened(bench: Bench, cut: int, group: int) -> Iterator[Fitted]:
 
 
 def _squeezed(
-    bench: Bench, cut: int, free: Sequence[int], pinned_tokens: int | None, *, fold_all: bool = True
+    bench: FitInputs, cut: int, free: Sequence[int], pinned_tokens: int | None, *, fold_all: bool = True
 ) -> Iterator[Fitted]:
     """Shorten the messages at `free`, the largest first, until the context fits (or nothing can be
     shortened).
@@ -397,7 +397,7 @@ def _squeezed(
         room = min(room - (tried.tokens - bench.limit), int(room * 0.7))
 
 
-def shortened_again(bench: Bench, among: Container[int] | None = None) -> Fitted | None:
+def shortened_again(bench: FitInputs, among: Container[int] | None = None) -> Fitted | None:
     """The bench's view with the messages that it shows shortened (`among` these, if given) made shorter
     still, until it fits; None where that is not enough."""
     free = [

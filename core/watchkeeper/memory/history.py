@@ -179,7 +179,7 @@ def _parent(views: Mapping[int, View], view: View) -> View:
 # --- The books of one agent: its messages, the versions of its view, and which of them is current ---------
 
 
-class Books:
+class MessageHistory:
     """Bookkeeping only: it decides nothing. Messages are consecutive from the first one that is loaded."""
 
     def __init__(self, first_view: View) -> None:
@@ -206,7 +206,7 @@ class Books:
         current: int,
         observations: Sequence[Observation],
         total_tokens: int | None,
-    ) -> Books:
+    ) -> MessageHistory:
         """The books as stored (see `ContextState.restore`)."""
         known_views = {view.version: view for view in views}
         books = cls(known_views[current])

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, overload
 
-from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Pacer, Summarizer
+from watchkeeper.memory.compactor import CompactionPass, Compactor, Pacer, PassOutcome, Summarizer
 from watchkeeper.memory.content import checked_message, content_size, copied
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection
@@ -85,12 +85,12 @@ CLOSING_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Flight:
+class PassTask:
     """One pass in flight, or landed and not yet published."""
 
     run: CompactionPass
     task: asyncio.Task[Prepared]
-    outcome: Outcome | None = None
+    outcome: PassOutcome | None = None
     stall_seconds: float = 0.0
 
     @property
@@ -109,19 +109,19 @@ class Flight:
             self.task.cancel()
 
 
-class Hangar:
+class PassRegistry:
     """Every task that was started and has not ended, the abandoned ones included."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, run: CompactionPass, work: Coroutine[Any, Any, Prepared]) -> Flight:
+    def start(self, run: CompactionPass, work: Coroutine[Any, Any, Prepared]) -> PassTask:
         """Run `work` beside the caller."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_retrieved)
-        return Flight(run, task)
+        return PassTask(run, task)
 
     async def close(self, others: Iterable[asyncio.Future[Any]] = ()) -> None:
         """Wait until nothing of it runs, nor of `others`; for a second at most."""
@@ -302,9 +302,9 @@ class HierarchicalContextManager:
         self._pacer = Pacer(passes_per_hour)
         self._on_change = on_change
         self._listeners = Listeners()
-        self._flight: Flight | None = None
+        self._flight: PassTask | None = None
         self._order: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._hangar = Hangar()
+        self._hangar = PassRegistry()
         self._closed = False
 
     # --- what is there --------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ class HierarchicalContextManager:
     def _would_overflow(self, tokens: int) -> bool:
         return self._state.tokens + tokens > self._state.limit
 
-    async def _wait(self, flight: Flight) -> None:
+    async def _wait(self, flight: PassTask) -> None:
         if self._max_wait_seconds <= 0:
             return
         started = self._monotonic()
@@ -423,7 +423,7 @@ class HierarchicalContextManager:
 
     # --- compaction -----------------------------------------------------------------------------------------
 
-    async def compact(self, up_to: int | None = None, instructions: str | None = None) -> Outcome:
+    async def compact(self, up_to: int | None = None, instructions: str | None = None) -> PassOutcome:
         """Compact now and wait for it (adding messages meanwhile is fine; they stay verbatim).
 
         `up_to`: the id of the last message to cover; it moves back where it would separate a tool call from
@@ -524,7 +524,7 @@ class HierarchicalContextManager:
         else:
             self._pacer.started(now)
 
-    def _begin(self, up_to: int | None, instructions: str | None) -> Flight | Rejection:
+    def _begin(self, up_to: int | None, instructions: str | None) -> PassTask | Rejection:
         run = self._compactor.begin(up_to, instructions)
         if isinstance(run, Rejection):
             return run
@@ -567,7 +567,7 @@ class HierarchicalContextManager:
         done = swap_of("swap:complete", outcome.change)
         self._listeners.emit(replace(done, reason=outcome.reason, stall_seconds=flight.stall_seconds))
 
-    def _digest(self, up_to: int | None, instructions: str | None) -> Outcome:
+    def _digest(self, up_to: int | None, instructions: str | None) -> PassOutcome:
         before = self._state.tokens
         change = self._state.digest(
             up_to=up_to, at=self._now(), instructions=instructions, keep_newest=up_to is None
@@ -576,7 +576,7 @@ class HierarchicalContextManager:
             return self._nothing(self._state.last_refusal)
         self._store(change)
         self._listeners.emit(swap_of("swap:complete", change))
-        return Outcome(
+        return PassOutcome(
             applied=True,
             reason="digest",
             high_water=change.high_water,
@@ -595,9 +595,9 @@ class HierarchicalContextManager:
         flight.outcome = self._nothing(reason)
         self._listeners.emit(self._swap("swap:abandoned", flight.run, reason, flight.stall_seconds))
 
-    def _nothing(self, reason: str, high_water: int | None = None) -> Outcome:
+    def _nothing(self, reason: str, high_water: int | None = None) -> PassOutcome:
         tokens = self._state.tokens
-        return Outcome(
+        return PassOutcome(
             applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens
         )
 

@@ -29,7 +29,7 @@ from watchkeeper.memory.digest import DigestNotes, one_line
 from watchkeeper.memory.history import Change, Prepared, Rejection
 from watchkeeper.memory.prompts import MAX_COMPRESSION, Observer, Reflector
 from watchkeeper.memory.tokens import plain
-from watchkeeper.memory.validation import SMALLER_BY, Judged, judge_log
+from watchkeeper.memory.validation import SMALLER_BY, Judgement, judge_log
 from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.messages import Message, Observation, ObservationKind
 
@@ -87,7 +87,7 @@ class Reflection:
         self._reflect = reflect
         self._settings = settings
         self._reading: _Reading | None = None
-        self._reflected: Judged | None = None
+        self._reflected: Judgement | None = None
         self._stand_in = False
         self._reflect_from = 0
 
@@ -141,7 +141,7 @@ class Reflection:
                 raise
             except Exception as error:
                 judged = Rejection(f"{type(error).__name__}: {error}")
-            if isinstance(judged, Judged):
+            if isinstance(judged, Judgement):
                 self._reflected = judged
                 return replace(output, observations=judged.text)
             why = judged.reason
@@ -422,7 +422,7 @@ class ObservationalMemory:
                 raise
             except Exception as error:  # a TimeoutError among them: all mean that there is no text
                 judged = Rejection(f"{type(error).__name__}: {error}")
-            if isinstance(judged, Judged):
+            if isinstance(judged, Judgement):
                 return await self._chunk(
                     replace(output, observations=judged.text), place, judged.citations, source
                 )

@@ -81,7 +81,7 @@ IDENTIFIERS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgement:
     """A text that may stand for messages, and what it rests on."""
 
     text: str
@@ -90,7 +90,7 @@ class Judged:
 
 def judge_citations(
     text: str, covers: tuple[int, int], source: Sequence[Message], earlier: Sequence[str] = ()
-) -> Judged | Rejection:
+) -> Judgement | Rejection:
     """Drop each line that cites a message which does not exist; a text without citations gets its range.
 
     A number that stands in the source as it stands in the text (`#4679` of somebody's tracker) is no
@@ -123,7 +123,7 @@ def judge_citations(
         if dropped:
             return Rejection("Every line of the summary cites messages that do not exist.")
         return Rejection("The summary is empty.")
-    return Judged("\n".join(kept).strip(), tuple(sorted(cited)) or _range(covers))
+    return Judgement("\n".join(kept).strip(), tuple(sorted(cited)) or _range(covers))
 
 
 def _numbers(match: re.Match[str]) -> str:
@@ -145,7 +145,7 @@ def judge_log(
     source_tokens: int,
     counter: TokenCounter,
     earlier: Sequence[str] = (),
-) -> Judged | Rejection:
+) -> Judgement | Rejection:
     """Whether what an observer or a reflector wrote may stand for `covers`: cited, not degenerate, smaller by
     5 %."""
     if not isinstance(text, str):
@@ -156,7 +156,7 @@ def judge_log(
     if len(text) > max(4_000, 40 * source_tokens):
         return Rejection("it is longer than what it was made from")
     judged = judge_citations(text, covers, source, earlier)
-    if isinstance(judged, Judged):
+    if isinstance(judged, Judgement):
         tokens = counter.count(judged.text)
         if tokens > source_tokens * (1 - SMALLER_BY):
             return Rejection(f"it takes {tokens} tokens, what it was made from {source_tokens}")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of
-from watchkeeper.agents.compaction import Compaction
+from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import AgentControl
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.session_tools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import validate_arguments
-from watchkeeper.memory.compactor import CompactionPass, Outcome
+from watchkeeper.memory.compactor import CompactionPass, PassOutcome
 from watchkeeper.memory.history import Rejection
 from watchkeeper.memory.recall.pinned import lift
 from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
@@ -55,7 +55,7 @@ class CommandQueue:
     def __init__(self, host: SessionHost) -> None:
         self._host = host
         self._store = host.store
-        self.compactions = CompactionOrders(host, self.memory_of)
+        self.compactions = CompactCommands(host, self.memory_of)
         self._appliers: dict[str, Callable[[Command], Awaitable[str | None]]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -98,7 +98,7 @@ class CommandQueue:
             else:
                 if said is not None:
                     await self._settle(command, CommandStatus.APPLIED, said)
-            self._host.kick()
+            self._host.wake_host()
 
     async def _settle(self, command: Command, status: CommandStatus, result: str) -> None:
         await self._store.commit(
@@ -159,7 +159,7 @@ class CommandQueue:
         if command.agent_id is None:
             # The host of another command drives nothing: it goes on as one that does when that command is
             # done.
-            if self._host.driving_once or not self._host.go_on():
+            if self._host.driving_once or not self._host.cancel_pause():
                 raise NotYet
             await self._commit(command, "resumed", lifecycle.lift_pauses)
             self._host.usage_limits.allow_test()
@@ -173,7 +173,7 @@ class CommandQueue:
             if self._host.pausing:
                 raise ValueError("the whole run is being paused; resume the run")
             if agent.status is not AgentStatus.PAUSED:
-                if not control.go_on():
+                if not control.cancel_pause():
                     raise NotYet
                 return f"{agent.name} goes on: its pause had not come"
         if agent.status is AgentStatus.PARKED:
@@ -500,7 +500,7 @@ class NotYet(Exception):
     again."""
 
 
-class CompactionOrders:
+class CompactCommands:
     """Begins what is ordered. The command is told as applied in the transaction in which its pass begins, or,
     where the agent has ended, in the one in which it is published; until then it is queued, so that a crash
     forgets neither."""
@@ -598,10 +598,10 @@ class CompactionOrders:
             self._host.failed(error)
         finally:
             del self._tasks[agent.id]
-            self._host.kick(agent.id)
+            self._host.wake_host(agent.id)
 
     async def _whole(self, command: Command, agent: Agent) -> None:
-        compaction = Compaction(self._host.environment, agent, self._memory_of(agent))
+        compaction = CompactionRunner(self._host.environment, agent, self._memory_of(agent))
         await compaction.take_over(
             begin_again=False
         )  # this command is newer, or the one that was not finished
@@ -613,7 +613,7 @@ class CompactionOrders:
             )
             return
 
-        def settle(tx: Transaction, outcome: Outcome) -> None:
+        def settle(tx: Transaction, outcome: PassOutcome) -> None:
             if outcome.applied:
                 said = _compacted(
                     agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason

@@ -38,7 +38,7 @@ _LATE = ("decision", "instruction", "outcome")
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedTask:
+class ContinuedTask:
     """One task of the old plan."""
 
     name: str
@@ -55,7 +55,7 @@ class CarriedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedFact:
+class ContinuedFact:
     """One thing that is remembered."""
 
     kind: str
@@ -83,8 +83,8 @@ class Brief:
     goal: str
     status: str
     reason: str
-    tasks: tuple[CarriedTask, ...]
-    facts: tuple[CarriedFact, ...]
+    tasks: tuple[ContinuedTask, ...]
+    facts: tuple[ContinuedFact, ...]
     seen: tuple[Seen, ...]
     last_words: Seen | None
     whole: str = ""
@@ -95,7 +95,7 @@ class Brief:
     """The new session has its goal."""
 
     @property
-    def open_tasks(self) -> list[CarriedTask]:
+    def open_tasks(self) -> list[ContinuedTask]:
         return [
             task for task in self.tasks if task.status not in TASK_ENDED or task.status is TaskStatus.FAILED
         ]
@@ -125,8 +125,8 @@ class Brief:
         tasks = [{**one, "status": TaskStatus(one["status"])} for one in values.pop("tasks")]
         last = values.pop("last_words")
         return cls(
-            tasks=tuple(_record(CarriedTask, one) for one in tasks),
-            facts=tuple(_record(CarriedFact, one) for one in values.pop("facts")),
+            tasks=tuple(_record(ContinuedTask, one) for one in tasks),
+            facts=tuple(_record(ContinuedFact, one) for one in values.pop("facts")),
             seen=tuple(_record(Seen, one) for one in values.pop("seen")),
             last_words=_record(Seen, last) if last else None,
             **values,
@@ -212,7 +212,7 @@ def _stands(brief: Brief) -> str:
     return f"It is {brief.status}{where}{counted}{reason}."
 
 
-def _task(task: CarriedTask) -> str:
+def _task(task: ContinuedTask) -> str:
     """On one line; its result, or why it failed, in a few words, and where the whole result is."""
     said = task.error or task.result.partition("cursor:")[0] or task.reason
     needs = f"; needs {', '.join(task.needs)}" if task.needs and task.status not in TASK_ENDED else ""
@@ -220,7 +220,7 @@ def _task(task: CarriedTask) -> str:
     return f"- [{task.status}] {task.name}: {task.title}{needs}{' — ' + said.strip()[:240] if said.strip() else ''}{ref}"
 
 
-def _task_whole(task: CarriedTask) -> str:
+def _task_whole(task: ContinuedTask) -> str:
     lines = [f"### [{task.status}] {task.name}: {task.title}", task.instructions]
     lines += [f"Needs: {', '.join(task.needs)}"] if task.needs else []
     lines += [
@@ -232,7 +232,7 @@ def _task_whole(task: CarriedTask) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fact(fact: CarriedFact) -> str:
+def _fact(fact: ContinuedFact) -> str:
     return f"- [{fact.kind}] {fact.text}{_cited(fact.sources)}"
 
 
@@ -298,7 +298,7 @@ Redact = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Continuation:
     """What one session hands to another. `write` puts it into the new session's first transaction."""
 
     session_id: str
@@ -371,7 +371,7 @@ def brief_of(reads: Any, session_id: str) -> Brief | None:
     return Brief.loaded(data.decode()) if data else None
 
 
-def carry(database_path: Path, name: str, *, redact: Redact = lambda value: value) -> Carried:
+def carry(database_path: Path, name: str, *, redact: Redact = lambda value: value) -> Continuation:
     """Read what the session `name` (an id, a unique beginning, or `last`) hands on, own or imported, running
     or not.
 
@@ -406,7 +406,7 @@ class _Reader:
         rows: list[Any] = self._connection.execute(sql, parameters).fetchall()
         return rows
 
-    def read(self) -> Carried:
+    def read(self) -> Continuation:
         self._connection.execute("BEGIN")  # one moment, even of a session that runs
         row = self.one(
             "SELECT goal, workspace, origin, status, status_reason, planner_agent_id FROM sessions WHERE id"
@@ -433,7 +433,7 @@ class _Reader:
         goal = plain(str(self._redact(row["goal"])))
         if not own and len(goal) > GOAL_CHARACTERS:
             goal = goal[: GOAL_CHARACTERS - 1] + "…"
-        return Carried(self._session_id, goal, row["workspace"], brief, self._evidence)
+        return Continuation(self._session_id, goal, row["workspace"], brief, self._evidence)
 
     def _first_agent(self) -> str | None:
         row = self.one(
@@ -441,7 +441,7 @@ class _Reader:
         )
         return row[0] if row else None
 
-    def _tasks(self) -> list[CarriedTask]:
+    def _tasks(self) -> list[ContinuedTask]:
         found = plans.load_tasks(self, self._session_id)
         names = {task.id: task.name for task in found}
         # Where there are too many, the open ones and the last of the others are told.
@@ -449,7 +449,7 @@ class _Reader:
         ended = [task for task in found if task.status in TASK_ENDED][-max(0, MOST_TASKS - len(open_ones)) :]
         chosen = {task.id for task in (*open_ones[:MOST_TASKS], *ended)}
         return [
-            CarriedTask(
+            ContinuedTask(
                 name=self._text(task.name, 120),
                 title=self._text(task.title, 400),
                 status=task.status,
@@ -465,7 +465,7 @@ class _Reader:
             if task.id in chosen
         ]
 
-    def _facts(self, *, trusted: bool) -> list[CarriedFact]:
+    def _facts(self, *, trusted: bool) -> list[ContinuedFact]:
         """Those that every agent of the session could recall, and that nothing replaced; the newest, in
         order."""
         rows = self.all(
@@ -475,7 +475,7 @@ class _Reader:
             (self._session_id, MOST_FACTS),
         )
         found = [
-            CarriedFact(
+            ContinuedFact(
                 kind=row["kind"] if row["kind"] in facts.KINDS else "fact",
                 text=self._text(row["text"], 2_000),
                 sources=tuple(self._cite(source) for source in decode(row["sources"])[:10]),
@@ -486,7 +486,7 @@ class _Reader:
         ]
         return found[::-1]
 
-    def _seen(self, lead: str | None, tasks: list[CarriedTask]) -> list[Seen]:
+    def _seen(self, lead: str | None, tasks: list[ContinuedTask]) -> list[Seen]:
         """The observations in the contexts of the lead, and of agents whose tasks are not done."""
         unfinished = [task.agent_id for task in tasks if task.status is not TaskStatus.DONE and task.agent_id]
         found: list[Seen] = []

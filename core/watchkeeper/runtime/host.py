@@ -17,7 +17,7 @@ from functools import partial
 from watchkeeper.agents import reporting
 from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.loop import AgentLoop
-from watchkeeper.agents.reporting import Ending, Outcome
+from watchkeeper.agents.reporting import RunResult, TaskOutcome
 from watchkeeper.agents.roles import Roles
 from watchkeeper.records import host_faults
 from watchkeeper.records.errors import LeaseLost, StoreUnusable, WatchkeeperError
@@ -30,7 +30,7 @@ from watchkeeper.runtime.config import RoleModel, task_model
 from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.limits import Parking, UsageLimits
 from watchkeeper.runtime.live import LiveRows
-from watchkeeper.runtime.scheduler import Board, dispatch, ensure_planner, inputs_of
+from watchkeeper.runtime.scheduler import Schedule, dispatch, ensure_planner, inputs_of
 from watchkeeper.store import agents, commands, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.plans import Task
@@ -59,7 +59,7 @@ class HostResult:
 class Running:
     """An agent's loop as it runs."""
 
-    task: asyncio.Task[Ending]
+    task: asyncio.Task[RunResult]
     control: AgentControl
     loop: AgentLoop
 
@@ -88,7 +88,7 @@ class SessionHost:
         self._once = once
         self._only: set[str] | None = None
         """With `once`: the tasks that may run; everything else stays as it was."""
-        self._board = Board(self.store, self.store.session_id)
+        self._board = Schedule(self.store, self.store.session_id)
         self._loops: dict[str, Running] = {}
         self.resting: RestingPasses = RestingPasses(on_failure=self.failed)
         self._changed = asyncio.Event()
@@ -108,13 +108,13 @@ class SessionHost:
         self.commands = CommandQueue(self)
         self.heartbeat = Heartbeat(self.store, environment.clock)
         self.usage_limits = UsageLimits(self.store, environment.clock)
-        self.usage_limits.on_change = self.kick
-        self.parking = Parking(self.store, environment.clock, self.usage_limits, self.kick)
+        self.usage_limits.on_change = self.wake_host
+        self.parking = Parking(self.store, environment.clock, self.usage_limits, self.wake_host)
         self._last_command = commands.newest(self.store, self.store.session_id)
 
     # --- what others may ask --------------------------------------------------------------------------------
 
-    def kick(self, agent_id: str | None = None) -> None:
+    def wake_host(self, agent_id: str | None = None) -> None:
         """Look again at what should run, and at this agent. Safe from the event loop only."""
         if agent_id is not None:
             self._board.look_at(agent_id)
@@ -126,9 +126,9 @@ class SessionHost:
             self._stopping = (reason, exit_code)
         for running in self._loops.values():
             running.control.pause(reason, now=now)
-        self.kick()
+        self.wake_host()
 
-    def go_on(self) -> bool:
+    def cancel_pause(self) -> bool:
         """Take back a pause of everything that has not come; False while some agent is being stopped for it.
 
         Raises:
@@ -137,7 +137,7 @@ class SessionHost:
         if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
             raise ValueError("its host is being stopped; resume the session when it has ended")
         self._stopping = None
-        gone_on = [running.control.go_on() for running in self._loops.values()]
+        gone_on = [running.control.cancel_pause() for running in self._loops.values()]
         return all(gone_on)
 
     @property
@@ -180,7 +180,7 @@ class SessionHost:
         background: list[asyncio.Task[None]] = []
         indexing = Indexing(self.store.path, still_ours=self.store.is_ours)
         watch = CommandWatch(
-            self.store.path, self.store.session_id, on_command=self.kick, on_failure=self.failed
+            self.store.path, self.store.session_id, on_command=self.wake_host, on_failure=self.failed
         )
         try:
             if self._once is None:
@@ -306,13 +306,13 @@ class SessionHost:
         self._loops[agent.id] = Running(task, control, loop)
         task.add_done_callback(lambda done: self._ended(agent, done))
 
-    def _ended(self, agent: Agent, task: asyncio.Task[Ending]) -> None:
+    def _ended(self, agent: Agent, task: asyncio.Task[RunResult]) -> None:
         ended = self._loops.pop(agent.id, None)
         self._board.look_at(agent.id)
         self._live.end(agent.id)
         if agent.task_id is not None:
             self._nudges = 0
-        self.kick()
+        self.wake_host()
         if task.cancelled():
             return
         error = task.exception()
@@ -326,10 +326,10 @@ class SessionHost:
             self._error = self._error or error
             return
         ending = task.result()
-        if ending.outcome is Outcome.IDLE and ended is not None and ended.loop.compaction.outlives_loop:
+        if ending.outcome is TaskOutcome.IDLE and ended is not None and ended.loop.compaction.outlives_loop:
             self.resting.keep(agent.id, ended.loop)
-        if ending.outcome is Outcome.BLOCKED or (
-            ending.outcome is Outcome.PAUSED and self._stopping is None and agent.task_id is None
+        if ending.outcome is TaskOutcome.BLOCKED or (
+            ending.outcome is TaskOutcome.PAUSED and self._stopping is None and agent.task_id is None
         ):
             self._short_of = ending.short_of
             self.pause_all(ending.reason)
@@ -354,7 +354,7 @@ class SessionHost:
             await self.environment.clock.sleep(seconds)
         finally:
             del self._waiting_for_room[agent_id]
-            self.kick(agent_id)
+            self.wake_host(agent_id)
 
     async def _dispatch_ready(self) -> None:
         if self._once is not None and self._only is None:
@@ -382,7 +382,7 @@ class SessionHost:
                         reason=f"{self._roles.gone(task.role)}; the task cannot start",
                     )
                 )
-                self.kick()
+                self.wake_host()
                 continue
             model, warning = task_model(self._models[role.name], task.model, self._settings.allow_models)
             if warning is not None:
@@ -403,7 +403,7 @@ class SessionHost:
                 if host_fault(error) is not None:
                     raise
                 await self.store.commit(partial(_cannot_start, task=task, reason=str(error)))
-                self.kick()
+                self.wake_host()
                 continue
             agent = agents.load(self.store, agent_id)
             if (
@@ -438,7 +438,7 @@ class SessionHost:
         if self._once is not None:
             return self._only is None or not self._anything_ready()
         if self._anything_ready():
-            self.kick()
+            self.wake_host()
             return False
         tasks = [
             task for task in plans.load_tasks(self.store, self.store.session_id) if task.status in plans.OPEN
@@ -465,7 +465,7 @@ class SessionHost:
         left = ", ".join(f"{task.name} ({task.status})" for task in tasks)
         text = f"Nothing runs any more. {'Left: ' + left + '. ' if left else ''}Go on with the plan, or call finish_session."
         await self.store.commit(lambda tx: plans.post(tx, planner.id, "nudge", {"text": text}))
-        self.kick()
+        self.wake_host()
         return False
 
     def _anything_ready(self) -> bool:
@@ -503,7 +503,7 @@ class SessionHost:
     def failed(self, error: BaseException) -> None:
         """Something beside the loops failed: the host ends with it."""
         self._error = self._error or error
-        self.kick()
+        self.wake_host()
 
     async def _drop_loops(self) -> None:
         tasks = [running.task for running in self._loops.values()]

@@ -118,7 +118,7 @@ def as_stored(seconds: float | None) -> float | None:
 
 
 @dataclass(slots=True)
-class Assembled:
+class AssembledHost:
     """A host and what must be closed after it."""
 
     host: SessionHost
@@ -148,7 +148,7 @@ async def assemble(
     model: Model | None = None,
     new_id: IdSource = random_id,
     approval_timeout: ApprovalTimeout = as_stored,
-) -> Assembled:
+) -> AssembledHost:
     """A host for the session that `store` has claimed.
 
     `approval_timeout` gives this host's time-out of questions.
@@ -184,7 +184,7 @@ async def _assemble(
     model: Model | None,
     new_id: IdSource,
     approval_timeout: ApprovalTimeout,
-) -> Assembled:
+) -> AssembledHost:
     row = store.one("SELECT workspace, settings, model FROM sessions WHERE id = ?", (store.session_id,))
     workspace, settings = Path(row[0]), SessionSettings.load(row[1])
     check_workspace(workspace, store.path)
@@ -294,7 +294,7 @@ async def _assemble(
     )
     environment.usage_limits = host.usage_limits
     environment.budgets = Budgets(store, host.heartbeat.hosted_seconds, environment.price)
-    return Assembled(host, pool, mcp, models, containment)
+    return AssembledHost(host, pool, mcp, models, containment)
 
 
 def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate:

@@ -223,12 +223,12 @@ class Parking:
     due."""
 
     def __init__(
-        self, store: SessionStore, clock: Clock, limits: UsageLimits, kick: Callable[[], None]
+        self, store: SessionStore, clock: Clock, limits: UsageLimits, wake_host: Callable[[], None]
     ) -> None:
         self._store = store
         self._clock = clock
         self._limits = limits
-        self._kick = kick
+        self._wake_host = wake_host
         self._models: dict[str, str] = {}
         """Parked agent → its model."""
         self._first: dict[str, str] = {}
@@ -332,7 +332,7 @@ class Parking:
 
     async def _ring(self, seconds: float) -> None:
         await self._clock.sleep(min(seconds, LOOK_AGAIN_SECONDS))
-        self._kick()
+        self._wake_host()
 
 
 def _go_on(tx: Transaction, *, agent_id: str) -> None:

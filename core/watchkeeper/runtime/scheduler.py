@@ -31,7 +31,7 @@ SATISFIED = frozenset({TaskStatus.DONE, TaskStatus.DROPPED})
 """States of a dependency that let its dependants go."""
 
 
-class Board:
+class Schedule:
     """How the tasks of one session stand, and which of its agents have changed.
 
     `reads` needs `one` and `all`, as a `SessionStore` has them.

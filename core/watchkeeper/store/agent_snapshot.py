@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, Folded, compaction_facts, lines
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, IncrementalQuery, compaction_facts, lines
 
 LARGEST_MESSAGE_CHARS = 400_000
 _LARGEST = 1 << 62
@@ -186,18 +186,20 @@ _INBOX = lines(
 )
 
 
-class AgentFold:
+class AgentSnapshotReader:
     """What is read again and again of the one agent looked at."""
 
     def __init__(self, session_id: str, agent_id: str) -> None:
         self._session_id, self._agent_id = session_id, agent_id
-        self._tool_calls = Folded(
+        self._tool_calls = IncrementalQuery(
             _TOOL_CALLS, lambda raw: ToolCallFacts(*[*raw[1:4], bool(raw[4]), *raw[5:]])
         )
-        self._calls = Folded(_MODEL_CALLS, lambda raw: CallFacts(*[*raw[:10], bool(raw[10]), *raw[11:]]))
-        self._facts = Folded(_FACTS, lambda raw: FactFacts(*[*raw[:5], bool(raw[5]), *raw[6:]]))
-        self._views = Folded(_VIEWS, lambda raw: ViewFacts(*raw))
-        self._inbox = Folded(_INBOX, lambda raw: InboxFacts(*raw))
+        self._calls = IncrementalQuery(
+            _MODEL_CALLS, lambda raw: CallFacts(*[*raw[:10], bool(raw[10]), *raw[11:]])
+        )
+        self._facts = IncrementalQuery(_FACTS, lambda raw: FactFacts(*[*raw[:5], bool(raw[5]), *raw[6:]]))
+        self._views = IncrementalQuery(_VIEWS, lambda raw: ViewFacts(*raw))
+        self._inbox = IncrementalQuery(_INBOX, lambda raw: InboxFacts(*raw))
 
     def read(self, connection: Connection) -> AgentReading:
         """All of it as it stands. To be called inside one transaction."""
@@ -402,7 +404,7 @@ class ReportFacts:
     unpriced: int
 
 
-class ReportFold:
+class ReportReader:
     """Reads one agent's report again and again, at the price of what may still change."""
 
     def __init__(self, session_id: str, agent_id: str) -> None:

@@ -28,7 +28,7 @@ MOVED_APPLICATION_ID = 0x57_4B_4D_56
 
 
 @dataclass(frozen=True, slots=True)
-class BackupDone:
+class BackupResult:
     """A backup that was made and checked."""
 
     path: Path
@@ -44,7 +44,7 @@ def back_up(
     overwrite: bool = False,
     told: Callable[[int, int], None] | None = None,
     migrating: bool = False,
-) -> BackupDone:
+) -> BackupResult:
     """Copy the database at `path` to `target` by SQLite's backup API, as of the moment at which it begins.
 
     Hosts go on writing meanwhile. The copy has mode 0600, stands under its name only once it is whole and its
@@ -76,7 +76,7 @@ def back_up(
                 part.unlink()  # at once: a database with two names is not opened
             reach("backup.named")
         _sync(target.parent)
-        return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
+        return BackupResult(target, target.stat().st_size, sessions, time.monotonic() - began)
     except FileExistsError:
         raise BadInput(f"{target} exists already; choose another name, or --overwrite it") from None
     except sqlite3.DatabaseError as error:
@@ -89,7 +89,7 @@ def back_up(
         source.close()
 
 
-def move_database(path: Path, target: Path) -> BackupDone:
+def move_database(path: Path, target: Path) -> BackupResult:
     """Move the database at `path` to `target`, which gets its folder if there is none. Nothing may use it
     meanwhile.
 
@@ -133,7 +133,7 @@ def move_database(path: Path, target: Path) -> BackupDone:
         connection.execute(f"PRAGMA application_id={MOVED_APPLICATION_ID:d}")
         path.resolve().unlink()
         _remove_leases(path)
-        return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
+        return BackupResult(target, target.stat().st_size, sessions, time.monotonic() - began)
     except FileExistsError:
         raise BadInput(f"{target} exists already; choose another name") from None
     except sqlite3.DatabaseError as error:

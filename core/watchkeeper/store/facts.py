@@ -59,7 +59,7 @@ _COUNT = f"SELECT count(*) FROM facts f WHERE{_NEAR}{_VISIBLE}"  # noqa: S608
 _COUNT_IN_ALL = f"SELECT count(*) FROM facts f WHERE{_VISIBLE}"  # noqa: S608
 
 
-class Remembered(NamedTuple):
+class RememberResult(NamedTuple):
     """What `add_fact` did."""
 
     id: int
@@ -111,7 +111,7 @@ def add_fact(
     pinned: bool = False,
     replaces: int | None = None,
     also: bool = False,
-) -> Remembered:
+) -> RememberResult:
     """Remember a fact, unless it is known already (`superseding.is_same`, or the same words of another kind).
 
     One that is known becomes visible to the wider of both scopes, and pinned if either is. A fact or decision
@@ -161,7 +161,7 @@ def add_fact(
             if row[0] != fact_id and row[4] == kind and narrower and is_update(row[3], text):
                 replaced[int(row[0])] = row[3]
     tx.executemany("UPDATE facts SET superseded_by = ? WHERE id = ?", [(fact_id, old) for old in replaced])
-    return Remembered(fact_id, new, tuple(replaced.items()))
+    return RememberResult(fact_id, new, tuple(replaced.items()))
 
 
 def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> list[Any]:

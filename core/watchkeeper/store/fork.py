@@ -34,7 +34,7 @@ _IDS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Forked:
+class ForkResult:
     """A fork that was made."""
 
     session_id: str
@@ -107,7 +107,7 @@ def fork_session(
     title: str | None = None,
     new_id: IdSource = random_id,
     now: Callable[[], float] = time.time,
-) -> Forked:
+) -> ForkResult:
     """Make a session that begins where `session_id` stands, or stood right after the step that wrote event
     `at_seq`.
 
@@ -202,7 +202,7 @@ class _Copy:
         self._counted: dict[str, dict[int, int]] = {}
         self._inserts: dict[str, tuple[str, list[str]]] = {}
         self._messages = 0
-        self.made = Forked(self._names[session_id], session_id, at_seq, "", 0, 0)
+        self.made = ForkResult(self._names[session_id], session_id, at_seq, "", 0, 0)
 
     def run(self) -> Iterator[None]:
         """Copy everything, then let it be seen."""
@@ -263,7 +263,7 @@ class _Copy:
         agents = self._connection.execute(
             "SELECT count(*) FROM agents WHERE session_id = ?", (session_id,)
         ).fetchone()[0]
-        self.made = Forked(session_id, self._source, self._at_seq, status, agents, self._messages)
+        self.made = ForkResult(session_id, self._source, self._at_seq, status, agents, self._messages)
 
     # --- tables ---------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class CallMoment:
 
 
 @dataclass(slots=True)
-class Moment:
+class SessionMoment:
     """A session right after the transaction that wrote event `seq`."""
 
     seq: int
@@ -93,7 +93,7 @@ class Moment:
     budgets: set[tuple[str | None, str]] = field(default_factory=set)
     """Task and kind of those that were reached."""
 
-    def hear(
+    def apply_event(
         self, kind: str, at: float, agent_id: str | None, task_id: str | None, data: dict[str, Any]
     ) -> None:
         """Take one more event into account."""
@@ -182,7 +182,7 @@ class Moment:
                 agent.compactions += 1
 
 
-def moment_at(connection: Connection, session_id: str, seq: int) -> Moment:
+def moment_at(connection: Connection, session_id: str, seq: int) -> SessionMoment:
     """The session right after event `seq`; where that is one of several of a transaction, after the last of
     them.
 
@@ -204,12 +204,12 @@ def moment_at(connection: Connection, session_id: str, seq: int) -> Moment:
         if at != rows[0][1]:
             break
         end = number
-    moment = Moment(end, rows[0][1])
+    moment = SessionMoment(end, rows[0][1])
     for kind, at, agent_id, task_id, data in connection.execute(
         "SELECT kind, at, agent_id, task_id, data FROM events WHERE session_id = ? AND seq <= ? ORDER BY seq",
         (session_id, end),
     ):
-        moment.hear(kind, at, agent_id, task_id, decode(data))
+        moment.apply_event(kind, at, agent_id, task_id, decode(data))
     return moment
 
 
@@ -263,7 +263,7 @@ _PASSES = (
 )
 
 
-def calls_then(connection: Connection, session_id: str, moment: Moment) -> frozenset[int]:
+def calls_at(connection: Connection, session_id: str, moment: SessionMoment) -> frozenset[int]:
     """Ids of the model calls that were written by then."""
     passed = _passed(connection, session_id)
     rows = connection.execute(_CALLS, (session_id,)).fetchall()
@@ -313,8 +313,8 @@ Row = dict[str, Any]
 _TOLD = ("instructions", "role", "expected_outputs")
 
 
-def tasks_then(
-    connection: Connection, session_id: str, moment: Moment, last_seq: dict[str, int]
+def tasks_at(
+    connection: Connection, session_id: str, moment: SessionMoment, last_seq: dict[str, int]
 ) -> dict[str, Row]:
     """Rows of `tasks` as they stood, by id. `last_seq`: each agent's last message then."""
     graph: dict[str, Row] = {}
@@ -354,7 +354,7 @@ def _hash_at_hand_over(
     session_id: str,
     row: Row,
     given_to: str | None,
-    moment: Moment,
+    moment: SessionMoment,
     last_seq: dict[str, int],
 ) -> str:
     """The hash is of the instructions as they were when the task was handed over; they may have been revised
@@ -368,7 +368,7 @@ def _hash_at_hand_over(
 
 
 def _state(
-    connection: Connection, row: Row, state: TaskMoment, moment: Moment, last_seq: dict[str, int]
+    connection: Connection, row: Row, state: TaskMoment, moment: SessionMoment, last_seq: dict[str, int]
 ) -> Row:
     agent_id = state.agent
     handed = connection.execute(
@@ -412,7 +412,7 @@ def _result(connection: Connection, row: Row, agent_id: str, done_at: float) -> 
     return (text.decode("utf-8", "replace") if text is not None else row["result"]), encode(refs)
 
 
-def _revised(connection: Connection, moment: Moment, since: int | None = None) -> set[str]:
+def _revised(connection: Connection, moment: SessionMoment, since: int | None = None) -> set[str]:
     """Names of the tasks that the planner has revised since that revision; by default, since the moment."""
     names: set[str] = set()
     for plan_id, revision in moment.revisions.items():
@@ -428,7 +428,7 @@ def _revised(connection: Connection, moment: Moment, since: int | None = None) -
 def _told(
     connection: Connection,
     session_id: str,
-    moment: Moment,
+    moment: SessionMoment,
     last_seq: dict[str, int],
     *,
     until: float = float("inf"),
@@ -505,7 +505,7 @@ class Cut:
     """
 
     def __init__(
-        self, connection: Connection, session_id: str, moment: Moment, *, ahead: bool = True
+        self, connection: Connection, session_id: str, moment: SessionMoment, *, ahead: bool = True
     ) -> None:
         self._connection = connection
         self._session_id = session_id
@@ -524,10 +524,10 @@ class Cut:
         for agent_id, agent in moment.agents.items():
             self._place(agent_id, agent)
         self.view_of = {agent_id: self._view(agent_id, agent) for agent_id, agent in moment.agents.items()}
-        self._calls = calls_then(connection, session_id, moment)
+        self._calls = calls_at(connection, session_id, moment)
         every = self._rows("SELECT * FROM model_calls WHERE session_id = ?", session_id)
         self._model_calls = [row for row in every if row["id"] in self._calls]
-        self.tasks = tasks_then(connection, session_id, moment, self.last_seq)
+        self.tasks = tasks_at(connection, session_id, moment, self.last_seq)
 
     def keep(self, table: str, row: Row) -> Row | None:
         """The row as it stood, or None."""

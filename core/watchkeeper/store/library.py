@@ -290,7 +290,7 @@ back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeleteResult:
     """A session that was deleted and can be restored."""
 
     id: str
@@ -301,7 +301,7 @@ class Deleted:
     """From when on `wk prune` takes it away for good."""
 
 
-def delete_session(path: Path, session_id: str, *, now: float | None = None) -> Deleted:
+def delete_session(path: Path, session_id: str, *, now: float | None = None) -> DeleteResult:
     """Hide a session from every list and search; `restore` brings it back within `UNDO_DAYS`.
 
     A host that still believes it drives the session is fenced out.
@@ -312,7 +312,7 @@ def delete_session(path: Path, session_id: str, *, now: float | None = None) -> 
     """
     at = time.time() if now is None else now
 
-    def work(connection: Connection) -> Deleted:
+    def work(connection: Connection) -> DeleteResult:
         row = connection.execute(
             "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1,"
             " deletion_ordinal = (SELECT coalesce(max(deletion_ordinal), 0) + 1 FROM sessions) WHERE id = ?"
@@ -324,7 +324,7 @@ def delete_session(path: Path, session_id: str, *, now: float | None = None) -> 
             raise BadInput(
                 f"session {session_id} is deleted already; `wk restore {session_id}` brings it back"
             )
-        return Deleted(session_id, str(row[0]), at, at + UNDO_DAYS * 86_400)
+        return DeleteResult(session_id, str(row[0]), at, at + UNDO_DAYS * 86_400)
 
     return change(path, session_id, "delete", work)
 
@@ -351,14 +351,14 @@ def restore_session(path: Path, session_id: str) -> None:
     change(path, session_id, "restore", work)
 
 
-def deleted_sessions(connection: Connection, *, limit: int = 1_000) -> tuple[Deleted, ...]:
+def deleted_sessions(connection: Connection, *, limit: int = 1_000) -> tuple[DeleteResult, ...]:
     """What can be restored, the last deleted first, whatever the clocks said."""
     rows = connection.execute(
         "SELECT id, substr(coalesce(title, goal), 1, 500), deleted_at FROM sessions WHERE deleted_at > 0"
         " ORDER BY deletion_ordinal DESC LIMIT ?",
         (limit,),
     )
-    return tuple(Deleted(row[0], str(row[1]), row[2], row[2] + UNDO_DAYS * 86_400) for row in rows)
+    return tuple(DeleteResult(row[0], str(row[1]), row[2], row[2] + UNDO_DAYS * 86_400) for row in rows)
 
 
 def find_deleted(connection: Connection, name: str) -> str:

@@ -302,7 +302,7 @@ def save_snapshot(
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class ReadingPass:
     """A pass over an agent's context that has not been applied."""
 
     id: int
@@ -332,18 +332,18 @@ _ABANDONED_LAST = (
 )
 
 
-def unfinished_passes(reads: Any, agent_id: str) -> list[Pass]:
+def unfinished_passes(reads: Any, agent_id: str) -> list[ReadingPass]:
     """The passes of an agent that have no end yet, oldest first."""
-    return [Pass(*row) for row in reads.all(_UNFINISHED, (agent_id,))]
+    return [ReadingPass(*row) for row in reads.all(_UNFINISHED, (agent_id,))]
 
 
-def last_pass(reads: Any, agent_id: str, triggers: Sequence[str]) -> Pass | None:
+def last_pass(reads: Any, agent_id: str, triggers: Sequence[str]) -> ReadingPass | None:
     """The newest pass of an agent, if it has one of these triggers and was abandoned."""
     row = reads.one(_ABANDONED_LAST, (agent_id, encode(list(triggers))))
-    return Pass(*row) if row is not None else None
+    return ReadingPass(*row) if row is not None else None
 
 
-def moved_by_hand_since(reads: Any, agent_id: str, found: Pass) -> bool:
+def moved_by_hand_since(reads: Any, agent_id: str, found: ReadingPass) -> bool:
     """Whether the agent's context was taken back, or forward again, since that pass began."""
     row = reads.one(
         "SELECT 1 FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"

@@ -56,7 +56,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class PlanChange:
     """Whom a stretch of a session's events tells of."""
 
     agents: list[str]
@@ -97,7 +97,7 @@ def load_task(reads: Any, task_id: str) -> Task | None:
     return _task(row, tuple(need[0] for need in needs))
 
 
-def changed_between(reads: Any, session_id: str, after: int, through: int) -> Changed:
+def changed_between(reads: Any, session_id: str, after: int, through: int) -> PlanChange:
     """Agents and tasks that changed how they stand in events `after + 1 … through`, each once, in that
     order."""
     rows = reads.all(
@@ -107,7 +107,7 @@ def changed_between(reads: Any, session_id: str, after: int, through: int) -> Ch
     )
     agents = dict.fromkeys(row[1] for row in rows if row[1] and row[0].startswith("agent."))
     tasks = dict.fromkeys(row[2] for row in rows if row[2] and row[0].startswith("task."))
-    return Changed(list(agents), list(tasks), any(row[0] == "plan.revised" for row in rows))
+    return PlanChange(list(agents), list(tasks), any(row[0] == "plan.revised" for row in rows))
 
 
 _STANDINGS = (

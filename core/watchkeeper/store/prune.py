@@ -47,7 +47,7 @@ _ROWS_BYTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class PruneCandidate:
     """A session that would go."""
 
     id: str
@@ -66,7 +66,7 @@ class Doomed:
 class PrunePlan:
     """What a prune would do."""
 
-    doomed: tuple[Doomed, ...]
+    doomed: tuple[PruneCandidate, ...]
     kept: int
     """Sessions that stay."""
     file_bytes: int
@@ -80,7 +80,7 @@ class PrunePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class PruneDone:
+class PruneResult:
     """What a prune did."""
 
     sessions: tuple[str, ...]
@@ -139,7 +139,9 @@ def plan_prune(
         connection.close()
 
 
-def prune_sessions(path: Path, plan: PrunePlan, *, told: Callable[[Doomed], None] | None = None) -> PruneDone:
+def prune_sessions(
+    path: Path, plan: PrunePlan, *, told: Callable[[PruneCandidate], None] | None = None
+) -> PruneResult:
     """Take away what the plan names, and the artifacts that nothing refers to any more, beside hosts that
     work.
 
@@ -154,13 +156,15 @@ def prune_sessions(path: Path, plan: PrunePlan, *, told: Callable[[Doomed], None
         for session_id in work.gone:
             forget_files(path, session_id)
         index_until(connection, seconds=INDEX_SECONDS)
-    return PruneDone(tuple(work.gone), tuple(work.refused), len(free), transactions)
+    return PruneResult(tuple(work.gone), tuple(work.refused), len(free), transactions)
 
 
 class _Pruning:
     """One prune under way: small sessions share transactions, large ones take several."""
 
-    def __init__(self, path: Path, doomed: Sequence[Doomed], told: Callable[[Doomed], None] | None) -> None:
+    def __init__(
+        self, path: Path, doomed: Sequence[PruneCandidate], told: Callable[[PruneCandidate], None] | None
+    ) -> None:
         self._path = path
         self._doomed = doomed
         self._told = told
@@ -298,7 +302,9 @@ def _window_over(connection: Connection, at: float) -> dict[str, str]:
     }
 
 
-def _described(connection: Connection, wanted: dict[str, str], sizes: dict[str, int]) -> tuple[Doomed, ...]:
+def _described(
+    connection: Connection, wanted: dict[str, str], sizes: dict[str, int]
+) -> tuple[PruneCandidate, ...]:
     rows: dict[str, Any] = {
         row[0]: row
         for row in connection.execute(
@@ -311,7 +317,9 @@ def _described(connection: Connection, wanted: dict[str, str], sizes: dict[str, 
         )
     }
     return tuple(
-        Doomed(one, str(rows[one][1]), rows[one][2], rows[one][3], sizes.get(one, 0), why, rows[one][4])
+        PruneCandidate(
+            one, str(rows[one][1]), rows[one][2], rows[one][3], sizes.get(one, 0), why, rows[one][4]
+        )
         for one, why in wanted.items()
         if one in rows
     )

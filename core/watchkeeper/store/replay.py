@@ -20,7 +20,7 @@ from watchkeeper.store.agent_snapshot import (
     ViewFacts,
 )
 from watchkeeper.store.driver import Connection, Queries, decode_or
-from watchkeeper.store.history import AgentMoment, CallMoment, Moment, TaskMoment
+from watchkeeper.store.history import AgentMoment, CallMoment, SessionMoment, TaskMoment
 from watchkeeper.store.snapshot import (
     AgentFacts,
     ApprovalFacts,
@@ -28,7 +28,7 @@ from watchkeeper.store.snapshot import (
     CompactionFacts,
     EventFacts,
     SessionFacts,
-    SessionFold,
+    SessionSnapshotReader,
     TaskFacts,
     compaction_facts,
 )
@@ -44,7 +44,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Then:
+class SessionStateAt:
     """How a session stood at a position."""
 
     position: int
@@ -61,7 +61,7 @@ class Then:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentThen:
+class AgentStateAt:
     """What the agent pane shows of one agent at a position, but for the texts of its messages."""
 
     agent_id: str
@@ -90,11 +90,13 @@ class Recording(Protocol):
     by_event: bool
     """Positions are events; else they are the times of messages, calls and events."""
 
-    def at(self, connection: Connection, position: int) -> Then:
+    def at(self, connection: Connection, position: int) -> SessionStateAt:
         """How the session stood at that position, 1 … `len(times)`."""
         ...
 
-    def agent(self, connection: Connection, then: Then, agent_id: str, messages: int) -> AgentThen | None:
+    def agent(
+        self, connection: Connection, then: SessionStateAt, agent_id: str, messages: int
+    ) -> AgentStateAt | None:
         """More of one agent; at most `messages` of its messages."""
         ...
 
@@ -225,7 +227,7 @@ class SessionRows:
 
 def load(connection: Connection, session_id: str, cancelled: Cancelled) -> SessionRows | None:
     """The rows of a session as they stand; None where there is no such session."""
-    reading = SessionFold(session_id).read(connection, 0.0)
+    reading = SessionSnapshotReader(session_id).read(connection, 0.0)
     if reading is None:
         return None
     found = SessionRows(
@@ -449,7 +451,7 @@ FAILURES = frozenset(
 """Kinds of events that tell of one."""
 
 
-class Heard:
+class EventReplay:
     """All that the events tell. Positions count from 1."""
 
     def __init__(self, connection: Connection, session_id: str, cancelled: Cancelled) -> None:
@@ -476,7 +478,7 @@ class Heard:
         """How many events cannot be read: that they were there is all that is known of them."""
         self.turns: list[int] = []
         self.marks: list[Mark] = []
-        self._moment = Moment(0, 0.0)
+        self._moment = SessionMoment(0, 0.0)
         stored = array("d")
         for seq, at, kind, agent_id, task_id, data in each(
             connection.execute(_EVENTS, (session_id,)), cancelled
@@ -494,7 +496,7 @@ class Heard:
         self, position: int, kind: str, at: float, agent_id: str | None, task_id: str | None, data: object
     ) -> None:
         moment, told = self._moment, data if isinstance(data, dict) else {}
-        moment.hear(kind, at, agent_id, task_id, told)
+        moment.apply_event(kind, at, agent_id, task_id, told)
         self.times.append(max(at, self.times[-1]) if self.times else at)
         if agent_id in moment.agents:
             _timeline(self.agents, agent_id).add(position, AgentMoment(*_OF_AGENT(moment.agents[agent_id])))
@@ -620,7 +622,9 @@ class Place(NamedTuple):
 class Places:
     """Finds the last message of any agent at any position."""
 
-    def __init__(self, connection: Connection, rows: SessionRows, heard: Heard, cancelled: Cancelled) -> None:
+    def __init__(
+        self, connection: Connection, rows: SessionRows, heard: EventReplay, cancelled: Cancelled
+    ) -> None:
         self._heard = heard
         self.steps: dict[str, dict[int, Step]] = {}
         self.calls: dict[tuple[str, int], list[ToolCall]] = {}
@@ -705,7 +709,7 @@ class Places:
 NEVER = 1 << 62
 
 
-def written_at(calls: list[CallRow], heard: Heard) -> list[tuple[int, CallRow]]:
+def written_at(calls: list[CallRow], heard: EventReplay) -> list[tuple[int, CallRow]]:
     """The calls with their positions.
 
     A reply's call is written with the event that tells of it. One that failed, and those of passes over a
@@ -734,13 +738,13 @@ def written_at(calls: list[CallRow], heard: Heard) -> list[tuple[int, CallRow]]:
     return written
 
 
-def _reply_position(call: CallRow, heard: Heard) -> int:
+def _reply_position(call: CallRow, heard: EventReplay) -> int:
     turns, positions = heard.replies.get(call.agent_id, ([], []))
     place = bisect_left(turns, call.turn)
     return positions[place] if place < len(turns) else NEVER
 
 
-def _own_position(call: CallRow, heard: Heard) -> int:
+def _own_position(call: CallRow, heard: EventReplay) -> int:
     """Of a call that is no reply: where the pass that it was made for told what came of it, else when it
     ended."""
     if call.purpose not in ("turn", "planner"):
@@ -991,7 +995,7 @@ _UNHEARD = TaskMoment()
 """A task of which no event told yet."""
 
 
-class ToldRecording:
+class EventRecording:
     """See `Recording`. Events that were committed together stand for one state: the rows right after that
     commit."""
 
@@ -1000,7 +1004,7 @@ class ToldRecording:
     def __init__(self, connection: Connection, rows: SessionRows, cancelled: Cancelled) -> None:
         self.session_id = rows.session.id
         self._rows = rows
-        self._heard = heard = Heard(connection, self.session_id, cancelled)
+        self._heard = heard = EventReplay(connection, self.session_id, cancelled)
         self.times, self.turns, self.marks = heard.times, heard.turns, heard.marks
         self.damaged = heard.damaged
         self._places = Places(connection, rows, heard, cancelled)
@@ -1016,13 +1020,13 @@ class ToldRecording:
 
     # How it stood.
 
-    def at(self, connection: Connection, position: int) -> Then:
+    def at(self, connection: Connection, position: int) -> SessionStateAt:
         """How the session stood at that position, 1 … `len(times)`."""
         end, at = self._end(position)
         agents = tuple(self._agents(connection, end, at))
         seats = {agent.id: agent for agent in agents}
         planner = seats.get(self._rows.session.planner_agent_id or "")
-        return Then(
+        return SessionStateAt(
             position=position,
             at=at,
             seq=self._heard.seqs[position - 1],
@@ -1034,7 +1038,9 @@ class ToldRecording:
             budgets=tuple(self._budgets(end)),
         )
 
-    def agent(self, connection: Connection, then: Then, agent_id: str, messages: int) -> AgentThen | None:
+    def agent(
+        self, connection: Connection, then: SessionStateAt, agent_id: str, messages: int
+    ) -> AgentStateAt | None:
         """More of one agent; at most `messages` of its messages."""
         end, at = self._end(then.position)
         agent = next((each for each in then.agents if each.id == agent_id), None)
@@ -1044,7 +1050,7 @@ class ToldRecording:
         place = self._place(agent_id, moment, end)
         views = [view.version for view in self._kept_views(connection, agent_id, end, at, place.seq)]
         totals = self._by_agent.get(agent_id)
-        return AgentThen(
+        return AgentStateAt(
             agent_id,
             agent_messages(connection, agent_id, place.seq, messages),
             tuple(tool_calls(connection, agent_id, moment.turn, self._heard.calls, end, is_open=place.open)),

@@ -14,14 +14,14 @@ from watchkeeper.store.driver import Connection, decode, encode
 from watchkeeper.store.replay import (
     FAILURES,
     NONE,
-    AgentThen,
+    AgentStateAt,
     Cancelled,
     Contexts,
-    Heard,
+    EventReplay,
     Mark,
     Recording,
     SessionRows,
-    Then,
+    SessionStateAt,
     Totals,
     ViewRow,
     each,
@@ -109,7 +109,7 @@ _MESSAGES = (
 _EVENTS = "SELECT at, seq, kind FROM events WHERE session_id = ? ORDER BY seq"
 
 
-class TimedRecording:
+class InferredRecording:
     """See `Recording`."""
 
     by_event = False
@@ -141,7 +141,7 @@ class TimedRecording:
             points.append((self._event_times[-1], EVENT, "", seq))
             if kind in FAILURES:
                 failures.append(self._event_times[-1])
-        self._heard = Heard(connection, self.session_id, cancelled)
+        self._heard = EventReplay(connection, self.session_id, cancelled)
         self.damaged = self._heard.damaged
         points.sort()
         self._points = points
@@ -169,12 +169,12 @@ class TimedRecording:
         """The first position that is not before that time."""
         return min(bisect_left(self.times, at) + 1, max(1, len(self.times)))
 
-    def at(self, connection: Connection, position: int) -> Then:
+    def at(self, connection: Connection, position: int) -> SessionStateAt:
         """How the session stood at that position, 1 … `len(times)`."""
         end, at = group_end(self.times, position), self.times[position - 1]
         told = bisect_right(self._event_times, at)
         seq = self._event_seqs[told - 1] if told else 0
-        return Then(
+        return SessionStateAt(
             position=position,
             at=at,
             seq=seq,
@@ -186,7 +186,9 @@ class TimedRecording:
             budgets=(),
         )
 
-    def agent(self, connection: Connection, then: Then, agent_id: str, messages: int) -> AgentThen | None:
+    def agent(
+        self, connection: Connection, then: SessionStateAt, agent_id: str, messages: int
+    ) -> AgentStateAt | None:
         """More of one agent; at most `messages` of its messages."""
         agent = next((each for each in then.agents if each.id == agent_id), None)
         if agent is None:
@@ -194,7 +196,7 @@ class TimedRecording:
         totals = self._by_agent.get(agent_id)
         end = group_end(self.times, then.position)
         views = [view.version for view in self._views(agent_id, then.at)]
-        return AgentThen(
+        return AgentStateAt(
             agent_id,
             replay.agent_messages(connection, agent_id, agent.last_seq, messages),
             (),
@@ -306,10 +308,10 @@ def open_recording(
     tell little, by the times of its messages and calls. `cancelled` is asked now and then, and ends the
     reading with `InterruptedError`.
     """
-    from watchkeeper.store.replay import ToldRecording, load, tells_its_turns
+    from watchkeeper.store.replay import EventRecording, load, tells_its_turns
 
     rows = load(connection, session_id, cancelled)
     if rows is None:
         return None
-    kind = ToldRecording if tells_its_turns(connection, session_id) else TimedRecording
+    kind = EventRecording if tells_its_turns(connection, session_id) else InferredRecording
     return kind(connection, rows, cancelled)

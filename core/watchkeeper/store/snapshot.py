@@ -23,7 +23,7 @@ Raw = list[Any]
 """One row as parsed from JSON."""
 
 
-class Folded(Generic[T]):
+class IncrementalQuery(Generic[T]):
     """What one query gives: `items`, in order, renewed by `read`."""
 
     def __init__(self, sql: str, make: Callable[[Raw], T]) -> None:
@@ -471,22 +471,22 @@ class SessionReading:
     kept."""
 
 
-class SessionFold:
+class SessionSnapshotReader:
     """All that the screens show of one session, but for the one agent looked at."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         self._session: tuple[object, ...] = ()
         self._facts: SessionFacts | None = None
-        self._tasks = Folded(_TASKS, _task)
-        self._agents = Folded(_AGENTS, _agent)
-        self._compactions = Folded(
+        self._tasks = IncrementalQuery(_TASKS, _task)
+        self._agents = IncrementalQuery(_AGENTS, _agent)
+        self._compactions = IncrementalQuery(
             _COMPACTIONS,
             lambda raw: compaction_facts(raw, self._facts.origin if self._facts is not None else ""),
         )
-        self._approvals = Folded(_APPROVALS, lambda raw: ApprovalFacts(*raw))
-        self._commands = Folded(_COMMANDS, lambda raw: CommandFacts(*raw))
-        self._budgets = Folded(_BUDGETS, lambda raw: BudgetFacts(*raw[1:]))
+        self._approvals = IncrementalQuery(_APPROVALS, lambda raw: ApprovalFacts(*raw))
+        self._commands = IncrementalQuery(_COMMANDS, lambda raw: CommandFacts(*raw))
+        self._budgets = IncrementalQuery(_BUDGETS, lambda raw: BudgetFacts(*raw[1:]))
         self._last_seq = 0
         self._pace = _Pace(session_id)
 

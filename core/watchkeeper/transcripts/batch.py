@@ -12,14 +12,14 @@ from watchkeeper.store import imports as rows
 from watchkeeper.store.imports import Rows
 from watchkeeper.transcripts.jsontext import write
 from watchkeeper.transcripts.records import (
-    Compaction,
     Failure,
-    Message,
+    ImportedCompaction,
+    ImportedMessage,
     ModelCall,
     Record,
+    ReportedTotals,
     Rewind,
     Summary,
-    Told,
     record_digest,
 )
 
@@ -35,7 +35,7 @@ WINDOW = 200_000
 
 
 @dataclass(slots=True)
-class AgentFold:
+class AgentImport:
     """The agent's row, and what of its history is needed to go on with it."""
 
     key: str
@@ -85,7 +85,7 @@ class AgentFold:
         self.id = self.row["id"]
 
     @classmethod
-    def load(cls, cursor: Any, key: str, row: dict[str, Any]) -> AgentFold:
+    def load(cls, cursor: Any, key: str, row: dict[str, Any]) -> AgentImport:
         """An agent that an earlier transaction made."""
         agent_id = row["id"]
         if row["status_reason"] == rows.NO_RESULT:
@@ -119,7 +119,7 @@ class AgentFold:
         )
 
     @classmethod
-    def new(cls, agent_id: str, session_id: str, key: str, at: float) -> AgentFold:
+    def new(cls, agent_id: str, session_id: str, key: str, at: float) -> AgentImport:
         row = dict.fromkeys(rows.AGENT, 0) | {
             "id": agent_id, "session_id": session_id, "parent_agent_id": None, "name": key or "main", "role": "main" if not key else "agent",
             "model": "", "current_goal": "", "status": "done", "status_reason": None, "view_version": 1,
@@ -150,7 +150,7 @@ class AgentFold:
             self.calls_before = rows.tool_use_ids(cursor, self.id)
         return tool_use_id in self.calls_before
 
-    def take_told(self, told: Told) -> None:
+    def take_told(self, told: ReportedTotals) -> None:
         """What the call that started it says of it: its own log says more, as soon as anything of it is
         here."""
         if self.row["last_seq"]:
@@ -202,7 +202,7 @@ time."""
 Pricing = Callable[[ModelCall], Cost]
 """What a call cost; passed in, since prices are not this room's."""
 
-_ANCHORS = frozenset({Compaction, Summary, Rewind, Failure})
+_ANCHORS = frozenset({ImportedCompaction, Summary, Rewind, Failure})
 """Records by which a line is recognised, besides messages: by the first of them."""
 _BESIDE = frozenset({Rewind, Failure})
 """Those that have no id where a message beside them has one."""
@@ -220,7 +220,7 @@ class OpenCall:
 
     id: int
     session_id: str
-    agent: AgentFold
+    agent: AgentImport
     turn: int
     figures: ModelCall
     began: float
@@ -272,7 +272,7 @@ class Batch:
             digest, anchor, figures = 0, None, 0
             for record in group:
                 kind = type(record)
-                if kind is Message:
+                if kind is ImportedMessage:
                     if anchor is not None:
                         continue
                     digest = record_digest(record[4], said, record[1] or line_id(session, data))  # type: ignore

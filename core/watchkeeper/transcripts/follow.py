@@ -17,7 +17,7 @@ from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.files import packed_name
-from watchkeeper.transcripts.importer import LEASES, QUIET_SECONDS, Holding, Importer
+from watchkeeper.transcripts.importer import LEASES, QUIET_SECONDS, Importer, LeasePool
 
 LOOK_SECONDS = 2.0
 """How often all files are looked at where no event came."""
@@ -52,7 +52,7 @@ class Follower:
         self._importer = importer
         self._places = [place.resolve() for place in places]
         self._go_on = go_on
-        self._holding = Holding(writer)
+        self._holding = LeasePool(writer)
         self._seen: dict[Path, tuple[int, float]] = {}
         self._growing: dict[Path, None] = {}
         """Logs that grew last. What is told beside a log's own file is looked for in these alone."""

@@ -164,7 +164,7 @@ QUIET_SECONDS = 1_800.0
 """A session that did not grow for so long is over, until it grows again."""
 
 
-class Holding:
+class LeasePool:
     """The sessions that one follower holds."""
 
     def __init__(self, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:

@@ -43,7 +43,7 @@ class Moved:
     status: str
 
 
-class PlanFold:
+class PlanImport:
     """One list and its items."""
 
     def __init__(self, plan_id: str, revision: int, tasks: list[_Task], known: bool, live: bool) -> None:
@@ -59,7 +59,7 @@ class PlanFold:
         """What this transaction is going to write: each row once, as it stands at the end."""
 
     @classmethod
-    def load(cls, cursor: Any, plan_id: str, *, live: bool) -> PlanFold:
+    def load(cls, cursor: Any, plan_id: str, *, live: bool) -> PlanImport:
         """The plan as stored, or an empty one.
 
         Args:

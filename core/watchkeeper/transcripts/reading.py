@@ -20,7 +20,7 @@ from watchkeeper.transcripts.batch import Batch
 from watchkeeper.transcripts.files import Line
 from watchkeeper.transcripts.jsontext import parse, same_bytes
 from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Skipped, Source
-from watchkeeper.transcripts.session_importer import SessionFold
+from watchkeeper.transcripts.session_importer import SessionImporter
 
 # --- Which programs' logs can be read, and whose log a file is: told by its content, its place only says where ---
 #
@@ -101,7 +101,7 @@ def _judged(lines: list[Line], suspects: Callable[[bytes], bool]) -> Iterator[tu
 # --- Which lines of a log that is read once more are kept raw already -------------------------------------
 
 
-class KeptRaw:
+class RawDedup:
     """The lines that were kept raw of one log, each to be found once more as often as it is kept.
 
     They are read once for a reading, as a number each. A batch may be run twice: what a chunk found is there
@@ -161,7 +161,7 @@ class Chunk:
     """The first of its file in this import."""
     again: bool = False
     """The file was rewritten or cut: all of it is read once more, and what is here already is recognised."""
-    kept: KeptRaw | None = None
+    kept: RawDedup | None = None
     """What was kept raw before, for every chunk of a reading once more."""
     rereads: dict[str, bool] | None = None
     """By session, for every chunk of a reading from the log's beginning: whether something of it was here
@@ -212,7 +212,7 @@ def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
     """
     batch.ids.update(rows.last_ids(connection))
     counts = Counts()
-    sessions: dict[tuple[str, str], SessionFold] = {}
+    sessions: dict[tuple[str, str], SessionImporter] = {}
     for chunk in chunks:
         _apply_chunk(batch, connection, chunk, sessions, counts)
     counts.changed = batch.revised
@@ -229,7 +229,7 @@ def _apply_chunk(
     batch: Batch,
     connection: Connection,
     chunk: Chunk,
-    sessions: dict[tuple[str, str], SessionFold],
+    sessions: dict[tuple[str, str], SessionImporter],
     counts: Counts,
 ) -> None:
     row = rows.load_file(connection, chunk.stored_path)
@@ -241,11 +241,11 @@ def _apply_chunk(
     key = chunk.session or (row.state.get("session") if row is not None and chunk.follows else None)
     fold = sessions.get((chunk.program, key)) if key else None
     if key and fold is None:
-        fold = sessions[chunk.program, key] = SessionFold(batch, chunk.program, key)
+        fold = sessions[chunk.program, key] = SessionImporter(batch, chunk.program, key)
     kept = chunk.kept
     if kept is not None:
         kept.begin(chunk.begins)
-    last: SessionFold | None = None
+    last: SessionImporter | None = None
     tally = [0, 0]
     named_first = next(
         (each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None
@@ -255,13 +255,15 @@ def _apply_chunk(
         if type(group[0]) is Session and (fold is None or fold.key != group[0].key):
             fold = sessions.get((chunk.program, group[0].key))
             if fold is None:
-                fold = sessions[chunk.program, group[0].key] = SessionFold(batch, chunk.program, group[0].key)
+                fold = sessions[chunk.program, group[0].key] = SessionImporter(
+                    batch, chunk.program, group[0].key
+                )
         if fold is None and type(group[0]) is Skipped:
             counts.skipped[group[0].reason] += 1
             tally[1] += 1
             continue  # nothing is kept of it, so that no session is needed yet
         if fold is None:
-            fold = sessions[chunk.program, chunk.stored_path] = SessionFold(
+            fold = sessions[chunk.program, chunk.stored_path] = SessionImporter(
                 batch, chunk.program, chunk.stored_path
             )
         if fold is not last:
@@ -473,7 +475,7 @@ class OpenLog:
         row = self._row
         chunk = Chunk(
             self._found.path, self._stored_path, self._program.name, row,
-            first=True, again=again, kept=KeptRaw() if reread else None, written_at=self._found.modified_at,
+            first=True, again=again, kept=RawDedup() if reread else None, written_at=self._found.modified_at,
         )  # fmt: skip
         if row is not None and not again:
             chunk.session, chunk.line = row.state["session"], row.lines

@@ -177,7 +177,7 @@ class Session(NamedTuple):
     at: float | None = None
 
 
-class Told(NamedTuple):
+class ReportedTotals(NamedTuple):
     """What the call that started an agent says of it: all that is known of one whose own log is not here."""
 
     context_tokens: int
@@ -186,7 +186,7 @@ class Told(NamedTuple):
     tool_calls: int
 
 
-class Agent(NamedTuple):
+class ImportedAgent(NamedTuple):
     """What is known of an agent."""
 
     key: str
@@ -206,11 +206,11 @@ class Agent(NamedTuple):
     status: Literal["working", "done", "failed", "cancelled"] | None = None
     reason: str | None = None
     """Why it failed or was cancelled; for one that is done, nothing."""
-    told: Told | None = None
+    told: ReportedTotals | None = None
     """Stands until something comes from its own log, and is added to nothing."""
 
 
-class Message(NamedTuple):
+class ImportedMessage(NamedTuple):
     """One message, in Anthropic content blocks. One line of a log is at most one message; blocks are not
     merged."""
 
@@ -311,7 +311,7 @@ class Plan(NamedTuple):
     at: float | None = None
 
 
-class Compaction(NamedTuple):
+class ImportedCompaction(NamedTuple):
     """A part of an agent's context was dropped, or shortened."""
 
     agent: str
@@ -387,13 +387,13 @@ class Skipped(NamedTuple):
 
 Record = (
     Session
-    | Agent
-    | Message
+    | ImportedAgent
+    | ImportedMessage
     | ToolCall
     | ToolResult
     | ModelCall
     | Plan
-    | Compaction
+    | ImportedCompaction
     | Summary
     | Rewind
     | Failure

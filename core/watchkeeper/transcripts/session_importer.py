@@ -13,17 +13,17 @@ from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.messages import tell_trigger
 from watchkeeper.store.search.index import indexed_text
-from watchkeeper.transcripts.batch import AHEAD_SECONDS, AgentFold, Anchor, Batch, line_id
+from watchkeeper.transcripts.batch import AHEAD_SECONDS, AgentImport, Anchor, Batch, line_id
 from watchkeeper.transcripts.jsontext import same_bytes, write, write_bytes
-from watchkeeper.transcripts.plans import PlanFold
+from watchkeeper.transcripts.plans import PlanImport
 from watchkeeper.transcripts.records import (
     AGENT_LENGTH,
     GUESSED,
     MAIN,
-    Agent,
-    Compaction,
     Failure,
-    Message,
+    ImportedAgent,
+    ImportedCompaction,
+    ImportedMessage,
     ModelCall,
     Plan,
     Raw,
@@ -82,9 +82,9 @@ BACK_SECONDS = 1.0
 _WORD = re.compile(r"\w+")
 
 
-def says_the_same(batch: Batch, record: Message | Summary, agent_id: str, seq: int) -> bool:
+def says_the_same(batch: Batch, record: ImportedMessage | Summary, agent_id: str, seq: int) -> bool:
     """Whether a record says what is stored of it, however its JSON is written."""
-    if type(record) is Message:
+    if type(record) is ImportedMessage:
         stored = batch.text_of(agent_id, seq)
         return (
             stored is None or stored == write(record.content)[0] or bool(json.loads(stored) == record.content)
@@ -99,7 +99,7 @@ def says_the_same(batch: Batch, record: Message | Summary, agent_id: str, seq: i
     )
 
 
-def may_repeat(record: Any, agent: AgentFold) -> bool:
+def may_repeat(record: Any, agent: AgentImport) -> bool:
     """Whether a new record is worth asking `was_said` of.
 
     A log that is resumed by another version may begin with what was said last, under new ids and with the
@@ -110,11 +110,11 @@ def may_repeat(record: Any, agent: AgentFold) -> bool:
         at is not None
         and last is not None
         and (agent.repeating or at < last - BACK_SECONDS)
-        and type(record) is Message
+        and type(record) is ImportedMessage
     )
 
 
-def was_said(batch: Batch, record: Message, agent: AgentFold) -> int | None:
+def was_said(batch: Batch, record: ImportedMessage, agent: AgentImport) -> int | None:
     """The `seq` of the message that a new record repeats, if it does; asked where it `may_repeat` one."""
     for seq in _said_at(batch, agent, record.at or 0.0):
         stored = batch.text_of(agent.id, seq)
@@ -127,7 +127,7 @@ def was_said(batch: Batch, record: Message, agent: AgentFold) -> int | None:
     return None
 
 
-def said_then(batch: Batch, record: Message, agent: AgentFold) -> int | None:
+def said_then(batch: Batch, record: ImportedMessage, agent: AgentImport) -> int | None:
     """The `seq` of a message of that very time that has the same blocks, whatever their texts."""
     if record.at is None:
         return None
@@ -138,14 +138,14 @@ def said_then(batch: Batch, record: Message, agent: AgentFold) -> int | None:
     return None
 
 
-def was_compacted_then(batch: Batch, record: Any, agent: AgentFold) -> int | None:
+def was_compacted_then(batch: Batch, record: Any, agent: AgentImport) -> int | None:
     """Where a stored compaction of that very time ended, or the summary of one; None for any other record."""
-    if record.at is None or type(record) not in (Compaction, Summary):
+    if record.at is None or type(record) not in (ImportedCompaction, Summary):
         return None
     return rows.compacted_through(batch.cursor, agent.id, record.at, record.at - BACK_SECONDS)
 
 
-def _said_at(batch: Batch, agent: AgentFold, at: float) -> Sequence[int]:
+def _said_at(batch: Batch, agent: AgentImport, at: float) -> Sequence[int]:
     """The `seq` of each message of an agent at that time."""
     if agent.said_at is None:
         agent.said_at = {}
@@ -202,7 +202,9 @@ def _shape(content: Any) -> list[Any]:
 # What a person took back is elided as well, with no tokens left.
 
 
-def compact(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+def compact(
+    session: SessionImporter, cursor: Any, agent: AgentImport, record: ImportedCompaction, at: float
+) -> None:
     """Something left an agent's context."""
     session.touch(agent, at)
     if record.told_later:
@@ -213,7 +215,7 @@ def compact(session: SessionFold, cursor: Any, agent: AgentFold, record: Compact
         _drop(session, cursor, agent, record, at)
 
 
-def _tell_trigger(session: SessionFold, cursor: Any, agent: AgentFold, trigger: str) -> None:
+def _tell_trigger(session: SessionImporter, cursor: Any, agent: AgentImport, trigger: str) -> None:
     """What began the last compaction, whether it is stored or about to be."""
     pending = session.into["compactions"]
     for place in range(len(pending) - 1, -1, -1):
@@ -223,7 +225,9 @@ def _tell_trigger(session: SessionFold, cursor: Any, agent: AgentFold, trigger: 
     tell_trigger(cursor, agent.id, trigger)
 
 
-def _drop(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+def _drop(
+    session: SessionImporter, cursor: Any, agent: AgentImport, record: ImportedCompaction, at: float
+) -> None:
     row = agent.row
     first, last = agent.verbatim_from, _last_dropped(session, cursor, agent, record)
     compaction_id = _compaction_id(session, agent, record)
@@ -259,7 +263,9 @@ def _drop(session: SessionFold, cursor: Any, agent: AgentFold, record: Compactio
     )
 
 
-def _last_dropped(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction) -> int:
+def _last_dropped(
+    session: SessionImporter, cursor: Any, agent: AgentImport, record: ImportedCompaction
+) -> int:
     """The `seq` of the last message that left the context."""
     newest = int(agent.row["last_seq"])
     if record.keep_from is None:
@@ -268,7 +274,7 @@ def _last_dropped(session: SessionFold, cursor: Any, agent: AgentFold, record: C
     return newest if kept is None else max(agent.verbatim_from - 1, kept - 1)
 
 
-def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str, begin: int) -> int | None:
+def _place_of(session: SessionImporter, cursor: Any, agent: AgentImport, uid: str, begin: int) -> int | None:
     """The `seq` of a message from one on by its uid; the time is part of a record's number, so each is
     tried."""
     times = rows.message_times(cursor, agent.id, begin)
@@ -281,7 +287,9 @@ def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str, beg
     return None
 
 
-def _elide(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+def _elide(
+    session: SessionImporter, cursor: Any, agent: AgentImport, record: ImportedCompaction, at: float
+) -> None:
     wanted = record.elided or ()
     places = set(rows.result_places(cursor, agent.id, wanted))
     places |= {
@@ -298,7 +306,7 @@ def _elide(session: SessionFold, cursor: Any, agent: AgentFold, record: Compacti
     _write(session, agent, record, compaction_id, at, agent.row["last_seq"], 0, record.tokens_before, version)
 
 
-def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind, at: float) -> None:
+def go_back(session: SessionImporter, cursor: Any, agent: AgentImport, record: Rewind, at: float) -> None:
     """What was said last was taken back, or stands again: a view without it or with it, and no compaction."""
     session.touch(agent, at)
     if record.undoes:
@@ -330,7 +338,7 @@ def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind,
     )
 
 
-def _uncompact(session: SessionFold, cursor: Any, agent: AgentFold, first: int) -> None:
+def _uncompact(session: SessionImporter, cursor: Any, agent: AgentImport, first: int) -> None:
     """What was taken back began before a compaction, which is taken back with it: the view from before that
     one."""
     for version in range(agent.row["view_version"], 0, -1):
@@ -340,7 +348,7 @@ def _uncompact(session: SessionFold, cursor: Any, agent: AgentFold, first: int) 
             return
 
 
-def _stand_again(session: SessionFold, cursor: Any, agent: AgentFold, at: float) -> None:
+def _stand_again(session: SessionImporter, cursor: Any, agent: AgentImport, at: float) -> None:
     """What was taken back last stands again: the view from before, besides results that were emptied
     since."""
     if not agent.taken_back:
@@ -380,7 +388,7 @@ class _View(NamedTuple):
         return {each[0] for each in self.elided if not each[4]}
 
 
-def _view_at(session: SessionFold, cursor: Any, agent: AgentFold, version: int) -> _View:
+def _view_at(session: SessionImporter, cursor: Any, agent: AgentImport, version: int) -> _View:
     """One of an agent's views, stored or about to be."""
     for row in reversed(session.into["views"]):
         if row[0] == agent.id and row[1] == version:
@@ -395,14 +403,14 @@ def _view_at(session: SessionFold, cursor: Any, agent: AgentFold, version: int) 
     return _View(observations, verbatim_from or 1, elided, tokens)
 
 
-def _show(session: SessionFold, cursor: Any, agent: AgentFold, view: _View) -> None:
+def _show(session: SessionImporter, cursor: Any, agent: AgentImport, view: _View) -> None:
     """Make a view the agent's own."""
     agent.observations, agent.verbatim_from, agent.elided, agent.observation_tokens = view
     agent.dropped_tokens = _total_through(session, cursor, agent, view.verbatim_from - 1)
     agent.taken_back_tokens = _tokens_of(session, cursor, agent, sorted(view.taken_back))
 
 
-def _tokens_of(session: SessionFold, cursor: Any, agent: AgentFold, seqs: list[int]) -> int:
+def _tokens_of(session: SessionImporter, cursor: Any, agent: AgentImport, seqs: list[int]) -> int:
     wanted = set(seqs)
     pending = {
         row[1]: int(row[4]) for row in session.into["messages"] if row[0] == agent.id and row[1] in wanted
@@ -411,7 +419,7 @@ def _tokens_of(session: SessionFold, cursor: Any, agent: AgentFold, seqs: list[i
     return sum(pending.values()) + (rows.tokens_of(cursor, agent.id, stored) if stored else 0)
 
 
-def _compaction_id(session: SessionFold, agent: AgentFold, record: Compaction) -> int:
+def _compaction_id(session: SessionImporter, agent: AgentImport, record: ImportedCompaction) -> int:
     session.ids["compactions"] += 1
     compaction_id = session.ids["compactions"]
     agent.compaction = compaction_id if record.tokens_after is None else None
@@ -419,7 +427,9 @@ def _compaction_id(session: SessionFold, agent: AgentFold, record: Compaction) -
     return compaction_id
 
 
-def _view(session: SessionFold, agent: AgentFold, compaction_id: int | None, reason: str, at: float) -> None:
+def _view(
+    session: SessionImporter, agent: AgentImport, compaction_id: int | None, reason: str, at: float
+) -> None:
     version = agent.row["view_version"] + 1
     tokens = agent.view_tokens + agent.observation_tokens
     session.into["views"].append(
@@ -430,7 +440,7 @@ def _view(session: SessionFold, agent: AgentFold, compaction_id: int | None, rea
 
 
 def _write(
-    session: SessionFold, agent: AgentFold, record: Compaction, compaction_id: int, at: float, high_water: int, removed: int,
+    session: SessionImporter, agent: AgentImport, record: ImportedCompaction, compaction_id: int, at: float, high_water: int, removed: int,
     tokens_before: int | None, version: int,
 ) -> None:  # fmt: skip
     reason = f"{len(record.elided)} tool results emptied" if record.elided is not None else None
@@ -446,14 +456,14 @@ def _write(
     )  # fmt: skip
 
 
-def _total_through(session: SessionFold, cursor: Any, agent: AgentFold, seq: int) -> int:
+def _total_through(session: SessionImporter, cursor: Any, agent: AgentImport, seq: int) -> int:
     if seq >= agent.row["last_seq"]:
         return int(agent.row["message_tokens"])
     pending = [row[5] for row in session.into["messages"] if row[0] == agent.id and row[1] <= seq]
     return int(pending[-1]) if pending else rows.total_tokens(cursor, agent.id, seq)
 
 
-def summarise(session: SessionFold, cursor: Any, agent: AgentFold, record: Summary, at: float) -> None:
+def summarise(session: SessionImporter, cursor: Any, agent: AgentImport, record: Summary, at: float) -> None:
     """The text that stands for what the last compaction dropped. Without one (its line was lost), everything
     before is."""
     session.touch(agent, at)
@@ -463,7 +473,9 @@ def summarise(session: SessionFold, cursor: Any, agent: AgentFold, record: Summa
         session.say(agent, "user", record.text, at)
         return
     if agent.summary is None:
-        compact(session, cursor, agent, Compaction(record.agent, record.uid, "unknown", record.at), at)
+        compact(
+            session, cursor, agent, ImportedCompaction(record.agent, record.uid, "unknown", record.at), at
+        )
     if agent.summary is None:
         agent.awaits_summary = False
         session.say(agent, "user", record.text, at)
@@ -505,7 +517,7 @@ class Seen(Enum):
     """It is here already, and says something else now."""
 
 
-_COMPARED = frozenset({Message, Summary})
+_COMPARED = frozenset({ImportedMessage, Summary})
 """Records of which is stored what they say."""
 _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 """`ModelCall` holds them at 3 to 6."""
@@ -515,7 +527,7 @@ _OF_SESSION = "\0"
 _DAY_SECONDS = 86_400.0
 
 
-class SessionFold:
+class SessionImporter:
     """One session of one program, by the program's own id of it."""
 
     def __init__(self, batch: Batch, program: str, key: str) -> None:
@@ -536,8 +548,8 @@ class SessionFold:
         """What was here before, by the numbers of its ids (see `record_digest`)."""
         self._counted: int | None = None
         """The number for the usage that was stored with the line that is read, where it is here already."""
-        self._agents: dict[str, AgentFold] = {}
-        self._plans: dict[str, PlanFold] = {}
+        self._agents: dict[str, AgentImport] = {}
+        self._plans: dict[str, PlanImport] = {}
         self.id = stable_id(program, key)
         self.row, self.deleted = self._load(program, key, batch.user_id)
         self._spending = Spending(batch, self.id, self.row)
@@ -608,7 +620,7 @@ class SessionFold:
                 outcome = _REPEATED
         for record in group:
             kind = type(record)
-            if kind is Message:
+            if kind is ImportedMessage:
                 if seen is Seen.NEW or seen is Seen.ANOTHERS:
                     self._message(record)  # type: ignore[arg-type]
             elif kind is ModelCall:
@@ -645,7 +657,7 @@ class SessionFold:
             return
         known = next((agent for agent in self._agents.values() if agent.id == found[0]), None)
         if known is None and (row := rows.load_agent(self._cursor, found[0])) is not None:
-            known = AgentFold.load(self._cursor, record.agent, row)
+            known = AgentImport.load(self._cursor, record.agent, row)
         if known is not None:
             self._agents[record.agent] = known
 
@@ -655,16 +667,16 @@ class SessionFold:
         if self._at is None and record.at is not None:
             self.time(record.at, record.agent)  # the agent was made by then
         agent = self._agents.get(record.agent) or self.agent(record.agent)
-        seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
+        seq = agent.row["last_seq"] + (1 if type(record) is ImportedMessage else 0)
         found = self.batch.records[digest]
-        if found is None and (self._rereads or (type(record) is Message and record.alias)):
+        if found is None and (self._rereads or (type(record) is ImportedMessage and record.alias)):
             found = self._known_otherwise(record, agent)
             if found is not None:
                 self.batch.remember(digest, *found)
         if found is None:
             said = was_said(self.batch, record, agent) if may_repeat(record, agent) else None
             self.batch.remember(digest, agent.id, said or seq, figures)
-            if type(record) is Message and record.alias:
+            if type(record) is ImportedMessage and record.alias:
                 self.batch.remember(self._alias_digest(record), agent.id, said or seq, figures)
             self._counted = 0
             return Seen.NEW if said is None else Seen.REPEATED
@@ -680,20 +692,20 @@ class SessionFold:
         owner = self.batch.owner(found[0])
         if owner is not None and self.row["forked_from"] is None:
             self.row["forked_from"] = owner
-        if owner == self.row["forked_from"] and agent.key == MAIN and type(record) is Message:
+        if owner == self.row["forked_from"] and agent.key == MAIN and type(record) is ImportedMessage:
             self.row["forked_at_seq"] = max(self.row["forked_at_seq"] or 0, found[1])
         return Seen.ANOTHERS
 
     def _is_mine(self, agent_id: str) -> bool:
         return self.batch.owner(agent_id) == self.id
 
-    def _alias_digest(self, record: Message) -> int:
+    def _alias_digest(self, record: ImportedMessage) -> int:
         return record_digest(record.at, f"{self.program}/Message", record.alias)
 
-    def _known_otherwise(self, record: Any, agent: AgentFold) -> rows.Place | None:
+    def _known_otherwise(self, record: Any, agent: AgentImport) -> rows.Place | None:
         """What a record became under another id, or under its id at another time: logs are edited in both
         ways."""
-        is_message = type(record) is Message
+        is_message = type(record) is ImportedMessage
         if (
             is_message
             and record.alias
@@ -725,7 +737,7 @@ class SessionFold:
         return found if stored is not None and looks_alike(record.content, stored) else None
 
     def _seen_again(
-        self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]
+        self, record: Any, agent: AgentImport, found: rows.Place, figures: int, group: list[Record]
     ) -> Seen:
         """Whether a record that this session has says what it said before. What it says now is stored where
         it does not."""
@@ -741,10 +753,10 @@ class SessionFold:
         return self._revise(record, found, group)
 
     def _of_another_agent(
-        self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]
+        self, record: Any, agent: AgentImport, found: rows.Place, figures: int, group: list[Record]
     ) -> Seen:
         """What is known of a record of an agent, where another one of the session has that id."""
-        stored = self.batch.text_of(found[0], found[1]) if type(record) is Message else None
+        stored = self.batch.text_of(found[0], found[1]) if type(record) is ImportedMessage else None
         if stored is None or is_copy(record.content, stored):
             return Seen.REPEATED  # an agent was given of another one's context, in part
         own = record_digest(record.at, f"{self.program}/Message/{self.key}/{agent.key}", record.uid)
@@ -763,7 +775,7 @@ class SessionFold:
         """Store what a record says now, where nothing stored says it."""
         agent_id, seq, _ = found
         source, name = self.row["source"], record.uid or f"{agent_id}/{seq}"
-        content: Any = record.content if type(record) is Message else record.text
+        content: Any = record.content if type(record) is ImportedMessage else record.text
         usage = next(
             (dict(zip(_FIGURES, each[3:7], strict=True)) for each in group if type(each) is ModelCall), None
         )
@@ -856,7 +868,7 @@ class SessionFold:
             agent.last_at = jump.before
         return True
 
-    def touch(self, agent: AgentFold, at: float) -> None:
+    def touch(self, agent: AgentImport, at: float) -> None:
         """An agent did something at that time (see `time`)."""
         if self._behind:
             agent.changed = True
@@ -883,7 +895,7 @@ class SessionFold:
     def _agent_id(self, key: str) -> str:
         return stable_id(self.id, "agent", key, length=AGENT_LENGTH)
 
-    def agent(self, key: str, told: Agent | None = None) -> AgentFold:
+    def agent(self, key: str, told: ImportedAgent | None = None) -> AgentImport:
         """The agent of that key, made where there is none yet, with what was told of it."""
         found = self._agents.get(key)
         if found is None:
@@ -893,12 +905,12 @@ class SessionFold:
             if known is not None:
                 found = known
             elif row is not None:
-                found = AgentFold.load(self._cursor, key, row)
+                found = AgentImport.load(self._cursor, key, row)
                 if self._goes_on and row["last_seq"]:
                     self._newest.setdefault(key, row["last_active"])
             else:
                 at = self._at if self._at is not None else self._some_time()
-                found = AgentFold.new(agent_id, self.id, key, at)
+                found = AgentImport.new(agent_id, self.id, key, at)
                 found.is_untimed = self._at is None
                 found.row["parent_agent_id"] = None if key == MAIN else self._agent_id(MAIN)
                 found.row["status"] = "working" if self._live or key != MAIN else "done"
@@ -913,7 +925,7 @@ class SessionFold:
                 self.agent(MAIN)
         return found
 
-    def _agent(self, record: Agent) -> None:
+    def _agent(self, record: ImportedAgent) -> None:
         agent = self.agent(record.key, record)
         row = agent.row
         agent.changed = True
@@ -964,7 +976,7 @@ class SessionFold:
 
     # What an agent said and did.
 
-    def _message(self, record: Message) -> None:
+    def _message(self, record: ImportedMessage) -> None:
         key, _, role, content, told_at, call_key, injected, _ = record
         at = self.time(told_at, key)
         agent = self._agents.get(key) or self.agent(key)
@@ -987,7 +999,7 @@ class SessionFold:
                 if agent.key == MAIN and (first or not self.row["goal"]):
                     self.row["goal"] = said
 
-    def say(self, agent: AgentFold, role: str, content: Any, at: float) -> None:
+    def say(self, agent: AgentImport, role: str, content: Any, at: float) -> None:
         """Add a message to an agent's history."""
         row = agent.row
         data = write_bytes(content)
@@ -1055,7 +1067,7 @@ class SessionFold:
         owner = self.agent(record.plan)
         plan = self._plans.get(owner.id)
         if plan is None:
-            plan = self._plans[owner.id] = PlanFold.load(self._cursor, owner.id, live=self._live)
+            plan = self._plans[owner.id] = PlanImport.load(self._cursor, owner.id, live=self._live)
         at = self.time(record.at, record.agent)
         moved = plan.take(record, at, self.id, self.row["goal"][:200], self.into)
         if plan.known and (self.row["current_plan_id"] is None or record.plan == MAIN):
@@ -1090,7 +1102,7 @@ class SessionFold:
         }.get(record.kind, "model.error")
         self.event(name, agent, at, error=record.text[:500])
 
-    def _compaction(self, record: Compaction) -> None:
+    def _compaction(self, record: ImportedCompaction) -> None:
         compact(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
 
     def _summary(self, record: Summary) -> None:
@@ -1100,7 +1112,7 @@ class SessionFold:
         go_back(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
 
     def event(
-        self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any
+        self, kind: str, agent: AgentImport, at: float, *, task_id: str | None = None, **data: Any
     ) -> None:
         """One event of the session's log."""
         seq = self.row["event_seq"] = self.row["event_seq"] + 1
@@ -1110,7 +1122,7 @@ class SessionFold:
 
     # Writing.
 
-    def _each_agent(self) -> Iterable[AgentFold]:
+    def _each_agent(self) -> Iterable[AgentImport]:
         """Once each: two keys may be found to name one agent."""
         return {agent.id: agent for agent in self._agents.values()}.values()
 
@@ -1129,16 +1141,16 @@ class SessionFold:
         return tuple(self.row[name] for name in rows.SESSION), changed
 
 
-_HANDLERS: dict[type, Callable[[SessionFold, Any], None]] = {
-    ToolCall: SessionFold._tool_call,
-    ToolResult: SessionFold._tool_result,
-    Plan: SessionFold._plan,
-    Failure: SessionFold._failure,
-    Compaction: SessionFold._compaction,
-    Summary: SessionFold._summary,
-    Rewind: SessionFold._rewind,
+_HANDLERS: dict[type, Callable[[SessionImporter, Any], None]] = {
+    ToolCall: SessionImporter._tool_call,
+    ToolResult: SessionImporter._tool_result,
+    Plan: SessionImporter._plan,
+    Failure: SessionImporter._failure,
+    ImportedCompaction: SessionImporter._compaction,
+    Summary: SessionImporter._summary,
+    Rewind: SessionImporter._rewind,
 }
 
 
-_KEPT_IN_REPLAYS = frozenset({Compaction, Summary, Rewind, Plan})
+_KEPT_IN_REPLAYS = frozenset({ImportedCompaction, Summary, Rewind, Plan})
 """What a session that repeats another one's records needs of them besides the messages."""

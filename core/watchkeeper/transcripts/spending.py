@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from watchkeeper.store import imports as rows
-from watchkeeper.transcripts.batch import AHEAD_SECONDS, WINDOW, AgentFold, Batch, OpenCall
+from watchkeeper.transcripts.batch import AHEAD_SECONDS, WINDOW, AgentImport, Batch, OpenCall
 from watchkeeper.transcripts.records import MAIN, ModelCall, record_digest
 
 _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
@@ -17,7 +17,7 @@ _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_t
 
 _LARGE_WINDOW = 1_000_000
 
-_agent_of: Callable[[OpenCall], AgentFold] = attrgetter("agent")
+_agent_of: Callable[[OpenCall], AgentImport] = attrgetter("agent")
 
 
 class Spending:
@@ -33,7 +33,7 @@ class Spending:
         self._row = row
         self._calls: list[OpenCall] = []
 
-    def take(self, agent: AgentFold, record: ModelCall, *, counts: bool, revises: bool = False) -> None:
+    def take(self, agent: AgentImport, record: ModelCall, *, counts: bool, revises: bool = False) -> None:
         """One logging of a call.
 
         Args:
@@ -72,7 +72,7 @@ class Spending:
         row["model"] = record.model
         self._note_context(agent, record)
 
-    def _note_context(self, agent: AgentFold, call: ModelCall) -> None:
+    def _note_context(self, agent: AgentImport, call: ModelCall) -> None:
         """What a call's figures say of its agent's context."""
         fresh, output, read, written = call[3:7]
         row = agent.row
@@ -111,7 +111,7 @@ class Spending:
         self._note_context(call.agent, call.figures)
 
     def _raise_stored(
-        self, stored: rows.Call, agent: AgentFold, record: ModelCall, *, replaces: bool
+        self, stored: rows.Call, agent: AgentImport, record: ModelCall, *, replaces: bool
     ) -> None:
         """The same call once more, after it was written."""
         call_id, session_id, agent_id, old, old_usd, model = *stored[:3], stored[3:7], stored[7], stored[8]

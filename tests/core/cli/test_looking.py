@@ -20,7 +20,7 @@ from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.replay_inferred import open_recording
-from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui.widgets.plan import context_bar
 
 NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
@@ -451,7 +451,7 @@ def test_every_surface_gives_a_context_the_same_size(wk: Wk, demo: Path, tmp_pat
         text, status = wk("show", "last", "--db", path).out, wk("memory", "status", "last", "--db", path).out
         connection = database.open_readonly(path)
         session = connection.execute("SELECT id FROM sessions").fetchone()[0]
-        reading = SessionFold(session).read(connection, 0.0)
+        reading = SessionSnapshotReader(session).read(connection, 0.0)
         recording = open_recording(connection, session)
         assert reading is not None
         assert recording is not None

@@ -10,7 +10,7 @@ import pytest
 from tests.support.places import workspace_in
 
 from watchkeeper.cli.headless import EventPrinter
-from watchkeeper.cli.options import Opened
+from watchkeeper.cli.options import SessionHandle
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 
@@ -23,7 +23,7 @@ def test_a_database_that_cannot_be_read_any_more_ends_the_progress_with_one_line
     session = create_session(path, NewSession("goal", workspace_in(tmp_path), "test/model"))
     opened = []
 
-    class Failing(Opened):
+    class Failing(SessionHandle):
         def __init__(self, *given: Any) -> None:
             opened.append(self)
             if len(opened) > opened_before:

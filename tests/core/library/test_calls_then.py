@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from watchkeeper.store import database
-from watchkeeper.store.history import calls_then, moment_at
+from watchkeeper.store.history import calls_at, moment_at
 
 
 def test_a_pass_that_began_after_a_call_ended_does_not_tell_of_it(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_pass_that_began_after_a_call_ended_does_not_tell_of_it(tmp_path: Path
     )
     connection.execute("COMMIT")
     stood = {
-        seq: calls_then(connection, "s", moment_at(connection, "s", seq)) for seq in range(1, len(told) + 1)
+        seq: calls_at(connection, "s", moment_at(connection, "s", seq)) for seq in range(1, len(told) + 1)
     }
     connection.close()
     assert [seq for seq, calls in stood.items() if 1 in calls] == [5, 6]

@@ -12,7 +12,7 @@ import pytest
 from tests.core.memory.support import EVENTS, Words, add, assert_covered, user
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.compactor import Outcome
+from watchkeeper.memory.compactor import PassOutcome
 from watchkeeper.memory.history import Change
 from watchkeeper.memory.manager import Swap
 
@@ -370,7 +370,7 @@ async def test_whatever_a_summariser_raises_ends_its_pass_and_nothing_else(error
         await add(manager, 1)
         await asyncio.sleep(0)
         assert manager.tokens <= 1_000
-    outcome: Outcome = await manager.compact()
+    outcome: PassOutcome = await manager.compact()
     assert outcome.reason
     await manager.close()
     del manager

@@ -22,7 +22,7 @@ from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.runtime import background, live
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.runtime.scheduler import Board
+from watchkeeper.runtime.scheduler import Schedule
 from watchkeeper.store import agents, database, facts, plans
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
@@ -187,7 +187,7 @@ def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
         plans.set_dependencies(tx, f"t{at_rest + 1}", [f"t{at_rest}"])
 
     write(prepare)
-    board = Board(store, session)
+    board = Schedule(store, session)
     board.refresh()
     board.take_agents()
     assert board.next_ready() == f"t{at_rest}"

@@ -15,7 +15,7 @@ from tests.core.runtime.conftest import Bench
 from tests.core.runtime.working import Work, order_compaction, passes
 
 from watchkeeper import Runtime
-from watchkeeper.agents.compaction import Compaction
+from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.records.ports import SystemClock
 
@@ -69,7 +69,7 @@ async def test_a_compaction_that_was_made_for_a_command_is_not_made_again(
         await asyncio.Event().wait()
 
     with monkeypatch.context() as dying:
-        dying.setattr(Compaction, "_land", never)
+        dying.setattr(CompactionRunner, "_land", never)
         running = asyncio.ensure_future(bench.run(once=command))
         await bench.until(lambda state: any(one["status"] == "prepared" for one in passes(bench)))
         await die(running)

@@ -14,7 +14,7 @@ from tests.support.places import workspace_in
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import TASK_MOVES, AgentStatus, TaskStatus
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.runtime.scheduler import SATISFIED, Board
+from watchkeeper.runtime.scheduler import SATISFIED, Schedule
 from watchkeeper.store import agents, plans
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
@@ -71,7 +71,7 @@ class Ground:
 def test_the_board_says_what_the_rows_say_after_any_changes(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         ground = Ground(Path(name))
-        board = Board(ground.store, ground.session)
+        board = Schedule(ground.store, ground.session)
         given_before: set[str] = set()
         for _ in range(data.draw(st.integers(1, 25))):
             known = [f"t{number:02}" for number in range(ground.count)]
@@ -95,7 +95,7 @@ def test_the_board_says_what_the_rows_say_after_any_changes(data: st.DataObject)
                 assert taken == [one for one in expected if one in taken]
                 assert not board.has_ready()
                 given_before = set(expected)
-            fresh = Board(ground.store, ground.session)
+            fresh = Schedule(ground.store, ground.session)
             fresh.refresh()
             assert list(iter(fresh.next_ready, None)) == expected
         ground.store.close()
@@ -105,7 +105,7 @@ def test_with_a_restriction_other_tasks_stay_where_they_are(tmp_path: Path) -> N
     ground = Ground(tmp_path)
     for _ in range(3):
         ground.add([])
-    board = Board(ground.store, ground.session)
+    board = Schedule(ground.store, ground.session)
     board.refresh()
     assert board.has_ready({"t02"})
     assert board.next_ready({"t02"}) == "t02"
@@ -121,7 +121,7 @@ def test_agents_are_looked_at_when_they_have_changed_and_when_somebody_asks(tmp_
     for one in ("first", "second", "third"):
         ground.write(lambda tx, one=one: agents.create(tx, agent_id=one, name=one, **about))
     ground.write(lambda tx: agents.move(tx, "third", AgentStatus.DONE))
-    board = Board(ground.store, ground.session)
+    board = Schedule(ground.store, ground.session)
     board.refresh()
     assert board.take_agents() == ["first", "second"]
     ground.write(lambda tx: agents.move(tx, "second", AgentStatus.CANCELLED))

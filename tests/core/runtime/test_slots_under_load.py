@@ -17,7 +17,7 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import ScriptedModel, call, role_of, said
 
 from watchkeeper.agents.environment import AgentControl, NoBudgets, NoLimits
-from watchkeeper.agents.model_call import Called, call_model
+from watchkeeper.agents.model_call import ModelCallResult, call_model
 from watchkeeper.models.gate import FOREGROUND, Gate
 from watchkeeper.records.messages import (
     Cost,
@@ -297,7 +297,7 @@ async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
         usage_limits=NoLimits(),
     )
 
-    def ask(purpose: Purpose) -> asyncio.Task[Called]:
+    def ask(purpose: Purpose) -> asyncio.Task[ModelCallResult]:
         request = ModelRequest("", [], purpose=purpose, agent_id=purpose)
         calling = call_model(
             environment, AgentControl(), "test/failing", request, estimated_prompt_tokens=1, shown=False

@@ -15,8 +15,8 @@ from tests.core.export.documents import full
 
 from watchkeeper.store import artifacts, database, state
 from watchkeeper.store.agent_snapshot import (
-    AgentFold,
-    ReportFold,
+    AgentSnapshotReader,
+    ReportReader,
     compaction_detail,
     newest_messages,
     newest_turns,
@@ -26,7 +26,7 @@ from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.prune import purge_rows
 from watchkeeper.store.replay_inferred import open_recording
 from watchkeeper.store.search import passages
-from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper.transcripts.export import WRITERS
 
 SESSION = "sessn001"
@@ -46,11 +46,11 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
 
 
 def screen(connection: Connection) -> None:
-    reading = SessionFold(SESSION).read(connection, 0.0)
+    reading = SessionSnapshotReader(SESSION).read(connection, 0.0)
     assert reading is not None
     for agent in reading.agents:
-        AgentFold(SESSION, agent.id).read(connection)
-        ReportFold(SESSION, agent.id).read(connection, agent)
+        AgentSnapshotReader(SESSION, agent.id).read(connection)
+        ReportReader(SESSION, agent.id).read(connection, agent)
         newest_messages(connection, agent.id, 10)
         newest_turns(connection, agent.id)
     for each in reading.compactions:

@@ -14,10 +14,10 @@ from tests.support import eventful_runs
 from tests.support.eventful_runs import all_states, same
 
 from watchkeeper.store import database
-from watchkeeper.store.agent_snapshot import AgentFold, newest_messages
+from watchkeeper.store.agent_snapshot import AgentSnapshotReader, newest_messages
 from watchkeeper.store.replay import Recording
 from watchkeeper.store.replay_inferred import open_recording
-from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.store.snapshot import SessionSnapshotReader
 
 State = dict[str, Any]
 MESSAGES = 40
@@ -54,13 +54,13 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[State]]:
 
 def state_now(connection: Any, session_id: str) -> State:
     """All that the dashboard reads of a session."""
-    reading = SessionFold(session_id).read(connection, 0.0)
+    reading = SessionSnapshotReader(session_id).read(connection, 0.0)
     assert reading is not None
     state: State = {"session": asdict(reading.session)}
     for name in ("tasks", "agents", "compactions", "approvals", "budgets"):
         state[name] = [asdict(each) for each in getattr(reading, name)]
     for agent in reading.agents:
-        more = AgentFold(session_id, agent.id).read(connection)
+        more = AgentSnapshotReader(session_id, agent.id).read(connection)
         state |= {f"{name} of {agent.id}": [asdict(each) for each in getattr(more, name)] for name in PARTS}
         state[f"messages of {agent.id}"] = [
             asdict(each) for each in newest_messages(connection, agent.id, MESSAGES)

@@ -14,7 +14,7 @@ from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
 from watchkeeper.cli.show import export, show
 from watchkeeper.store import database
-from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.store.snapshot import SessionSnapshotReader
 
 ROW = "SELECT status, context_tokens, active_seconds, model_calls, last_seq, status_reason FROM agents WHERE parent_agent_id IS NOT NULL"
 USAGE = {
@@ -89,7 +89,7 @@ def test_totals_to_which_a_log_is_missing_are_partial_until_it_comes(
     assert all("partial: 1 agent without a log here" in text for text in texts[:3])
     assert '"partial":true' in texts[3]
     with closing(database.open_readonly(store.path)) as connection:
-        reading = SessionFold(session["id"]).read(connection, 0.0)
+        reading = SessionSnapshotReader(session["id"]).read(connection, 0.0)
     assert reading is not None
     assert reading.session.missing_logs == 1
     _child(logs)

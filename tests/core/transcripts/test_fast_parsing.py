@@ -20,7 +20,7 @@ from watchkeeper.transcripts import claude, jsontext
 from watchkeeper.transcripts.claude import ClaudeReader
 
 READ_AS = {
-    "record": claude.Entry, "message": claude.LoggedMessage, "outcome": claude.Outcome, "answer": claude.Outcome, "news": claude.News,
+    "record": claude.Entry, "message": claude.LoggedMessage, "outcome": claude.ToolOutcomeFields, "answer": claude.ToolOutcomeFields, "news": claude.News,
     "detail": claude.Attachment, "usage": claude.Usage,
 }  # fmt: skip
 """The names that the reader gives to the objects of a record."""
@@ -58,7 +58,9 @@ def _field(hint: Any) -> st.SearchStrategy[Any]:
 
 _VALUES = st.recursive(
     _LEAVES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys(claude.Outcome), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(_keys(claude.ToolOutcomeFields), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 _RECORDS = _objects(claude.Entry)

@@ -17,7 +17,7 @@ from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.imports import begin
 from watchkeeper.store.lease import probe
 from watchkeeper.transcripts.follow import Follower
-from watchkeeper.transcripts.importer import QUIET_SECONDS, Holding, Importer
+from watchkeeper.transcripts.importer import QUIET_SECONDS, Importer, LeasePool
 
 PATIENCE_SECONDS = 20.0
 
@@ -265,7 +265,7 @@ def test_a_session_that_was_quiet_for_long_is_over_until_it_grows(store: Store, 
     path = log.write(logs)
     store.run(path, live=True)
     session_id, now = store.one("SELECT id FROM sessions"), [0.0]
-    holding = Holding(store.writer, lambda: now[0])
+    holding = LeasePool(store.writer, lambda: now[0])
     for wanted in ("running", "done", "running"):
         if wanted == "running":
             holding.grew([session_id])

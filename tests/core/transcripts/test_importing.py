@@ -14,7 +14,7 @@ from tests.core.transcripts.conftest import Log, Store, work
 
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts import importer as importing
-from watchkeeper.transcripts.session_importer import SessionFold
+from watchkeeper.transcripts.session_importer import SessionImporter
 
 OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
 
@@ -344,14 +344,14 @@ def test_one_log_that_cannot_be_stored_keeps_no_other_out(
 ) -> None:
     work().write(logs)
     bad = work(OTHER).write(logs)
-    load = SessionFold._load
+    load = SessionImporter._load
 
-    def fail(fold: SessionFold, program: str, key: str, user_id: str) -> object:
+    def fail(fold: SessionImporter, program: str, key: str, user_id: str) -> object:
         if key == OTHER:
             raise TypeError("boom")
         return load(fold, program, key, user_id)
 
-    monkeypatch.setattr(SessionFold, "_load", fail)
+    monkeypatch.setattr(SessionImporter, "_load", fail)
     report = store.run(logs)
     assert report.left == {str(bad): "what it says could not be stored (TypeError: boom)"}
     assert store.one("SELECT count(*) FROM sessions") == 1

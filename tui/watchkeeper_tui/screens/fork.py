@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.fork import Forked, Step, fork_session, steps
+from watchkeeper.store.fork import ForkResult, Step, fork_session, steps
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -95,7 +95,7 @@ class ForkScreen(WatchScreen):
         Binding("escape", "back", "Back", show=False, id="fork.back"),
     ]
 
-    def __init__(self, session_id: str, name: str, forked: Callable[[Forked], None]) -> None:
+    def __init__(self, session_id: str, name: str, forked: Callable[[ForkResult], None]) -> None:
         super().__init__()
         self._session_id = session_id
         self._called = name
@@ -234,7 +234,7 @@ class ForkScreen(WatchScreen):
 
         self.run_worker(run, thread=True, exit_on_error=False)
 
-    def _made(self, made: Forked) -> None:
+    def _made(self, made: ForkResult) -> None:
         self._working = False
         if self.is_mounted and not self._closing:
             self.app.pop_screen()

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from textual.timer import Timer
 
-from watchkeeper.store.fork import Forked
+from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.library import (
     UNDO_DAYS,
-    Deleted,
+    DeleteResult,
     change_tags,
     delete_session,
     rename_session,
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Keeping(Exporting):
     """A screen that changes the sessions of its list."""
 
-    gone: tuple[Deleted, ...] = ()
+    gone: tuple[DeleteResult, ...] = ()
     """What was deleted last, and can be undone by a key."""
     shows_deleted: bool = False
     """The list is of deleted sessions."""
@@ -195,8 +195,8 @@ class Keeping(Exporting):
         ]
         self.confirm(lines, lambda: self.keep("deleting", lambda: self._delete(rows), self._deleted))
 
-    def _delete(self, rows: Sequence[SessionLine]) -> tuple[tuple[Deleted, ...], str]:
-        gone: list[Deleted] = []
+    def _delete(self, rows: Sequence[SessionLine]) -> tuple[tuple[DeleteResult, ...], str]:
+        gone: list[DeleteResult] = []
         for row in rows:
             try:
                 gone.append(delete_session(self.watch_app.database_path, row.id, now=self.watch_app.now()))
@@ -206,7 +206,7 @@ class Keeping(Exporting):
                 return tuple(gone), sanitize(str(error))
         return tuple(gone), ""
 
-    def _deleted(self, result: tuple[tuple[Deleted, ...], str]) -> None:
+    def _deleted(self, result: tuple[tuple[DeleteResult, ...], str]) -> None:
         self.gone, problem = result
         self.view.marked = self.view.marked - {one.id for one in self.gone}
         self.say(
@@ -280,7 +280,7 @@ class Keeping(Exporting):
 
         self.app.push_screen(ForkScreen(row.id, session_name(row), self.forked))
 
-    def forked(self, made: Forked) -> None:
+    def forked(self, made: ForkResult) -> None:
         """A fork was made on the fork's screen."""
         goes_on = "; Enter opens it, r there carries on" if made.status == "paused" else ""
         self.say(f"✓ forked at event #{made.at_seq} as {made.session_id}{goes_on}", "done", seconds=20)

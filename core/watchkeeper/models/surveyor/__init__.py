@@ -16,7 +16,7 @@ from typing import Any
 
 from watchkeeper.models.surveyor.explorer import explore
 from watchkeeper.models.surveyor.planner import plan
-from watchkeeper.models.surveyor.request import Move, compact, understand
+from watchkeeper.models.surveyor.request import SurveyorReply, compact, understand
 from watchkeeper.models.surveyor.writer import ROLES as DIGESTING
 from watchkeeper.models.surveyor.writer import digest, write
 from watchkeeper.records.messages import (
@@ -117,11 +117,13 @@ class SurveyorModel:
         if self._speed is not None:
             await self._clock.sleep(seconds / self._speed)
 
-    def _move(self, request: ModelRequest) -> Move:
+    def _move(self, request: ModelRequest) -> SurveyorReply:
         situation = understand(request)
         page_bytes = max(2_000, min(9_000, self._window * 9 // 16))
         if situation.role in DIGESTING:
-            return Move(digest([text for message in request.messages for text in _plain_texts(message)]))
+            return SurveyorReply(
+                digest([text for message in request.messages for text in _plain_texts(message)])
+            )
         offered = situation.tools
         if situation.role == "planner" and {"list_folder", "create_plan", "finish_session"} <= offered:
             return plan(situation, page_bytes, self._window)
@@ -130,10 +132,10 @@ class SurveyorModel:
         explorer = situation.role == "explorer" or situation.scope is not None
         if explorer and {"list_folder", "save_artifact"} <= offered:
             return explore(situation, page_bytes)
-        return Move(_PLAIN)
+        return SurveyorReply(_PLAIN)
 
 
-def _blocks(move: Move, request: ModelRequest) -> list[Block]:
+def _blocks(move: SurveyorReply, request: ModelRequest) -> list[Block]:
     content: list[Block] = [{"type": "text", "text": move.words()}]
     if move.calls:
         # Ids come from what was said so far, so that no two calls of one agent share one, and a call repeated

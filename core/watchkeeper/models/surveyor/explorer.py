@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchkeeper.models.surveyor import request
-from watchkeeper.models.surveyor.request import Call, Move, Outcome, Situation, count, folder_page
+from watchkeeper.models.surveyor.request import (
+    Call,
+    Situation,
+    SurveyorReply,
+    ToolOutcome,
+    count,
+    folder_page,
+)
 
 # --- The figures of one page of `list_folder`, in the form that adds up: joining pages' figures gives a ---
 #
@@ -165,7 +172,7 @@ DEFAULT_SCOPE: dict[str, Any] = {"task": "workspace", "parts": [{"path": "."}]}
 """For an assignment that names no part: all of it."""
 
 
-def explore(situation: Situation, page_bytes: int) -> Move:
+def explore(situation: Situation, page_bytes: int) -> SurveyorReply:
     """The explorer's next reply."""
     return _Explorer(situation, page_bytes).next_move()
 
@@ -201,10 +208,12 @@ class _Explorer:
             "big": [],
         }
 
-    def next_move(self) -> Move:
+    def next_move(self) -> SurveyorReply:
         state, steering = self.state, self.situation.steering
         if self.situation.finished:
-            return Move(f"{steering.acknowledgement}My part is finished; the figures are in {self.output}.")
+            return SurveyorReply(
+                f"{steering.acknowledgement}My part is finished; the figures are in {self.output}."
+            )
         if self.situation.assigned_again and state["scope"] != self.scope:
             self.state = state = self._fresh(state["size"])
             self.outcomes = []
@@ -233,13 +242,13 @@ class _Explorer:
             state.pop("tries", None)
         text = steering.acknowledgement + " ".join(self.said)
         if state["phase"] == "done":
-            return Move(steering.acknowledgement + self._result())
-        return Move(text, state, self.calls)
+            return SurveyorReply(steering.acknowledgement + self._result())
+        return SurveyorReply(text, state, self.calls)
 
     # -- listing
     # ----------------------------------------------------------------------------------------------------
 
-    def _list(self, failed_saves: list[Outcome]) -> None:
+    def _list(self, failed_saves: list[ToolOutcome]) -> None:
         listed = [o for o in self.outcomes if o.name == "list_folder"]
         if not listed:
             if not self.state["page"]:
@@ -381,7 +390,7 @@ class _Explorer:
         paths = [*choice["readme"], *choice["starts"]] or choice["best"][1:]
         return [("read", {"file_path": path, "view_range": [1, READ_LINES]}) for path in paths]
 
-    def _read(self, failed_saves: list[Outcome]) -> None:
+    def _read(self, failed_saves: list[ToolOutcome]) -> None:
         reads = [o for o in self.outcomes if o.name == "read"]
         interrupted = not reads or any(o.transient for o in reads)
         tries = self.state.get("reads_again", 0)
@@ -429,7 +438,7 @@ class _Explorer:
         for spent in ("choice", "next", "big"):
             self.state.pop(spent, None)
 
-    def _close(self, failed_saves: list[Outcome]) -> None:
+    def _close(self, failed_saves: list[ToolOutcome]) -> None:
         if failed_saves:
             self.said.append(f"Saving failed; I save again ({request.reason(failed_saves)}).")
         else:
@@ -456,6 +465,6 @@ class _Explorer:
             f"The figures are in the artifact {self.output}."
         )
 
-    def _give_up(self, why: str) -> Move:
+    def _give_up(self, why: str) -> SurveyorReply:
         self.state["was"], self.state["phase"] = self.state["phase"], "failed"
-        return Move(f"FAILED: {self._label()} could not be surveyed to its end: {why}", self.state)
+        return SurveyorReply(f"FAILED: {self._label()} could not be surveyed to its end: {why}", self.state)

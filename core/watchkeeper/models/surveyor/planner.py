@@ -16,9 +16,9 @@ from watchkeeper.models.surveyor import request
 from watchkeeper.models.surveyor.request import (
     MOST_ATTEMPTS,
     Call,
-    Move,
-    Outcome,
     Situation,
+    SurveyorReply,
+    ToolOutcome,
     count,
     folder_page,
 )
@@ -178,7 +178,7 @@ REPORTS = ["SURVEY.md", "survey.json"]
 _MANAGING = ("resume_task", "rerun_task", "drop_task")
 
 
-def plan(situation: Situation, page_bytes: int, context_window: int) -> Move:
+def plan(situation: Situation, page_bytes: int, context_window: int) -> SurveyorReply:
     """The planner's next reply."""
     return _Planner(situation, page_bytes, context_window).next_move()
 
@@ -203,7 +203,7 @@ class _Planner:
             return state | {"phase": "wait", "tasks": {}, "failures": {}}
         return state | {"at": ".", "next": None, "parts": [], "tried": []}
 
-    def next_move(self) -> Move:
+    def next_move(self) -> SurveyorReply:
         steering = self.situation.steering
         phase = self.state["phase"]
         if steering.skip and phase == "look":
@@ -218,7 +218,7 @@ class _Planner:
                 "finish": self._finish,
                 "done": self._wait,
             }[phase]()
-        return Move(steering.acknowledgement + " ".join(self.said), self.state, self.calls)
+        return SurveyorReply(steering.acknowledgement + " ".join(self.said), self.state, self.calls)
 
     # -- looking
     # ----------------------------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ class _Planner:
     def _drop(self, task: str, why: str) -> None:
         self.calls.append(("drop_task", {"task": task, "reason": why}))
 
-    def _fall_back(self, failed: list[Outcome]) -> None:
+    def _fall_back(self, failed: list[ToolOutcome]) -> None:
         """A task that cannot be resumed is run anew; one that cannot be run anew is dropped."""
         if not self._try_again(failed):
             self.said.append(f"I could not change the plan: {request.reason(failed)}")
@@ -510,10 +510,10 @@ class _Planner:
         else:
             self.said.append(f"The session could not be ended: {request.reason(failed)}")
 
-    def _of(self, *names: str) -> list[Outcome]:
+    def _of(self, *names: str) -> list[ToolOutcome]:
         return [outcome for outcome in self.outcomes if outcome.name in names]
 
-    def _try_again(self, failed: list[Outcome]) -> bool:
+    def _try_again(self, failed: list[ToolOutcome]) -> bool:
         self.state["tries"] = self.state.get("tries", 0) + 1
         return self.state["tries"] < MOST_ATTEMPTS and not request.exhausted(self.state["tries"], failed)
 

@@ -122,7 +122,7 @@ _SKIP = re.compile(r"(?:^|[.!?:;,\n]|\band\b)\s*(?:please\s+)?skip\s+[`'\"]?([^\
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolOutcome:
     """A tool call of the last reply, with its result."""
 
     name: str
@@ -187,7 +187,7 @@ class Situation:
     """The assignment was delivered anew after the last reply."""
     cursor: dict[str, Any] | None
     """Where the last reply left off; None at the start, and after the end."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ToolOutcome, ...]
     inbox: tuple[dict[str, Any], ...]
     steering: Steering
     replied: bool
@@ -261,7 +261,7 @@ def _texts(message: dict[str, Any]) -> Iterator[str]:
                 yield str(block.get("text", ""))
 
 
-def _outcomes(messages: Sequence[dict[str, Any]], last: int) -> Iterator[Outcome]:
+def _outcomes(messages: Sequence[dict[str, Any]], last: int) -> Iterator[ToolOutcome]:
     results = {
         block.get("tool_use_id"): block
         for message in messages[last + 1 :]
@@ -273,7 +273,7 @@ def _outcomes(messages: Sequence[dict[str, Any]], last: int) -> Iterator[Outcome
             continue
         result = results.get(block.get("id"))
         arguments = block.get("input")
-        yield Outcome(
+        yield ToolOutcome(
             name=str(block.get("name")),
             arguments=arguments if isinstance(arguments, dict) else {},
             text="".join(_texts(result)) if result else "interrupted, outcome unknown",
@@ -325,7 +325,7 @@ Call = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class SurveyorReply:
     """One reply, before it is put into blocks. Without calls it ends the turn."""
 
     text: str
@@ -344,17 +344,17 @@ def compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def again(outcomes: list[Outcome]) -> list[Call]:
+def again(outcomes: list[ToolOutcome]) -> list[Call]:
     """The calls among these that failed, to be made once more as they were."""
     return [(outcome.name, outcome.arguments) for outcome in outcomes if outcome.failed]
 
 
-def exhausted(attempts: int, failed: list[Outcome], most: int = MOST_ATTEMPTS) -> bool:
+def exhausted(attempts: int, failed: list[ToolOutcome], most: int = MOST_ATTEMPTS) -> bool:
     """Trying again is pointless: it was tried often enough, or a person said no."""
     return attempts >= most or any(outcome.denied and not outcome.transient for outcome in failed)
 
 
-def reason(outcomes: list[Outcome]) -> str:
+def reason(outcomes: list[ToolOutcome]) -> str:
     """The first failure in one short line."""
     for outcome in outcomes:
         if outcome.failed:

@@ -19,8 +19,8 @@ from watchkeeper.models.surveyor.request import (
     CURSOR,
     MOST_ATTEMPTS,
     Call,
-    Move,
     Situation,
+    SurveyorReply,
     compact,
     count,
     elided,
@@ -304,7 +304,7 @@ MOST_LOOKS = 12
 _ROWS = frozenset({"largest", "notes", "entry_points", "places", "unreadable", "skipped"})
 
 
-def write(situation: Situation, context_window: int) -> Move:
+def write(situation: Situation, context_window: int) -> SurveyorReply:
     """The writer's next reply."""
     return _Writer(situation, context_window).next_move()
 
@@ -336,10 +336,10 @@ class _Writer:
         self.calls: list[Call] = []
         self.said: list[str] = []
 
-    def next_move(self) -> Move:
+    def next_move(self) -> SurveyorReply:
         state, told = self.state, self.situation.steering.acknowledgement
         if self.situation.finished:
-            return Move(f"{told}The survey is written, as {REPORT} and {SURVEY}.")
+            return SurveyorReply(f"{told}The survey is written, as {REPORT} and {SURVEY}.")
         essential = [o for o in self.outcomes if o.name != "recall"]
         failed = [o for o in essential if o.failed]
         if not essential:
@@ -364,10 +364,12 @@ class _Writer:
                 self.calls += self._readings() if state["phase"] == "look" else request.again(failed)
             else:
                 state["phase"] = "failed"
-                return Move(f"{told}FAILED: the survey could not be written: {request.reason(failed)}", state)
+                return SurveyorReply(
+                    f"{told}FAILED: the survey could not be written: {request.reason(failed)}", state
+                )
         if state["phase"] == "done":
-            return Move(told + self._result())
-        return Move(told + " ".join(self.said), state, self.calls)
+            return SurveyorReply(told + self._result())
+        return SurveyorReply(told + " ".join(self.said), state, self.calls)
 
     def _begin(self, phase: str) -> None:
         """Make a phase's calls; also when the reply that made them is out of sight."""

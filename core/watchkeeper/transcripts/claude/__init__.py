@@ -14,10 +14,10 @@ from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MADE_UP,
     MAIN,
-    Agent,
-    Compaction,
     Failure,
-    Message,
+    ImportedAgent,
+    ImportedCompaction,
+    ImportedMessage,
     ModelCall,
     PlaceIds,
     Raw,
@@ -82,7 +82,7 @@ class LoggedMessage(TypedDict, total=False):
     usage: Usage | None
 
 
-class Outcome(TypedDict, total=False):
+class ToolOutcomeFields(TypedDict, total=False):
     """Of a call's result in the program's own form, what it tells of agents and tasks."""
 
     agentId: Any
@@ -154,7 +154,7 @@ class Entry(TypedDict, total=False):
     isApiErrorMessage: Any
     isAbortedMidStream: Any
     message: LoggedMessage | None
-    toolUseResult: Outcome | list[Any] | str | int | float | bool | None
+    toolUseResult: ToolOutcomeFields | list[Any] | str | int | float | bool | None
     toolDenialKind: Any
     sourceToolUseID: Any
     parentToolUseID: Any
@@ -367,7 +367,9 @@ class ClaudeReader:
             role = text_of(meta.get("agentType")) or text_of(record.get("attributionAgent"))
             name = text_of(meta.get("description")) or text_of(meta.get("name"))
             found.append(
-                Agent(self._owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at)
+                ImportedAgent(
+                    self._owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at
+                )
             )
         self._opened = True
         self._workspace_known = workspace is not None
@@ -388,7 +390,7 @@ class ClaudeReader:
             self._hint(record, agent, found)
         request, message_id = id_of(record.get("requestId")), id_of(message.get("id"))
         key = f"{request or ''}:{message_id or ''}" if request or message_id else uid
-        found.append(_new(Message, (agent, uid, "assistant", content, at, key, False, "")))
+        found.append(_new(ImportedMessage, (agent, uid, "assistant", content, at, key, False, "")))
         model = text_of(message.get("model"))
         failed = record.get("isApiErrorMessage") is True
         if failed or model == SYNTHETIC:
@@ -428,7 +430,7 @@ class ClaudeReader:
     def _hint(self, record: dict[str, Any], agent: str, found: list[Record]) -> None:
         role = record.get("attributionAgent")
         if isinstance(role, str) and self._agents.learn_role(agent, role):
-            found.append(Agent(agent, role=role))
+            found.append(ImportedAgent(agent, role=role))
 
     # What the user said, and results.
 
@@ -446,7 +448,9 @@ class ClaudeReader:
             compacted, self._compacted = self._compacted, None
             found.append(Summary(agent if compacted is None else compacted, uid, _plain(content), at))
             return
-        found.append(_new(Message, (agent, uid, "user", content, at, "", record.get("isMeta") is True, "")))
+        found.append(
+            _new(ImportedMessage, (agent, uid, "user", content, at, "", record.get("isMeta") is True, ""))
+        )
         outcome = record.get("toolUseResult")
         if in_blocks:
             for block in content:
@@ -558,7 +562,7 @@ class ClaudeReader:
                 prompt = detail["prompt"]
                 if isinstance(prompt, str | list):
                     uid = _uid(record) or self._place_of("queued", at, prompt)
-                    found.append(Message(agent, uid, "user", prompt, at))
+                    found.append(ImportedMessage(agent, uid, "user", prompt, at))
                     return
             inner = text_of(detail.get("type")) if isinstance(detail, dict) else None
             found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
@@ -575,12 +579,12 @@ def _uid(record: dict[str, Any]) -> str:
     return original or id_of(record.get("uuid")) or ""
 
 
-def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
+def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> ImportedCompaction:
     meta = record.get("compactMetadata")
     meta = meta if isinstance(meta, dict) else {}
     segment = meta.get("preservedSegment")
     took = meta.get("durationMs")
-    return Compaction(
+    return ImportedCompaction(
         agent,
         uid,
         text_of(meta.get("trigger")) or "auto",
@@ -593,13 +597,13 @@ def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) 
     )
 
 
-def _microcompaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
+def _microcompaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> ImportedCompaction:
     meta = record.get("microcompactMetadata")
     meta = meta if isinstance(meta, dict) else {}
     before, saved = count_of(meta.get("preTokens")), count_of(meta.get("tokensSaved"))
     ids = meta.get("compactedToolIds")
     elided = tuple(each for each in ids if isinstance(each, str)) if isinstance(ids, list) else ()
-    return Compaction(
+    return ImportedCompaction(
         agent, uid, "micro", at, before or None, max(0, before - saved) if before else None, elided=elided
     )
 

@@ -17,13 +17,13 @@ from watchkeeper.transcripts.jsontext import count_of, seconds, text_of
 from watchkeeper.transcripts.records import (
     GUESSED,
     MAIN,
-    Agent,
-    Message,
+    ImportedAgent,
+    ImportedMessage,
     Plan,
     PlanItem,
     Record,
+    ReportedTotals,
     Rewind,
-    Told,
 )
 
 # --- Teammates: agents of one process that their lead wakes again and again by messages -------------------
@@ -82,7 +82,7 @@ class BranchBook:
     def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
         """Count the message that a line became, and put before it that it takes others back, if it does."""
         for message in found:  # mostly the first; behind a session's or an agent's beginning, or none at all
-            if type(message) is Message:
+            if type(message) is ImportedMessage:
                 break
         else:
             return
@@ -103,7 +103,7 @@ class BranchBook:
         self._messages += 1
 
 
-def _is_prompt(record: dict[str, Any], message: Message) -> bool:
+def _is_prompt(record: dict[str, Any], message: ImportedMessage) -> bool:
     """Whether a person typed it, as far as the record tells."""
     content = message.content
     if type(content) is list:
@@ -187,12 +187,14 @@ class AgentBook:
         goal = prompt if isinstance(prompt, str) else None
         if call_id is None:
             name = goal.strip()[:60] if goal else None
-            found.append(Agent(agent, MAIN, name=name, goal=goal, at=at, status="working"))
+            found.append(ImportedAgent(agent, MAIN, name=name, goal=goal, at=at, status="working"))
             return
         call = self._calls[call_id]
         call[4] = agent
         found.append(
-            Agent(agent, call[0], call_id, call[2] or None, call[3] or None, goal, at=at, status="working")
+            ImportedAgent(
+                agent, call[0], call_id, call[2] or None, call[3] or None, goal, at=at, status="working"
+            )
         )
 
     def _call_for(self, prompt: Any) -> str | None:
@@ -230,10 +232,12 @@ class AgentBook:
         if call is not None:
             call[4] = child
             found.append(
-                Agent(child, call[0], call_id, call[2] or None, call[3] or None, call[5] or None, at=at)
+                ImportedAgent(
+                    child, call[0], call_id, call[2] or None, call[3] or None, call[5] or None, at=at
+                )
             )
         else:
-            found.append(Agent(child, agent, call_id, goal=text_of(news.get("prompt")), at=at))
+            found.append(ImportedAgent(child, agent, call_id, goal=text_of(news.get("prompt")), at=at))
 
     def answered(
         self,
@@ -268,7 +272,7 @@ class AgentBook:
         if call is not None and running:
             call[4], call[5] = child, ""  # told here; the state stays small
         found.append(
-            Agent(
+            ImportedAgent(
                 child,
                 caller,
                 call_id,
@@ -290,12 +294,14 @@ class AgentBook:
             )
             child = text_of(task.get("task_id"))
             if child and ended:
-                found.append(Agent(child, name=text_of(task.get("description")), at=at, status=ended))  # type: ignore[arg-type]
+                found.append(ImportedAgent(child, name=text_of(task.get("description")), at=at, status=ended))  # type: ignore[arg-type]
         agents = outcome.get("agents")
         if isinstance(agents, dict) and "retrieval_status" in outcome:
             for child, state in agents.items():
                 if isinstance(state, dict) and state.get("status") == "completed":
-                    found.append(Agent(child, name=text_of(state.get("description")), at=at, status="done"))
+                    found.append(
+                        ImportedAgent(child, name=text_of(state.get("description")), at=at, status="done")
+                    )
 
     def learn_role(self, agent: str, role: str) -> bool:
         """Whether that is news."""
@@ -305,12 +311,12 @@ class AgentBook:
         return True
 
 
-def _told(outcome: dict[str, Any]) -> Told | None:
+def _told(outcome: dict[str, Any]) -> ReportedTotals | None:
     """What a result says of the agent that worked for it; `totalTokens` are those of its last call."""
     tokens, took = count_of(outcome.get("totalTokens")), count_of(outcome.get("totalDurationMs"))
     if not (tokens or took):
         return None
-    return Told(tokens, took / 1000, count_of(outcome.get("totalToolUseCount")))
+    return ReportedTotals(tokens, took / 1000, count_of(outcome.get("totalToolUseCount")))
 
 
 def _digest(prompt: Any) -> str:

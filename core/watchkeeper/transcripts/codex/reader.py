@@ -30,10 +30,10 @@ from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MAIN,
-    Agent,
-    Compaction,
     Failure,
-    Message,
+    ImportedAgent,
+    ImportedCompaction,
+    ImportedMessage,
     ModelCall,
     PlaceIds,
     Plan,
@@ -273,11 +273,11 @@ class SpawnBook:
         elif kind == "collab_waiting_end" and isinstance(payload.get("statuses"), dict):
             for child, status in payload["statuses"].items():
                 if child and _status(status) is not None:
-                    found.append(Agent(self._key_of(child), at=at, status=_status(status)))
+                    found.append(ImportedAgent(self._key_of(child), at=at, status=_status(status)))
         elif kind in ("collab_close_end", "collab_agent_interaction_end"):
             child = text_of(payload.get("receiver_thread_id"))
             if child is not None and _status(payload.get("status")) is not None:
-                found.append(Agent(self._key_of(child), at=at, status=_status(payload.get("status"))))
+                found.append(ImportedAgent(self._key_of(child), at=at, status=_status(payload.get("status"))))
 
     def _item(self, item: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """Later logs hold what was completed in place of events."""
@@ -314,9 +314,9 @@ class SpawnBook:
         role: str | None = None,
         goal: str | None = None,
         status: Ended | None = None,
-    ) -> Agent:
+    ) -> ImportedAgent:
         asked = self.calls.get(call_id or "", ["", "", ""])
-        return Agent(
+        return ImportedAgent(
             self._key_of(child),
             self._owner,
             call_id,
@@ -442,7 +442,7 @@ class Speech:
 
     def note(self, found: list[Record]) -> None:
         """What is kept of a line."""
-        messages = sum(type(record) is Message for record in found)
+        messages = sum(type(record) is ImportedMessage for record in found)
         if self._asks and messages:
             self._asked = [*self._asked, self._messages][-TURNS_KEPT:]
         self._asks = False
@@ -508,13 +508,15 @@ class Speech:
             return
         if self._fresh:
             self._turn, self._fresh = self._turn + 1, False
-        found.append(Message(self._owner, uid, "assistant", content, at, f"{self._thread}/{self._turn}"))
+        found.append(
+            ImportedMessage(self._owner, uid, "assistant", content, at, f"{self._thread}/{self._turn}")
+        )
 
     def _heard(
         self, content: Any, at: float | None, uid: str, found: list[Record], *, injected: bool = False
     ) -> None:
         self._fresh = True
-        found.append(Message(self._owner, uid, "user", content, at, injected=injected))
+        found.append(ImportedMessage(self._owner, uid, "user", content, at, injected=injected))
 
     def _call(self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
         call_id = (
@@ -568,7 +570,7 @@ class Speech:
         if status in ("error", "denied"):
             block["is_error"] = True
         # A reply may still go on: calls are carried out while it streams.
-        found.append(Message(self._owner, uid, "user", [block], at))
+        found.append(ImportedMessage(self._owner, uid, "user", [block], at))
         self._fresh = self._fresh or not self._counted
         found.append(ToolResult(self._owner, call_id, status, at))
         self._planned(call_id, content, status, found)
@@ -609,7 +611,7 @@ def _says_refused(content: Any) -> bool:
     )
 
 
-_KEPT_OF_COPIES = (Session, Message, Plan, Compaction, Summary, Rewind, Raw, Skipped)
+_KEPT_OF_COPIES = (Session, ImportedMessage, Plan, ImportedCompaction, Summary, Rewind, Raw, Skipped)
 """What a thread that a person forked has of the other's history: its context, and none of its work."""
 _TURN_ENDS = frozenset({"task_complete", "turn_complete"})
 _TURN_STARTS = frozenset({"task_started", "turn_started"})
@@ -761,11 +763,11 @@ class CodexReader:
         self._speech = Speech(self._thread, self._owner, self._spawns, {})
         return found
 
-    def _child(self, thread: Thread, at: float | None) -> Agent:
+    def _child(self, thread: Thread, at: float | None) -> ImportedAgent:
         self._owner = self._key_of(thread.id)
         self._spawns = SpawnBook(self._owner, self._key_of)
         parent = self._key_of(thread.parent) if thread.parent is not None else MAIN
-        return Agent(self._owner, parent, name=thread.name, role=thread.role, at=at)
+        return ImportedAgent(self._owner, parent, name=thread.name, role=thread.role, at=at)
 
     def _key_of(self, thread: str) -> str:
         return MAIN if thread == self._session else thread
@@ -791,7 +793,7 @@ class CodexReader:
         model = text_of(payload.get("model"))
         if model is not None:
             self._model = model
-            found.append(Agent(self._owner, model=self._model_ref()))
+            found.append(ImportedAgent(self._owner, model=self._model_ref()))
         found.append(Raw("turn_context", NOT_FOR_US))
 
     def _model_ref(self) -> str:
@@ -810,7 +812,7 @@ class CodexReader:
             # What the compaction itself was given was all of the context; what it said of it was not.
             compacted = bool(latest.key) and latest.key == text_of(payload.get("compaction_response_id"))
             before = latest.prompt if compacted else latest.prompt + latest.output
-        found.append(Compaction(self._owner, uid, "auto", at, before))
+        found.append(ImportedCompaction(self._owner, uid, "auto", at, before))
         found.append(Summary(self._owner, uid and f"{uid}:summary", items.stands_in(payload), at))
         self._speech.reply_ended()
         self._turn = "compacted" if self._turn else None
@@ -842,7 +844,7 @@ class CodexReader:
             self._turn = "begun"
             window = count_of(payload.get("model_context_window"))
             found.append(
-                Agent(
+                ImportedAgent(
                     self._owner,
                     context_limit=window or None,
                     status="working" if self._spawned else None,
@@ -872,7 +874,7 @@ class CodexReader:
             return
         window = count_of(info.get("model_context_window"))
         if window:
-            found.append(Agent(self._owner, context_limit=window))
+            found.append(ImportedAgent(self._owner, context_limit=window))
         usage = self._usage.take(info)
         if usage is None:
             found.append(Skipped("repeats a token count"))
@@ -905,12 +907,12 @@ class CodexReader:
             # A turn to itself: somebody asked for it. One that comes before a prompt, or within its turn,
             # came by itself.
             found.append(
-                Compaction(self._owner, self._speech.uid(payload, at), "manual", at, told_later=True)
+                ImportedCompaction(self._owner, self._speech.uid(payload, at), "manual", at, told_later=True)
             )
         elif self._last is not None and self._last[0]:
             found.append(self._model_call("end_turn"))
         self._turn = None
         if self._spawned:
-            found.append(Agent(self._owner, at=at, status="failed" if error else "done"))
+            found.append(ImportedAgent(self._owner, at=at, status="failed" if error else "done"))
         if not found:
             found.append(Raw(f"event_msg/{payload.get('type')}", NOT_FOR_US))

@@ -265,7 +265,7 @@ def owned(table: Table) -> str:
     return _OWNED[table.owner].format(table.name)
 
 
-class SessionRows:
+class ExportRows:
     """The rows of one session as a document has them.
 
     Args:
@@ -506,7 +506,7 @@ def write_json(
     """
     artifacts = Artifacts(connection, session_id, redactor)
     clean = redactor() if redactor is not None else None
-    rows = SessionRows(connection, session_id, clean, artifacts.renamed)
+    rows = ExportRows(connection, session_id, clean, artifacts.renamed)
     redacted = "true" if clean is not None else "false"
     partial = "true" if missing_logs(connection, session_id) else "false"
     head = f'"format":"{FORMAT}",\n"version":{VERSION},\n"redacted":{redacted},\n"partial":{partial}'

@@ -13,11 +13,11 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts.export.overview import (
     AgentLine,
     Clean,
-    Compaction,
+    CompactionPage,
     Overview,
     Piece,
-    Spent,
     TaskLine,
+    UsageTotals,
     compactions,
     cost,
     duration,
@@ -138,15 +138,15 @@ def _costs(out: TextIO, whole: Overview) -> None:
         )
 
 
-def _figures(spent: Spent) -> tuple[str, ...]:
+def _figures(spent: UsageTotals) -> tuple[str, ...]:
     return (f"{spent.calls:,}", *(f"{tokens:,}" for tokens in spent.tokens), cost(spent), spent.label)
 
 
-def _cost(spent: Spent) -> str:
+def _cost(spent: UsageTotals) -> str:
     return cost(spent) + (f" ({spent.label})" if spent.label not in ("", "unpriced") else "")
 
 
-def _compactions(out: TextIO, found: Iterable[Compaction], names: dict[str, str]) -> None:
+def _compactions(out: TextIO, found: Iterable[CompactionPage], names: dict[str, str]) -> None:
     out.write("\n## Compactions\n")
     any_at_all = False
     for one in found:

@@ -46,7 +46,7 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
-def cost(spent: Spent) -> str:
+def cost(spent: UsageTotals) -> str:
     """`$0.1234`, or why there is no figure."""
     if spent.cost_usd is None:
         return "unpriced" if spent.total else "–"
@@ -206,7 +206,7 @@ MOST_FACTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class UsageTotals:
     """Tokens and cost, and what the figure is worth."""
 
     calls: int
@@ -240,7 +240,7 @@ class AgentLine:
     messages: int
     compactions: int
     seconds: float
-    spent: Spent
+    spent: UsageTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,10 +307,10 @@ class Overview:
     compactions: int
     revision: int
     """How often the plan was revised; 0 without one."""
-    spent: Spent
+    spent: UsageTotals
     partial: str
     """Why the totals are lower bounds; empty where they are not."""
-    models: Mapping[str, Spent]
+    models: Mapping[str, UsageTotals]
     tasks: tuple[TaskLine, ...]
     agents: tuple[AgentLine, ...]
     facts: tuple[FactLine, ...]
@@ -372,7 +372,7 @@ class _Rows:
         return next(iter(self.all(sql, *parameters)), {})
 
 
-def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[str, Spent], set[str]]:
+def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[str, UsageTotals], set[str]]:
     """What figures are worth, by agent; what each model cost; what the sum is worth."""
     by_agent: dict[str, set[str]] = {}
     whole: set[str] = set()
@@ -384,7 +384,7 @@ def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[s
     ):
         by_agent.setdefault(row["agent_id"], set()).add(row["worth"])
         whole.add(row["worth"])
-    by_model: dict[str, Spent] = {}
+    by_model: dict[str, UsageTotals] = {}
     for row in rows.all(
         "SELECT model, count(*) AS calls, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,"  # noqa: S608
         " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,"
@@ -401,7 +401,7 @@ def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[s
     return by_agent, by_model, whole
 
 
-def _spent(row: dict[str, Any], calls: int, worths: set[str]) -> Spent:
+def _spent(row: dict[str, Any], calls: int, worths: set[str]) -> UsageTotals:
     tokens = (row["input_tokens"], row["output_tokens"], row["cache_read_tokens"], row["cache_write_tokens"])
     cost = row["cost_usd"]
     if not sum(tokens):
@@ -412,10 +412,10 @@ def _spent(row: dict[str, Any], calls: int, worths: set[str]) -> Spent:
         label = "in part unpriced"
     else:
         label = "estimated" if "estimated" in worths else "exact"
-    return Spent(calls, tokens, cost, label)
+    return UsageTotals(calls, tokens, cost, label)
 
 
-def _partly(spent: Spent, missing: int) -> Spent:
+def _partly(spent: UsageTotals, missing: int) -> UsageTotals:
     """The figures of a session to which so many agents' logs are missing."""
     return replace(spent, label=f"{spent.label}, partial" if spent.label else "partial") if missing else spent
 
@@ -530,7 +530,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
+class CompactionPage:
     """One pass over an agent's context."""
 
     id: int
@@ -578,7 +578,7 @@ _COMPACTIONS = (
 )
 
 
-def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterator[Compaction]:
+def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterator[CompactionPage]:
     """Every pass of a session, in the order of the times that are shown, one at a time.
 
     The logs of another program's agents are imported one after the other, so the numbers of passes are in
@@ -596,7 +596,7 @@ def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterat
             last = after[1] - 1
         else:
             last = high_water or 0
-        yield Compaction(
+        yield CompactionPage(
             id=row[0],
             agent_id=agent_id,
             trigger=line(row[2]),

@@ -24,12 +24,12 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts.export.overview import (
     AgentLine,
     Clean,
-    Compaction,
+    CompactionPage,
     Kept,
     Overview,
     Said,
-    Spent,
     TaskLine,
+    UsageTotals,
     compactions,
     cost,
     duration,
@@ -149,7 +149,7 @@ def _cost_table(of: str, rows: str, foot: str) -> str:
     return f'<div class="scroll"><table><thead><tr><th>{of}</th>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n{foot}</table></div>\n'
 
 
-def _figures(spent: Spent, most: int) -> str:
+def _figures(spent: UsageTotals, most: int) -> str:
     bar = ""
     if most:
         width = 100 * spent.total / most
@@ -382,7 +382,7 @@ def compaction_section(
     yield "</section>\n"
 
 
-def _drawn(one: Compaction, name: str, place: int) -> str:
+def _drawn(one: CompactionPage, name: str, place: int) -> str:
     cited = ",".join(str(seq) for seq in one.cited)
     count = plural(one.dropped, "message")
     left = f"{count} {'replaced' if one.applied else 'read'}" if one.dropped else "no message replaced"
@@ -394,7 +394,7 @@ def _drawn(one: Compaction, name: str, place: int) -> str:
     )
 
 
-def _flow(one: Compaction) -> str:
+def _flow(one: CompactionPage) -> str:
     if one.tokens_before is None:
         return "tokens not known"
     after = f"{one.tokens_after:,}" if one.tokens_after is not None else "?"
@@ -406,7 +406,7 @@ def _flow(one: Compaction) -> str:
     return f"{one.tokens_before:,} → {after} tokens{less}"
 
 
-def _bar(one: Compaction) -> str:
+def _bar(one: CompactionPage) -> str:
     if not one.tokens_before or one.tokens_after is None:
         return ""
     share = min(100.0, 100 * one.tokens_after / one.tokens_before)
@@ -416,7 +416,7 @@ def _bar(one: Compaction) -> str:
     )
 
 
-def _left(one: Compaction) -> str:
+def _left(one: CompactionPage) -> str:
     if not one.dropped or not one.applied:
         return '<div><h3>Replaced</h3><p class="muted">No message left the context.</p></div>'
     return (
@@ -427,7 +427,7 @@ def _left(one: Compaction) -> str:
     )
 
 
-def _right(one: Compaction, place: int) -> str:
+def _right(one: CompactionPage, place: int) -> str:
     verbatim = ""
     if one.verbatim_from is not None:
         verbatim = f'<p class="muted small">From message {_jump(place, one.verbatim_from)} on, everything is kept as it was said.</p>'

@@ -17,10 +17,10 @@ from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.opencode import parts as of
 from watchkeeper.transcripts.records import (
     MAIN,
-    Agent,
-    Compaction,
     Failure,
-    Message,
+    ImportedAgent,
+    ImportedCompaction,
+    ImportedMessage,
     ModelCall,
     Plan,
     PlanItem,
@@ -236,7 +236,7 @@ class Here(NamedTuple):
         if value.get("type") not in ("text", "reasoning", "file", "subtask"):
             return None
         records, _ = self.part(Part(self.part_id, b"", value), value, None)
-        return records[0].uid if isinstance(records[0], Message) else None
+        return records[0].uid if isinstance(records[0], ImportedMessage) else None
 
     def _call_id(self, value: dict[str, Any]) -> str:
         return text_of(value.get("callID")) or text_of(value.get("id")) or f"{self.stored.id}.{self.place}"
@@ -257,11 +257,13 @@ class Here(NamedTuple):
         role: Any = None,
         what: str = "",
         injected: bool = False,
-    ) -> Message:
+    ) -> ImportedMessage:
         role = role or ("assistant" if self.info.get("role") == "assistant" else "user")
         copied = self.conversation.uid(self.info, self.place, of.digest(what or content))
         key = f"{self.stored.id}/{self.step}" if role == "assistant" else ""
-        return Message(self.conversation.key, self._uid(what), role, content, at, key, injected, copied)
+        return ImportedMessage(
+            self.conversation.key, self._uid(what), role, content, at, key, injected, copied
+        )
 
     def _text(self, kind: str, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
         text = value.get("text")
@@ -335,7 +337,7 @@ class Here(NamedTuple):
 
     def _child(
         self, call_id: str, name: str, arguments: dict[str, Any], state: dict[str, Any], at: float | None
-    ) -> Agent | None:
+    ) -> ImportedAgent | None:
         """The sub-agent that a call started."""
         metadata = state.get("metadata")
         child = (
@@ -345,7 +347,7 @@ class Here(NamedTuple):
         )
         if name not in ("task", "subagent") or child is None:
             return None
-        return Agent(
+        return ImportedAgent(
             child,
             self.conversation.key,
             call_id,
@@ -443,11 +445,13 @@ class Conversation:
             )
         ]  # fmt: skip
         if main:
-            found.append(Agent(MAIN, at=at))
+            found.append(ImportedAgent(MAIN, at=at))
         else:
             name, role = of.title_parts(title)
             found.append(
-                Agent(self.key, self._parent, name=name, role=role or text_of(value.get("agent")), at=at)
+                ImportedAgent(
+                    self.key, self._parent, name=name, role=role or text_of(value.get("agent")), at=at
+                )
             )
         return found
 
@@ -573,9 +577,9 @@ class Conversation:
                 return uid
         return None
 
-    def _agent(self, info: dict[str, Any]) -> Agent:
+    def _agent(self, info: dict[str, Any]) -> ImportedAgent:
         model = of.model_of(info)
-        return Agent(
+        return ImportedAgent(
             self.key, model=model if model != "unknown" else None, at=of.time_of(info.get("time"), "created")
         )
 
@@ -653,7 +657,7 @@ class Conversation:
         took = at - began if at is not None and began is not None and at > began else None
         before, self._context = self._context, None
         return [
-            Compaction(
+            ImportedCompaction(
                 self.key,
                 uid,
                 trigger,
@@ -672,7 +676,7 @@ class Conversation:
         uid = self.uid(info, place, "compaction")
         trigger = "manual" if part.get("auto") is False else "auto"
         before, self._context = self._context, None
-        return [Compaction(self.key, uid, trigger, at, before, keep_from=self._kept_from(part))]
+        return [ImportedCompaction(self.key, uid, trigger, at, before, keep_from=self._kept_from(part))]
 
     def _kept_from(self, part: dict[str, Any]) -> str | None:
         """`uid` of the first message that stayed."""
@@ -698,7 +702,7 @@ class Conversation:
             self._emptied = [each for each in self._emptied if each not in batch]
             calls = tuple(call_id for _, call_id in batch)
             uid = f"{self.id}:prune:{first}"
-            yield b"", [Compaction(self.key, uid, "prune", batch[-1][0], self._context, elided=calls)]
+            yield b"", [ImportedCompaction(self.key, uid, "prune", batch[-1][0], self._context, elided=calls)]
 
 
 def _said(value: dict[str, Any]) -> Any:
