@@ -33,7 +33,7 @@ from watchkeeper.runtime import control
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.runtime.run_session import SWITCH_SECONDS
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 
 ECHO = """
@@ -176,7 +176,7 @@ def seen(path: Path, commits: int) -> list[float]:
     viewer.stdout.readline()
     found = []
     for number in range(commits):
-        database.begin_immediate(connection)
+        driver.begin_immediate(connection)
         connection.execute(
             "INSERT OR REPLACE INTO rate_limits (provider, model, until, reason) VALUES ('benchmark', 'm',"
             " ?, '')",

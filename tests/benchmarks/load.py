@@ -46,7 +46,7 @@ from watchkeeper.records.messages import (
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.run_session import SWITCH_SECONDS
-from watchkeeper.store import database, messages
+from watchkeeper.store import database, driver, messages
 
 AT_ONCE = 500
 VIEWER = """
@@ -89,7 +89,7 @@ class Gauge(threading.Thread):
     def run(self) -> None:
         while not self.over.wait(0.1):
             self.memory.append(rss_kib())
-            self.largest_wal = max(self.largest_wal, database.wal_bytes(self.path))
+            self.largest_wal = max(self.largest_wal, driver.wal_bytes(self.path))
 
 
 def many_agents(
@@ -271,7 +271,7 @@ def fill(path: Path, session: str, count: int) -> None:
         "SELECT id, last_seq, message_tokens FROM agents WHERE session_id = ?", (session,)
     ).fetchone()
     at, turn, each = time.time(), "It goes on, and on. " * 5, 25
-    database.begin_immediate(connection)
+    driver.begin_immediate(connection)
     writing = _Writing(connection)
     batch: list[Message] = []
     for seq in range(last + 1, count + 1):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, decode, encode, sqlite3
 from watchkeeper.store.search import index
 from watchkeeper.store.search.index import index_batch, index_within, unindexed, words_of
@@ -121,13 +121,13 @@ def live(connection: Connection, count: int, rng: random.Random) -> None:
     connection.execute("COMMIT")
     held: list[float] = []
     began_at = [0.0]
-    begin = database.begin_immediate
+    begin = driver.begin_immediate
 
     def timed(one: Connection, **options: Any) -> None:
         begin(one, **options)
         began_at[0] = time.perf_counter()
 
-    database.begin_immediate = timed
+    driver.begin_immediate = timed
     try:
         while True:
             before = unindexed(connection)
@@ -137,7 +137,7 @@ def live(connection: Connection, count: int, rng: random.Random) -> None:
             if not more:
                 break
     finally:
-        database.begin_immediate = begin
+        driver.begin_immediate = begin
     held.sort()
     print(f"live: {count:,} messages in {len(held)} batches; write lock held {report(held)}")
 

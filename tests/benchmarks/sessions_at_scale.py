@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store import database, sessions
+from watchkeeper.store import database, driver, sessions
 from watchkeeper.store.backup import back_up
 from watchkeeper.store.compare import compare
 from watchkeeper.store.driver import Connection
@@ -192,7 +192,7 @@ def host(path: Path, stop: Path) -> None:
     waits: list[float] = []
     while not stop.exists():
         began = time.monotonic()
-        database.begin_immediate(connection)
+        driver.begin_immediate(connection)
         waits.append(time.monotonic() - began)
         connection.execute("UPDATE sessions SET hosted_seconds = hosted_seconds + 1 WHERE id = 's0000001'")
         connection.execute("COMMIT")

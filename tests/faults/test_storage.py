@@ -22,7 +22,7 @@ from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import SessionSettings
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.session_store import SessionStore
 
@@ -404,7 +404,7 @@ def test_a_host_waits_for_a_lock_that_another_program_holds_and_loses_nothing(
     assert host.stdout is not None
     host.stdout.readline()
     holder = sqlite3.connect(str(path), isolation_level=None)
-    database.begin_immediate(holder)
+    driver.begin_immediate(holder)
     seq = holder.execute("SELECT event_seq FROM sessions").fetchone()[0]
     with pytest.raises(subprocess.TimeoutExpired):
         host.wait(1.0)  # nothing is done, and nothing given up

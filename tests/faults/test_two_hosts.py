@@ -18,7 +18,7 @@ from tests.faults.modules import write_modules
 
 from watchkeeper.runtime import control
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import sqlite3
 
@@ -85,7 +85,7 @@ def stop_between_transactions(process: subprocess.Popen[str], path: Path) -> Any
         os.kill(process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         try:
-            database.begin_immediate(connection, timeout_seconds=0.05)
+            driver.begin_immediate(connection, timeout_seconds=0.05)
             return connection
         except sqlite3.OperationalError:
             os.kill(process.pid, signal.SIGCONT)
@@ -109,7 +109,7 @@ def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(
     assert str(first.pid) in said
     assert len(said.splitlines()) == 1
 
-    database.begin_immediate(connection)
+    driver.begin_immediate(connection)
     connection.execute("UPDATE sessions SET lease_epoch = lease_epoch + 1")  # what a take-over does
     connection.execute("COMMIT")
     connection.close()

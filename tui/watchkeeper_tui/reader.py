@@ -270,7 +270,7 @@ class Reader(threading.Thread):
         return self._detail.read(connection, agent)
 
     def _explained(self, error: sqlite3.Error) -> StoreUnusable:
-        from watchkeeper.store.database import explain
+        from watchkeeper.store.driver import explain
 
         return StoreUnusable(explain(self._path, error))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.replay import AgentStateAt, Recording
 from watchkeeper.store.replay_inferred import open_recording
@@ -107,11 +107,9 @@ class Projector(threading.Thread):
                     break
                 except (sqlite3.Error, WatchkeeperError, OSError, ValueError) as error:
                     news = Problem(
-                        database.explain(self._path, error)
-                        if isinstance(error, sqlite3.Error)
-                        else str(error)
+                        driver.explain(self._path, error) if isinstance(error, sqlite3.Error) else str(error)
                     )
-                    if database.is_busy(error) or database.is_busy(error.__cause__ or error):
+                    if driver.is_busy(error) or driver.is_busy(error.__cause__ or error):
                         self._again(work)
                 if news is not None and not self._closed:
                     self._publish(news)

@@ -12,7 +12,7 @@ import click
 from watchkeeper._version import __version__
 from watchkeeper.cli.options import db_option, json_option, print_json
 from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.database import first_odd_value
 from watchkeeper.store.driver import SAFE_SQLITE, sqlite3
 
@@ -131,7 +131,7 @@ def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
             )
             checks.append(_check("values", "bad" if odd else "ok", said))
     except sqlite3.DatabaseError as error:
-        checks = [_check("database", "bad", database.explain(path, error))]
+        checks = [_check("database", "bad", driver.explain(path, error))]
     finally:
         connection.close()
     return checks

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
-from watchkeeper.store import database, sessions
+from watchkeeper.store import database, driver, sessions
 from watchkeeper.store.driver import Connection, sqlite3
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,7 +75,7 @@ class SessionHandle:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise StoreUnusable(database.explain(self.path, error)) from error
+            raise StoreUnusable(driver.explain(self.path, error)) from error
 
     def agent(self, name: str) -> str:
         """The id of the agent that `name` means: an id, a unique prefix, or its name; the newest of that

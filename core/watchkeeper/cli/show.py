@@ -26,7 +26,7 @@ from watchkeeper.cli.options import (
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.text import clock_text, countdown, plural
 from watchkeeper.store import artifacts as artifact_store
-from watchkeeper.store import database, state
+from watchkeeper.store import database, driver, state
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe
@@ -55,7 +55,7 @@ def found_sessions(opened: SessionHandle, search: str, limit: int) -> list[dict[
         hits = {hit.session_id: hit for hit in messages.hits}
         lines = list_sessions(opened.connection, search, limit, also=hits)
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(database.explain(opened.path, error)) from error
+        raise StoreUnusable(driver.explain(opened.path, error)) from error
     _say_what_is_missing(messages)
     rows = state.summaries(opened, among=[line.id for line in lines], limit=limit)
     for row in rows:
@@ -398,7 +398,7 @@ def _write(
         finally:
             opened.connection.execute("ROLLBACK")
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(database.explain(opened.path, error)) from error
+        raise StoreUnusable(driver.explain(opened.path, error)) from error
 
 
 def _print(opened: SessionHandle, form: str, redactor: Callable[[], Redactor] | None) -> int | None:

@@ -16,7 +16,7 @@ from watchkeeper.records import host_faults
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.host_faults import StoreExhausted, host_fault
 from watchkeeper.records.ports import Clock
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.search.index import index_batch, index_until
@@ -81,7 +81,7 @@ class Heartbeat:
 
     async def _note_wal(self) -> None:
         """Say once, and again at each doubling, that the write-ahead log grows."""
-        size = database.wal_bytes(self._store.path)
+        size = driver.wal_bytes(self._store.path)
         if size < self._wal_told:
             return
         self._wal_told = size * 2
@@ -154,7 +154,7 @@ class CommandWatch:
             finally:
                 connection.close()
         except (sqlite3.DatabaseError, MemoryError) as error:
-            raise database.unusable(self._path, error) from error
+            raise driver.unusable(self._path, error) from error
 
     def _watch(self, connection: sqlite3.Connection) -> None:
         told = None
@@ -248,7 +248,7 @@ class Indexing:
                 return
             work(self._connection)
         except (sqlite3.DatabaseError, StoreUnusable, OSError, MemoryError) as error:
-            if not database.is_busy(error) and database.shortage(self._path, error) is None:
+            if not driver.is_busy(error) and driver.shortage(self._path, error) is None:
                 self._failed = True
                 # Not for a person to read: whatever is wrong with the file, the host itself tells, in one
                 # line.

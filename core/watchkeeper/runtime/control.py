@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.models.anthropic import missing_key
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.process_secrets import handed_over
-from watchkeeper.store import commands, database
+from watchkeeper.store import commands, database, driver
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import refuse_imported
@@ -171,7 +171,7 @@ def submit(
     connection = database.open_writable(database_path)
     try:
         refuse_imported(connection, session_id)
-        with database.writing(connection, "command", urgent=lambda: True):
+        with driver.writing(connection, "command", urgent=lambda: True):
             command_id = commands.insert(
                 connection,
                 session_id=session_id,
@@ -184,7 +184,7 @@ def submit(
                 now=time.time(),
             )
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(database.explain(database_path, error)) from error
+        raise StoreUnusable(driver.explain(database_path, error)) from error
     finally:
         connection.close()
     return command_id

@@ -14,7 +14,7 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.records.states import AgentStatus, CommandStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime.config import BUILT_IN, RoleModel
-from watchkeeper.store import agents, commands, database, plans, sessions
+from watchkeeper.store import agents, commands, database, driver, plans, sessions
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import decode, sqlite3
 from watchkeeper.store.plans import Task
@@ -92,7 +92,7 @@ def create_session(
     session_id = new_id()
     connection = database.open_writable(database_path)
     try:
-        with database.writing(connection, "session"):
+        with driver.writing(connection, "session"):
             group = Group(connection)
             at = now if now is not None else time.time()
             sessions.create(
@@ -110,7 +110,7 @@ def create_session(
                 prepare(Transaction(group, session_id, 0, at))
                 group.flush()
     except sqlite3.DatabaseError as error:
-        raise database.unusable(database_path, error) from error
+        raise driver.unusable(database_path, error) from error
     finally:
         connection.close()
     return session_id

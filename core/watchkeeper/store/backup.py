@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
-from watchkeeper.store import database
-from watchkeeper.store.database import lease_folder
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, make_private, sqlite3
 from watchkeeper.store.faultpoints import reach
-from watchkeeper.store.lease import holders
+from watchkeeper.store.lease import holders, lease_folder
 
 PAGES_AT_ONCE = 2_000
 
@@ -60,7 +59,7 @@ def back_up(
     target = target.expanduser().absolute()
     _check(path, target, overwrite)
     if migrating:
-        source = sqlite3.connect(database.read_only_uri(path), uri=True, isolation_level=None)
+        source = sqlite3.connect(driver.read_only_uri(path), uri=True, isolation_level=None)
     else:
         source = database.open_readonly(path)
     try:
@@ -80,7 +79,7 @@ def back_up(
     except FileExistsError:
         raise BadInput(f"{target} exists already; choose another name, or --overwrite it") from None
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(database.explain(path, error)) from error
+        raise StoreUnusable(driver.explain(path, error)) from error
     except OSError as error:
         raise StoreUnusable(
             f"{target} cannot be written ({error.strerror or error}); choose another place"
@@ -118,7 +117,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
             connection.execute("BEGIN EXCLUSIVE")
             connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            if database.is_busy(error):
+            if driver.is_busy(error):
                 raise DrivenElsewhere(
                     f"{path} is open in another program; close it, then move the database"
                 ) from None
@@ -137,7 +136,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
     except FileExistsError:
         raise BadInput(f"{target} exists already; choose another name") from None
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(database.explain(path, error)) from error
+        raise StoreUnusable(driver.explain(path, error)) from error
     except OSError as error:
         raise StoreUnusable(
             f"{target} cannot be written ({error.strerror or error}); choose another place"
@@ -194,7 +193,7 @@ def _checked(part: Path, *, count: bool) -> int:
     Raises:
         StoreUnusable: it is damaged.
     """
-    copy = sqlite3.connect(database.read_only_uri(part), uri=True)
+    copy = sqlite3.connect(driver.read_only_uri(part), uri=True)
     try:
         found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":

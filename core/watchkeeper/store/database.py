@@ -5,23 +5,25 @@ used.
 from __future__ import annotations
 
 import os
-import random
 import re
 import shlex
 import stat
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import BadInput, StoreUnusable
-from watchkeeper.records.host_faults import Shortage, StoreExhausted, host_fault, message_of
-from watchkeeper.store.driver import Connection, make_private, sqlite3
-from watchkeeper.store.faultpoints import reach
-from watchkeeper.store.lease import lock_path
+from watchkeeper.store.driver import (
+    Connection,
+    clear_errors,
+    make_private,
+    read_only_uri,
+    retry_while_busy,
+    sqlite3,
+    unusable_file,
+    writing,
+)
+from watchkeeper.store.lease import lease_folder
 from watchkeeper.store.migrations import FIRST, SECOND, THIRD
 
 if TYPE_CHECKING:
@@ -45,17 +47,10 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "beegfs",
     }
 )
-LOCK_TIMEOUT_SECONDS = 30.0
 PAGE_BYTES = 8_192
 """Of a new file; one that is there keeps what it has. Most of it is messages of some kilobytes: measured
 against SQLite's own 4,096, the file of three thousand steps is a tenth smaller and an import takes 5 to 8 %
 less time; a step by itself takes 0.1 ms more."""
-ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
-"""How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it
-sooner: that is what a person's command waits for, and a host that holds one."""
-FULL_DISK_BYTES = 1 << 20
-"""With less free space than this, an I/O error is taken for a full disk: SQLite says no more where it cannot
-make shared memory."""
 VIEWER_LOCK_SECONDS = 1.0
 """How long whatever keeps a screen up to date waits for a lock: then it says so, and tries again."""
 
@@ -83,14 +78,14 @@ def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
         StoreUnusable: not a database, newer than this program, read-only, locked for 30 s, or on a network
             file system.
     """
-    with _clear_errors(path):
+    with clear_errors(path):
         _prepare_file(path)
         connection = sqlite3.connect(
             str(path), isolation_level=None, timeout=0.0, check_same_thread=check_same_thread
         )
         try:
             version, _ = _versions(connection, path)
-            _retrying(lambda: _configure(connection, path))
+            retry_while_busy(lambda: _configure(connection, path))
             if version < SCHEMA_VERSION:
                 migrate(connection, path)
         except BaseException:
@@ -115,7 +110,7 @@ def open_readonly(
         raise StoreUnusable(
             f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db"
         )
-    with _clear_errors(path):
+    with clear_errors(path):
         wait = 5.0 if lock_timeout_seconds is None else lock_timeout_seconds
         connection = sqlite3.connect(
             read_only_uri(path),
@@ -153,24 +148,11 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise unusable_file(path, error) from error
     if not stat.S_ISREG(mode):
         raise StoreUnusable(f"{path} is no file that can hold a database; choose another with --db")
     refuse_second_name(path)
     return True
-
-
-def read_only_uri(path: Path) -> str:
-    """The URI under which SQLite opens a file only to read it, whatever its name holds."""
-    return f"file:{quote(str(path.absolute()))}?mode=ro"
-
-
-def wal_bytes(path: Path) -> int:
-    """How large the write-ahead log beside the file is; 0 where there is none. Opens nothing."""
-    try:
-        return os.stat(f"{path}-wal").st_size
-    except OSError:
-        return 0
 
 
 def _configure(connection: Connection, path: Path) -> None:
@@ -226,74 +208,6 @@ def _back_up_schema(path: Path, version: int) -> None:
     back_up(path, path.with_name(f"{path.name}.schema-{version}.backup"), overwrite=True, migrating=True)
 
 
-def _never() -> bool:
-    return False
-
-
-@contextmanager
-def writing(
-    connection: Connection,
-    name: str,
-    *,
-    timeout_seconds: float | None = None,
-    urgent: Callable[[], bool] = _never,
-) -> Iterator[None]:
-    """A transaction that holds the write lock from its start; committed at the end, or taken back where
-    anything raises.
-
-    Args:
-        name: of its fault points, `name.before_commit` and `name.after_commit`.
-        timeout_seconds, urgent: as of `begin_immediate`.
-
-    Raises:
-        sqlite3.OperationalError: still locked after `timeout_seconds`, the disk is full, …
-    """
-    begin_immediate(connection, timeout_seconds=timeout_seconds, urgent=urgent)
-    try:
-        yield
-        reach(f"{name}.before_commit")
-        connection.execute("COMMIT")
-        reach(f"{name}.after_commit")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def begin_immediate(
-    connection: Connection, *, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never
-) -> None:
-    """Take the write lock, asking often: SQLite's own back-off sleeps up to 100 ms and loses to a busy host.
-
-    `urgent`: whether to ask more often than others do, so as to be the next; looked at each time.
-
-    Raises:
-        sqlite3.OperationalError: still locked after `timeout_seconds` (by default `LOCK_TIMEOUT_SECONDS`).
-    """
-    _retrying(lambda: connection.execute("BEGIN IMMEDIATE"), timeout_seconds, urgent)
-
-
-def _retrying(attempt: Any, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never) -> Any:
-    deadline = time.monotonic() + (LOCK_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds)
-    while True:
-        try:
-            return attempt()
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > deadline:
-                raise
-        time.sleep(random.uniform(*(URGENT_ASK_SECONDS if urgent() else ASK_SECONDS)))
-
-
-def is_busy(error: BaseException) -> bool:
-    """Whether SQLite failed because another connection holds a lock."""
-    if not isinstance(error, sqlite3.OperationalError):
-        return False
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is not None:
-        return (code & 0xFF) in (5, 6)
-    return "locked" in str(error) or "busy" in str(error)
-
-
 def _prepare_file(path: Path) -> None:
     make_private(path.parent)
     kind = file_system_of(path.parent)
@@ -309,7 +223,7 @@ def _prepare_file(path: Path) -> None:
 
 
 def _versions(connection: Connection, path: Path, timeout_seconds: float | None = None) -> tuple[int, int]:
-    version, application, has_tables = _retrying(lambda: _look(connection), timeout_seconds)
+    version, application, has_tables = retry_while_busy(lambda: _look(connection), timeout_seconds)
     if version > SCHEMA_VERSION and application == APPLICATION_ID:
         raise StoreUnusable(
             f"{path} was written by a newer Watchkeeper (schema {version}, this program knows"
@@ -355,70 +269,6 @@ def file_system_of(folder: Path, mounts: str = "/proc/mounts") -> str | None:
     return kind
 
 
-@contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's and the system's errors into one line that says what to do."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        raise unusable(path, error) from error
-    except OSError as error:
-        raise _unusable(path, error) from error
-
-
-def unusable(path: Path, error: Exception) -> StoreUnusable:
-    """What to raise for an SQLite error on `path`: `StoreExhausted` where the machine ran out of
-    something."""
-    short_of = shortage(path, error)
-    return StoreUnusable(explain(path, error)) if short_of is None else _exhausted(path, short_of)
-
-
-def _exhausted(path: Path, short_of: Shortage) -> StoreExhausted:
-    return StoreExhausted(f"{path}: {message_of(short_of)}", short_of)
-
-
-def shortage(path: Path, error: Exception) -> Shortage | None:
-    """What ran out. SQLite itself says so only of memory and, mostly, of the disk."""
-    fault = host_fault(error)
-    if fault is not None:
-        return fault.shortage
-    name = getattr(error, "sqlite_errorname", None) or ""
-    if name.startswith("SQLITE_IOERR") and _free_bytes(path.parent) < FULL_DISK_BYTES:
-        return Shortage.DISK
-    may_be_opened = name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) and os.access(
-        path, os.R_OK | os.W_OK
-    )
-    return Shortage.OPEN_FILES if may_be_opened and os.access(path.parent, os.W_OK | os.X_OK) else None
-
-
-def _free_bytes(folder: Path) -> int:
-    """What an ordinary user may still write where `folder` is."""
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return sys.maxsize
-    return disk.f_bavail * disk.f_frsize
-
-
-def _unusable(path: Path, error: OSError) -> StoreUnusable:
-    fault = host_fault(error)
-    if fault is not None:
-        return _exhausted(path, fault.shortage)
-    return StoreUnusable(f"{path}: {error.strerror or error}; choose another file with --db")
-
-
-def explain(path: Path, error: Exception) -> str:
-    """One line for a user about an SQLite error on `path`."""
-    text = str(error)
-    if is_busy(error):
-        return f"{path} is locked by another program; try again, or see who holds it with `wk doctor`"
-    if "not a database" in text or "malformed" in text or "corrupt" in text:
-        return f"{path} is damaged or no SQLite database ({text}); restore a backup, or choose another file with --db"
-    if short_of := shortage(path, error):
-        return str(_exhausted(path, short_of))
-    return f"{path}: {text}; run `wk doctor`, or choose another file with --db"
-
-
 # --- Where the files of a database are: never in the workspace of a session that it holds -----------------
 #
 # An agent's file tools change any file of their workspace. A database there could be overwritten by a single
@@ -434,11 +284,6 @@ def database_files(path: Path) -> list[Path]:
     """The names under which SQLite keeps the database, links resolved. Some of the files may not exist."""
     resolved = path.resolve()
     return [resolved.with_name(resolved.name + suffix) for suffix in SUFFIXES]
-
-
-def lease_folder(path: Path) -> Path:
-    """The folder that holds the database's leases."""
-    return lock_path(path, "any").parent
 
 
 def refuse_inside(path: Path, workspace: Path) -> None:

@@ -10,10 +10,19 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import sqlite3 as _types
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.host_faults import Shortage, StoreExhausted, host_fault, message_of
+from watchkeeper.store.faultpoints import reach
 
 if TYPE_CHECKING:
     import sqlite3
@@ -169,6 +178,165 @@ def make_private(folder: Path) -> None:
     for each in reversed(missing):
         each.mkdir(mode=PRIVATE, exist_ok=True)  # another process may make it at the same moment
     folder.mkdir(mode=PRIVATE, exist_ok=True)
+
+
+LOCK_TIMEOUT_SECONDS = 30.0
+ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
+"""How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it
+sooner: that is what a person's command waits for, and a host that holds one."""
+FULL_DISK_BYTES = 1 << 20
+"""With less free space than this, an I/O error is taken for a full disk: SQLite says no more where it cannot
+make shared memory."""
+
+
+def read_only_uri(path: Path) -> str:
+    """The URI under which SQLite opens a file only to read it, whatever its name holds."""
+    return f"file:{quote(str(path.absolute()))}?mode=ro"
+
+
+def wal_bytes(path: Path) -> int:
+    """How large the write-ahead log beside the file is; 0 where there is none. Opens nothing."""
+    try:
+        return os.stat(f"{path}-wal").st_size
+    except OSError:
+        return 0
+
+
+def _never_urgent() -> bool:
+    return False
+
+
+@contextmanager
+def writing(
+    connection: Connection,
+    name: str,
+    *,
+    timeout_seconds: float | None = None,
+    urgent: Callable[[], bool] = _never_urgent,
+) -> Iterator[None]:
+    """A transaction that holds the write lock from its start; committed at the end, or taken back where
+    anything raises.
+
+    Args:
+        name: of its fault points, `name.before_commit` and `name.after_commit`.
+        timeout_seconds, urgent: as of `begin_immediate`.
+
+    Raises:
+        sqlite3.OperationalError: still locked after `timeout_seconds`, the disk is full, …
+    """
+    begin_immediate(connection, timeout_seconds=timeout_seconds, urgent=urgent)
+    try:
+        yield
+        reach(f"{name}.before_commit")
+        connection.execute("COMMIT")
+        reach(f"{name}.after_commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def begin_immediate(
+    connection: Connection,
+    *,
+    timeout_seconds: float | None = None,
+    urgent: Callable[[], bool] = _never_urgent,
+) -> None:
+    """Take the write lock, asking often: SQLite's own back-off sleeps up to 100 ms and loses to a busy host.
+
+    `urgent`: whether to ask more often than others do, so as to be the next; looked at each time.
+
+    Raises:
+        sqlite3.OperationalError: still locked after `timeout_seconds` (by default `LOCK_TIMEOUT_SECONDS`).
+    """
+    retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), timeout_seconds, urgent)
+
+
+def retry_while_busy(
+    attempt: Any, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never_urgent
+) -> Any:
+    deadline = time.monotonic() + (LOCK_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds)
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(*(URGENT_ASK_SECONDS if urgent() else ASK_SECONDS)))
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether SQLite failed because another connection holds a lock."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return False
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        return (code & 0xFF) in (5, 6)
+    return "locked" in str(error) or "busy" in str(error)
+
+
+@contextmanager
+def clear_errors(path: Path) -> Iterator[None]:
+    """Turn SQLite's and the system's errors into one line that says what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise unusable(path, error) from error
+    except OSError as error:
+        raise unusable_file(path, error) from error
+
+
+def unusable(path: Path, error: Exception) -> StoreUnusable:
+    """What to raise for an SQLite error on `path`: `StoreExhausted` where the machine ran out of
+    something."""
+    short_of = shortage(path, error)
+    return StoreUnusable(explain(path, error)) if short_of is None else _exhausted(path, short_of)
+
+
+def _exhausted(path: Path, short_of: Shortage) -> StoreExhausted:
+    return StoreExhausted(f"{path}: {message_of(short_of)}", short_of)
+
+
+def shortage(path: Path, error: Exception) -> Shortage | None:
+    """What ran out. SQLite itself says so only of memory and, mostly, of the disk."""
+    fault = host_fault(error)
+    if fault is not None:
+        return fault.shortage
+    name = getattr(error, "sqlite_errorname", None) or ""
+    if name.startswith("SQLITE_IOERR") and _free_bytes(path.parent) < FULL_DISK_BYTES:
+        return Shortage.DISK
+    may_be_opened = name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) and os.access(
+        path, os.R_OK | os.W_OK
+    )
+    return Shortage.OPEN_FILES if may_be_opened and os.access(path.parent, os.W_OK | os.X_OK) else None
+
+
+def _free_bytes(folder: Path) -> int:
+    """What an ordinary user may still write where `folder` is."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return sys.maxsize
+    return disk.f_bavail * disk.f_frsize
+
+
+def unusable_file(path: Path, error: OSError) -> StoreUnusable:
+    fault = host_fault(error)
+    if fault is not None:
+        return _exhausted(path, fault.shortage)
+    return StoreUnusable(f"{path}: {error.strerror or error}; choose another file with --db")
+
+
+def explain(path: Path, error: Exception) -> str:
+    """One line for a user about an SQLite error on `path`."""
+    text = str(error)
+    if is_busy(error):
+        return f"{path} is locked by another program; try again, or see who holds it with `wk doctor`"
+    if "not a database" in text or "malformed" in text or "corrupt" in text:
+        return f"{path} is damaged or no SQLite database ({text}); restore a backup, or choose another file with --db"
+    if short_of := shortage(path, error):
+        return str(_exhausted(path, short_of))
+    return f"{path}: {text}; run `wk doctor`, or choose another file with --db"
 
 
 __all__ = [

@@ -221,3 +221,8 @@ def is_watched(database_path: Path, session_id: str) -> bool:
             return ask_lock(descriptor) is not None
         finally:
             os.close(descriptor)
+
+
+def lease_folder(path: Path) -> Path:
+    """The folder that holds the database's leases."""
+    return lock_path(path, "any").parent

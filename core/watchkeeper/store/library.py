@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, StoreUnusable
 from watchkeeper.records.states import SessionStatus
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, decode, decode_or, encode, plain, sqlite3
 from watchkeeper.store.lease import Lease, LeaseHolder, probe
 from watchkeeper.store.user_secrets import user_redactor
@@ -119,7 +119,7 @@ def opened(path: Path) -> Iterator[Connection]:
     except sqlite3.DatabaseError as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        raise StoreUnusable(database.explain(path, error)) from error
+        raise StoreUnusable(driver.explain(path, error)) from error
     finally:
         connection.close()
 
@@ -159,7 +159,7 @@ def change(path: Path, session_id: str, what: str, work: Callable[[Connection], 
     with (
         opened(path) as connection,
         driven_by_nobody(path, session_id, what),
-        database.writing(connection, "library"),
+        driver.writing(connection, "library"),
     ):
         if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:
             raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
@@ -182,7 +182,7 @@ def in_short_transactions(
     """
     steps, count, over = iter(work), 0, False
     while not over:
-        with database.writing(connection, "library"):
+        with driver.writing(connection, "library"):
             began = monotonic()
             while not over and monotonic() - began < longest_seconds:
                 over = next(steps, connection) is connection

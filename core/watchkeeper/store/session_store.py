@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from watchkeeper.records.errors import LeaseLost, NotFound
 from watchkeeper.records.ports import Clock
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.transaction import Transaction
@@ -100,7 +100,7 @@ class SessionStore:
         try:
             return self._reader.execute(sql, parameters)
         except sqlite3.DatabaseError as error:
-            raise database.unusable(self.path, error) from error
+            raise driver.unusable(self.path, error) from error
 
     def free_reserve(self) -> None:
         """Make room on a full disk for the last transactions of this host."""

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from watchkeeper.records import host_faults
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.database import identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
@@ -223,7 +223,7 @@ class Writer:
         try:
             outcomes = self._transact_with_retries(items)
         except BaseException as error:
-            if database.is_busy(error):
+            if driver.is_busy(error):
                 self._gather(items)
             # A lock that outlasts the wait is nobody's fault in the group: one wait for it, not one for each.
             if len(items) == 1 or not self._connection_serves(error):
@@ -246,7 +246,7 @@ class Writer:
             try:
                 return self._transact(items, gather=True)
             except Exception as error:
-                if database.shortage(self.path, error) is None:
+                if driver.shortage(self.path, error) is None:
                     raise
             with contextlib.suppress(sqlite3.Error):  # the log begins anew, in room that it already has
                 self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
@@ -261,7 +261,7 @@ class Writer:
     ) -> list[tuple[Any, BaseException | None]]:
         connection = self._connection
         self._check_files()
-        database.begin_immediate(connection, urgent=self._urgent.is_set)
+        driver.begin_immediate(connection, urgent=self._urgent.is_set)
         try:
             if gather:
                 self._gather(items)
@@ -329,11 +329,11 @@ class Writer:
                     time.sleep(0.01)
 
     def _connection_serves(self, error: BaseException) -> bool:
-        return not isinstance(error, _FilesChanged) and not database.is_busy(error)
+        return not isinstance(error, _FilesChanged) and not driver.is_busy(error)
 
     def _told(self, error: BaseException | None) -> BaseException | None:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
-            told = database.unusable(self.path, error)
+            told = driver.unusable(self.path, error)
             told.__cause__ = error
             return told
         return error

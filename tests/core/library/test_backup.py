@@ -15,7 +15,7 @@ from tests.core.library.conftest import add_session
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
 from watchkeeper.store import backup as backup_module
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.backup import back_up, move_database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import Lease
@@ -59,7 +59,7 @@ def test_a_backup_is_of_one_moment_while_another_process_writes(
         number = 0
         while not over.is_set():
             number += 1
-            database.begin_immediate(mine)
+            driver.begin_immediate(mine)
             mine.execute("UPDATE pairs SET b = ?", (number,))
             mine.execute("COMMIT")
             written.append(number)

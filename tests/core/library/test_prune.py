@@ -15,7 +15,7 @@ from tests.core.library.test_fork import ran, script
 from tests.core.runtime.conftest import Bench
 
 from watchkeeper.records.errors import DrivenElsewhere, NotFound
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.fork import _TABLES, fork_session
 from watchkeeper.store.lease import Lease, lock_path
 from watchkeeper.store.library import delete_session, in_short_transactions, restore_session
@@ -210,7 +210,7 @@ def test_a_large_prune_leaves_the_lock_to_others_again_and_again(connection: Any
         mine = database.open_writable(path, check_same_thread=False)
         while not over.is_set():
             began = time.monotonic()
-            database.begin_immediate(mine)
+            driver.begin_immediate(mine)
             mine.execute("COMMIT")
             waits.append(time.monotonic() - began)
             time.sleep(0.002)

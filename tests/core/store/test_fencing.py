@@ -15,7 +15,7 @@ from watchkeeper.records.errors import LeaseLost, NotFound
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import ModelCallStatus
-from watchkeeper.store import agents, database
+from watchkeeper.store import agents, database, driver
 from watchkeeper.store.lease import probe
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
@@ -24,7 +24,7 @@ from watchkeeper.store.transaction import Transaction
 def take_over(store: SessionStore) -> None:
     """What another host's claim does to the row."""
     connection = database.open_writable(store.path)
-    database.begin_immediate(connection)
+    driver.begin_immediate(connection)
     connection.execute("UPDATE sessions SET lease_epoch = lease_epoch + 1 WHERE id = ?", (store.session_id,))
     connection.execute("COMMIT")
     connection.close()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watchkeeper.records.errors import BadInput, StoreUnusable
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.writer import Group, Writer
 
@@ -61,7 +61,7 @@ def test_batches_queued_together_share_one_commit(writer: Writer, other: Any) ->
 def test_what_comes_while_the_lock_is_waited_for_shares_the_commit(
     path: Path, writer: Writer, other: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, asked, go = database.begin_immediate, threading.Event(), threading.Event()
+    real, asked, go = driver.begin_immediate, threading.Event(), threading.Event()
 
     def held_up(connection: Any, **about: Any) -> None:
         asked.set()
@@ -86,7 +86,7 @@ async def test_whoever_a_person_waits_for_asks_for_the_lock_more_often_than_othe
     asked: list[tuple[float, float]] = []
     holder = sqlite3.connect(str(path), isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    enough = {database.ASK_SECONDS: threading.Event(), database.URGENT_ASK_SECONDS: threading.Event()}
+    enough = {driver.ASK_SECONDS: threading.Event(), driver.URGENT_ASK_SECONDS: threading.Event()}
 
     def uniform(least: float, most: float) -> float:
         asked.append((least, most))
@@ -95,16 +95,16 @@ async def test_whoever_a_person_waits_for_asks_for_the_lock_more_often_than_othe
 
     monkeypatch.setattr(random, "uniform", uniform)
     plain = asyncio.ensure_future(writer.commit(note("a step")))
-    assert await asyncio.to_thread(enough[database.ASK_SECONDS].wait, 10)
+    assert await asyncio.to_thread(enough[driver.ASK_SECONDS].wait, 10)
     urgent = asyncio.ensure_future(writer.commit(note("a command"), urgent=True))
-    assert await asyncio.to_thread(enough[database.URGENT_ASK_SECONDS].wait, 10)
+    assert await asyncio.to_thread(enough[driver.URGENT_ASK_SECONDS].wait, 10)
     holder.execute("ROLLBACK")
     before = writer.commits
     assert await asyncio.gather(plain, urgent) == ["a step", "a command"]
     assert writer.commits == before + 1
-    assert asked[0] == database.ASK_SECONDS
-    assert asked[-1] == database.URGENT_ASK_SECONDS
-    assert max(database.URGENT_ASK_SECONDS) <= min(database.ASK_SECONDS)
+    assert asked[0] == driver.ASK_SECONDS
+    assert asked[-1] == driver.URGENT_ASK_SECONDS
+    assert max(driver.URGENT_ASK_SECONDS) <= min(driver.ASK_SECONDS)
     holder.close()
 
 
@@ -269,7 +269,7 @@ def test_a_loop_that_closed_while_its_batch_was_queued_does_not_stop_the_writer(
 def test_a_lock_that_is_never_given_up_is_waited_for_once_for_the_whole_group(
     path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = database.begin_immediate
+    real = driver.begin_immediate
     attempts: list[int] = []
     queued = threading.Event()
 

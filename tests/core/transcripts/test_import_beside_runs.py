@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.core.transcripts.conftest import Log, Store, dollar_a_token, text
 
 from watchkeeper.records.messages import Cost
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.transcripts.importer import Importer
 from watchkeeper.transcripts.records import ModelCall
 
@@ -22,7 +22,7 @@ def test_prices_are_loaded_while_the_write_lock_is_free(store: Store, logs: Path
 
     def pricing(each: ModelCall) -> Cost:
         if not first:  # the slow one: a library is imported, and its data read
-            database.begin_immediate(other, timeout_seconds=0)
+            driver.begin_immediate(other, timeout_seconds=0)
             other.execute("ROLLBACK")
             first.append(True)
         return dollar_a_token(each)

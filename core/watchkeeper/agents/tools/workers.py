@@ -25,7 +25,8 @@ from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, short
 from watchkeeper.agents.tools.processes import folder_of_shell, kill_group, kill_tree, worker_environment
 from watchkeeper.records.approval_subjects import program_path
 from watchkeeper.records.host_faults import HostFault, from_record, host_fault, message_of, shortage_in
-from watchkeeper.store.database import database_files, lease_folder
+from watchkeeper.store.database import database_files
+from watchkeeper.store.lease import lease_folder
 
 # --- The host's end of a worker process: requests and answers as JSON lines, and an end that leaves nothing ---
 #

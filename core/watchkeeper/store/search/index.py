@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from watchkeeper.store import database
+from watchkeeper.store import driver
 from watchkeeper.store.driver import Connection, decode, plain, sqlite3
 
 TOKENIZE = "tokenize='unicode61 remove_diacritics 2'"
@@ -368,7 +368,7 @@ def index_batch(
     removed = connection.execute("SELECT EXISTS (SELECT 1 FROM messages_fts_removed)").fetchone()[0]
     if not texts and not removed:
         return Batch(0, more=False)
-    with database.writing(connection, "message_index", timeout_seconds=lock_timeout_seconds):
+    with driver.writing(connection, "message_index", timeout_seconds=lock_timeout_seconds):
         if _state(connection) != began_at:
             return Batch(0, more=True)
         left = _drop_removed(connection, above=began_at[0], most=most_messages)
@@ -391,7 +391,7 @@ def index_until(
             if not index_batch(connection, lock_timeout_seconds=min(left, 1.0)).more:
                 return True
         except sqlite3.OperationalError as error:
-            if not database.is_busy(error):
+            if not driver.is_busy(error):
                 raise
             return False
 

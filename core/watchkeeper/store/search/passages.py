@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import decode, encode, sqlite3
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Reads:
         try:
             return self.connection.execute(sql, parameters)
         except sqlite3.DatabaseError as error:
-            raise database.unusable(self._path, error) from error
+            raise driver.unusable(self._path, error) from error
 
 
 def term_masks(

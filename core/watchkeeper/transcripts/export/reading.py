@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from watchkeeper.records import states
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.records.messages import ObservationKind
-from watchkeeper.store import artifacts, database
+from watchkeeper.store import artifacts, database, driver
 from watchkeeper.store.driver import Connection, Unfenced, decode, encode, plain, sqlite3
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions
 from watchkeeper.store.prune import purge_rows
@@ -321,7 +321,7 @@ def import_export(database_path: Path, path: Path) -> ImportedExport:
             f"{path} does not fit into this database ({error}); import it into one of its own with --db"
         ) from error
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(database.explain(database_path, error)) from error
+        raise StoreUnusable(driver.explain(database_path, error)) from error
     finally:
         connection.close()
 
