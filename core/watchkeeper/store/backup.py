@@ -36,46 +36,40 @@ class BackupResult:
     seconds: float
 
 
-def back_up(
+def copy_database(
+    source: Connection,
     path: Path,
     target: Path,
     *,
     overwrite: bool = False,
-    told: Callable[[int, int], None] | None = None,
-    migrating: bool = False,
-) -> BackupResult:
-    """Copy the database at `path` to `target` by SQLite's backup API, as of the moment at which it begins.
+    progress: Callable[[int, int], None] | None = None,
+    count: bool = True,
+) -> int:
+    """Copy the database at `path`, open as `source`, to `target` by SQLite's backup API, as of one moment.
 
-    Hosts go on writing meanwhile. The copy has mode 0600, stands under its name only once it is whole and its
-    integrity was checked, and never takes the place of another file unless `overwrite`. `told` hears (pages
-    done, pages in all). `migrating`: the file has an earlier schema and is copied as it is; the caller holds
-    its write lock.
+    Hosts may write meanwhile. The copy has mode 0600. It gets its name only once it is complete and its integrity
+    was checked, and replaces another file only if `overwrite`. `progress` gets (pages copied, all pages).
+    Returns how many sessions the copy holds, or 0 unless `count` (an earlier schema cannot say which were deleted).
 
     Raises:
         BadInput: `target` exists, is no place for a file, or is the database itself.
         StoreUnusable: the database cannot be read, the copy cannot be written, or it is damaged.
     """
-    began = time.monotonic()
-    target = target.expanduser().absolute()
-    _check(path, target, overwrite)
-    if migrating:
-        source = sqlite3.connect(driver.read_only_uri(path), uri=True, isolation_level=None)
-    else:
-        source = database.open_readonly(path)
+    check_target(path, target, overwrite)
     try:
         with unfinished(target) as (part, descriptor):
-            _copy(source, part, told)
+            _copy(source, part, progress)
             reach("backup.copied")
-            sessions = _checked(part, count=not migrating)
+            sessions = _checked(part, count=count)
             os.fsync(descriptor)
             if overwrite:
                 os.replace(part, target)
             else:
-                os.link(part, target)  # unlike a rename, it fails where a file came meanwhile
+                os.link(part, target)  # unlike a rename, it fails if a file with that name came meanwhile
                 part.unlink()  # at once: a database with two names is not opened
             reach("backup.named")
         _sync(target.parent)
-        return BackupResult(target, target.stat().st_size, sessions, time.monotonic() - began)
+        return sessions
     except FileExistsError:
         raise BadInput(f"{target} exists already; choose another name, or --overwrite it") from None
     except sqlite3.DatabaseError as error:
@@ -84,8 +78,26 @@ def back_up(
         raise StoreUnusable(
             f"{target} cannot be written ({error.strerror or error}); choose another place"
         ) from error
-    finally:
-        source.close()
+
+
+def back_up(
+    path: Path,
+    target: Path,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> BackupResult:
+    """Copy the database at `path` to `target` (see `copy_database`), also while hosts write.
+
+    Raises:
+        BadInput, StoreUnusable: as `copy_database`.
+    """
+    began = time.monotonic()
+    target = target.expanduser().absolute()
+    check_target(path, target, overwrite)
+    with contextlib.closing(database.open_readonly(path)) as source:
+        sessions = copy_database(source, path, target, overwrite=overwrite, progress=progress)
+    return BackupResult(target, target.stat().st_size, sessions, time.monotonic() - began)
 
 
 def move_database(path: Path, target: Path) -> BackupResult:
@@ -109,7 +121,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
     connection = database.open_writable(path)
     try:
         make_private(target.parent)
-        _check(path, target, overwrite=False)
+        check_target(path, target, overwrite=False)
         try:
             # Leaving WAL mode brings the log into the file, and fails while any other connection is open.
             connection.execute("PRAGMA journal_mode=DELETE")
@@ -122,25 +134,15 @@ def move_database(path: Path, target: Path) -> BackupResult:
                     f"{path} is open in another program; close it, then move the database"
                 ) from None
             raise
-        with unfinished(target) as (part, descriptor):
-            _copy(connection, part, None)
-            sessions = _checked(part, count=True)
-            os.fsync(descriptor)
-            os.link(part, target)
-            part.unlink()
-        _sync(target.parent)
+        sessions = copy_database(connection, path, target)
         connection.execute(f"PRAGMA application_id={MOVED_APPLICATION_ID:d}")
         path.resolve().unlink()
         _remove_leases(path)
         return BackupResult(target, target.stat().st_size, sessions, time.monotonic() - began)
-    except FileExistsError:
-        raise BadInput(f"{target} exists already; choose another name") from None
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(path, error)) from error
     except OSError as error:
-        raise StoreUnusable(
-            f"{target} cannot be written ({error.strerror or error}); choose another place"
-        ) from error
+        raise StoreUnusable(f"{path} cannot be moved ({error.strerror or error})") from error
     finally:
         connection.close()
 
@@ -154,7 +156,7 @@ def _remove_leases(path: Path) -> None:
         folder.rmdir()
 
 
-def _check(path: Path, target: Path, overwrite: bool) -> None:
+def check_target(path: Path, target: Path, overwrite: bool) -> None:
     if target.is_dir() or not target.name:
         raise BadInput(f"{target} is a folder; name a file in it")
     if not target.parent.is_dir():
@@ -166,7 +168,7 @@ def _check(path: Path, target: Path, overwrite: bool) -> None:
         raise BadInput(f"{target} exists already; choose another name, or --overwrite it")
 
 
-def _copy(source: Connection, part: Path, told: Callable[[int, int], None] | None) -> None:
+def _copy(source: Connection, part: Path, progress: Callable[[int, int], None] | None) -> None:
     copy = sqlite3.connect(str(part), isolation_level=None)
     try:
         # With a read transaction of its own the copy stays with one moment: without it, every commit of a
@@ -178,7 +180,9 @@ def _copy(source: Connection, part: Path, told: Callable[[int, int], None] | Non
                 copy,
                 pages=PAGES_AT_ONCE,
                 sleep=0.0,
-                progress=(lambda _, left, pages: told(pages - left, pages)) if told is not None else None,
+                progress=(lambda _, left, pages: progress(pages - left, pages))
+                if progress is not None
+                else None,
             )
         finally:
             source.execute("ROLLBACK")

@@ -9,10 +9,12 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.store.backup import copy_database
 from watchkeeper.store.driver import (
     Connection,
     clear_errors,
@@ -203,9 +205,9 @@ def _refuse_while_hosted(path: Path, version: int) -> None:
 
 def _back_up_schema(path: Path, version: int) -> None:
     """The caller holds the write lock, so the copy is what the migration begins with."""
-    from watchkeeper.store.backup import back_up
-
-    back_up(path, path.with_name(f"{path.name}.schema-{version}.backup"), overwrite=True, migrating=True)
+    target = path.with_name(f"{path.name}.schema-{version}.backup")
+    with closing(sqlite3.connect(read_only_uri(path), uri=True, isolation_level=None)) as source:
+        copy_database(source, path, target, overwrite=True, count=False)
 
 
 def _prepare_file(path: Path) -> None:

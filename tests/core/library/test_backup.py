@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_backup_opens_as_a_database_with_all_there_is(connection: Any, path: Path, tmp_path: Path) -> None:
     add_session(connection, "abcd2345")
     heard: list[tuple[int, int]] = []
-    done = back_up(path, tmp_path / "copy.db", told=lambda did, of: heard.append((did, of)))
+    done = back_up(path, tmp_path / "copy.db", progress=lambda did, of: heard.append((did, of)))
     assert done.path.stat().st_mode & 0o777 == 0o600
     assert (done.sessions, done.bytes) == (1, done.path.stat().st_size)
     assert heard[-1][0] == heard[-1][1]
@@ -138,7 +138,7 @@ def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_a_living_one_
             back_up(path, tmp_path / "second.db")
             seen.append(unfinished_in(tmp_path))
 
-    back_up(path, tmp_path / "third.db", told=beside)
+    back_up(path, tmp_path / "third.db", progress=beside)
     assert seen[0]
     assert not set(seen[0]) & set(left)
     assert sorted(one.name for one in tmp_path.glob("*.db")) == ["second.db", "third.db", "watchkeeper.db"]
