@@ -14,10 +14,9 @@ from tests.faults.scene import Scene
 
 from watchkeeper.cli.app import run as wk
 from watchkeeper.store import database, library
-from watchkeeper.store.backup import back_up
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.fork import fork_session
-from watchkeeper.store.library import delete_session
+from watchkeeper.store.library import back_up, delete_session
 from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.search.index import index_batch
 

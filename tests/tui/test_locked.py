@@ -11,7 +11,7 @@ import pytest
 from tests.tui.conftest import Desk, text_of, until
 
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import sqlite3
 from watchkeeper_tui.control import StoreControl
 from watchkeeper_tui.screens.replay import ReplayScreen
@@ -116,7 +116,7 @@ async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: 
 async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.3)
     app = desk.app()
     app.control = StoreControl(desk.path)
     async with app.run_test(size=WIDE) as pilot:
@@ -146,7 +146,7 @@ async def test_leaving_with_a_pause_waits_for_no_lock_on_the_screens_own_thread(
 async def test_a_run_that_could_not_be_paused_is_not_left(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.3)
     app = desk.app()
     app.control = StoreControl(desk.path)
     async with app.run_test(size=WIDE) as pilot:

@@ -23,12 +23,13 @@ from watchkeeper.cli.options import (
 )
 from watchkeeper.records.errors import BadInput, DrivenElsewhere
 from watchkeeper.runtime.control import refuse_agents
-from watchkeeper.store.backup import back_up, move_database
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.library import (
+    back_up,
     change_tags,
     delete_session,
     deleted_sessions,
+    move_database,
     rename_session,
     restore_session,
 )

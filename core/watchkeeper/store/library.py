@@ -8,6 +8,7 @@ next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -20,8 +21,9 @@ from typing import TypeVar
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, StoreUnusable
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.store import database, driver
-from watchkeeper.store.driver import Connection, decode, decode_or, encode, plain, sqlite3
-from watchkeeper.store.lease import Lease, LeaseHolder, probe
+from watchkeeper.store.backup import check_target, copy_database
+from watchkeeper.store.driver import Connection, decode, decode_or, encode, make_private, plain, sqlite3
+from watchkeeper.store.lease import Lease, LeaseHolder, holders, lease_folder, probe
 from watchkeeper.store.user_secrets import user_redactor
 
 # --- Beyond the lock: whether the host that has a session goes on by itself, or is soon gone and worth waiting ---
@@ -387,3 +389,93 @@ def find_left_over(connection: Connection, name: str) -> str | None:
 
 def _meant(known: list[str], name: str) -> list[str]:
     return [one for one in known if one == name] or [one for one in known if name and one.startswith(name)]
+
+
+MOVED_APPLICATION_ID = 0x57_4B_4D_56
+"""Of a file whose content was moved elsewhere, for who had it open ("WKMV")."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """A backup that was made and checked."""
+
+    path: Path
+    bytes: int
+    sessions: int
+    seconds: float
+
+
+def back_up(
+    path: Path,
+    target: Path,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> BackupResult:
+    """Copy the database at `path` to `target` (see `copy_database`), also while hosts write.
+
+    Raises:
+        BadInput, StoreUnusable: as `copy_database`.
+    """
+    began = time.monotonic()
+    target = target.expanduser().absolute()
+    check_target(path, target, overwrite)
+    with contextlib.closing(database.open_readonly(path)) as source:
+        sessions = copy_database(source, path, target, overwrite=overwrite, progress=progress)
+    return BackupResult(target, target.stat().st_size, sessions, time.monotonic() - began)
+
+
+def move_database(path: Path, target: Path) -> BackupResult:
+    """Move the database at `path` to `target`, which gets its folder if there is none. Nothing may use it
+    meanwhile.
+
+    The copy is whole and checked before the old file is removed. A program that waited for the old file finds
+    that it is no database of Watchkeeper any more.
+
+    Raises:
+        BadInput: `target` exists, is no place for a file, or is the database itself.
+        DrivenElsewhere: a host drives a session of it, or another program has it open.
+        StoreUnusable: the database cannot be read, the copy cannot be written, or it is damaged.
+    """
+    began = time.monotonic()
+    target = target.expanduser().absolute()
+    for session_id, pid in holders(path):
+        raise DrivenElsewhere(
+            f"session {session_id} runs on {path} (pid {pid}); pause it, then move the database"
+        )
+    connection = database.open_writable(path)
+    try:
+        make_private(target.parent)
+        check_target(path, target, overwrite=False)
+        try:
+            # Leaving WAL mode brings the log into the file, and fails while any other connection is open.
+            connection.execute("PRAGMA journal_mode=DELETE")
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if driver.is_busy(error):
+                raise DrivenElsewhere(
+                    f"{path} is open in another program; close it, then move the database"
+                ) from None
+            raise
+        sessions = copy_database(connection, path, target)
+        connection.execute(f"PRAGMA application_id={MOVED_APPLICATION_ID:d}")
+        path.resolve().unlink()
+        _remove_leases(path)
+        return BackupResult(target, target.stat().st_size, sessions, time.monotonic() - began)
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(driver.explain(path, error)) from error
+    except OSError as error:
+        raise StoreUnusable(f"{path} cannot be moved ({error.strerror or error})") from error
+    finally:
+        connection.close()
+
+
+def _remove_leases(path: Path) -> None:
+    """What is left beside a database that was moved: leases that no host holds, and the logs of hosts."""
+    folder = lease_folder(path)
+    with contextlib.suppress(OSError):
+        for left in [*folder.glob("*.lock"), *folder.glob("*.log")]:
+            left.unlink()
+        folder.rmdir()

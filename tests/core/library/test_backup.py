@@ -16,9 +16,9 @@ from tests.core.library.conftest import add_session
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
 from watchkeeper.store import backup as backup_module
 from watchkeeper.store import database, driver
-from watchkeeper.store.backup import back_up, move_database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import Lease
+from watchkeeper.store.library import back_up, move_database
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_a_living_one_
     connection: Any, path: Path, tmp_path: Path
 ) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom watchkeeper.store.backup import back_up as backup\n"
+        "import sys\nfrom pathlib import Path\nfrom watchkeeper.store.library import back_up as backup\n"
         "backup(Path(sys.argv[1]), Path(sys.argv[2]))\n"
     )
     environment = os.environ | {"WATCHKEEPER_FAULT": "backup.copied:1"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.database import APPLICATION_ID, SCHEMA_VERSION
 from watchkeeper.store.driver import sqlite3
 
@@ -216,7 +216,7 @@ def test_a_database_that_stays_locked_is_told_in_one_line(
 ) -> None:
     connection = sqlite3.connect(str(path), isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.02)
+    monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.02)
     assert "locked by another program" in refused(path, database.open_writable)
     connection.execute("ROLLBACK")
     connection.close()
@@ -286,7 +286,7 @@ def test_a_database_with_a_second_name_is_not_opened_and_the_line_says_how_to_fi
 
 
 def test_a_backup_can_be_opened_as_soon_as_it_is_made(tmp_path: Path) -> None:
-    from watchkeeper.store.backup import back_up
+    from watchkeeper.store.library import back_up
 
     database.open_writable(tmp_path / "w.db").close()
     back_up(tmp_path / "w.db", tmp_path / "copy.db")

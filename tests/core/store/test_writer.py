@@ -68,7 +68,7 @@ def test_what_comes_while_the_lock_is_waited_for_shares_the_commit(
         assert go.wait(10)
         real(connection, **about)
 
-    monkeypatch.setattr(database, "begin_immediate", held_up)
+    monkeypatch.setattr(driver, "begin_immediate", held_up)
     before = writer.commits
     first = writer.submit(note(0))
     assert asked.wait(10)
@@ -280,7 +280,7 @@ def test_a_lock_that_is_never_given_up_is_waited_for_once_for_the_whole_group(
 
     holder = sqlite3.connect(str(path), isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(database, "begin_immediate", impatient)
+    monkeypatch.setattr(driver, "begin_immediate", impatient)
     waiting = [writer.submit(note(number)) for number in range(10)]
     queued.set()
     errors = [one.exception(10) for one in waiting]
