@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of
 from watchkeeper.agents.compaction import CompactionRunner
-from watchkeeper.agents.environment import AgentControl
+from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.session_tools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
@@ -32,16 +32,15 @@ from watchkeeper.records.states import (
     TaskStatus,
 )
 from watchkeeper.runtime import lifecycle
+from watchkeeper.runtime.background import RestingPasses
+from watchkeeper.runtime.limits import Parking, UsageLimits
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.approvals import add_grant, revoke_grant
 from watchkeeper.store.driver import decode
 from watchkeeper.store.plans import Task
+from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
-
-if TYPE_CHECKING:
-    from watchkeeper.runtime.host import SessionHost
-
 
 MOST_PINNED = 2_000
 """Characters of a text that is pinned: it is in every prompt."""
@@ -49,10 +48,49 @@ MOST_PINNED = 2_000
 T = TypeVar("T")
 
 
+class CommandedHost(Protocol):
+    """What a command may read and change of the host that applies it."""
+
+    environment: Environment
+    store: SessionStore
+    usage_limits: UsageLimits
+    parking: Parking
+    resting: RestingPasses
+
+    @property
+    def pausing(self) -> bool:
+        """Whether everything is being paused."""
+
+    @property
+    def driving_once(self) -> bool:
+        """Whether this host was started for one command alone."""
+
+    def wake_host(self, agent_id: str | None = None) -> None:
+        """Look again at what should run, and at this agent."""
+
+    def pause_all(self, reason: str, *, now: bool = False) -> None:
+        """Pause every agent at its next step boundary, or at once; then the host ends."""
+
+    def cancel_pause(self) -> bool:
+        """Cancel a pause of everything that has not begun; False while some agent is being stopped for it."""
+
+    def control_of(self, agent_id: str) -> AgentControl | None:
+        """The running loop's control, or None where no loop runs."""
+
+    def loop_of(self, agent_id: str) -> AgentLoop | None:
+        """The agent's running loop, or that of a resting agent whose compaction continues; or None."""
+
+    def restrict_to(self, task_ids: set[str]) -> None:
+        """If the host was started for one command: these tasks may run."""
+
+    def failed(self, error: BaseException) -> None:
+        """Work beside the loops failed: the host ends with this error."""
+
+
 class CommandQueue:
     """The host's side of `commands`."""
 
-    def __init__(self, host: SessionHost) -> None:
+    def __init__(self, host: CommandedHost) -> None:
         self._host = host
         self._store = host.store
         self.compactions = CompactCommands(host, self.memory_of)
@@ -505,7 +543,7 @@ class CompactCommands:
     where the agent has ended, in the one in which it is published; until then it is queued, so that a crash
     forgets neither."""
 
-    def __init__(self, host: SessionHost, memory_of: Callable[[Agent], AgentMemory]) -> None:
+    def __init__(self, host: CommandedHost, memory_of: Callable[[Agent], AgentMemory]) -> None:
         self._host = host
         self._memory_of = memory_of
         self._tasks: dict[str, tuple[int, asyncio.Task[None]]] = {}
