@@ -66,9 +66,7 @@ def hide_worker_variables() -> None:
 
 
 def _import_roots(environ: Mapping[str, str]) -> list[str]:
-    import watchkeeper
-
-    root = Path(watchkeeper.__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[3]
     # An installed package is found by the interpreter itself; put before the standard library, site-packages
     # could shadow it.
     roots = [] if root.name in ("site-packages", "dist-packages") else [str(root)]
