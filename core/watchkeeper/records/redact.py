@@ -448,8 +448,10 @@ def _skipped(match: re.Match[str] | None) -> int:
 def _through(form: str, at: int, letter: Callable[[int], str], skipped: Callable[[int], int]) -> int | None:
     for each in form:
         if letter(at) != each:
-            at += skipped(at)
-            if letter(at) != each:
+            # A `+` at the end of a line may belong to the break or to the base64: the shortest break that fits.
+            step = next((step for step in range(1, skipped(at) + 1) if letter(at + step) == each), 0)
+            if not step:
                 return None
+            at += step
         at += 1
     return at

@@ -325,6 +325,7 @@ class _Judged(NamedTuple):
         return self.name.isupper() and self.is_line
 
 
+@lru_cache(maxsize=4_096)
 def _is_strong(kind: str, name: str) -> bool | None:
     """Whether a name is a secret's for certain, may be one's (False), or is not (None)."""
     flat = re.sub(r"[_.$ -]", "", name).lower()
@@ -499,13 +500,18 @@ def named_secret(name: str, value: str) -> str | None:
     """The kind of secret that `value` is under this name of a JSON object, or None."""
     if not _LEAST <= len(value) <= LONGEST_VALUE:
         return None
-    tail = name[-_LONGEST_NAME:]
-    match = next((each for each in _NAMED.finditer(f'{tail}": ') if each.end() == len(tail) + 3), None)
-    if match is None:
+    kind = _kind_by_name(name)
+    if kind is None:
         return None
-    kind = _kind_of(match)
     judged = _Judged(kind, name, is_quoted=True, is_line=True, takes_words=True)
     return kind if is_secret_value(value, judged) else None
+
+
+@lru_cache(maxsize=4_096)
+def _kind_by_name(name: str) -> str | None:
+    tail = name[-_LONGEST_NAME:]
+    match = next((each for each in _NAMED.finditer(f'{tail}": ') if each.end() == len(tail) + 3), None)
+    return None if match is None else _kind_of(match)
 
 
 def _kind_of(match: re.Match[str]) -> str:
@@ -1087,7 +1093,7 @@ _TUPLE = re.compile(r"(?:,\s{0,5})?\(([^()\n]{1,1000})\)")
 
 
 _RULED = re.compile(
-    rf"(?:\A|(?<=\n)|(?<=n)){_PRINTED}?([^\n\\]{{0,200}}(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]{{0,200}}){_LINE_BREAK}"
+    rf"(?:\A|(?<=\n)|(?<=\\n)){_PRINTED}?([^\n\\]{{0,200}}(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]{{0,200}}){_LINE_BREAK}"
     r"[|+ -]{0,3}-{3}[-|+: ]{0,300}(?=\r?\n|\\)"
 )
 _RULED_ROW = re.compile(rf"{_LINE_BREAK}([^\n\\]{{3,400}})")
@@ -1095,7 +1101,8 @@ _RULED_CELL = re.compile(r"[^\s|](?:[^\s|]| (?![ |]))*")
 
 
 def _ruled(text: str) -> Iterator[Span]:
-    for match in _RULED.finditer(text):
+    at = 0
+    while (match := _RULED.search(text, at)) is not None:  # past the rows of the table before: each is read once
         names = [cell[0].replace(" ", "_") for cell in _RULED_CELL.finditer(match[1])]
         at = match.end()
         for _ in range(200):
@@ -1113,14 +1120,16 @@ def _ruled(text: str) -> Iterator[Span]:
 def _tables(text: str) -> Iterator[Span]:
     """The column of a table, a CSV file or an INSERT whose name is a secret's."""
     yield from _ruled(text)
-    for match in _COLUMNS.finditer(text):
+    at = 0
+    while (match := _COLUMNS.search(text, at)) is not None:
+        at = match.end()
         group = 1 if match[1] is not None else 2
         sign = next((sign for sign in "\t;" if sign in match[group]), ",") if group == 1 else ","
         names = [name.strip(" \"`[]'\\") for name in match[group].split(sign)]
         if group == 1 and (len(set(names)) < len(names) or not all(names) or ", " in match[1]):
             continue  # code
         columns = [(at, name.replace(" ", "_")) for at, name in enumerate(names) if may_be_named(name)]
-        at, row = match.end(), _CELLS if group == 1 else _TUPLE
+        row = _CELLS if group == 1 else _TUPLE
         for _ in range(200 if columns else 0):
             cells = row.match(text, at)
             if cells is None or cells[1].count(sign) != len(names) - 1:
