@@ -1102,7 +1102,9 @@ _RULED_CELL = re.compile(r"[^\s|](?:[^\s|]| (?![ |]))*")
 
 def _ruled(text: str) -> Iterator[Span]:
     at = 0
-    while (match := _RULED.search(text, at)) is not None:  # past the rows of the table before: each is read once
+    while (
+        match := _RULED.search(text, at)
+    ) is not None:  # past the rows of the table before: each is read once
         names = [cell[0].replace(" ", "_") for cell in _RULED_CELL.finditer(match[1])]
         at = match.end()
         for _ in range(200):
