@@ -81,8 +81,8 @@ def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -
     ("change", "says"),
     [
         (lambda d: d.update(version=2), "newer Watchkeeper"),
-        (lambda d: d.update(format="something"), "no export"),
-        (lambda d: d.pop("session"), "no export"),
+        (lambda d: d.update(format="something"), "not an export"),
+        (lambda d: d.pop("session"), "not an export"),
         (lambda d: d.update(extra=[1]), "'extra'"),
         (lambda d: d["agents"][0].update(status="flying"), "agents.status"),
         (lambda d: d["agents"][0].update(session_id=7), "agents.session_id"),
@@ -97,7 +97,7 @@ def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -
         (lambda d: d["views"][0].update(elided=[[1]]), "views.elided"),
         (lambda d: d["artifacts"][0].update(text="other"), "artifact"),
         (lambda d: d["facts"][0].update(id=0), "number"),
-        (lambda d: d["messages"].append([]), "no object"),
+        (lambda d: d["messages"].append([]), "not an object"),
     ],
 )
 def test_a_document_that_is_not_as_it_should_be_is_refused_whole(
@@ -138,6 +138,9 @@ def test_a_file_that_ends_early_is_refused(made: Make, tmp_path: Path, export: E
         '{"format":"watchkeeper-session"} x',
         "[" * 100_000,
         '{"version":NaN}',
+        '{"version":' + "9" * 5_000 + "}",
+        '{"version":1,"version":1}',
+        '{"version":' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path: Path, text: str) -> None:

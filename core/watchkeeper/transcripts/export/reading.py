@@ -1,12 +1,11 @@
 """Reading the JSON form back: `import_export` writes a session from a file into a database.
 
-The file is not trusted. It is read twice: first to see whether it is whole and fits, then to write it, in
-transactions so short that hosts which drive other sessions never wait long. Until the session is whole it is
-hidden like a deleted one, so that it is there whole or not at all; what an interrupted import left is cleared
-away by the next one, or by `wk prune`.
+The file is not trusted. The import reads it twice: first to check that it is complete and fits, then to write
+it, in transactions so short that hosts of other sessions never wait long. Until the session is complete it is
+hidden like a deleted one. The next import, or `wk prune`, removes what an interrupted import left.
 
-What comes from a file is inert: its origin is marked (`tables.INERT`), so that it is looked at, exported and
-carried on from, and neither driven nor recalled by other sessions.
+An imported session is inert: its origin is marked (`document.INERT`). People can view it, export it and start
+a new run from it, but it cannot be driven, and other sessions do not recall its facts.
 """
 
 from __future__ import annotations
@@ -39,26 +38,26 @@ from watchkeeper.transcripts.export.document import (
     Table,
 )
 
-# --- Reading a large JSON object a member, and a list in it an element, at a time: whatever the file's size or ---
-#
-# layout.
-
 PIECE = 1 << 18
+"""Characters that are read from the file at a time."""
 LARGEST_VALUE = 1 << 28
-"""Characters of one element. No row of ours comes near; what would take more is no document of ours."""
+"""Characters of one element. No row of ours comes near; a file with a larger one is not our document."""
 
-_SPACE = " \t\n\r"
+_NOT_SPACE = re.compile(r"[^ \t\n\r]")
 _NEAR_END = 16
-"""An error this close to the end of what was read may be the end of a piece, and not of sense."""
+"""An error this close to the end of what was read may come from the cut, and not from the file."""
 
 
 class ObjectReader:
-    """Reads the one JSON object in a text file, in order.
+    """Reads the JSON object in a text file of any size and layout, one member or list element at a time.
 
-    `members` gives each name in turn; its value must be taken, by `value` or `elements`, before the next.
+    `members` yields each name; the caller takes its value, with `value` or `elements`, before the next one.
+
+    The streaming parser ijson is not used: its C back-end (3.6) replaces lone surrogates by question marks, and
+    a hostile file (an integer of 5,000 digits) crashes the process; its Python back-end reads a tenth as fast.
 
     Raises:
-        BadInput: from all of its methods, where the file is not such an object.
+        BadInput: from all of its methods, if the file does not hold such an object.
     """
 
     def __init__(self, file: TextIO, name: str) -> None:
@@ -70,36 +69,18 @@ class ObjectReader:
         self._decoder = json.JSONDecoder(parse_constant=self._refuse)
 
     def members(self) -> Iterator[str]:
-        """The names of the object's members, as they come."""
-        self._expect("{")
-        if self._next() == "}":
-            self._at += 1
-        else:
-            while True:
-                name = self.value()
-                if not isinstance(name, str):
-                    raise self._damaged("a member without a name")
-                self._expect(":")
-                yield name
-                if self._next() == "}":
-                    self._at += 1
-                    break
-                self._expect(",")
-        if self._next() != "":
+        """The names of the object's members, in order."""
+        for name in self._items("{", "}"):
+            if not isinstance(name, str):
+                raise self._damaged("a member without a name")
+            self._expect(":")
+            yield name
+        if self._next():
             raise self._damaged("more after the end of the document")
 
     def elements(self) -> Iterator[Any]:
         """The elements of the list that comes next, one at a time."""
-        self._expect("[")
-        if self._next() == "]":
-            self._at += 1
-            return
-        while True:
-            yield self.value()
-            if self._next() == "]":
-                self._at += 1
-                return
-            self._expect(",")
+        return self._items("[", "]")
 
     def value(self) -> Any:
         """The whole value that comes next."""
@@ -108,59 +89,60 @@ class ObjectReader:
             try:
                 found, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                unfinished = (
-                    error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _NEAR_END
-                )
-                if self._ended or not unfinished or len(self._text) - self._at > LARGEST_VALUE:
+                near_end = error.pos >= len(self._text) - _NEAR_END
+                cut_off = near_end or error.msg.startswith("Unterminated string")
+                if self._ended or not cut_off or len(self._text) - self._at > LARGEST_VALUE:
                     raise self._damaged(error.msg) from None
             except (ValueError, RecursionError) as error:
                 raise self._damaged(str(error) or "nested too deeply") from None
             else:
-                # A number at the end of a piece (`1`, `1.`, `1e+`) may go on in the next.
-                goes_on = end == len(self._text) or (end >= len(self._text) - 2 and self._text[end] in ".eE")
-                if self._ended or not goes_on:
+                # A number so near the end (`1`, `1.`, `1e+`) may continue in the next piece.
+                if self._ended or end < len(self._text) - 2:
                     self._at = end
                     return found
             self._read_more()
 
+    def _items(self, opening: str, closing: str) -> Iterator[Any]:
+        self._expect(opening)
+        separator = ""
+        while self._next() != closing:
+            self._expect(separator)
+            yield self.value()
+            separator = ","
+        self._at += 1
+
     def _next(self) -> str:
-        """The next character that is no space, which is not taken; empty at the end."""
+        """The next character that is not white space, which stays unread; empty at the end."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in _SPACE:
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if self._ended:
-                return ""
+            found = _NOT_SPACE.search(self._text, self._at)
+            self._at = found.start() if found else len(self._text)
+            if self._at < len(self._text) or self._ended:
+                return self._text[self._at : self._at + 1]
             self._read_more()
 
     def _expect(self, character: str) -> None:
         found = self._next()
-        if found != character:
+        if character and found != character:
             raise self._damaged(
                 f"{character!r} was expected" + (f" before {found!r}" if found else ", and the file ends")
             )
-        self._at += 1
+        self._at += len(character)
 
     def _read_more(self) -> None:
         kept = self._text[self._at :]
         try:
             more = self._file.read(max(PIECE, len(kept)))
         except UnicodeDecodeError as error:
-            raise self._damaged(f"no UTF-8 ({error.reason})") from None
+            raise self._damaged(f"not UTF-8 ({error.reason})") from None
         self._ended = not more
         self._text, self._at = kept + more, 0
 
     def _refuse(self, constant: str) -> Any:
-        raise ValueError(f"{constant} is no number of JSON")
+        raise ValueError(f"{constant} is not a JSON number")
 
     def _damaged(self, why: str) -> BadInput:
-        return BadInput(f"{self._name} is no whole export of Watchkeeper: {why}; export the session again")
+        return BadInput(f"{self._name} is not a whole export of Watchkeeper: {why}; export the session again")
 
-
-# --- What a row of a document may hold: a file from elsewhere must not bring values that no reader of the store ---
-#
-# expects.
 
 _ALLOWED: Mapping[tuple[str, str], frozenset[str]] = {
     key: frozenset(str(value) for value in values)
@@ -179,14 +161,23 @@ _ALLOWED: Mapping[tuple[str, str], frozenset[str]] = {
     }.items()
 }
 
-_TEXTS = frozenset({"task_queue", "inputs_ref", "expected_outputs", "artifact_refs", "sources", "tags"})
-_NUMBERS = frozenset({"citations", "replaces", "observations"})
+"""What columns with a fixed set of values may hold: a file must not bring values that no reader expects."""
+
+_LISTS: Mapping[str, type] = {
+    **dict.fromkeys(
+        ("task_queue", "inputs_ref", "expected_outputs", "artifact_refs", "sources", "tags"), str
+    ),
+    **dict.fromkeys(("citations", "replaces", "observations"), int),
+    **dict.fromkeys(("content", "plan_graph_snapshot", "roles"), dict),
+    "elided": list,
+}
+"""Columns that hold a JSON list, and the type of its elements."""
 _OBJECTS = frozenset({"settings", "composition", "payload", "data"})
-_LARGEST = 1 << 62
+_LARGEST_INTEGER = 1 << 62
 
 
 class Columns:
-    """The declared types of a table's columns, by which rows are checked and made ready to insert."""
+    """Checks rows of a document against the declared column types of a table, and prepares them to insert."""
 
     def __init__(self, connection: Connection, table: Table) -> None:
         self.table = table
@@ -200,10 +191,10 @@ class Columns:
         """The row's values by column, ready to bind.
 
         Raises:
-            ValueError: what is wrong with it.
+            ValueError: the row does not fit the table; the message says why.
         """
         if not isinstance(row, dict):
-            raise ValueError(f"a row of {self.table.name} is no object")
+            raise ValueError(f"a row of {self.table.name} is not an object")
         unknown = row.keys() - set(self.table.columns)
         if unknown:
             raise ValueError(f"{self.table.name} has no column {sorted(unknown)[0]!r}")
@@ -214,72 +205,60 @@ class Columns:
         where = f"{self.table.name}.{name}"
         if name in self.table.json and not (value is None and not required):
             if not _has_shape(name, value):
-                raise ValueError(f"{where} is not of the shape that it has")
+                raise ValueError(f"{where} does not have the shape of this column")
             return encode(value)
         if value is None:
             if required:
                 raise ValueError(f"{where} is missing")
             return None
         if isinstance(value, bool):
-            raise ValueError(f"{where} is true or false")
+            raise ValueError(f"{where} is a boolean")
         if kind == "TEXT" and isinstance(value, str):
             allowed = _ALLOWED.get((self.table.name, name))
             if allowed is not None and value not in allowed:
                 raise ValueError(f"{where} cannot be {value[:40]!r}")
             return plain(value)
-        if kind == "INTEGER" and isinstance(value, int) and abs(value) < _LARGEST:
+        if kind == "INTEGER" and isinstance(value, int) and abs(value) < _LARGEST_INTEGER:
             return value
         if kind == "REAL" and isinstance(value, int | float) and abs(value) < 1e300:
             return float(value)
-        raise ValueError(f"{where} is no {kind.lower()}")
+        raise ValueError(f"{where} is not of type {kind.lower()}")
 
 
 def _has_shape(name: str, value: Any) -> bool:
-    if name == "content":
-        return isinstance(value, str) or _is_list(value, dict)
-    if name in _TEXTS:
-        return _is_list(value, str)
-    if name in _NUMBERS:
-        return _is_list(value, int)
     if name in _OBJECTS:
         return isinstance(value, dict)
-    if name in ("plan_graph_snapshot", "roles"):
-        return _is_list(value, dict)
-    if name == "elided":
-        return _is_list(value, list) and all(
-            [type(part) for part in one] == [int, int, int, str, int] for one in value
-        )
-    return True
-
-
-def _is_list(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(isinstance(one, kind) for one in value)
+    if name not in _LISTS or (name == "content" and isinstance(value, str)):
+        return True
+    if not isinstance(value, list) or not all(isinstance(one, _LISTS[name]) for one in value):
+        return False
+    return name != "elided" or all([type(part) for part in one] == [int, int, int, str, int] for one in value)
 
 
 _OWNERS = {"agent": ("agents", "agent_id"), "plan": ("plans", "plan_id"), "task": ("tasks", "task_id")}
 _SESSION_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-"""It becomes part of a file's name (the session's lock)."""
+"""A session's id becomes part of a file name (its lock)."""
 _INDEX_SECONDS = 10.0
-"""How long an import spends on the index of words; what is left, the next host or viewer takes."""
+"""How long an import spends on the search index; the next host or viewer does the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedExport:
-    """What became of a file."""
+    """The result of an import."""
 
     session_id: str
     already_there: bool
-    """The database has a session of that id, so nothing was written."""
+    """The database already has a session of that id; nothing was written."""
     deleted: bool = False
-    """The session that is there was deleted, and can be restored."""
+    """That session was deleted, and can be restored."""
     messages: int = 0
     rows: int = 0
-    """Of all tables, messages and artifacts included."""
+    """In all tables, including messages and artifacts."""
 
 
 @dataclass(slots=True)
 class _Survey:
-    """What the first reading found."""
+    """What the first reading found, for the second."""
 
     session: dict[str, Any] = field(default_factory=dict)
     owners: dict[str, set[str]] = field(
@@ -291,7 +270,7 @@ class _Survey:
 
 
 def is_export(path: Path) -> bool:
-    """Whether a file begins as an exported session does (it may still be damaged further on)."""
+    """Whether a file begins like an exported session (the rest may still be damaged)."""
     try:
         with path.open("rb") as file:
             return f'"format":"{FORMAT}"'.encode() in b"".join(file.read(1 << 16).split())
@@ -300,14 +279,14 @@ def is_export(path: Path) -> bool:
 
 
 def import_export(database_path: Path, path: Path) -> ImportedExport:
-    """Write the session in the file `path` (of `wk export --format json`) into a database.
+    """Write the session in the file `path` (from `wk export --format json`) into a database.
 
-    Ids are kept; numbers of rows are kept where they are free. A session of that id that is there already is
-    left as it is.
+    Ids are kept; row numbers are kept if they are free. A session of that id that the database already has is
+    left unchanged.
 
     Raises:
-        BadInput: no export, a damaged one, one of a newer program, or ids that belong to another session
-            here.
+        BadInput: the file is not an export, is damaged, comes from a newer program, or has ids that belong to
+            another session in this database.
         DrivenElsewhere: another process imports the same session now.
         StoreUnusable: the database cannot be written.
     """
@@ -318,7 +297,7 @@ def import_export(database_path: Path, path: Path) -> ImportedExport:
             return _import(connection, path, survey)
     except sqlite3.IntegrityError as error:
         raise BadInput(
-            f"{path} does not fit into this database ({error}); import it into one of its own with --db"
+            f"{path} does not fit into this database ({error}); import it into a new one with --db"
         ) from error
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(database_path, error)) from error
@@ -348,7 +327,7 @@ def _import(connection: Connection, path: Path, survey: _Survey) -> ImportedExpo
 
 
 def _survey(connection: Connection, path: Path) -> _Survey:
-    """Read the whole file once, and refuse what cannot be written."""
+    """Read the whole file once, and refuse it if it cannot be written."""
     found, header = _Survey(), dict[str, Any]()
     columns = {name: Columns(connection, table) for name, table in BY_NAME.items()}
     for name, value in _members(path):
@@ -372,7 +351,9 @@ def _survey(connection: Connection, path: Path) -> _Survey:
             header[name] = value
             _check_header(path, name, value)
     if header.keys() - {"partial"} != {"format", "version", "redacted"} or not found.session.get("id"):
-        raise BadInput(f"{path} is no export of a session; make one with `wk export SESSION --format json`")
+        raise BadInput(
+            f"{path} is not an export of a session; make one with `wk export SESSION --format json`"
+        )
     if not _SESSION_ID.fullmatch(found.session["id"]):
         raise BadInput(f"{path} is damaged: a session cannot have the id {found.session['id'][:40]!r}")
     if any(low < 1 for low, _ in found.numbers.values()):
@@ -389,14 +370,14 @@ def _check_header(path: Path, name: str, value: Any) -> None:
     flag = isinstance(value, bool)
     known = {"format": value == FORMAT, "version": value == VERSION, "redacted": flag, "partial": flag}
     if not known.get(name, False):
-        raise BadInput(f"{path} is no export of a session: {name!r} is not as it should be")
+        raise BadInput(f"{path} is not an export of a session: {name!r} is not valid")
 
 
 def _members(path: Path) -> Iterator[tuple[str, Any]]:
-    """The document's members: lists as iterators, to be taken before the next; everything else whole.
+    """The document's members. Lists are iterators, to be consumed before the next member; the rest is whole.
 
     Raises:
-        BadInput: no such file, or no such document.
+        BadInput: the file cannot be read, or is not such a document.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -419,7 +400,7 @@ def _checked(path: Path, columns: Columns, row: Any) -> dict[str, Any]:
 
 
 def _artifact(path: Path, row: Any) -> tuple[str, str, bytes]:
-    """Digest, media type and bytes; the bytes are what the digest says."""
+    """Digest, media type and bytes of an artifact; the bytes match the digest."""
     try:
         digest, media_type, text = row["digest"], row["media_type"], row.get("text")
         data = text.encode() if text is not None else base64.b64decode(row["base64"], validate=True)
@@ -427,7 +408,7 @@ def _artifact(path: Path, row: Any) -> tuple[str, str, bytes]:
             return digest, media_type, data
     except (KeyError, TypeError, AttributeError, UnicodeEncodeError, binascii.Error):
         pass
-    raise BadInput(f"{path} is damaged: an artifact is not what its digest says; export the session again")
+    raise BadInput(f"{path} is damaged: an artifact does not match its digest; export the session again")
 
 
 def _refuse_foreign(connection: Connection, survey: _Survey, path: Path) -> None:
@@ -438,20 +419,20 @@ def _refuse_foreign(connection: Connection, survey: _Survey, path: Path) -> None
         ).fetchone()
         if row is not None:
             raise BadInput(
-                f"{path}: {row[0]} of its {name} is in session {row[1]} here; import it into a database of"
-                " its own with --db"
+                f"{path}: {row[0]} of its {name} is in session {row[1]} here; import it into a new database"
+                " with --db"
             )
 
 
 def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None]:
-    """Write everything, a row between two items; then let the session be seen."""
+    """Write all rows, then make the session visible; yields after each row, where a transaction may end."""
     session_id = survey.session["id"]
     moved = {name: _distance(connection, name, *bounds) for name, bounds in survey.numbers.items()}
-    told = {name: survey.session[name] for name in INERT_OF_SESSION}
-    marked = {
-        name: INERT + value.removeprefix(INERT) for name, value in told.items() if isinstance(value, str)
-    }
-    connection.execute(Columns(connection, SESSION).sql, tuple((survey.session | marked).values()))
+    session = dict(survey.session)
+    for name in INERT_OF_SESSION:
+        if session[name] is not None:
+            session[name] = INERT + session[name].removeprefix(INERT)
+    connection.execute(Columns(connection, SESSION).sql, tuple(session.values()))
     connection.execute("UPDATE sessions SET deleted_at = ? WHERE id = ?", (BEING_PURGED, session_id))
     yield
     store = Unfenced(connection, survey.session["created_at"])
@@ -486,7 +467,7 @@ def _check_owner(path: Path, table: Table, values: dict[str, Any], survey: _Surv
 
 
 def _settle(table: Table, values: dict[str, Any], session_id: str, moved: dict[str, int]) -> None:
-    """Make a row fit this database: whose it is, and what its numbers are here."""
+    """Make a row fit this database: mark it inert, and move its numbers."""
     if "session_id" in values:
         values["session_id"] = session_id
     if table.name == "facts":
@@ -504,7 +485,7 @@ def _settle(table: Table, values: dict[str, Any], session_id: str, moved: dict[s
 
 
 def _distance(connection: Connection, table: str, low: int, high: int) -> int:
-    """How far numbers must be moved so that all are free: not at all, if they are."""
+    """By how much row numbers must be moved to be free; 0 if they are."""
     taken = connection.execute(
         f"SELECT 1 FROM {table} WHERE id BETWEEN ? AND ? LIMIT 1",  # noqa: S608
         (low, high),  # noqa: RUF100, S608
