@@ -311,6 +311,17 @@ def test_links_and_pictures_of_the_guide_exist() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
 
 
+def test_what_the_walks_through_the_code_name_is_in_the_file_that_they_link_to() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    targets = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", page, re.MULTILINE))
+    named = re.findall(r"\[`(\w+)`\]\[([^]]+)\]", page)
+    assert len(named) > 40
+    for name, target in named:
+        source = (DOCS / targets[target]).read_text(encoding="utf-8")
+        assert re.search(rf"\b{name}\b", source), f"architecture.md looks for {name} in {target}"
+    assert set(targets) == {target for _, target in named}
+
+
 def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for page in DOCS.glob("*.md"):
