@@ -270,7 +270,7 @@ async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(
 
 
 async def test_an_old_cursor_scope_or_inbox_cannot_be_taken_for_the_new_ones(fixed: Fixed) -> None:
-    from watchkeeper.models.surveyor.request import understand
+    from watchkeeper.models.surveyor.survey import understand
     from watchkeeper.records.messages import ModelRequest
 
     old = Old(fixed.path, fixed.workspace)
@@ -282,10 +282,9 @@ async def test_an_old_cursor_scope_or_inbox_cannot_be_taken_for_the_new_ones(fix
     old.done()
     session = await fixed.carried()
     request = ModelRequest("Role: planner", [{"role": "user", "content": fixed.first_message(session)}])
-    situation = understand(request)
-    assert situation.cursor is None
-    assert situation.scope is None
-    assert situation.inbox == ()
+    turn = understand(request, 16_000)
+    assert turn.scope == {}
+    assert turn.inbox == ()
 
 
 @pytest.mark.parametrize("window", [6_000, 60_000])

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ PLANNER = (
     "rerun_task",
     "drop_task",
     "finish_session",
-    "remember",
-    "recall",
+    "save_artifact",
+    "read_artifact",
 )
 EXPLORER = ("list_folder", "read", "save_artifact", "read_artifact", "remember", "recall")
 WRITER = ("read_artifact", "save_artifact", "merge_artifacts", "recall")
@@ -56,7 +56,8 @@ class FakeSession:
     finished: dict[str, Any] | None = None
     calls: int = 0
     turns: dict[str, int] = field(default_factory=dict)
-    longest_cursor: int = 0
+    longest_reply: int = 0
+    """Characters of the longest text of a reply."""
     largest_prompt: int = 0
     used: list[tuple[str, str]] = field(default_factory=list)
     contexts: dict[str, list[Message]] = field(default_factory=dict)
@@ -93,13 +94,11 @@ class FakeSession:
             reply = self.reply(role, self.context(messages))
             self.turns[agent] = self.turns.get(agent, 0) + 1
             messages.append({"role": "assistant", "content": reply.content})
-            for line in text_of(reply.content).splitlines():
-                if line.startswith("cursor:"):
-                    self.longest_cursor = max(self.longest_cursor, len(line))
+            self.longest_reply = max(self.longest_reply, len(text_of(reply.content)))
             uses = [block for block in reply.content if block["type"] == "tool_use"]
             assert (reply.stop_reason == "tool_use") == bool(uses)
             if not uses:
-                return text_of(reply.content).partition("\n\ncursor:")[0]
+                return text_of(reply.content)
             add_user(messages, [self.result(agent, use) for use in uses])
         raise AssertionError(f"{agent} does not come to an end")
 
@@ -165,7 +164,7 @@ class FakeSession:
         value = at_pointer(self.load(ref), pointer, missing)
         if value is missing:
             raise ValueError(f"pointer {pointer} leads nowhere")
-        text = json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) and not pointer else json.dumps(value, ensure_ascii=False)
         piece = text[offset : offset + limit]
         return piece if len(piece) == len(text) else f"{piece}\n[{len(text)} characters in all]"
 
@@ -193,17 +192,22 @@ class FakeSession:
 
     def resume_task(self, agent: str, task: str, message: str = "") -> str:
         self.tasks[task]["status"] = "resume"
-        return "ok"
+        return self.plan_state()
 
     def rerun_task(self, agent: str, task: str, fresh: bool = False) -> str:
         if fresh:
             self.contexts.pop(task, None)
         self.tasks[task]["status"] = "pending"
-        return "ok"
+        return self.plan_state()
 
     def drop_task(self, agent: str, task: str, reason: str = "") -> str:
+        if task not in self.tasks:
+            raise ValueError(f"no task {task!r}; there are {', '.join(self.tasks) or 'none yet'}")
         self.tasks[task]["status"] = "dropped"
-        return "ok"
+        return self.plan_state()
+
+    def plan_state(self) -> str:
+        return json.dumps({"ok": "", "tasks": {name: task["status"] for name, task in self.tasks.items()}})
 
     def finish_session(self, agent: str, summary: str, status: str = "done") -> str:
         left = [name for name, task in self.tasks.items() if task["status"] not in ("done", "dropped")]
@@ -243,12 +247,16 @@ class FakeSession:
 
     def run_task(self, name: str) -> dict[str, Any]:
         task = self.tasks[name]
+        done = [need for need in task.get("depends_on", ()) if self.tasks[need]["status"] == "done"]
         message = (
-            assignment(task) if task["status"] == "pending" else "You were resumed. Go on where you stopped."
+            assignment(task, done)
+            if task["status"] == "pending"
+            else "You were resumed. Go on where you stopped."
         )
         self.results[name] = self.run_agent(name, task["role"], message)
         failed = self.results[name].startswith("FAILED")
         task["status"] = "failed" if failed else "done"
+        self.artifacts[f"result/{name}"] = self.results[name]
         if failed:
             return {"kind": "task_failed", "task": name, "error": self.results[name], "attempt": 1}
         outputs = [
@@ -274,10 +282,11 @@ class FakeSession:
         return str(self.artifacts["SURVEY.md"])
 
 
-def assignment(task: dict[str, Any]) -> str:
+def assignment(task: dict[str, Any], done: Sequence[str] = ()) -> str:
+    """The first message of a task. `done`: the tasks before it that are done."""
     handoff = {
         "task": task["name"],
-        "inputs_ref": task.get("inputs", []),
+        "inputs_ref": [{"name": f"figures/{name}", "ref": name, "task": name} for name in done],
         "expected_outputs": task["expected_outputs"],
     }
     return f"# Task: {task['title']}\n\n{task['instructions']}\n\nhandoff: {json.dumps(handoff)}\n\nWhen done, reply."

@@ -127,13 +127,6 @@ async def test_as_observer_it_shortens_and_cites(role):
     assert reply.stop_reason == "end_turn"
 
 
-async def test_an_observer_keeps_the_last_cursor_word_for_word():
-    cursor = 'cursor: {"role":"explorer","page":7,"next":"after:src/x.py"}'
-    text = f'{LOG}\n#60 assistant: on.\ncursor: {{"page":6}}\n{cursor}\n#61 user: ok'
-    reply = await reply_to(request("observer", text, tools=()))
-    assert cursor in reply.content[0]["text"]
-
-
 async def test_the_purpose_makes_an_observer_where_the_prompt_names_no_role():
     asked = ModelRequest(
         system="Condense.", messages=[{"role": "user", "content": LOG}], purpose=Purpose.OBSERVER

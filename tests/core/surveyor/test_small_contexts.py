@@ -43,7 +43,7 @@ class RememberingSession(FakeSession):
             uses = [block for block in reply.content if block["type"] == "tool_use"]
             if not uses:
                 self.digests += len(state.views) - 1
-                return text_of(reply.content).partition("\n\ncursor:")[0]
+                return text_of(reply.content)
             state.append("user", [self.result(agent, use) for use in uses], at=0.0)
         raise AssertionError(f"{agent} does not come to an end")
 

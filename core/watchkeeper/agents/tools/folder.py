@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -167,6 +167,7 @@ def walk(
     recursive: bool,
     only: Only | None = None,
     until: Names | None = None,
+    skip: frozenset[Names] = frozenset(),
 ) -> Iterator[Found]:
     """What `root` holds, from `start` through `until` (and all below that), in order.
 
@@ -199,7 +200,7 @@ def walk(
             if entry.name == resume[0]:
                 below = resume[1:]
                 told = bool(below) or not start.inclusive
-        found = _found(entry, names)
+        found = Found(names, "skipped") if names in skip else _found(entry, names)
         if only and not prefix and (found.kind == "dir") != (only == "folders"):
             continue
         inside = children(entry.path) if recursive and found.kind == "dir" else None
@@ -311,6 +312,7 @@ def scan_page(
     recursive: bool = False,
     only: str | None = None,
     until: str | None = None,
+    skip: Sequence[str] = (),
     max_bytes: int = DEFAULT_BYTES,
     refuses: Refuses = refuses_nothing,
 ) -> str:
@@ -334,7 +336,10 @@ def scan_page(
         result["workspace"] = show(os.path.basename(root)) or "/"
     try:
         last = _below(until, base) if until else None
-        following = _fill(page, root, base, place, recursive, cast("Only | None", only), last, refuses)
+        left_out = frozenset(names[len(base) :] for names in map(components, skip))
+        following = _fill(
+            page, root, base, place, recursive, cast("Only | None", only), last, left_out, refuses
+        )
         if cursor is None and only == "folders" and not recursive:
             result["loose"] = sum(1 for _ in walk(root, Start(), recursive=False, only="files"))
     except OSError as error:
@@ -353,6 +358,7 @@ def _fill(
     recursive: bool,
     only: Only | None,
     until: Names | None,
+    skip: frozenset[Names],
     refuses: Refuses,
 ) -> str | None:
     """Add entries until the page is full; return the cursor of the next page, or None at the end."""
@@ -362,7 +368,7 @@ def _fill(
         if cut is not None:
             return cut
     read = 0
-    for found in walk(root, place.start, recursive=recursive, only=only, until=until):
+    for found in walk(root, place.start, recursive=recursive, only=only, until=until, skip=skip):
         full = (*base, *found.names)
         if found.kind == "skipped":
             page.skipped.append(_shown(full))
@@ -533,6 +539,11 @@ LIST_FOLDER = ToolSpec(
                 "description": "Of the direct children, the folders alone, or all but them.",
             },
             "until": {"type": ["string", "null"], "description": "The last path to list, with all below it."},
+            "skip": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Paths to leave out, with all below them.",
+            },
             "max_bytes": {
                 "type": "integer",
                 "minimum": LEAST_BYTES,
@@ -550,6 +561,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "recursive": (bool,),
     "only": (str, type(None)),
     "until": (str, type(None)),
+    "skip": (list,),
     "max_bytes": (int,),
 }
 

@@ -3,22 +3,27 @@ network.
 
 It is not an LLM, and says so. It drives the real tool protocol over a real folder: as planner it makes a plan
 from what the folder holds, as explorer it counts, as writer it reports. Promises: each reply is a function of
-the request alone and carries its whole cursor, so that compaction, kills and resumes cannot change what is
-surveyed.
+the request alone, and what comes next follows from the tool calls and results in sight, so that compaction,
+kills and resumes cannot change what is surveyed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from watchkeeper.models.surveyor.explorer import explore
-from watchkeeper.models.surveyor.planner import plan
-from watchkeeper.models.surveyor.request import SurveyorReply, compact, understand
-from watchkeeper.models.surveyor.writer import ROLES as DIGESTING
-from watchkeeper.models.surveyor.writer import digest, write
+from watchkeeper.models.surveyor.report import write
+from watchkeeper.models.surveyor.survey import (
+    SurveyorReply,
+    compact,
+    explore,
+    plan,
+    shorten,
+    understand,
+)
 from watchkeeper.records.messages import (
     Block,
     Delta,
@@ -30,8 +35,6 @@ from watchkeeper.records.messages import (
     Usage,
 )
 from watchkeeper.records.ports import Clock, SystemClock
-
-# --- The surveyor behind the `Model` protocol: a request in, deltas at a model's pace, one whole reply out ---
 
 REF = "offline/surveyor"
 DEFAULT_WINDOW = 16_000
@@ -118,35 +121,32 @@ class SurveyorModel:
             await self._clock.sleep(seconds / self._speed)
 
     def _move(self, request: ModelRequest) -> SurveyorReply:
-        situation = understand(request)
-        page_bytes = max(2_000, min(9_000, self._window * 9 // 16))
-        if situation.role in DIGESTING:
+        turn = understand(request, self._window)
+        if turn.role in _DIGESTING:
             return SurveyorReply(
                 digest([text for message in request.messages for text in _plain_texts(message)])
             )
-        offered = situation.tools
-        if situation.role == "planner" and {"list_folder", "create_plan", "finish_session"} <= offered:
-            return plan(situation, page_bytes, self._window)
-        if situation.role == "writer" and {"read_artifact", "merge_artifacts", "save_artifact"} <= offered:
-            return write(situation, self._window)
-        explorer = situation.role == "explorer" or situation.scope is not None
-        if explorer and {"list_folder", "save_artifact"} <= offered:
-            return explore(situation, page_bytes)
+        if turn.role == "planner" and {"list_folder", "create_plan", "finish_session"} <= turn.tools:
+            return plan(turn)
+        if turn.role == "writer" and {"read_artifact", "merge_artifacts", "save_artifact"} <= turn.tools:
+            return write(turn)
+        if (turn.role == "explorer" or turn.scope) and {
+            "list_folder",
+            "save_artifact",
+            "read_artifact",
+        } <= turn.tools:
+            return explore(turn)
         return SurveyorReply(_PLAIN)
 
 
 def _blocks(move: SurveyorReply, request: ModelRequest) -> list[Block]:
-    content: list[Block] = [{"type": "text", "text": move.words()}]
-    if move.calls:
-        # Ids come from what was said so far, so that no two calls of one agent share one, and a call repeated
-        # after a crash is the same call.
-        seed = hashlib.sha256(json.dumps(list(request.messages), sort_keys=True, default=str).encode())
-        for index, (name, arguments) in enumerate(move.calls):
-            one = seed.copy()
-            one.update(f"/{index}".encode())
-            content.append(
-                {"type": "tool_use", "id": f"toolu_{one.hexdigest()[:24]}", "name": name, "input": arguments}
-            )
+    content: list[Block] = [{"type": "text", "text": move.text}]
+    # Ids come from what was said so far, so that no two calls of one agent share one, and a call repeated
+    # after a crash is the same call.
+    said = json.dumps(list(request.messages), sort_keys=True, default=str) if move.calls else ""
+    for index, (name, arguments) in enumerate(move.calls):
+        digits = hashlib.sha256(f"{said}/{index}".encode()).hexdigest()[:24]
+        content.append({"type": "tool_use", "id": f"toolu_{digits}", "name": name, "input": arguments})
     return content
 
 
@@ -176,3 +176,31 @@ def _prompt_characters(request: ModelRequest) -> int:
     return characters + sum(
         len(tool.description) + len(json.dumps(tool.input_schema)) for tool in request.tools
     )
+
+
+# As observer, reflector or summariser: it shortens what it is given by fixed rules, with citations.
+
+_DIGESTING = frozenset({"observer", "reflector", "summarizer", "summariser"})
+_ENTRY = re.compile(
+    r"^\W{0,6}#(\d+)\b[^\S\n]*(?:(?:user|assistant|result|tool_result)\b\s*[\])>:]*)?([^\n]*)", re.MULTILINE
+)
+"""`[#12 assistant] text`: the number and the text; `calls list_folder` stays, it says what was done."""
+_SHARE = 0.15
+"""Of the length of what is digested."""
+
+
+def digest(texts: list[str]) -> str:
+    """A line for each entry `#n …` of the texts, the newest where there is too much; their own lines if there
+    are no entries."""
+    whole = "\n".join(texts)
+    lines = [f"- {shorten(text.lstrip(' ]'), 160)} (#{number})" for number, text in _ENTRY.findall(whole)]
+    lines = lines or [f"- {shorten(line, 160)}" for line in whole.splitlines() if line.strip()]
+    room = int(min(3_000, max(400, len(whole) * _SHARE)))
+    kept: list[str] = []
+    for line in reversed(lines):
+        room -= len(line) + 1
+        if room < 0 and kept:
+            kept.append(f"- {len(lines) - len(kept)} earlier entries, the first: {shorten(lines[0][2:], 80)}")
+            break
+        kept.append(line)
+    return "\n".join(reversed(kept))
