@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from watchkeeper.memory import fitting
 from watchkeeper.memory import rendering as rendered
 from watchkeeper.memory.content import copied_messages
-from watchkeeper.memory.context import ContextReading, ContextState
+from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.history import Change, Prepared, Rejection
 from watchkeeper.memory.rendering import Rendering
@@ -78,7 +78,7 @@ class Pacer:
         (start, first), (end, last) = self._growth[0], self._growth[-1]
         return (last - first) / max(1.0, end - start)
 
-    def due(self, state: ContextReading, now: float, expected_seconds: float) -> bool:
+    def due(self, state: ContextState, now: float, expected_seconds: float) -> bool:
         """Whether a pass should start now. `expected_seconds`: how long one takes (the 95th percentile)."""
         if state.held or state.total_tokens < self._not_before_total:
             return False
@@ -93,7 +93,7 @@ class Pacer:
         """A pass that was due began."""
         self._starts.append(now)
 
-    def ended(self, state: ContextReading, *, gained: bool) -> None:
+    def ended(self, state: ContextState, *, gained: bool) -> None:
         """A pass ended, or could not begin: the history must grow before the next one, much where nothing was
         gained.
 

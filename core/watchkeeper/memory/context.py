@@ -1,4 +1,15 @@
-"""Reading an agent's context: what it shows, how large it is, what it is made of."""
+"""One agent's context: every message that it ever had, and the view of them that a model is shown. No I/O.
+
+Each call that changes something returns a `Change`, the records to store. A crash of the caller between two calls loses
+nothing, because the stored records are the truth and not this object.
+
+What always holds, whatever is appended:
+
+- every message is verbatim, elided or covered by a cited observation;
+- no cut separates a tool call from its result;
+- `tokens` never exceeds `limit` (else `render` raises `WindowTooSmall`);
+- messages and observations are only ever added.
+"""
 
 from __future__ import annotations
 
@@ -22,62 +33,109 @@ from watchkeeper.memory.tokens import TokenCounter, count_message
 from watchkeeper.memory.validation import spliced
 from watchkeeper.records.messages import Content, Message, Observation, Role, View
 
+LOW_KEEP_SHARE, LOW_DIGEST_SHARE, LOW_OBSERVATIONS_SHARE = 0.4, 0.2, 0.4
+"""Of the threshold: what a pass leaves verbatim, a digest takes, and observations may grow to before they are
+folded. They
+bind where the threshold is low: what a pass leaves must lie well below it, or the next message begins the
+next pass."""
 
-class ContextReading:
-    """What of a `ContextState` may be asked without changing it."""
+
+class ContextState:
+    """See the module's docstring. Sequence numbers are the ids of messages, from 1."""
 
     def __init__(
         self,
         limits: ContextLimits,
         counter: TokenCounter,
-        agent_id: str,
-        pin_first: bool,
-        books: MessageHistory,
+        *,
+        agent_id: str = "agent",
+        at: float = 0.0,
+        pin_first: bool = True,
+        history: MessageHistory | None = None,
     ) -> None:
+        """`pin_first`: keep the first user message (the assignment) at the front, observed or not. `history`: of a
+        context that is restored; None for a new one."""
+        if history is None:
+            history = MessageHistory(View(version=1, observations=(), verbatim_from=1, created_at=at))
         self.agent_id = agent_id
         self.counter = counter
         self.calibration = 1.0
         self.limits = limits
         self.epoch = 0
-        """Advances when the view changes by hand (undo, redo, a digest asked for): a pass begun before is
-        void."""
+        """Advances when the view changes by hand (undo, redo, a digest asked for): a pass begun before is void."""
         self.last_refusal = ""
         """Why the last `digest` had nothing to gain."""
         self.notebook = DigestIndex()
         """What a digest would say of the messages shown, noted when they were added."""
         self._labels: dict[str, int] = {}
         self._pin_first = pin_first
-        self._books = books
-        self._held = bool(books.redo) or books.view.reason == "undo"
-        self._assembly = self._assemble(books.view)
+        self._history = history
+        self._marks: list[int] = []
+        self._held = bool(history.redo) or history.view.reason == "undo"
+        self._assembly = self._assemble(history.view)
+
+    @classmethod
+    def restore(
+        cls,
+        limits: ContextLimits,
+        counter: TokenCounter,
+        *,
+        agent_id: str,
+        messages: Sequence[Message],
+        views: Sequence[View],
+        current: int,
+        observations: Sequence[Observation] = (),
+        calibration: float = 1.0,
+        pin_first: bool = True,
+        total_tokens: int | None = None,
+    ) -> ContextState:
+        """The state as stored.
+
+        `messages`: at least those that the current view does not cover (consecutive, to the newest), and the
+        first message where it is to stay pinned; all of them where undo shall reach back. `views`: at least
+        the current one; undo needs its ancestors. `total_tokens`: of all messages, where the newest one is
+        not among `messages`.
+        """
+        message_history = MessageHistory.restore(
+            messages=messages,
+            views=views,
+            current=current,
+            observations=observations,
+            total_tokens=total_tokens,
+        )
+        state = cls(limits, counter, agent_id=agent_id, pin_first=pin_first, history=message_history)
+        state.calibration = calibration
+        return state
+
+    # --- what is shown ---
 
     @property
     def view(self) -> View:
         """The version now current."""
-        return self._books.view
+        return self._history.view
 
     @property
     def views(self) -> tuple[View, ...]:
         """Every version that is loaded, oldest first."""
-        return tuple(view for _, view in sorted(self._books.views.items()))
+        return tuple(view for _, view in sorted(self._history.views.items()))
 
     @property
     def messages(self) -> list[Message]:
         """Every message that is loaded, oldest first. Not to be changed by callers."""
-        return self._books.messages
+        return self._history.messages
 
     @property
     def verbatim(self) -> Sequence[Message]:
         """The messages that the view does not cover."""
-        return self._books.tail(self.view)
+        return self._history.tail(self.view)
 
     def covered_by(self, observation: Observation) -> Sequence[Message]:
         """The messages that an observation stands for; empty where they are not all loaded."""
-        return self._books.covered_by(observation)
+        return self._history.covered_by(observation)
 
     def content_of(self, message: Message) -> Content:
         """A message's content as it may be sent: without the lone surrogates that no encoder takes."""
-        return self._books.content_of(message)
+        return self._history.content_of(message)
 
     def shown_tokens(self, message: Message) -> int:
         """Tokens of a message as the view shows it: whole, or shortened."""
@@ -87,12 +145,12 @@ class ContextReading:
     @property
     def last_seq(self) -> int:
         """The newest message's number; 0 before the first."""
-        return self._books.last_seq
+        return self._history.last_seq
 
     @property
     def total_tokens(self) -> int:
         """Of every message ever appended, raw."""
-        return self._books.total_tokens
+        return self._history.total_tokens
 
     @property
     def tokens(self) -> int:
@@ -147,7 +205,7 @@ class ContextReading:
         Raises:
             WindowTooSmall: not even the newest group of messages fits.
         """
-        if self.tokens > self.limit and self._books.last_seq:
+        if self.tokens > self.limit and self._history.last_seq:
             raise WindowTooSmall(self.tokens, self.limit)
         return self._assembly.rendering.items[:]
 
@@ -173,98 +231,27 @@ class ContextReading:
 
     def _target(self, move: Literal["undo", "redo"]) -> View:
         if move == "undo":
-            return history.undo_target(self._books.views, self.view)
-        if not self._books.redo:
+            return history.undo_target(self._history.views, self.view)
+        if not self._history.redo:
             raise ValueError("There is nothing to redo: no undo, or the context has changed since.")
-        return self._books.views[self._books.redo[-1]]
+        return self._history.views[self._history.redo[-1]]
 
     @property
     def _pinned(self) -> Message | None:
-        return self._books.first if self._pin_first and pinnable(self._books.first) else None
+        return self._history.first if self._pin_first and pinnable(self._history.first) else None
 
     def _assemble(self, view: View) -> Assembly:
         return assemble(
             self.agent_id,
             view,
-            self._books.tail(view),
+            self._history.tail(view),
             self._pinned,
             self.counter,
             self._labels,
-            self._books.odd,
+            self._history.odd,
         )
 
-
-# --- One agent's context: every message it ever had, and the view that is shown of them. No I/O -----------
-#
-# Each call that changes something returns a `Change`, the records to store; nothing here is lost by a crash of
-# the caller between two calls, because nothing here is the truth: the stored records are.
-#
-# What always holds, whatever is appended:
-#
-# - every message is verbatim, elided or covered by a cited observation;
-# - no cut separates a tool call from its result;
-# - `tokens` never exceeds `limit` (else `render` raises `WindowTooSmall`);
-# - messages and observations are only ever added.
-
-LOW_KEEP_SHARE, LOW_DIGEST_SHARE, LOW_OBSERVATIONS_SHARE = 0.4, 0.2, 0.4
-"""Of the threshold: what a pass leaves verbatim, a digest takes, and observations may grow to before they are
-folded. They
-bind where the threshold is low: what a pass leaves must lie well below it, or the next message begins the
-next pass."""
-
-
-class ContextState(ContextReading):
-    """See the module's docstring. Sequence numbers are the ids of messages, from 1."""
-
-    def __init__(
-        self,
-        limits: ContextLimits,
-        counter: TokenCounter,
-        *,
-        agent_id: str = "agent",
-        at: float = 0.0,
-        pin_first: bool = True,
-    ) -> None:
-        """`pin_first`: keep the first user message (the assignment) at the front for ever, observed or
-        not."""
-        first = View(version=1, observations=(), verbatim_from=1, created_at=at)
-        super().__init__(limits, counter, agent_id, pin_first, MessageHistory(first))
-        self._marks: list[int] = []
-
-    @classmethod
-    def restore(
-        cls,
-        limits: ContextLimits,
-        counter: TokenCounter,
-        *,
-        agent_id: str,
-        messages: Sequence[Message],
-        views: Sequence[View],
-        current: int,
-        observations: Sequence[Observation] = (),
-        calibration: float = 1.0,
-        pin_first: bool = True,
-        total_tokens: int | None = None,
-    ) -> ContextState:
-        """The state as stored.
-
-        `messages`: at least those that the current view does not cover (consecutive, to the newest), and the
-        first message where it is to stay pinned; all of them where undo shall reach back. `views`: at least
-        the current one; undo needs its ancestors. `total_tokens`: of all messages, where the newest one is
-        not among `messages`.
-        """
-        state = cls.__new__(cls)
-        books = MessageHistory.restore(
-            messages=messages,
-            views=views,
-            current=current,
-            observations=observations,
-            total_tokens=total_tokens,
-        )
-        ContextReading.__init__(state, limits, counter, agent_id, pin_first, books)
-        state.calibration = calibration
-        state._marks = []
-        return state
+    # --- changes ---
 
     def append(self, role: Role, content: Content, *, at: float, tokens: int | None = None) -> Change:
         """Add a message; where the bound would be passed, a digest takes older ones' place in the same
@@ -276,12 +263,12 @@ class ContextState(ContextReading):
         before = self.tokens
         content = frozen_content(content)
         counted = count_message(role, content, self.counter) if tokens is None else tokens
-        message = self._books.add(role, content, counted, at)
+        message = self._history.add(role, content, counted, at)
         self.notebook.of(message)
         views: list[View] = []
         if self.view.verbatim_from is None:
             views.append(self._enter(replace(self.view, verbatim_from=message.seq), "append", at))
-        self._assembly.rendering.push(role, self._books.content_of(message), counted)
+        self._assembly.rendering.push(role, self._history.content_of(message), counted)
         change = self._fitted(at)
         if change is None:
             return Change(
@@ -319,12 +306,12 @@ class ContextState(ContextReading):
             if not again or again[-1].total_tokens - again[0].total_tokens + again[0].tokens > self.limit:
                 break
             start = observation.covers[0]
-        self._books.forget_before(start)
+        self._history.forget_before(start)
 
     def load_earlier(self, messages: Sequence[Message]) -> None:
         """Messages before the first one loaded, consecutive up to it: views that show them can be gone back
         to."""
-        self._books.load_earlier(messages)
+        self._history.load_earlier(messages)
 
     def begin_pass(self, high_water: int) -> None:
         """A pass that reads up to `high_water` is in flight: digests made meanwhile split there."""
@@ -338,7 +325,7 @@ class ContextState(ContextReading):
     def descends_from(self, version: int) -> bool:
         """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by
         hand."""
-        return self._books.descends_from(version)
+        return self._history.descends_from(version)
 
     def digest(
         self,
@@ -416,7 +403,7 @@ class ContextState(ContextReading):
         if prepared.epoch != self.epoch:
             return Rejection("The context was changed by hand while the pass ran.")
         observation = Observation(
-            id=self._books.next_observation,
+            id=self._history.next_observation,
             kind=prepared.kind,
             text=prepared.text,
             tokens=prepared.tokens,
@@ -426,7 +413,7 @@ class ContextState(ContextReading):
             replaces=prepared.replaces,
             created_at=at,
         )
-        parts = spliced(prepared, observation, self.view, self.verbatim, self._books.last_seq + 1)
+        parts = spliced(prepared, observation, self.view, self.verbatim, self._history.last_seq + 1)
         if isinstance(parts, Rejection):
             return parts
         observations, verbatim_from = parts
@@ -455,7 +442,7 @@ class ContextState(ContextReading):
             tail = (
                 self.verbatim
                 if verbatim_from is None
-                else self.verbatim[-(self._books.last_seq + 1 - verbatim_from) :]
+                else self.verbatim[-(self._history.last_seq + 1 - verbatim_from) :]
             )
             fitted = fitting.shortened_again(
                 self._bench(at, view=view, tail=[] if verbatim_from is None else tail)
@@ -475,7 +462,7 @@ class ContextState(ContextReading):
         """
         leaving = self.view.version
         change = self._point_at(self._target("undo"), "undo", at)
-        self._books.redo.append(leaving)
+        self._history.redo.append(leaving)
         return change
 
     def redo(self, *, at: float) -> Change:
@@ -484,9 +471,9 @@ class ContextState(ContextReading):
         Raises:
             ValueError: nothing was undone, or a newer view came since, or it does not fit any more.
         """
-        kept = self._books.redo[:-1]
+        kept = self._history.redo[:-1]
         change = self._point_at(self._target("redo"), "redo", at)
-        self._books.redo = kept
+        self._history.redo = kept
         self._held = bool(kept)
         return change
 
@@ -509,13 +496,13 @@ class ContextState(ContextReading):
             tail=self.verbatim if tail is None else tail,
             pinned=self._pinned,
             marks=tuple(self._marks),
-            next_id=self._books.next_observation,
+            next_id=self._history.next_observation,
             at=at,
             instructions=instructions,
             provisional=provisional,
             notebook=self.notebook,
             labels=self._labels,
-            odd=self._books.odd,
+            odd=self._history.odd,
         )
 
     def _fitted(self, at: float) -> Change | None:
@@ -535,7 +522,7 @@ class ContextState(ContextReading):
         view = self._enter(fitted.view, reason, at)
         shared = fitted.assembly.rendering.shared_with(self._assembly.rendering)
         self._assembly = fitted.assembly
-        self._books.next_observation += len(fitted.new)
+        self._history.next_observation += len(fitted.new)
         if fitted.new:
             self._held = False  # the bound forced it, or somebody asked
         start = history.uncovered_from(view)
@@ -553,26 +540,34 @@ class ContextState(ContextReading):
         )
 
     def _enter(self, parts: View, reason: str, at: float) -> View:
-        self._books.redo.clear()
-        return self._books.enter(parts, reason, at)
+        self._history.redo.clear()
+        return self._history.enter(parts, reason, at)
 
     def _point_at(self, target: View, reason: str, at: float) -> Change:
-        books = self._books
-        before, start_before = self.tokens, history.uncovered_from(books.view)
+        message_history = self._history
+        before, start_before = self.tokens, history.uncovered_from(message_history.view)
         start = history.uncovered_from(target)
         parts = target
         assembly = self._assemble(target)
-        if (target.verbatim_from is None and start <= books.last_seq) or assembly.tokens > self.limit:
+        if (
+            target.verbatim_from is None and start <= message_history.last_seq
+        ) or assembly.tokens > self.limit:
             # Messages that came later keep the short form that they have now.
-            later = {seq: shown for seq, shown in books.view.elided.items() if seq >= start and shown.tokens}
+            later = {
+                seq: shown
+                for seq, shown in message_history.view.elided.items()
+                if seq >= start and shown.tokens
+            }
             parts = replace(
                 target,
-                verbatim_from=start if start <= books.last_seq else None,
+                verbatim_from=start if start <= message_history.last_seq else None,
                 elided={**later, **target.elided},
             )
             assembly = self._assemble(parts)
             if assembly.tokens > self.limit:
-                fitted = fitting.shortened_again(self._bench(at, view=parts, tail=books.tail(parts)), later)
+                fitted = fitting.shortened_again(
+                    self._bench(at, view=parts, tail=message_history.tail(parts)), later
+                )
                 if fitted is not None:
                     parts, assembly = fitted.view, fitted.assembly
             if assembly.tokens > self.limit:
@@ -582,16 +577,16 @@ class ContextState(ContextReading):
                     " allowed."
                 )
         if parts is target:
-            books.view = target
+            message_history.view = target
         else:
-            books.enter(parts, reason, at, parent=target.version)
+            message_history.enter(parts, reason, at, parent=target.version)
         shared = assembly.rendering.shared_with(self._assembly.rendering)
         self._assembly = assembly
         self.epoch += 1
         self._held = True
         return Change(
-            views=() if parts is target else (books.view,),
-            view=books.view,
+            views=() if parts is target else (message_history.view,),
+            view=message_history.view,
             tokens=self.tokens,
             tokens_before=before,
             messages_removed=max(0, start - start_before),
