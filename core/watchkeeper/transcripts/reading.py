@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import imports as rows
@@ -71,31 +71,37 @@ _AT_ONCE = 32 * 1024
 suspected."""
 
 
-def suspicion(redactor: Redactor) -> Callable[[bytes], bool]:
-    """A function that says whether bytes may hold one of the redactor's secrets; wrong only in saying yes."""
-    return redactor.suspects
+class SearchedLine(NamedTuple):
+    """A line of a log, and what was looked through for secrets."""
+
+    line: Line
+    relevant: bytes
+    """What the reader is given: the line, or what `LineReader.relevant` leaves of it."""
+    suspect: bool
+    """Whether `relevant` may hold a secret."""
 
 
-def with_suspicion(lines: Iterable[Line], suspects: Callable[[bytes], bool]) -> Iterator[tuple[bool, Line]]:
-    """Each line with whether it may hold a secret. Reads a few lines ahead."""
-    waiting: list[Line] = []
+def search_lines(
+    lines: Iterable[Line], suspects: Callable[[bytes], bool], relevant: Callable[[bytes], bytes]
+) -> Iterator[SearchedLine]:
+    """Each line with what is relevant of it, and whether that may hold a secret. Reads a few lines ahead."""
+    waiting: list[tuple[Line, bytes]] = []
     size = 0
     for line in lines:
-        waiting.append(line)
-        size += len(line[0])
+        part = relevant(line[0])
+        waiting.append((line, part))
+        size += len(part)
         if size >= _AT_ONCE:
-            yield from _judged(waiting, suspects)
+            yield from _searched(waiting, suspects)
             waiting, size = [], 0
-    yield from _judged(waiting, suspects)
+    yield from _searched(waiting, suspects)
 
 
-def _judged(lines: list[Line], suspects: Callable[[bytes], bool]) -> Iterator[tuple[bool, Line]]:
-    if len(lines) == 1 or suspects(b"\n".join([line[0] for line in lines])):
-        for line in lines:
-            yield suspects(line[0]), line
-    else:
-        for line in lines:
-            yield False, line
+def _searched(lines: list[tuple[Line, bytes]], suspects: Callable[[bytes], bool]) -> Iterator[SearchedLine]:
+    # Together they hold none, as a rule. A line alone is searched once.
+    possible = len(lines) == 1 or suspects(b"\n".join([part for _, part in lines]))
+    for line, part in lines:
+        yield SearchedLine(line, part, possible and suspects(part))
 
 
 # --- Which lines of a log that is read once more are kept raw already -------------------------------------
@@ -358,7 +364,6 @@ class OpenLog:
     ) -> None:
         self._found = found
         self._redactor = redactor
-        self._suspects = suspicion(redactor)
         self._row = row
         self._program = program
         self._source = source
@@ -413,8 +418,8 @@ class OpenLog:
         open_end = bool(before and before.state.get("open_end"))
         start = place = before.read_bytes if before else 0
         number, taken, add = chunk.line, 0, chunk.groups.append
-        for suspect, (data, line_end, line_size, ended) in with_suspicion(
-            files.read_lines(file, start), self._suspects
+        for (data, line_end, line_size, ended), relevant, suspect in search_lines(
+            files.read_lines(file, start), self._redactor.suspects, reader.relevant
         ):
             if open_end or not ended:
                 if open_end and not data and ended:
@@ -426,10 +431,14 @@ class OpenLog:
                     break
                 open_end = not ended
             place = line_end
+            whole = relevant is data
             if suspect:
-                data = self._redactor.line(data)
+                relevant = self._redactor.line(relevant)
             number += 1
-            add((number, data, _feed(reader, number, data, line_size)))
+            records = _feed(reader, number, relevant, line_size)
+            if not whole and any(type(each) is Raw for each in records):
+                relevant = self._redactor.line(data)  # all of it is stored
+            add((number, relevant, records))
             taken += line_size + 1
             if taken >= size:
                 # Before its end, a file's row must not look like the whole file's.
@@ -461,7 +470,7 @@ class OpenLog:
             return chunk
 
         for line, data, records in reader.pull():
-            if self._suspects(data):
+            if self._redactor.suspects(data):
                 data, records = self._redactor.line(data), self._redactor(records)
             chunk.line = line
             chunk.groups.append((line, data, records or [NOTHING_GIVEN]))

@@ -405,6 +405,14 @@ Record = (
 class LineReader(Protocol):
     """Reads one log, line by line."""
 
+    def relevant(self, data: bytes) -> bytes:
+        """The line without large values of which `feed` uses nothing, or `data` itself.
+
+        Only this is searched for secrets and given to `feed`, which must answer as for the whole line. If the
+        answer holds a `Raw`, the whole line is searched and stored.
+        """
+        ...
+
     def feed(self, line: int, data: bytes) -> list[Record]:
         """What one line says. `line` counts from 1 in its file; `data` has no newline at its end."""
         ...

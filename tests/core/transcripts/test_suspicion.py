@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.benchmarks.redaction import Planted, corpus
+from tests.core.transcripts.conftest import Log, Store, call
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.transcripts.files import Line
-from watchkeeper.transcripts.reading import suspicion, with_suspicion
+from watchkeeper.transcripts.reading import search_lines
 
 REDACTOR = Redactor(
     {
@@ -18,20 +23,12 @@ REDACTOR = Redactor(
     }
 )
 
-SUSPECTS = suspicion(REDACTOR)
-"""Made once, beforehand: its pattern takes a while to be read."""
+SUSPECTS = REDACTOR.suspects
 
 
 @given(st.binary(max_size=60), st.sampled_from(REDACTOR.hints), st.binary(max_size=60))
 def test_whatever_holds_a_hint_is_suspected(before: bytes, hint: bytes, after: bytes) -> None:
     assert SUSPECTS(before + hint + after)
-
-
-@given(st.one_of(st.binary(max_size=80), st.text("sk-gh_pAIzaSeyJ xo{}.:/@", max_size=80).map(str.encode)))
-@example(b"postgres://app:hunter2x@db")
-def test_the_quick_look_agrees_with_the_thorough_one(data: bytes) -> None:
-    plain = Redactor({"MY_TOKEN": "p.+w(o)rd[x]-#&~ |123"})
-    assert suspicion(plain)(data) == plain.suspects(data)
 
 
 PLANTED = corpus(seed=11, each=2)[0]
@@ -46,10 +43,11 @@ def test_lines_that_are_asked_of_together_are_suspected_as_one_by_one(
     data = [line if isinstance(line, bytes) else line.text.replace("\n", "\\n").encode() for line in lines]
     data.append(b"x" * length)
     given_lines = [Line(line.replace(b"\n", b" "), number, len(line)) for number, line in enumerate(data)]
-    judged = list(with_suspicion(given_lines, SUSPECTS))
-    assert [line for _, line in judged] == given_lines
-    for suspect, line in judged:
-        assert suspect == SUSPECTS(line.data)
+    searched = list(search_lines(given_lines, SUSPECTS, lambda line: line[: length // 2]))
+    assert [each.line for each in searched] == given_lines
+    for line, relevant, suspect in searched:
+        assert relevant == line.data[: length // 2]
+        assert suspect == SUSPECTS(relevant)
 
 
 def test_whatever_is_taken_out_of_a_line_is_suspected_in_it() -> None:
@@ -57,3 +55,66 @@ def test_whatever_is_taken_out_of_a_line_is_suspected_in_it() -> None:
     for one in PLANTED:
         if plain.text(one.text) != one.text:
             assert plain.suspects(one.text.encode()), one
+
+
+SECRET = "ghp_" + "R7kQ2mXw9ZtV4bN8cLs3Hd6Yf1Ga5Jp0Eu2T"
+
+
+def _put(record: dict[str, Any], secret: str, *path: str | int) -> None:
+    inside: Any = record
+    for step in path[:-1]:
+        inside = inside[step]
+    inside[path[-1]] = secret
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("message", "content", 0, "content"),
+        ("message", "content", 0, "note"),
+        ("message", "content"),
+        ("message", "note"),
+        ("gitBranch",),
+        ("toolUseResult",),
+        *(
+            ("toolUseResult", name)
+            for name in (
+                "stdout", "prompt", "description", "name", "agentId", "status", "success", "task", "agents", "retrieval_status",
+            )
+        ),
+        ("toolUseResult", "task", "description"),
+        ("toolUseResult", "task", "task_id"),
+        ("toolUseResult", "agents", "a2", "description"),
+        ("toolUseResult", "structuredPatch", 0, "lines"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kept_raw", [False, True])
+def test_no_secret_is_stored_wherever_in_a_result_it_stands(
+    path: tuple[str | int, ...], kept_raw: bool, store: Store, logs: Path
+) -> None:
+    log = Log()
+    log.user("Look")
+    log.reply(call("Task", "t1", prompt="Look for it", description="look"), id="m1")
+    record = log.result(
+        "t1",
+        "Found it.",
+        toolUseResult={
+            "stdout": "x" * 400,
+            "retrieval_status": "done",
+            "task": {"task_type": "local_agent", "task_id": "a1", "status": "completed"},
+            "agents": {"a2": {"status": "completed"}},
+            "structuredPatch": [{"lines": []}],
+        },
+    )
+    _put(record, f"it is {SECRET} now" if path[-1] != "agentId" else SECRET, *path)
+    if kept_raw:
+        record["message"] = None if path[0] != "message" else record["message"] | {"content": None}
+        if path[:2] == ("message", "content"):
+            record["message"]["content"] = {"note": SECRET}
+    log.write(logs)
+    report = store.run(logs)
+    assert report.lines == len(log.records)
+    assert store.counts()["raw_records"] == int(kept_raw)
+    written = [str(row) for name in store.counts() for row in store.all(f"SELECT * FROM {name}")]
+    assert not [row for row in written if SECRET in row]
+    assert not kept_raw or "[redacted:" in store.one("SELECT data FROM raw_records")

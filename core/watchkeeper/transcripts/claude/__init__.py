@@ -8,8 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
+import msgspec
+from msgspec import MsgspecError
+from msgspec.json import Decoder
+
 from watchkeeper.transcripts.claude.agents import AgentBook, BranchBook, PlanBook, teammate_of
-from watchkeeper.transcripts.jsontext import count_of, parse, parser, seconds, text_of
+from watchkeeper.transcripts.jsontext import count_of, parse, parser, seconds, text_of, write_bytes
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MADE_UP,
@@ -174,6 +178,35 @@ parse_entry = parser(Entry)
 """The record of a line, with these fields at least; None where the line holds none."""
 
 
+class _ToolOutcome(TypedDict, total=False):
+    toolUseResult: msgspec.Raw
+
+
+_tool_outcome = Decoder(_ToolOutcome).decode
+_outcome_fields = Decoder(ToolOutcomeFields).decode
+_OUTCOME_KEY = b'"toolUseResult":'
+_LEAST_OUTCOME_BYTES = 256
+"""A shorter result is searched for secrets sooner than it is cut."""
+
+
+def without_tool_output(data: bytes) -> bytes:
+    """A line whose `toolUseResult` keeps only the fields of `ToolOutcomeFields`, or `data` itself.
+
+    About half of a log's bytes go: the output of tools, which the message of the same line holds as well.
+    """
+    begin = data.find(_OUTCOME_KEY) + len(_OUTCOME_KEY)
+    if begin < len(_OUTCOME_KEY) or data.find(_OUTCOME_KEY, begin) >= 0:
+        return data  # none, or not clear which one is the record's own
+    try:
+        outcome = bytes(_tool_outcome(data).get("toolUseResult", b""))
+        if len(outcome) < _LEAST_OUTCOME_BYTES or not data.startswith(outcome, begin):
+            return data
+        kept = b"[]" if outcome.startswith(b"[") else write_bytes(_outcome_fields(outcome))
+    except (MsgspecError, ValueError, RecursionError):
+        return data
+    return b"".join((data[:begin], kept, data[begin + len(outcome) :]))
+
+
 # --- What a reply says of the model call that made it: its usage, in Anthropic's terms --------------------
 
 _new = tuple.__new__
@@ -329,6 +362,9 @@ class ClaudeReader:
             "branches": self._branches.save(),
             "places": self._places.save(),
         }
+
+    def relevant(self, data: bytes) -> bytes:
+        return without_tool_output(data)
 
     def feed(self, line: int, data: bytes) -> list[Record]:
         record = parse_entry(data)
