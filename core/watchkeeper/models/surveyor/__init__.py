@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Literal
 
 from watchkeeper.models.surveyor.report import write
 from watchkeeper.models.surveyor.survey import (
     SurveyorReply,
-    compact,
+    Turn,
     explore,
     plan,
     shorten,
+    texts_of,
     understand,
 )
 from watchkeeper.records.messages import (
@@ -69,15 +71,8 @@ class SurveyorModel:
             raise ValueError("The surveyor's speed must be above 0; use `max` to wait for nothing.")
         self._speed = speed
         self._clock: Clock = clock or SystemClock()
-        self._window = context_window
-
-    @property
-    def ref(self) -> str:
-        return REF
-
-    @property
-    def context_window(self) -> int:
-        return self._window
+        self.ref = REF
+        self.context_window = context_window
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Yield some deltas, and last the reply.
@@ -87,22 +82,22 @@ class SurveyorModel:
         """
         started = self._clock.monotonic()
         prompt_characters = _prompt_characters(request)
-        if prompt_characters / CHARACTERS_PER_TOKEN > 1.5 * self._window:
+        if prompt_characters / CHARACTERS_PER_TOKEN > 1.5 * self.context_window:
             raise ModelError(
                 f"prompt is too long: about {prompt_characters // CHARACTERS_PER_TOKEN} tokens, and the"
-                f" window is {self._window}",
+                f" window is {self.context_window}",
                 kind=ErrorKind.COMPACT,
             )
         content = _blocks(self._move(request), request)
-        characters = sum(len(text) for _, text in _texts(content))
+        characters = sum(len(text) for _, text in _streamed(content))
         await self._wait(FIRST_TOKEN_SECONDS)
         first_token = self._clock.monotonic() - started
         seconds_a_character = min(LONGEST_REPLY_SECONDS / max(1, characters), 1 / CHARACTERS_PER_SECOND)
         size = max(_LEAST_DELTA, -(-characters // _MOST_DELTAS))
-        for kind, text in _texts(content):
+        for kind, text in _streamed(content):
             for start in range(0, len(text), size):
                 piece = text[start : start + size]
-                yield Delta("text" if kind == "text" else "tool_input", piece)
+                yield Delta(kind, piece)
                 await self._wait(len(piece) * seconds_a_character)
         yield Reply(
             content=content,
@@ -121,22 +116,23 @@ class SurveyorModel:
             await self._clock.sleep(seconds / self._speed)
 
     def _move(self, request: ModelRequest) -> SurveyorReply:
-        turn = understand(request, self._window)
+        turn = understand(request, self.context_window)
         if turn.role in _DIGESTING:
-            return SurveyorReply(
-                digest([text for message in request.messages for text in _plain_texts(message)])
-            )
-        if turn.role == "planner" and {"list_folder", "create_plan", "finish_session"} <= turn.tools:
-            return plan(turn)
-        if turn.role == "writer" and {"read_artifact", "merge_artifacts", "save_artifact"} <= turn.tools:
-            return write(turn)
-        if (turn.role == "explorer" or turn.scope) and {
-            "list_folder",
-            "save_artifact",
-            "read_artifact",
-        } <= turn.tools:
-            return explore(turn)
-        return SurveyorReply(_PLAIN)
+            return SurveyorReply(digest([text for message in request.messages for text in texts_of(message)]))
+        act, tools = _ROLES.get(turn.role, (explore, _ROLES["explorer"][1]))
+        if not tools <= turn.tools or not (turn.role in _ROLES or turn.scope):
+            return SurveyorReply(_PLAIN)
+        reply = act(turn)
+        failed = reply.text.startswith("FAILED:")  # The planner looks for it at the beginning.
+        return reply if failed else replace(reply, text=turn.acknowledgement + reply.text)
+
+
+_ROLES: dict[str, tuple[Callable[[Turn], SurveyorReply], frozenset[str]]] = {
+    "planner": (plan, frozenset({"list_folder", "create_plan", "finish_session"})),
+    "explorer": (explore, frozenset({"list_folder", "save_artifact", "read_artifact"})),
+    "writer": (write, frozenset({"read_artifact", "merge_artifacts", "save_artifact"})),
+}
+"""What a role does, and the tools that it cannot do without."""
 
 
 def _blocks(move: SurveyorReply, request: ModelRequest) -> list[Block]:
@@ -150,23 +146,14 @@ def _blocks(move: SurveyorReply, request: ModelRequest) -> list[Block]:
     return content
 
 
-def _texts(content: list[Block]) -> Iterator[tuple[str, str]]:
-    for block in content:
-        if block["type"] == "text":
-            yield "text", block["text"]
-        else:
-            yield "tool_use", compact(block["input"])
-
-
-def _plain_texts(message: dict[str, Any]) -> Iterator[str]:
-    content = message.get("content")
-    if isinstance(content, str):
-        yield content
-        return
-    for block in content if isinstance(content, list) else []:
-        if isinstance(block, dict):
-            inner = block.get("text") or block.get("content")
-            yield inner if isinstance(inner, str) else compact(block)
+def _streamed(content: list[Block]) -> list[tuple[Literal["text", "tool_input"], str]]:
+    """What a reply streams: its words, and the inputs of its calls as JSON."""
+    return [
+        ("text", block["text"])
+        if block["type"] == "text"
+        else ("tool_input", json.dumps(block["input"], ensure_ascii=False))
+        for block in content
+    ]
 
 
 def _prompt_characters(request: ModelRequest) -> int:

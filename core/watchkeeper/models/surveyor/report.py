@@ -7,7 +7,6 @@ report is made of what is read from artifacts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from watchkeeper.models.surveyor.survey import (
@@ -16,12 +15,12 @@ from watchkeeper.models.surveyor.survey import (
     SurveyorReply,
     ToolOutcome,
     Turn,
-    count,
     is_shortened,
     leading_json,
     no_figures,
     reason,
 )
+from watchkeeper.records.text import plural
 
 REPORT, SURVEY = REPORTS
 WHOLE = "figures/all"
@@ -65,11 +64,6 @@ _ROWS_SHOWN = 20
 
 def write(turn: Turn) -> SurveyorReply:
     """The writer's next reply."""
-    reply = _next(turn)
-    return replace(reply, text=turn.acknowledgement + reply.text)
-
-
-def _next(turn: Turn) -> SurveyorReply:
     done = {str(one.arguments.get("name")): one for one in turn.outcomes}
     readings = [one for one in turn.outcomes if one.name == "read_artifact"]
     known = {WHOLE, SURVEY, REPORT}.intersection(done)
@@ -111,7 +105,7 @@ def _join(turn: Turn) -> SurveyorReply:
         return SurveyorReply(
             "There are no figures to join.", [("save_artifact", {"name": WHOLE, "content": no_figures()})]
         )
-    text = f"I am the offline surveyor. I join the figures of {count(len(there), 'part')}."
+    text = f"I am the offline surveyor. I join the figures of {plural(len(there), 'part')}."
     return SurveyorReply(text, [("merge_artifacts", {"inputs": there, "name": WHOLE})])
 
 
@@ -183,9 +177,9 @@ def _result(readings: Iterable[ToolOutcome]) -> str:
     sums = no_figures()["totals"] | (parts["totals"] or {})
     lacking = f" Missing: {', '.join(parts['missing'])}." if parts["missing"] else ""
     return (
-        f"The survey is written, as {REPORT} and {SURVEY}: {count(sums['files'], 'file')}, "
-        f"{count(sums['bytes'], 'byte')}, {count(sums['lines'], 'line')}, "
-        f"{count(sums['todo'] + sums['fixme'], 'TODO or FIXME', 'TODOs and FIXMEs')}.{lacking}"
+        f"The survey is written, as {REPORT} and {SURVEY}: {plural(sums['files'], 'file')}, "
+        f"{plural(sums['bytes'], 'byte')}, {plural(sums['lines'], 'line')}, "
+        f"{sums['todo'] + sums['fixme']:,} TODO and FIXME.{lacking}"
     )
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, takewhile
 from typing import Any
 
 from watchkeeper.records.messages import ModelRequest, Purpose
+from watchkeeper.records.text import plural
 
 # Reading a request.
 
@@ -158,12 +160,12 @@ def understand(request: ModelRequest, window: int) -> Turn:
     messages = request.messages
     replies = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
     last = replies[-1] if replies else -1
-    said = [text for message in messages[last + 1 :] for text in _texts(message)]
+    said = [text for message in messages[last + 1 :] for text in texts_of(message)]
     assignments = [
         text
         for message in messages
         if message.get("role") == "user"
-        for text in _texts(message)
+        for text in texts_of(message)
         if text.startswith("# Task:")
     ]
     again = last >= 0 and any(text.startswith("# Task:") for text in said)
@@ -177,9 +179,9 @@ def understand(request: ModelRequest, window: int) -> Turn:
         role=_role(request),
         tools=frozenset(tool.name for tool in request.tools),
         window=window,
-        assignment=assignments[-1] if assignments else "\n".join(_texts(messages[0])) if messages else "",
+        assignment=assignments[-1] if assignments else "\n".join(texts_of(messages[0])) if messages else "",
         assigned_again=again,
-        last_text="\n".join(_texts(messages[last])) if last >= 0 else None,
+        last_text="\n".join(texts_of(messages[last])) if last >= 0 else None,
         outcomes=tuple(_outcomes(messages, last)) if last >= 0 and not again else (),
         history=history,
         inbox=tuple(item for text in said for item in _inbox(text)),
@@ -204,7 +206,8 @@ def _blocks(message: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
     return [block for block in blocks if isinstance(block, dict) and block.get("type") == kind]
 
 
-def _texts(message: Mapping[str, Any]) -> list[str]:
+def texts_of(message: Mapping[str, Any]) -> list[str]:
+    """The texts of a message, without tool calls and results."""
     return [str(block.get("text", "")) for block in _blocks(message, "text")]
 
 
@@ -225,7 +228,7 @@ def _outcomes(messages: Sequence[dict[str, Any]], last: int) -> Iterator[ToolOut
         yield ToolOutcome(
             name=str(block.get("name")),
             arguments=_plain(block.get("input")),
-            text="".join(_texts(result)) if result else "interrupted, outcome unknown",
+            text="".join(texts_of(result)) if result else "interrupted, outcome unknown",
             failed=result is None or bool(result.get("is_error")),
         )
 
@@ -264,32 +267,25 @@ def reason(outcomes: Iterable[ToolOutcome]) -> str:
     return next(failed, "no reason was given")
 
 
-def count(number: int, singular: str, plural: str | None = None) -> str:
-    """`1 file`, `1,234 files`."""
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
-
-
-def compact(value: object) -> str:
-    """JSON without blanks."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
 def folder_page(outcome: ToolOutcome) -> dict[str, Any] | None:
     """A page of `list_folder`, if it is whole: its entries must add up to its own totals.
 
     A page that was shortened to fit a window may still parse as JSON, and would then lack entries.
     """
-    page = None if outcome.failed else _page_in(outcome.text)
-    if page is None:
+    page = None if outcome.failed else leading_json(outcome.text)
+    entries = page.get("entries") if isinstance(page, dict) else None
+    totals = page.get("totals") if isinstance(page, dict) else None
+    if not isinstance(entries, list) or not isinstance(totals, dict):
         return None
-    found = dict.fromkeys(("files", "folders", "links", "other", "todos"), 0)
-    for entry in page["entries"]:
-        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-            return None
-        found["todos"] += len(entry.get("todos", ()))
-        if "todos_from" not in entry:
-            found[_KINDS.get(str(entry.get("kind")), "other")] += 1
-    return page if all(page["totals"].get(name) == number for name, number in found.items()) else None
+    if not all(isinstance(entry, dict) and "path" in entry for entry in entries):
+        return None
+    found = Counter(_KINDS.get(entry.get("kind"), "other") for entry in entries if "todos_from" not in entry)
+    found["todos"] = sum(len(entry.get("todos", ())) for entry in entries)
+    return (
+        page
+        if all(totals.get(name) == found[name] for name in (*_KINDS.values(), "other", "todos"))
+        else None
+    )
 
 
 _KINDS = {"file": "files", "dir": "folders", "link": "links"}
@@ -298,15 +294,6 @@ _KINDS = {"file": "files", "dir": "folders", "link": "links"}
 def smaller(size: int) -> int:
     """The size of a page to ask for where one of `size` bytes did not fit the window."""
     return max(LEAST_PAGE_BYTES, size // 2)
-
-
-def _page_in(text: str) -> dict[str, Any] | None:
-    try:
-        page = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    whole = isinstance(page, dict) and isinstance(page.get("entries"), list)
-    return page if whole and isinstance(page.get("totals"), dict) else None
 
 
 # The planner: it lists the folders, divides them among explorers, and answers what comes back.
@@ -353,28 +340,21 @@ class Part:
             names=names if len(names) <= NAMED_CHARACTERS else "",
         )
 
-    def label(self) -> str:
+    def described(self) -> tuple[str, str, dict[str, Any]]:
+        """The part in a few words, in the words of an assignment, and as what an explorer must list."""
         if not self.count:
-            return "the loose files" if self.parent == "." else f"the loose files of {self.parent}"
-        return self.first if self.count == 1 else f"{self.first} … {self.last} ({self.count} folders)"
-
-    def scope(self) -> dict[str, Any]:
-        """What an explorer must list."""
-        if not self.count:
-            return {"path": self.parent, "only": "files"}
+            label, where = "the loose files", "the workspace"
+            if self.parent != ".":
+                label, where = f"the loose files of {self.parent}", f"the folder {self.parent}"
+            text = f"the files that lie directly in {where}, without its sub-folders"
+            return label, text, {"path": self.parent, "only": "files"}
         if self.count == 1:
-            return {"path": self.first}
-        return {"path": self.parent, "only": "folders", "from": self.first, "until": self.last}
-
-    def instructions(self) -> str:
-        if not self.count:
-            where = "the workspace" if self.parent == "." else f"the folder {self.parent}"
-            return f"Survey the files that lie directly in {where}, without its sub-folders."
-        if self.count == 1:
-            return f"Survey the folder {self.first} and everything below it."
-        if self.names:
-            return f"Survey these folders and everything below them: {self.names}."
-        return f"Survey the {self.count} folders from {self.first} to {self.last}, in the order of their bytes, and all below."
+            return self.first, f"the folder {self.first} and everything below it", {"path": self.first}
+        text = f"these folders and everything below them: {self.names}"
+        if not self.names:
+            text = f"the {self.count} folders from {self.first} to {self.last}, in the order of their bytes, and all below"
+        scope = {"path": self.parent, "only": "folders", "from": self.first, "until": self.last}
+        return f"{self.first} … {self.last} ({self.count} folders)", text, scope
 
 
 def grouped(parts: Iterable[Part], most: int) -> list[Part]:
@@ -422,35 +402,30 @@ def task_names(parts: Iterable[Part]) -> list[str]:
     """A short, unique name for the task of each part."""
     names: list[str] = [SYNTHESIS]
     for part in parts:
-        base = _slug(part.first if part.count else "" if part.parent == "." else part.parent)
-        if not part.count:
-            base = f"{base}-loose-files".removeprefix("part-")
-        elif part.count > 1:
-            base += "-and-on"
-        numbers = (f"-{number}" if number > 1 else "" for number in range(1, len(names) + 2))
-        names.append(next(base + number for number in numbers if base + number not in names))
+        kind = "" if part.count == 1 else "and-on" if part.count else "loose-files"
+        base = "-".join(filter(None, (_slug(part.first or part.parent), kind))) or "part"
+        numbered = (base, *(f"{base}-{number}" for number in range(2, len(names) + 2)))
+        names.append(next(name for name in numbered if name not in names))
     return names[1:]
 
 
 def _slug(path: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")[:24].strip("-") or "part"
+    return re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")[:24].strip("-")
 
 
 def plan(turn: Turn) -> SurveyorReply:
     """The planner's next reply."""
     made = turn.outcome_of("create_plan")
     if turn.stop:
-        reply = SurveyorReply("I stop.", [_drop(SYNTHESIS, "stopped on request")])
-    elif turn.last_text is None and all(item.get("kind") == "steer" for item in turn.inbox):
-        reply = _ask_for_folders(turn, _GREETING, {"skip": turn.skip})
-    elif turn.outcome_of("list_folder"):
-        reply = _look(turn)
-    elif made is not None and made.failed and "already" not in made.text:
-        again = _ask_for_folders(turn, _AGAIN) if is_shortened(made.arguments) else turn.try_again()
-        reply = again or _finish("failed", f"The plan could not be made: {reason([made])}")
-    else:
-        reply = _respond(turn)
-    return replace(reply, text=turn.acknowledgement + reply.text)
+        return SurveyorReply("I stop.", [_drop(SYNTHESIS, "stopped on request")])
+    if turn.last_text is None and all(item.get("kind") == "steer" for item in turn.inbox):
+        return _ask_for_folders(turn, _GREETING, {"skip": turn.skip})
+    if turn.outcome_of("list_folder"):
+        return _look(turn)
+    if made is None or not made.failed or "already" in made.text:
+        return _respond(turn)
+    again = _ask_for_folders(turn, _AGAIN) if is_shortened(made.arguments) else turn.try_again()
+    return again or _finish("failed", f"The plan could not be made: {reason([made])}")
 
 
 _GREETING = "I am the offline surveyor: a fixed program, not an LLM. First I look at the folder."
@@ -514,25 +489,27 @@ def _create(turn: Turn, workspace: str, parts: Sequence[Part], left_out: Sequenc
     goal = turn.assignment.removeprefix("# Goal").strip().partition("\n\n")[0]
     skip = {"skip": left_out} if left_out else {}
     tasks: list[dict[str, Any]] = []
+    inputs: dict[str, str] = {}
     for part, name in zip(parts, names, strict=True):
-        scope = {"task": name, "parts": [part.scope()], **skip}
+        label, text, where = part.described()
+        inputs[f"figures/{name}"] = label
+        scope = {"task": name, "label": label, "parts": [where], **skip}
         tasks.append(
             {
                 "name": name,
-                "title": f"Explore {part.label()}",
-                "instructions": f"{part.instructions()} Save its figures.\n\n{SCOPE} {compact(scope)}",
+                "title": f"Explore {label}",
+                "instructions": f"Survey {text}. Save its figures.\n\n{SCOPE} {json.dumps(scope, ensure_ascii=False)}",
                 "role": "explorer",
                 "expected_outputs": [f"figures/{name}"],
             }
         )
-    inputs = {f"figures/{name}": part.label() for name, part in zip(names, parts, strict=True)}
     whole = {"workspace": workspace, "inputs": inputs} | ({"left_out": left_out} if left_out else {})
     tasks.append(
         {
             "name": SYNTHESIS,
             "title": "Write the survey",
             "instructions": "Join the figures of all parts, and write SURVEY.md, for people, and survey.json, for programs. "
-            f"Say which parts are missing, if any are.\n\n{SCOPE} {compact(whole)}",
+            f"Say which parts are missing, if any are.\n\n{SCOPE} {json.dumps(whole, ensure_ascii=False)}",
             "role": "writer",
             "depends_on": names,
             "inputs": list(inputs),
@@ -540,7 +517,7 @@ def _create(turn: Turn, workspace: str, parts: Sequence[Part], left_out: Sequenc
         }
     )
     explorers = (
-        f"{count(len(parts), 'explorer')}, one for each part"
+        f"{plural(len(parts), 'explorer')}, one for each part"
         if parts
         else "no explorer, for the folder is empty"
     )
@@ -564,22 +541,35 @@ def _respond(turn: Turn) -> SurveyorReply:
             _finish("done", read.text) if written else _finish("failed", "No survey was written.")
         )
     said: list[str] = []
-    calls = [call for outcome in turn.outcomes if outcome.failed for call in _instead(turn, outcome, said)]
+    calls: list[Call] = []
+    for failed in (outcome for outcome in turn.outcomes if outcome.failed):
+        task = str(failed.arguments.get("task"))
+        if failed.transient and turn.try_again():
+            calls.append((failed.name, failed.arguments))
+        elif failed.name != "drop_task":
+            calls.append(_answer_to_failure(turn, task, failed.text, said))
+        elif task == SYNTHESIS:
+            return _finish("failed", "Stopped on request before there was a plan.")
+        else:
+            said.append(f"I could not change the plan: {reason([failed])}")
     for item in turn.inbox:
-        kind, task, result = item.get("kind"), str(item.get("task", "")), str(item.get("result", ""))
-        if kind == "task_done" and not result.startswith("FAILED:"):
-            said.append(f"{task} is done.")
-            if task == SYNTHESIS:
+        task, result = str(item.get("task", "")), str(item.get("result", ""))
+        match item.get("kind"):
+            case "task_done" if result.startswith("FAILED:"):
+                calls.append(_answer_to_failure(turn, task, result, said))
+            case "task_done" if task == SYNTHESIS:
                 return _finish("done", result)
-        elif kind in ("task_done", "task_failed"):
-            calls.append(_answer_to_failure(turn, task, result or str(item.get("error", "")), said))
-        elif kind == "task_cancelled":
-            said.append(f"{task} was cancelled; the survey goes on without it.")
-            calls.append(_drop(task, "cancelled by a person"))
-        elif kind == "task_paused":
-            said.append(f"{task} is paused; it continues when it is resumed.")
-        elif kind == "nudge":
-            calls.append(("read_artifact", {"ref": f"result/{SYNTHESIS}"}))
+            case "task_done":
+                said.append(f"{task} is done.")
+            case "task_failed":
+                calls.append(_answer_to_failure(turn, task, str(item.get("error", "")), said))
+            case "task_cancelled":
+                said.append(f"{task} was cancelled; the survey goes on without it.")
+                calls.append(_drop(task, "cancelled by a person"))
+            case "task_paused":
+                said.append(f"{task} is paused; it continues when it is resumed.")
+            case "nudge":
+                calls.append(("read_artifact", {"ref": f"result/{SYNTHESIS}"}))
     calls += [_drop(_slug(name), "skipped on request") for name in turn.skip]
     calls = calls or list(_after_giving_up(turn, said))
     if not calls:
@@ -587,36 +577,21 @@ def _respond(turn: Turn) -> SurveyorReply:
     return SurveyorReply(" ".join(said), calls)
 
 
-def _instead(turn: Turn, failed: ToolOutcome, said: list[str]) -> Iterator[Call]:
-    """A task that cannot be resumed is run again; one that cannot be run again is dropped."""
-    task = str(failed.arguments.get("task"))
-    if failed.transient and turn.try_again():
-        yield failed.name, failed.arguments
-    elif failed.name == "resume_task":
-        yield "rerun_task", {"task": task}
-    elif failed.name == "rerun_task":
-        yield _drop(task, "it could not be run again")
-    elif failed.name == "drop_task" and task == SYNTHESIS:
-        yield from _finish("failed", "Stopped on request before there was a plan.").calls
-    elif failed.name == "drop_task":
-        said.append(f"I could not change the plan: {reason([failed])}")
+_ANSWERS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("resume_task", {}, "It continues where it stopped."),
+    ("rerun_task", {"fresh": True}, "It starts from the beginning."),
+    ("drop_task", {"reason": "it failed three times"}, "The survey goes on without it."),
+)
+"""What the planner does when a task fails for the first, second and third time."""
 
 
 def _answer_to_failure(turn: Turn, task: str, why: str, said: list[str]) -> Call:
-    """The first failure resumes a task, the second runs it from the start, the third drops it.
-
-    Earlier answers are counted as far as they are in sight; the tools refuse what goes on for too long.
-    """
-    earlier = [name for calls in turn.history for name, given in calls if given.get("task") == task]
-    why = shorten(why, 120)
-    if not earlier:
-        said.append(f"{task} failed ({why}). It continues where it stopped.")
-        return "resume_task", {"task": task}
-    if "rerun_task" not in earlier:
-        said.append(f"{task} failed again ({why}). It starts from the beginning.")
-        return "rerun_task", {"task": task, "fresh": True}
-    said.append(f"{task} failed a third time ({why}). The survey goes on without it.")
-    return _drop(task, "it failed three times")
+    """The next of `_ANSWERS`. Earlier ones are counted as far as they are in sight; the tools refuse what goes
+    on for too long."""
+    given = {name for calls in turn.history for name, arguments in calls if arguments.get("task") == task}
+    tool, more, text = _ANSWERS[min(len(given), 2)]
+    said.append(f"{task} failed ({shorten(why, 120)}). {text}")
+    return tool, {"task": task, **more}
 
 
 def _after_giving_up(turn: Turn, said: list[str]) -> Sequence[Call]:
@@ -669,6 +644,13 @@ _TOTALS = [
     "fixme",
     "unreadable",
 ]
+_FLAGS = {
+    "binary": "binary_files",
+    "test": "test_files",
+    "entry_point": "entry_points",
+    "unreadable": "unreadable",
+}
+"""Fields of an entry that are counted, by the name of their total."""
 _TELLING = {"readme": 1, "starts": 2, "source": 1}
 """Which files are worth reading, and how many of each."""
 
@@ -696,19 +678,19 @@ def figures_of(page: Mapping[str, Any]) -> dict[str, Any]:
     figures = no_figures()
     totals: dict[str, int] = figures["totals"]
     for entry in page.get("entries", ()):
-        path = str(entry["path"])
+        path, kind = str(entry["path"]), str(entry.get("kind"))
         for line, word, text in entry.get("todos", ()):
             totals[word.lower()] += 1
             figures["places"].append([path, line, word, text])
         if "todos_from" in entry:
             continue
-        if entry.get("unreadable"):
-            totals["unreadable"] += 1
-            figures["unreadable"].append([path, entry["unreadable"]])
-        if entry.get("kind") == "file":
+        totals[_KINDS.get(kind, "other")] += 1
+        for flag, name in _FLAGS.items():
+            if entry.get(flag):
+                totals[name] += 1
+                figures.get(name, []).append([path, entry[flag]])
+        if kind == "file":
             _count_file(figures, entry, path)
-        else:
-            totals[_KINDS.get(str(entry.get("kind")), "other")] += 1
     for rows in (figures["largest"], *figures["telling"].values()):
         # In the order of `merge_json`, so that cutting a page early and cutting the whole late agree.
         rows["items"] = sorted(rows["items"], key=lambda row: (-row[1], json.dumps(row)))[: rows["$largest"]]
@@ -716,29 +698,20 @@ def figures_of(page: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _count_file(figures: dict[str, Any], entry: Mapping[str, Any], path: str) -> None:
-    totals, size, lines = figures["totals"], int(entry.get("bytes", 0)), int(entry.get("lines") or 0)
+    size, lines = int(entry.get("bytes", 0)), int(entry.get("lines") or 0)
     language = figures["languages"].setdefault(
         str(entry.get("language")), dict.fromkeys(("files", "bytes", "lines"), 0)
     )
-    for name, number in (("files", 1), ("bytes", size), ("lines", lines)):
-        totals[name] += number
-        language[name] += number
+    language["files"] += 1
+    for sums in (figures["totals"], language):
+        sums["bytes"] += size
+        sums["lines"] += lines
     figures["largest"]["items"].append([path, size, entry.get("lines")])
-    totals["binary_files"] += bool(entry.get("binary"))
     if entry.get("test"):
-        totals["test_files"] += 1
         folder = test_folder(path)
         figures["tests"][folder] = figures["tests"].get(folder, 0) + 1
-    if entry.get("entry_point"):
-        totals["entry_points"] += 1
-        figures["entry_points"].append([path, entry["entry_point"]])
-    readable = (
-        0 < size <= _READABLE_BYTES
-        and lines
-        and size / lines <= _READABLE_LINE
-        and not entry.get("unreadable")
-    )
-    if readable and "\\" not in path and len(path) <= 160:
+    plain = "\\" not in path and len(path) <= 160 and not entry.get("unreadable")
+    if plain and 0 < size <= _READABLE_BYTES and size <= lines * _READABLE_LINE:
         name = path.rpartition("/")[2].lower()
         kind = "readme" if name.startswith("readme") else "starts" if entry.get("entry_point") else "source"
         if kind != "source" or not entry.get("test"):
@@ -774,8 +747,7 @@ def first_words(text: str) -> str:
 
 def explore(turn: Turn) -> SurveyorReply:
     """The explorer's next reply."""
-    reply = _Explorer(turn).reply()
-    return replace(reply, text=turn.acknowledgement + reply.text)
+    return _Explorer(turn).reply()
 
 
 class _Explorer:
@@ -785,10 +757,10 @@ class _Explorer:
         self.turn = turn
         self.part: dict[str, Any] = (turn.scope.get("parts") or [{"path": "."}])[0]
         self.left_out: list[str] = turn.scope.get("skip") or []
+        self.label: str = turn.scope.get("label") or str(self.part["path"])
         self.output = f"figures/{turn.scope.get('task') or 'workspace'}"
         self.named = [str(one.arguments.get("name") or one.arguments.get("ref")) for one in turn.outcomes]
-        pages = [name for name in self.named if name.startswith(f"{self.output}/to-")]
-        self.saved = pages[-1] if pages else None
+        self.saved = max((name for name in self.named if name.startswith(f"{self.output}/to-")), default=None)
         """The artifact of all pages so far."""
 
     def reply(self) -> SurveyorReply:
@@ -807,7 +779,7 @@ class _Explorer:
                 else turn.try_again()
             )
             if again or failed:
-                why = f"FAILED: {self._label()} could not be surveyed to its end: {reason(failed)}"
+                why = f"FAILED: {self.label} could not be surveyed to its end: {reason(failed)}"
                 return again or SurveyorReply(why)
         if listing is not None:
             return self._take_page(listing)
@@ -822,7 +794,7 @@ class _Explorer:
     def _begin(self, size: int = 0) -> SurveyorReply:
         self.saved = None
         return self._ask(
-            f"I survey {self._label()} and count what it holds, page by page.",
+            f"I survey {self.label} and count what it holds, page by page.",
             self._arguments(size or self.turn.page_bytes),
         )
 
@@ -858,31 +830,29 @@ class _Explorer:
                 "I leave that out.", self._arguments(size, given.get("cursor"), given.get("skip", ()))
             )
         if page is None and not turn.stop:
-            if is_shortened(given):
-                return self._begin(smaller(size))
+            again = turn.try_again()
             if not listing.failed and size > LEAST_PAGE_BYTES:
                 text = "That page did not fit my context; I ask for a smaller one."
-                return self._ask(text, given | {"max_bytes": smaller(size)})
-            again = turn.try_again()
+                again = self._ask(text, given | {"max_bytes": smaller(size)})
             if again is not None:
-                return again
+                return self._begin(smaller(size)) if is_shortened(given) else again
         page = page or {"unreadable": "could not be listed"}
         figures = self._figures(page, given.get("skip", ()))
         following, number = page.get("next"), int(self.saved.rpartition("-")[2]) + 1 if self.saved else 1
         if following and turn.stop:
-            figures["skipped"] = [*figures["skipped"], f"{self._label()}, the rest (on request)"]
+            figures["skipped"] = [*figures["skipped"], f"{self.label}, the rest (on request)"]
             following = None
         earlier = {"$artifact": self.saved} if self.saved else no_figures()
         self.saved = f"{self.output}/to-{number:04d}"
         save = ("save_artifact", {"name": self.saved, "content": {"$merge": [earlier, figures]}})
-        here = f"{count(figures['totals']['files'], 'file')}, {count(figures['totals']['lines'], 'line')}"
+        here = f"{plural(figures['totals']['files'], 'file')}, {plural(figures['totals']['lines'], 'line')}"
         if following:
-            text = f"Page {number} of {self._label()}: {here}. I save the figures so far and go on."
+            text = f"Page {number} of {self.label}: {here}. I save the figures so far and go on."
             return SurveyorReply(
                 text, [save, ("list_folder", self._arguments(size, following, given.get("skip", ())))]
             )
         return SurveyorReply(
-            f"Page {number}, the last of {self._label()}: {here}.", [save, self._looked("/telling")]
+            f"Page {number}, the last of {self.label}: {here}.", [save, self._looked("/telling")]
         )
 
     def _figures(self, page: Mapping[str, Any], skip: Sequence[str]) -> dict[str, Any]:
@@ -918,19 +888,10 @@ class _Explorer:
         calls.append(("read_artifact", {"ref": self.output, "pointer": "/totals"}))
         return SurveyorReply(f"I keep what I read, and save the figures as {self.output}.", calls)
 
-    def _label(self) -> str:
-        path = str(self.part.get("path", "."))
-        if "from" in self.part:
-            return f"{self.part['from']} … {self.part.get('until', '')}".rstrip()
-        if self.part.get("only") == "files":
-            return "the workspace's own level" if path == "." else f"{path}, without its sub-folders,"
-        return "the workspace" if path == "." else path
-
     def _result(self, outcome: ToolOutcome) -> str:
         sums = dict.fromkeys(_TOTALS, 0) | (leading_json(outcome.text) or {})
-        todos = count(sums["todo"] + sums["fixme"], "TODO or FIXME", "TODOs and FIXMEs")
         return (
-            f"{self._label()} holds {count(sums['files'], 'file')} in {count(sums['folders'], 'folder')}: "
-            f"{count(sums['bytes'], 'byte')}, {count(sums['lines'], 'line')}, {todos}. "
+            f"{self.label}: {plural(sums['files'], 'file')} in {plural(sums['folders'], 'folder')}, "
+            f"{plural(sums['bytes'], 'byte')}, {plural(sums['lines'], 'line')}, {sums['todo'] + sums['fixme']:,} TODO and FIXME. "
             f"The figures are in the artifact {self.output}."
         )
