@@ -145,12 +145,13 @@ async def test_a_list_that_is_empty_says_why_where_its_rows_would_stand(desk: De
         ("cost<5 model:survey", ["abcd2345"]),
         ("compacted", ["abcd2345"]),
         ("tag:nightly", ["older234"]),
+        ("user:ann", ["older234"]),
         ("since:2026-09-21", ["abcd2345"]),
         ("before:2026-09-21 audit", ["older234"]),
     ],
 )
 def test_filters_narrow_the_list(desk: Desk, search: str, found: list[str]) -> None:
-    add_session(desk, "older234", "nightly audit", status="paused", cost_usd=22.4, tags='["nightly"]', model="x/opus",
+    add_session(desk, "older234", "nightly audit", status="paused", cost_usd=22.4, tags='["nightly"]', model="x/opus", user_id="ann",
                 last_active=desk.time - 400_000)  # fmt: skip
     assert [each.id for each in list_sessions(desk.session.connection, search)] == found
 

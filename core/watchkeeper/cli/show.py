@@ -128,7 +128,7 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
 
     --search looks through goals, tasks, facts, names of artifacts and every message; "in quotation marks" is
     a phrase.
-    Filters: state: model: tag: workspace: id: cost>1 cost<1 since:2026-11-01 before: compacted.
+    Filters: state: model: tag: workspace: user: id: cost>1 cost<1 since:2026-11-01 before: compacted.
     """
     path = chosen_path(db)
     rows: list[dict[str, Any]] = []

@@ -325,6 +325,7 @@ def test_what_only_looks_a_little_like_a_filter_is_searched_for(typed: str) -> N
         "cost<$0.5",
         "since:2026-11-01",
         "compacted",
+        "user:ann",
         "id:a",
     ],
 )

@@ -24,19 +24,23 @@ from watchkeeper.store.search.messages import (
 _STATES = {"live": "running", "dead": "running"}
 """What the list calls states that the row cannot tell apart: the lease does."""
 _KNOWN_STATES = (*SessionStatus, *_STATES, "deleted")
-_KEYS = ("state", "model", "tag", "since", "before", "workspace", "id")
+_KEYS = ("state", "model", "tag", "since", "before", "workspace", "user", "id")
 _FILTER = re.compile(
-    r"(state|model|tag|since|before|workspace|id):(\S+)|cost([<>])\$?(\d+(?:\.\d+)?)|(compacted)",
+    r"(state|model|tag|since|before|workspace|user|id):(\S+)|cost([<>])\$?(\d+(?:\.\d+)?)|(compacted)",
     re.IGNORECASE,
 )
 _LIKE_A_FILTER = re.compile(r"([a-z]+)(?::|([<>=]+))(\S*)", re.IGNORECASE)
 _ALIKE = 0.7
 """How much a key must be like one that there is (1 is the same) to be taken for a slip of it."""
 _SHORTEST_SLIP = 4
-_FILTERS = (
-    "state:paused model:x tag:x workspace:x id:x cost>1 cost<1 since:2026-11-01 before:2026-11-01 compacted"
-)
-_COLUMNS = {"model": "s.model", "tag": "s.tags", "workspace": "s.workspace", "id": "s.id"}
+_FILTERS = "state:paused model:x tag:x workspace:x user:x id:x cost>1 cost<1 since:2026-11-01 before:2026-11-01 compacted"
+_COLUMNS = {
+    "model": "s.model",
+    "tag": "s.tags",
+    "workspace": "s.workspace",
+    "user": "s.user_id",
+    "id": "s.id",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Filters:
 
 
 def parse_filters(search: str) -> Filters:
-    """`state:paused model:opus tag:x workspace:x id:x cost>1 since:2026-11-01 before:… compacted`; all else
+    """`state:paused model:opus tag:x workspace:x user:x id:x cost>1 since:2026-11-01 before:… compacted`; all else
     are words.
 
     What stands in quotation marks is never a filter. `state:deleted` finds the sessions that can still be
