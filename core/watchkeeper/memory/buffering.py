@@ -1,9 +1,9 @@
-"""The asynchronous lifecycle of observational memory: who is in flight, what is buffered, what is stale.
+"""The asynchronous lifecycle of observational memory: running calls, buffered chunks, stale results.
 
-`BufferingCoordinator` is plain bookkeeping. It calls an observer over messages ahead of need and keeps what
-it says as chunks, until somebody activates them; the same for a reflector over observations. At most one of
-each runs. It
-judges nothing and changes no context: the engine around it (`watchkeeper.memory.observational`) does.
+`BufferingCoordinator` does the bookkeeping. It calls an observer over messages ahead of need and keeps the
+observations as chunks until a caller activates them. It calls a reflector over observations in the same way.
+At most one call of each kind runs. The coordinator judges nothing and changes no context; the engine around
+it (`watchkeeper.memory.observational`) does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from watchkeeper.records.messages import Message
 log = logging.getLogger(__name__)
 
 WINDOW_SHARE = 0.6
-"""Of the utility model's context window: the most that one observer is given."""
+"""The most that one observer is given, as a share of the utility model's context window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class BufferConfig:
     min_tokens: float = 1_000
     """The fewest: below this a call of the observer does not pay. Wins over every other bound."""
     utility_model_context_window: float = 128_000
-    """Of the model that observes and reflects, in tokens."""
+    """Context window of the model that observes and reflects, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,21 +39,22 @@ from watchkeeper.memory.validation import (
 from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.messages import Message, Observation, ObservationKind
 
-# --- When to start a pass: early enough that it lands before the threshold is passed, and never in a loop ---
+# --- When a pass starts -------------------------------------------------------------------------------------
 #
-# A pass is due when the tokens now, and those that will come while it runs (growth rate x how long passes
-# take), reach the threshold; never only at a fixed fraction. A pass that gained nothing is not repeated before
-# there is more to gain,
-# and no more than so many run in an hour: a run cannot compact itself to death (claude-code #24179).
+# A pass is due when the tokens now, plus those expected while it runs (growth rate x duration of passes),
+# reach the threshold; never only at a fixed fraction. So it finishes before the threshold is passed. A pass
+# that gained nothing is not repeated before there is more to gain, and the number of passes in an hour is
+# limited: a run cannot compact itself to death (claude-code #24179).
 
 LEAD_SHARE = 0.25
-"""Of the threshold: how much earlier than it a pass may begin because the context grows fast."""
+"""How much earlier than the threshold, as a share of it, a pass may begin because the context grows fast."""
 
 GROWTH_SHARE = 0.1
-"""Of the limit: how much a history must grow after a pass that gained nothing before another one begins."""
+"""How much a history must grow, as a share of the limit, before another pass follows one that gained
+nothing."""
 
 GROWTH_AFTER_GAIN = 0.1
-"""Of the limit: the same after a pass that gained something."""
+"""The same, as a share of the limit, after a pass that gained something."""
 
 HOUR = 3_600.0
 
@@ -207,7 +208,7 @@ class Compactor:
         cut = state.cut_for_pass() if up_to is None else state.cut_before(up_to)
         replaced = earlier = state.view.observations
         source: Sequence[Message] = tail[:cut]
-        # Where a digest stands in for messages that are still at hand, the summary reads these instead.
+        # If the messages that a digest covers are still loaded, the summary reads those instead.
         while (
             earlier and earlier[-1].provisional and (cut or up_to is None or up_to >= earlier[-1].covers[1])
         ):
@@ -225,7 +226,7 @@ class Compactor:
             if shortened is not None:
                 content = rendered.apply(content, shortened)
             rendering.push(message.role, content, message.tokens if shortened is None else shortened.tokens)
-        rendering.close()  # what a forced digest stands for may end in a call whose result was lost
+        rendering.close()  # the messages under a forced digest may end in a call whose result was lost
         self._running = CompactionPass(
             covers=(replaced[0].covers[0] if replaced else source[0].seq, source[-1].seq),
             messages=tuple(source),
@@ -413,7 +414,7 @@ class Compactor:
     async def run(
         self, up_to: int | None = None, instructions: str | None = None, *, at: float
     ) -> PassOutcome:
-        """A whole pass: `begin`, `prepare`, `publish`. For callers whose state nobody else changes between
+        """A whole pass: `begin`, `prepare`, `publish`. For callers that alone change their state between
         turns."""
         before = self.state.tokens
         started = self.begin(up_to, instructions)

@@ -10,12 +10,12 @@ from typing import Any, NoReturn, cast
 from watchkeeper.memory.tokens import plain
 from watchkeeper.records.messages import Block, Content, Message, Role
 
-# --- Rendered messages that many requests share: dicts and lists that cannot be changed -------------------
+# --- Immutable rendered messages that many requests share ---------------------------------------------------
 #
-# A context is sent whole on every turn. Copying it each time, so that no caller's change reaches the next
-# request, costs a turn more the longer the context is; sharing what cannot be changed costs nothing. To JSON
-# encoders and to `isinstance` they are ordinary dicts and lists, and every copy of one (`copy`, `deepcopy`,
-# `|`, `+`, a slice) is an ordinary one too.
+# Every turn sends the whole context. A copy each time, to protect the next request from a caller's changes,
+# would cost more the longer the context is; sharing immutable values costs nothing. To JSON encoders and to
+# `isinstance` they are ordinary dicts and lists, and every copy of one (`copy`, `deepcopy`, `|`, `+`, a
+# slice) is an ordinary one too.
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
@@ -268,19 +268,18 @@ def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
     raise TypeError("A message's content must be text, or a list of content blocks that each have a type.")
 
 
-# --- Where a history may be cut: never between a tool call and its result, never behind a call still ------
+# --- Where a history may be cut -----------------------------------------------------------------------------
 #
-# unanswered.
+# Never between a tool call and its result, and never after a call that has no result yet.
 
 
 def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bool]:
-    """For `messages` (consecutive), whether a cut before each of them is allowed, and last, behind all of
-    them.
+    """For consecutive `messages`: whether a cut is allowed before each of them and, as the last item, after
+    all.
 
-    A pair is a call and the first later result of that id, however far away; a call without a result forbids
-    all cuts
-    behind it. `orphans`: only until the assistant speaks again, as then nobody waits for that result any
-    more. The bound needs this, or one lost result would keep everything behind it verbatim for ever.
+    A pair is a call and the first later result of that id, however far away. A call without a result forbids
+    every cut after it. `orphans`: it does so only until the assistant speaks again, since that result can no
+    longer arrive. The bound needs this, or one lost result would keep all later messages verbatim for ever.
     """
     count = len(messages)
     steps = [0] * (count + 2)

@@ -34,10 +34,9 @@ from watchkeeper.memory.validation import spliced
 from watchkeeper.records.messages import Content, Message, Observation, Role, View
 
 LOW_KEEP_SHARE, LOW_DIGEST_SHARE, LOW_OBSERVATIONS_SHARE = 0.4, 0.2, 0.4
-"""Of the threshold: what a pass leaves verbatim, a digest takes, and observations may grow to before they are
-folded. They
-bind where the threshold is low: what a pass leaves must lie well below it, or the next message begins the
-next pass."""
+"""Shares of the threshold: what a pass leaves verbatim, what a digest takes, and how large observations may
+grow before they are folded. They bind where the threshold is low. A pass must leave much less than the
+threshold, or the next message begins the next pass."""
 
 
 class ContextState:
@@ -53,8 +52,8 @@ class ContextState:
         pin_first: bool = True,
         history: MessageHistory | None = None,
     ) -> None:
-        """`pin_first`: keep the first user message (the assignment) at the front, observed or not. `history`: of a
-        context that is restored; None for a new one."""
+        """`pin_first`: keep the first user message (the assignment) at the front, observed or not. `history`:
+        that of a restored context; None for a new one."""
         if history is None:
             history = MessageHistory(View(version=1, observations=(), verbatim_from=1, created_at=at))
         self.agent_id = agent_id
@@ -92,8 +91,8 @@ class ContextState:
         """The state as stored.
 
         `messages`: at least those that the current view does not cover (consecutive, to the newest), and the
-        first message where it is to stay pinned; all of them where undo shall reach back. `views`: at least
-        the current one; undo needs its ancestors. `total_tokens`: of all messages, where the newest one is
+        first message if it is to stay pinned; all of them if undo must reach back. `views`: at least the
+        current one; undo needs its ancestors. `total_tokens`: the size of all messages, if the newest one is
         not among `messages`.
         """
         message_history = MessageHistory.restore(
@@ -130,7 +129,7 @@ class ContextState:
         return self._history.tail(self.view)
 
     def covered_by(self, observation: Observation) -> Sequence[Message]:
-        """The messages that an observation stands for; empty where they are not all loaded."""
+        """The messages that an observation covers; empty if they are not all loaded."""
         return self._history.covered_by(observation)
 
     def content_of(self, message: Message) -> Content:
@@ -149,12 +148,12 @@ class ContextState:
 
     @property
     def total_tokens(self) -> int:
-        """Of every message ever appended, raw."""
+        """Size of every message ever appended, raw."""
         return self._history.total_tokens
 
     @property
     def tokens(self) -> int:
-        """Of `render()`, raw, without `overhead_tokens`."""
+        """Size of `render()`, raw, without `overhead_tokens`."""
         return self._assembly.tokens
 
     @property
@@ -226,7 +225,7 @@ class ContextState:
 
     @property
     def held(self) -> bool:
-        """Whether automatic passes wait, because somebody undid one."""
+        """Whether automatic passes wait, because a person or a caller undid one."""
         return self._held
 
     def _target(self, move: Literal["undo", "redo"]) -> View:
@@ -297,12 +296,15 @@ class ContextState:
         self.calibration = calibration
 
     def forget_covered(self) -> None:
-        """Let go of the messages that nothing reads any more as long as the view stays: what a context takes
-        in memory is bounded by its window then. For callers that store each `Change`; see `missing_for`."""
+        """Drop the messages that nothing reads any more while this view is current.
+
+        The window then bounds the memory of a context. For callers that store each `Change`; see
+        `missing_for`.
+        """
         start = history.uncovered_from(self.view)
         for observation in reversed(self.view.observations):
             again = self.covered_by(observation) if observation.provisional else ()
-            # A summary reads what a digest stands in for, but never more than the window holds.
+            # A summary reads the messages under a digest, but never more than the window holds.
             if not again or again[-1].total_tokens - again[0].total_tokens + again[0].tokens > self.limit:
                 break
             start = observation.covers[0]
@@ -323,8 +325,8 @@ class ContextState:
             self._marks.remove(high_water)
 
     def descends_from(self, version: int) -> bool:
-        """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by
-        hand."""
+        """Whether every change of the context since `version` was one of the bound (digests, elisions), none
+        by hand."""
         return self._history.descends_from(version)
 
     def digest(
@@ -375,8 +377,8 @@ class ContextState:
         return self._take(fitted, "digest", at)
 
     def cut_for_pass(self, latest: int | None = None) -> int:
-        """How many of the verbatim messages a pass should cover that nobody gave a mark: all but the newest
-        fifth of the window; where everything is within that, all but the newest turn."""
+        """How many verbatim messages a pass without a mark should cover: all but the newest fifth of the
+        window; if everything is within that fifth, all but the newest turn."""
         tail = self.verbatim
         if not tail:
             return 0
@@ -524,7 +526,7 @@ class ContextState:
         self._assembly = fitted.assembly
         self._history.next_observation += len(fitted.new)
         if fitted.new:
-            self._held = False  # the bound forced it, or somebody asked
+            self._held = False  # the bound forced it, or a caller asked
         start = history.uncovered_from(view)
         self.notebook.forget(start)
         return Change(

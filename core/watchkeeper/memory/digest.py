@@ -1,8 +1,8 @@
-"""The deterministic digest: what stands in a context when no model has summarised in time.
+"""The deterministic digest: the text that a context shows when no model has summarised in time.
 
-It keeps goals, decisions, open tasks, files, errors and last results, each line with the number of the
-message that it rests on, and a pointer to the whole. An earlier digest is folded into the new one by its
-lines, so that the cost is that of the messages newly covered, and the size is bounded by a budget in tokens.
+It keeps goals, decisions, open tasks, files, errors and last results. Each line cites the number of its
+source message, and a pointer leads to the whole. A new digest takes over the lines of an earlier one, so its
+cost is that of the newly covered messages. A budget in tokens bounds its size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from watchkeeper.memory.rendering import pointer_of
 from watchkeeper.memory.tokens import TokenCounter, plain
 from watchkeeper.records.messages import Message, Observation, ObservationKind
 
-# --- Identifiers that a summary must not lose: paths, URLs, hashes, ids, error lines, numbers in decisions ---
+# --- Identifiers that a summary must not lose ---------------------------------------------------------------
+#
+# Paths, URLs, hashes, ids, error lines, and numbers in decisions.
 
 EXTENSIONS = (
     "pyi?|ipynb|[cm]?js|jsx|tsx?|rs|go|java|kt|scala|cc?|h|[ch]pp|cs|rb|php|swift|lua|r|jl|(?:ba|z)?sh|ps1|sql|html?|s?css"
@@ -60,7 +62,7 @@ DECISION = re.compile(
 NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{0,20}(?:\.\d{1,10})?%?(?!\w)")
 
 SCAN_CHARACTERS = 4_000
-"""Of each text this much is read from its beginning, and as much from its end: CPU stays bounded."""
+"""So many characters are read from the beginning of a text, and as many from its end, to bound CPU time."""
 
 PER_MESSAGE = 40
 
@@ -116,7 +118,7 @@ def identifiers_in(text: str) -> list[str]:
 
 
 def gather(messages: Iterable[Message]) -> dict[str, int]:
-    """Identifier → the last message that it stands in; at most `PER_MESSAGE` of each message."""
+    """Identifier → the last message that contains it; at most `PER_MESSAGE` of each message."""
     found: dict[str, int] = {}
     for message in messages:
         own: dict[str, None] = {}
@@ -130,14 +132,15 @@ def gather(messages: Iterable[Message]) -> dict[str, int]:
     return found
 
 
-# --- What a digest would say of one message, picked out once, when the message is added -------------------
+# --- What a digest says of one message ----------------------------------------------------------------------
 #
-# A digest is made in the very turn in which a context overflows. Reading all that it covers there would cost
-# that turn milliseconds for each ten thousand tokens; read when they arrive, messages cost each turn the same.
+# It is extracted once, when the message is added. A digest is made in the very turn in which a context
+# overflows. Reading all covered messages there would cost that turn milliseconds for each ten thousand
+# tokens; reading them on arrival costs each turn the same.
 
 LINE_CHARACTERS = 200
 TEXT_CHARACTERS = 2_000
-"""Of each text this much is read from its beginning, and as much from its end."""
+"""So many characters are read from the beginning of each text, and as many from its end."""
 TODO = "to do: "
 
 _DECIDED = re.compile(
@@ -278,7 +281,7 @@ TITLE = "Digest, made without a model. Whole text: "
 _CITED = re.compile(r"\(#(\d+)\)$")
 _SHRINK = 0.75
 _FRAME_CHARACTERS = 10
-"""Of a line beside its text: `- … (#1234)`."""
+"""Characters of a line beside its text: `- … (#1234)`."""
 TITLE_TOKENS = 6
 """At most, of a section's title with its colon and line end."""
 
@@ -365,20 +368,20 @@ class DigestNotes:
         }
         ratio = _tokens_per_character(ranked, width, counter)
         rank = 0
-        told: set[str] = set()  # what one section says, another need not repeat
+        listed: set[str] = set()  # a line of one section is not repeated in another
         while left > 0 and any(rank < len(lines) for lines in ranked.values()):
             for title, lines in ranked.items():
                 if rank >= len(lines):
                     continue
                 beginning = lines[rank].text[:80]
-                if beginning in told:
+                if beginning in listed:
                     continue
                 cost = int((min(len(lines[rank].text), width) + _FRAME_CHARACTERS) * ratio) + 2
                 if title not in chosen:
                     cost += TITLE_TOKENS
                 if cost <= left:
                     left -= cost
-                    told.add(beginning)
+                    listed.add(beginning)
                     chosen.setdefault(title, []).append(lines[rank])
             rank += 1
         parts = [head]

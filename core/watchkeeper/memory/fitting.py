@@ -16,9 +16,9 @@ from watchkeeper.memory.rendering import Rendering, pointer_of
 from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message, Observation, ObservationKind, View
 
-# --- From a view and the messages to the context: the front (assignment and observations), then what is ---
+# --- Assembling a context from a view and its messages ------------------------------------------------------
 #
-# verbatim.
+# First the front (assignment and observations), then the verbatim messages.
 
 HEADING = "# Memory of earlier messages"
 
@@ -47,8 +47,8 @@ def front(
 ) -> tuple[list[Block], int]:
     """The observations as the model reads them, and their tokens; byte-identical until the view changes.
 
-    Each is a block of its own, so that its tokens add up and none is counted twice: observations may hold a
-    third of a large window, and counting them anew whenever one is added would stall the turn. `known`:
+    Each observation is its own block, so that tokens add up and none is counted twice. Observations may fill
+    a third of a large window, and counting all of them whenever one is added would stall the turn. `known`:
     labels counted before.
     """
     if not observations:
@@ -81,10 +81,10 @@ def assemble(
     known: dict[str, int] | None = None,
     odd: Mapping[int, Content] | None = None,
 ) -> Assembly:
-    """Render `view`. `tail` are the messages that it shows verbatim or elided; `pinned` stands before the
+    """Render `view`. `tail`: the messages that it shows verbatim or elided. `pinned`: text before the
     observations.
 
-    `known`: tokens of labels; `odd`: what is shown of messages that cannot be sent as they are.
+    `known`: tokens of labels; `odd`: the text shown for messages that cannot be sent as they are.
     """
     odd = odd or {}
     made = Assembly(Rendering(counter))
@@ -119,31 +119,31 @@ def assemble(
 
 
 KEEP_FORCED = 0.40
-"""Of the limit: what stays verbatim after a forced digest, so that the next one is a while away."""
+"""The share of the limit that stays verbatim after a forced digest, so that the next one is not due soon."""
 
 KEEP_BY_HAND = 0.20
-"""Of the limit: what stays verbatim after a digest that somebody asked for."""
+"""The share of the limit that stays verbatim after a digest on request."""
 
 DIGEST_SHARE = 0.15
-"""Of the limit: the size of a digest."""
+"""The size of a digest, as a share of the limit."""
 
 DIGEST_MOST = 4_000
 """Tokens: no digest is larger, however large the window. More lines say less."""
 
 OBSERVATIONS_SHARE = 0.35
-"""Of the limit: observations that grow beyond this are folded into one digest."""
+"""Observations that grow beyond this share of the limit are folded into one digest."""
 
 PINNED_SHARE = 0.25
-"""Of the limit: an assignment larger than this is shortened."""
+"""An assignment larger than this share of the limit is shortened."""
 
 USEFUL_SHARE = 0.08
-"""Of the limit: a result shortened below this is of no use, and what the agent said must make room as
+"""A result shortened below this share of the limit is useless; then the agent's own words are shortened as
 well."""
 
 FEW_MESSAGES = 4
 
 SLACK_SHARE = 0.04
-"""Of the limit: what stays free where messages had to be shortened."""
+"""The share of the limit that stays free when messages had to be shortened."""
 
 _SMALLER = (DIGEST_SHARE, 0.08, 0.03, 0.0)
 
@@ -346,7 +346,9 @@ def _attempts(bench: FitInputs) -> Iterator[Fitted]:
     # Last: only what the API cannot do without, in its shortest form.
     for pinned_tokens in (limit // 16, 0):
         yield from _squeezed(bench, group, range(group, len(tail)), pinned_tokens)
-    if len(tail) <= FEW_MESSAGES:  # of a few, the shortest forms can be smaller than a digest's pointer
+    if (
+        len(tail) <= FEW_MESSAGES
+    ):  # with few messages, the shortest forms can be smaller than a digest's pointer
         yield from _squeezed(bench, 0, range(len(tail)), 0)
 
 
@@ -371,10 +373,9 @@ def _shortened(bench: FitInputs, cut: int, group: int) -> Iterator[Fitted]:
 def _squeezed(
     bench: FitInputs, cut: int, free: Sequence[int], pinned_tokens: int | None, *, fold_all: bool = True
 ) -> Iterator[Fitted]:
-    """Shorten the messages at `free`, the largest first, until the context fits (or nothing can be
-    shortened).
+    """Shorten the messages at `free`, the largest first, until the context fits or nothing can be shortened.
 
-    A little room is left, or each further message, however small, would shorten all of them anew.
+    A little room is left; otherwise each further message, however small, would shorten all of them again.
     """
     bare = bench.build(cut, 0, fold_all=fold_all, pinned_tokens=pinned_tokens)
     if bare.tokens <= bench.limit:

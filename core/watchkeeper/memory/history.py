@@ -10,7 +10,7 @@ from watchkeeper.memory import history
 from watchkeeper.memory.content import shown
 from watchkeeper.records.messages import Content, Message, Observation, ObservationKind, Role, View
 
-# --- What a `ContextState` is given and what it hands back: limits, changes to store, refusals ------------
+# --- Inputs and outputs of `ContextState` -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Change:
     view: View
     """The view now current."""
     tokens: int
-    """Of the rendered context now."""
+    """Size of the rendered context now."""
     tokens_before: int
     messages_removed: int = 0
     """How many messages were verbatim before and are not any more."""
@@ -64,14 +64,14 @@ class Prepared:
 
     text: str
     tokens: int
-    """Of `text`."""
+    """Size of `text`."""
     covers: tuple[int, int]
-    """First and last message that the text stands for."""
+    """First and last message that the text replaces."""
     citations: tuple[int, ...]
     replaces: tuple[int, ...] = ()
     """Ids of the observations that the pass read and that its text takes the place of."""
     source_tokens: int
-    """Of everything that the pass read: its result must be smaller by 5 % at least."""
+    """Size of everything that the pass read. Its result must be smaller by 5 % at least."""
     base_version: int
     """The view that was current when the pass began."""
     epoch: int
@@ -102,7 +102,7 @@ SAME_CONTEXT = frozenset({"elision", "append", "undo", "redo"})
 
 
 def provisional(view: View) -> bool:
-    """Whether a digest stands in that view for a summary still to come."""
+    """Whether a digest in that view replaces a summary that is not there yet."""
     return any(observation.provisional for observation in view.observations)
 
 
@@ -114,8 +114,8 @@ def uncovered_from(view: View) -> int:
 
 
 def needed_from(view: View) -> int:
-    """The first message that somebody may still read for `view`: one that it shows, or one that only a digest
-    stands in for until a summary is there."""
+    """The first message that may still be read for `view`: one that it shows, or one that only a digest
+    covers until there is a summary."""
     start = uncovered_from(view)
     for observation in reversed(view.observations):
         if not observation.provisional:
@@ -176,7 +176,7 @@ def _parent(views: Mapping[int, View], view: View) -> View:
     return views[view.parent]
 
 
-# --- The books of one agent: its messages, the versions of its view, and which of them is current ---------
+# --- Messages and view versions of one agent ----------------------------------------------------------------
 
 
 class MessageHistory:
@@ -268,7 +268,7 @@ class MessageHistory:
             self._look_at(message)
 
     def forget_before(self, seq: int) -> None:
-        """Let go of the messages before `seq`; the first one stays where it is known."""
+        """Drop the messages before `seq` from memory; the first message is kept where it is known."""
         if not self.messages or self.messages[0].seq >= seq:
             return
         del self.messages[: seq - self.messages[0].seq]
@@ -313,7 +313,7 @@ class MessageHistory:
         return self.messages if start == base else self.messages[start - base :]
 
     def covered_by(self, observation: Observation) -> Sequence[Message]:
-        """The messages that an observation stands for; empty where they are not all loaded."""
+        """The messages that an observation covers; empty if they are not all loaded."""
         first, last = observation.covers
         if not self.messages or first < self.messages[0].seq:
             return []
@@ -321,8 +321,8 @@ class MessageHistory:
         return self.messages[first - base : last - base + 1]
 
     def descends_from(self, version: int) -> bool:
-        """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by
-        hand."""
+        """Whether every change of the context since `version` was one of the bound (digests, elisions), none
+        by hand."""
         view: View | None = self.view
         while view is not None and view.version != version:
             by_itself = view.reason in ("append", "elision") or (

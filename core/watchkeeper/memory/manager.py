@@ -34,11 +34,11 @@ from watchkeeper.memory.tokens import (
 )
 from watchkeeper.records.messages import Content, Message, Observation, Role, View
 
-# --- A list of messages that may be looked at and not changed, without copying it -------------------------
+# --- A read-only list of messages without a copy ------------------------------------------------------------
 
 
 def untouched(message: Message) -> Message:
-    """A message that may be given away: whoever changes its content changes a copy."""
+    """The message for a caller, with a copy of its content, so that no caller changes the original."""
     return message if isinstance(message.content, str) else replace(message, content=copied(message.content))
 
 
@@ -78,7 +78,9 @@ class ReadOnly(Sequence[Message]):
         return repr(tuple(self._items))
 
 
-# --- Passes in flight: tasks that may outlive the interest in them, or the event loop that ran them -------
+# --- Running passes -----------------------------------------------------------------------------------------
+#
+# A pass is a task. It may outlive the need for its result, or the event loop that ran it.
 
 CLOSING_SECONDS = 1.0
 """How long `Hangar.close` waits for what was given up."""
@@ -136,7 +138,7 @@ class PassRegistry:
 
 
 def is_lost(task: asyncio.Future[Any]) -> bool:
-    """Whether nobody will run a task on: its event loop is closed, or another one runs now."""
+    """Whether no event loop will finish this task: its own is closed, or another one runs now."""
     loop = task.get_loop()
     try:
         return loop is not asyncio.get_running_loop() or loop.is_closed()
@@ -150,9 +152,9 @@ def _retrieved(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-# --- What a manager tells its listeners about passes: that one began, has its text, took its place, or did ---
+# --- Events of a manager about its passes -------------------------------------------------------------------
 #
-# not.
+# A pass began, has its text, was applied, or was not.
 
 log = logging.getLogger(__name__)
 
@@ -180,8 +182,8 @@ Callback = Callable[[Swap], None] | Callable[[Swap], Awaitable[None]]
 
 
 class Listeners:
-    """Callbacks by event. A callback that fails disturbs nobody; one that is a coroutine function runs
-    beside."""
+    """Callbacks by event. A failing callback disturbs no other; a coroutine function runs in the
+    background."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
@@ -267,10 +269,10 @@ class HierarchicalContextManager:
             summarization_threshold: the fraction of `max_tokens` from which on older messages are summarised.
             tokenizer: a callable `str -> int` or an object with `count`; None: tiktoken's o200k_base.
             summarizer: see `Summarizer`; None: the deterministic digest does its work.
-            max_wait_seconds: how long `add_message` may wait for a late pass before a digest stands in; 0:
-                never.
+                max_wait_seconds: how long `add_message` may wait for a late pass before it uses a digest; 0:
+                    it never waits.
             pin_first: keep the first user message at the front for ever.
-            timeout_seconds: of one call of the summariser.
+                timeout_seconds: limit of one call of the summariser.
             passes_per_hour: no more automatic passes than this; the digest keeps the bound without them.
             on_change: is given every `Change`, in order: the records to store.
             state: a `ContextState` made by `ContextState.restore`, to carry on from what was stored.
@@ -320,7 +322,7 @@ class HierarchicalContextManager:
 
     @property
     def tokens(self) -> int:
-        """Of `get_context()`."""
+        """Size of `get_context()`."""
         return self._state.tokens
 
     @property
@@ -400,7 +402,7 @@ class HierarchicalContextManager:
         return self._order[1]
 
     def _leave_lost(self) -> None:
-        """Give up a pass whose event loop has ended: nobody will ever run it on."""
+        """Drop a pass whose event loop has ended, since no loop will finish it."""
         if self._flight is not None and self._flight.is_lost:
             self._abandon("The event loop that the pass ran in has ended.")
 

@@ -33,9 +33,9 @@ from watchkeeper.memory.validation import SMALLER_BY, Judgement, judge_log
 from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.messages import Message, Observation, ObservationKind
 
-# --- Keeping an observed log short: a reflector consolidates it beside the loop, a digest stands in where it is ---
+# --- Keeping the observation log short ----------------------------------------------------------------------
 #
-# late.
+# A reflector consolidates the log in the background. If it is late, a digest takes its place.
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Reflection:
         raise ValueError(f"no reflection could be used: {why}")
 
     def land(self, at: float) -> Change | None:
-        """Swap a reflection in when it is due: at the threshold, or where a digest stands in for it."""
+        """Apply a reflection when it is due: at the threshold, or when a digest has taken its place."""
         reading = self._reading
         if reading is None or self._coordinator.is_reflector_in_flight():
             return None
@@ -196,20 +196,20 @@ class Reflection:
 
 
 KEEP_VERBATIM = 0.2
-"""Of the limit: what an activation leaves verbatim, where the chunks allow it."""
+"""The share of the limit that an activation leaves verbatim, where the chunks allow it."""
 
 OUTLOOK_CHARACTERS = 400
-"""Of what an observer says the agent is at, and should do next: more belongs into its observations."""
+"""Longest text about what the agent is doing and should do next; more belongs into the observations."""
 
 OUTLOOK_ROOM = 0.9
-"""Of what an activation may take: how full it may be for these lines to be added."""
+"""These lines are added only while an activation fills at most this share of its allowance."""
 
 SHORTER = "Your last answer could not be used: {why}. Answer again, much shorter, citing only numbers of the transcript."
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """What one chunk stands for."""
+    """The messages that one chunk covers."""
 
     first: int
     last: int

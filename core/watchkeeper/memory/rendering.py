@@ -13,21 +13,22 @@ from watchkeeper.memory.content import FrozenDict, blocks_of, frozen, leaves, re
 from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, compact_json, count_block, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message
 
-# --- Showing a message too large for its window: head, tail, and a pointer to the whole -------------------
+# --- Shortening a message that is too large for its window --------------------------------------------------
 #
-# Head and tail are measured in characters over the message's texts laid end to end: first its own words (text
-# blocks), then tool results and the string leaves of tool inputs. So an agent's words outlast what it passed to
-# a tool. Calls and results keep their ids, thinking keeps every byte (its signature covers it); pictures and
-# documents become a line that says so.
+# What remains is the head, the tail and a pointer to the whole. Head and tail are measured in characters over
+# the message's texts laid end to end: first its own words (text blocks), then tool results and the string
+# leaves of tool inputs. So an agent's words are kept longer than the data it passed to a tool. Calls and
+# results keep their ids, and thinking keeps every byte (its signature covers it). A line replaces each
+# picture and document.
 
 GAP = "[…]"
-"""Stands where text was left out, after the first gap has named the pointer."""
+"""Marks each omission after the first, which names the pointer."""
 
 MANY_TOKENS = 20_000
 """A message above this takes long to count: its shortest form is tried first."""
 
 HEAD_SHARE = 2 / 3
-"""Of what is kept of a long text, this share is its beginning."""
+"""The beginning takes this share of what is kept of a long text."""
 
 
 def pointer_of(agent_id: str, first: int, last: int | None = None) -> str:
@@ -222,7 +223,8 @@ class Rendering:
             self._push_user(content, tokens)
 
     def close(self) -> None:
-        """Nothing follows: calls still open get an error result, so that somebody may speak next."""
+        """End the rendering: each open call gets an error result, so that the next message may be a
+        user's."""
         self._close()
 
     def _append(self, role: str, content: Content, tokens: int) -> None:

@@ -167,7 +167,7 @@ class TiktokenCounter:
 
 
 class CallableCounter:
-    """A `str -> int` of somebody's own as a `TokenCounter`: it never sees a lone surrogate, which most cannot
+    """A caller's `str -> int` as a `TokenCounter`. It never receives a lone surrogate, which most cannot
     encode."""
 
     __slots__ = ("_call",)
@@ -207,7 +207,7 @@ def as_counter(tokenizer: TokenCounter | Callable[[str], int] | None) -> TokenCo
 def count_message(role: str, content: Content, counter: TokenCounter | None = None) -> int:
     """Tokens of one message: `MESSAGE_OVERHEAD` and the sum of its blocks. Additive, so totals can be kept
     running."""
-    del role  # every role costs the same; kept so that a provider that differs can be told apart
+    del role  # every role costs the same; kept for a provider whose roles differ
     counter = counter or default_counter()
     if isinstance(content, str):
         return MESSAGE_OVERHEAD + counter.count(content)
@@ -254,7 +254,8 @@ def count_block(block: Block, counter: TokenCounter) -> int:
 
 
 def spaced_json(value: Any) -> str:
-    """JSON as most programs write it: what is counted, as nobody knows a provider's own form of it."""
+    """JSON as most programs write it. Tokens are counted on this form, since providers do not publish
+    theirs."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -321,9 +322,10 @@ def _document_tokens(block: Block, counter: TokenCounter) -> int:
     return extra + IMAGE_TOKENS_MAX
 
 
-# --- How far our own token counts are from what a provider reports, per model -----------------------------
+# --- Calibration: our token counts against the provider's ---------------------------------------------------
 #
-# The ledger of a message never changes; calibration scales the limit, between turns. Its error figure is shown.
+# One factor per model. The ledger of a message never changes; calibration scales the limit, between turns.
+# Its error is shown.
 
 CLAMP = (0.5, 2.0)
 """A ratio outside this range says that usage was misreported, not that tokens are that different."""

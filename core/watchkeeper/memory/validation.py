@@ -65,7 +65,9 @@ def spliced(
     return (*before, observation, *after), (verbatim if verbatim < next_seq else None)
 
 
-# --- Judging what a model wrote: its citations, what it dropped, whether it repeats itself ----------------
+# --- Judging a model's text ---------------------------------------------------------------------------------
+#
+# Its citations, what it dropped, and whether it repeats itself.
 
 CITATION = re.compile(
     r"(?<![\w#&/])#(?P<one>\d{1,9})(?:\s*[–-]\s*#?(?P<to>\d{1,9}))?(?!\w)"
@@ -77,7 +79,7 @@ CITATION = re.compile(
 _LISTED = re.compile(r"(.+) → #(\d{1,9})")
 _NUMBER = re.compile(r"\d+")
 IDENTIFIERS_SHARE = 0.1
-"""Of the limit: what identifiers appended to a summary may take; all others stay reachable by its pointer."""
+"""Largest share of the limit for identifiers appended to a summary; its pointer leads to all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ def judge_citations(
 ) -> Judgement | Rejection:
     """Drop each line that cites a message which does not exist; a text without citations gets its range.
 
-    A number that stands in the source as it stands in the text (`#4679` of somebody's tracker) is no
-    citation. What is read are messages, and `earlier` texts that stand for others.
+    A number that the source and the text share (`#4679` of another tracker) is no citation. The input is
+    messages, and `earlier` texts that replace others.
     """
     kept: list[str] = []
     cited: set[int] = set()

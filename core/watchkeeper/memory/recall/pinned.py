@@ -1,4 +1,4 @@
-"""What stands in every prompt of a session."""
+"""The text that every prompt of a session carries."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def pinned_lines(reads: Any, session_id: str) -> list[str]:
     return kept[::-1]
 
 
-# --- Standing instructions: what a user said once and means for good --------------------------------------
+# --- Standing instructions of the user ----------------------------------------------------------------------
 #
-# The rule is conservative, since a pinned line is in every prompt from then on: a sentence counts if it
-# commands (begins with "always", "never", "from now on", "do not", "make sure", …, or says "you must", "please
-# never", …), is no question, and is short. Ordinary requests ("fix the test", "don't worry", "it never works")
-# are not lifted.
+# A pinned line is in every later prompt, so the rule is conservative. A sentence counts if it gives a command
+# (it begins with "always", "never", "from now on", "do not", "make sure", …, or says "you must", "please
+# never", …), is not a question, and is short. Ordinary requests ("fix the test", "don't worry", "it never
+# works") do not count.
 
 LONGEST = 300
 MOST = 20

@@ -16,9 +16,9 @@ from typing import Any
 from watchkeeper.memory.digest import HASH, ID, PATH, URL
 from watchkeeper.store.driver import plain, sqlite3
 
-# --- What of a query is worth looking for: its words without the common ones, and the identifiers that it ---
+# --- Query terms: words and identifiers ---------------------------------------------------------------------
 #
-# names.
+# Common words are left out.
 
 QUERY_CHARACTERS = 2_000
 MOST_WORDS = 48
@@ -108,9 +108,9 @@ def tells_time(text: str) -> bool:
     return _TIME.search(text) is not None
 
 
-# --- A full-text index in memory: SQLite's FTS5 splits and stems, and tells which document holds a term how ---
+# --- A full-text index in memory ----------------------------------------------------------------------------
 #
-# often.
+# SQLite's FTS5 splits and stems the words, and reports how often each document holds a term.
 
 TOKENIZE = "porter unicode61 remove_diacritics 2"
 """Stemming pays: on one set of recorded chats evidence recall at 10 rose from .486 to .522 by it
@@ -164,7 +164,7 @@ SATURATION = (0.5, 3.0)
 """BM25's k1. Saying a word twice in one short turn is hardly more evidence than saying it once; in pages it
 is."""
 LENGTH = (0.3, 1.0)
-"""BM25's b. Of short turns a longer one says more; of pages a longer one only holds more words."""
+"""BM25's b. Among short turns a longer one says more; among pages a longer one only holds more words."""
 COVERAGE = (0.5, 0.25)
 """How much a document gains that holds all of the query's terms, over one that holds one."""
 SHORT_WORDS, LONG_WORDS = 50, 250
@@ -177,14 +177,14 @@ BOTH = 0.5
 TIMES = 0.3
 """How much a document that names a time gains where the question asks for one."""
 LITERAL = 2.0
-"""A named identifier that stands in a document counts this many times a term that is as rare."""
+"""A named identifier that a document contains counts this many times as much as a term that is as rare."""
 MEANING = 0.4
 """What the document whose vector is most like the question's gains, of the best score by words."""
 LEAST_LIKENESS = 0.25
 """From which likeness on a document is found by its vector alone."""
 LEAST_IDF = 0.05
 READ_CHARACTERS = 16_000
-"""Of each document this much is read."""
+"""How many characters of each document are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Document:
     id: str
     text: str
     at: float | None = None
-    """When it came to be, in seconds since 1970: of two that are as good, the newer one is better."""
+    """When it was made, in seconds since 1970. Between two that rank equally, the newer one comes first."""
     thread: str | None = None
     """Documents of one thread that follow each other in the sequence are neighbours, as turns of a
     conversation are."""
@@ -304,7 +304,7 @@ class RankedIndex:
     def _add_likeness(self, likeness: Likeness, scores: dict[int, float], held: dict[int, list[str]]) -> None:
         """What is more alike than documents are on the mean gains, with its neighbours, as far as the best by
         words."""
-        mean = min(likeness.mean, LEAST_LIKENESS)  # of a few that all speak of it, none is above the mean
+        mean = min(likeness.mean, LEAST_LIKENESS)  # if a few all mention it, none is above the mean
         own = {
             at: value - mean
             for at, one in enumerate(self._documents)

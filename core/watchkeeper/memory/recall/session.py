@@ -20,9 +20,9 @@ from watchkeeper.store import facts
 from watchkeeper.store.driver import plain
 from watchkeeper.store.search import passages
 
-# --- What stands word for word in a message, wherever in it: the ranking reads the beginnings of long messages ---
+# --- Exact matches anywhere in a message --------------------------------------------------------------------
 #
-# only.
+# The ranking reads only the beginning of a long message; these statements search the whole text.
 
 LEAST_CHARACTERS = 4
 MOST_NEEDLES = 6
@@ -32,7 +32,7 @@ _ROUND = ".,:;?!()[]{}<>\"'`"
 
 
 def needles_of(query: str) -> list[str]:
-    """The query as it stands, and its words that are no plain words: paths, ids, codes, figures."""
+    """The whole query, and those of its words that are not plain words: paths, ids, codes, numbers."""
     whole = query.strip()
     found: dict[str, None] = {whole: None} if len(whole) >= LEAST_CHARACTERS else {}
     for word in whole.split():
@@ -51,13 +51,12 @@ def held_verbatim(
     visible: Callable[[str, int], bool],
     said: Callable[[Any], str],
 ) -> list[tuple[str, int, str, str, float]]:
-    """`(agent, seq, needle, text, at)` of the newest messages that hold the query as it stands, or a needle
-    that few hold.
+    """`(agent, seq, needle, text, at)` of the newest messages that contain the whole query or a rare needle.
 
     Args:
         only: this agent's messages alone.
         visible: which messages may be found.
-        said: a message's text from its content; what it leaves out is not found.
+            said: extracts a message's text from its content. Text that it leaves out is not found.
     """
     found: dict[tuple[str, int], tuple[str, int, str, str, float]] = {}
     for needle in needles_of(query):
@@ -77,14 +76,12 @@ def held_verbatim(
     return list(found.values())
 
 
-# --- Texts as vectors, by a small model that a package carries: the extra `vectors`, used where `recall_vectors` ---
+# --- Texts as vectors, by a small packaged model ------------------------------------------------------------
 #
-# is on.
-#
-# Wordllama's static embeddings (19 MB, 256 dimensions, some 0.7 ms a message) need no network and no GPU. They
-# are made when somebody recalls, outside every transaction, the newest messages first and for a second at most;
-# what is left over is done at the next recall. What they gain is measured in docs/memory.md. Nothing here is
-# imported where the setting is off.
+# Needs the extra `vectors`; used where `recall_vectors` is on, and otherwise not imported. Wordllama's static
+# embeddings (19 MB, 256 dimensions, some 0.7 ms a message) need no network and no GPU. A recall computes
+# them, outside every transaction, the newest messages first and for a second at most; the next recall
+# computes the rest. docs/memory.md measures what they gain.
 
 READ_CHARACTERS = 2_000
 BATCH = 128
@@ -137,8 +134,8 @@ class Wordllama:
 
 
 def unavailable() -> str | None:
-    """Why `load` would fail, in one line, as far as can be told without loading anything; None: nothing
-    speaks against it."""
+    """Why `load` would fail, in one line, as far as a check without loading can say; None: no reason
+    found."""
     from importlib.util import find_spec
 
     from watchkeeper.store.driver import sqlite3
@@ -259,14 +256,14 @@ def recall(
     messages: bool = True,
     question: Question | None = None,
 ) -> list[Recalled]:
-    """What the session knows about `query`, best first; at most `limit`, half of them facts where so many
+    """What the session knows about `query`, best first: at most `limit` results, half of them facts if enough
     match.
 
     Args:
         reads: has `one` and `all` (a transaction, a host's reads, a viewer's).
         session_id: None: the facts of all sessions, and no messages.
-        reader: the agent that asks. What stands in its context now is not found again; its own facts of scope
-            `agent` are. None: a person asks, and sees the facts of every agent.
+            reader: the agent that asks. Messages that its context shows now are left out; its own facts of
+                scope `agent` are included. None: a person asks, and sees the facts of every agent.
         messages: whether to search them too.
         question: the query as a vector; the connection behind `reads` has sqlite-vec then.
 
@@ -451,7 +448,7 @@ def excerpt(text: str, pieces: Sequence[str], size: int = EXCERPT_CHARACTERS) ->
 
 
 def _part(text: str, pieces: Sequence[str], size: int) -> str:
-    """Of a long text the part around the first of the pieces that it holds."""
+    """The part of a long text around the first of the pieces that it contains."""
     if len(text) <= size:
         return text
     folded = text.lower()
