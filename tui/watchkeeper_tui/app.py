@@ -26,6 +26,7 @@ from watchkeeper_tui.keymap import active_together, shown_key, usable_keys
 from watchkeeper_tui.layout import layout_file, load_layout, save_layout
 from watchkeeper_tui.line_filter import HostileTextFilter
 from watchkeeper_tui.notifications import news
+from watchkeeper_tui.notifier import NotifyingApp
 from watchkeeper_tui.reader import Reader, lease_pid
 from watchkeeper_tui.sanitize import sanitize, sanitize_text
 from watchkeeper_tui.screens.base import WatchScreen
@@ -33,7 +34,6 @@ from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.settings import Settings, load_settings
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.targets import OPENED_READ_ONLY
-from watchkeeper_tui.telling import TellingApp
 
 ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
 
@@ -42,7 +42,7 @@ class SnapshotReady(Message):
     """A newer snapshot waits in the app. At most one of these is under way at a time."""
 
 
-class WatchkeeperApp(TellingApp):
+class WatchkeeperApp(NotifyingApp):
     """A viewer: it reads the store and writes commands, and may be killed at any moment."""
 
     TITLE = "watchkeeper"

@@ -17,7 +17,7 @@ SEEN_SECONDS = 6.0
 A_DAY = 86_400.0
 
 
-class TellingApp(ThemedApp):
+class NotifyingApp(ThemedApp):
     """An app that knows whether somebody looks at it."""
 
     def __init__(
