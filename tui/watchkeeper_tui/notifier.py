@@ -10,7 +10,7 @@ from textual import events
 
 from watchkeeper_tui.notifications import Notice, is_unattended, terminal_signal
 from watchkeeper_tui.settings import Notifications
-from watchkeeper_tui.wearing import ThemedApp
+from watchkeeper_tui.theming import ThemedApp
 
 SEEN_SECONDS = 6.0
 """How long a notice stays once somebody is back who can read it."""
