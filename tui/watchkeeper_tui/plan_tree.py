@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar, overload
 
 from watchkeeper.store.snapshot import AgentFacts, TaskFacts
-from watchkeeper_tui.conditions import Condition, agent_condition, task_condition
 from watchkeeper_tui.plan_nodes import Node, below, plan_nodes
 from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.session_status import Condition, agent_condition, task_condition
 from watchkeeper_tui.snapshot import Snapshot
 
 T = TypeVar("T")

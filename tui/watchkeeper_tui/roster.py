@@ -12,8 +12,8 @@ from itertools import zip_longest
 
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition, silent_at
 from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.session_status import agent_condition, silent_at
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 
 NEAREST = 5

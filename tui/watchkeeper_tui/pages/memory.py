@@ -9,7 +9,6 @@ from watchkeeper.store.agent_snapshot import CallFacts, TurnFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages.context import (
     UNLOGGED_WORDS,
     PageContext,
@@ -20,6 +19,7 @@ from watchkeeper_tui.pages.context import (
     paragraph,
 )
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines, wrap
+from watchkeeper_tui.session_status import agent_condition
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 

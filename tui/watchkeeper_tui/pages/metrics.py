@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import lasted
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank
 from watchkeeper_tui.pages.report import price_label, usage_label
 from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.session_status import lasted
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.cells import Piece, pieces_width
 

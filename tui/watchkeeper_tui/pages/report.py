@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from watchkeeper.store.agent_snapshot import ReportFacts
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, TaskFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition, lasted, task_condition
 from watchkeeper_tui.pages.context import UNLOGGED_WORDS, PageContext, PageLine, blank, heading, paragraph
 from watchkeeper_tui.sanitize import clip, fit, sanitize
+from watchkeeper_tui.session_status import agent_condition, lasted, task_condition
 from watchkeeper_tui.widgets.cells import Piece
 
 FOLDED = 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from watchkeeper.store.snapshot import TaskFacts, roles_of
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import task_condition
 from watchkeeper_tui.pages.context import PageLine, blank, heading, paragraph
 from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.session_status import task_condition
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 

@@ -13,9 +13,9 @@ from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store.compare import Comparison, SessionSide, TaskPair, TaskSide, compare
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.session_status import SESSION_BADGES
 from watchkeeper_tui.snapshot import Snapshot, session_state
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.prompt import Prompt

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from watchkeeper.store.snapshot import CommandFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition, task_condition
 from watchkeeper_tui.pages.compactions import compaction_pieces
 from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.session_status import agent_condition, task_condition
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.targets import Target
 from watchkeeper_tui.widgets.cells import Piece

@@ -14,7 +14,6 @@ from textual.widget import Widget
 
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition, last_sign, nobody_yet, task_condition
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
@@ -22,6 +21,7 @@ from watchkeeper_tui.pages.memory import compaction_mark, foretells
 from watchkeeper_tui.pages.task import task_figures, task_page
 from watchkeeper_tui.pages.transcript import BOUNDARY
 from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.session_status import agent_condition, last_sign, nobody_yet, task_condition
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_width, set_title
 from watchkeeper_tui.widgets.page import PageView

@@ -14,9 +14,9 @@ from textual.widget import Widget
 from watchkeeper.records.text import clock_text, countdown
 from watchkeeper.store.snapshot import SessionFacts, roles_of
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.session_status import SESSION_BADGES
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_width
 

@@ -10,9 +10,9 @@ from textual import events
 from watchkeeper.records.messages import context_percent
 from watchkeeper.store.snapshot import RoleFacts, TaskFacts, roles_of
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import Condition, nobody_yet
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
 from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.session_status import Condition, nobody_yet
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, clip_pieces, pieces_width, set_title
 from watchkeeper_tui.widgets.rows import RowView
 from watchkeeper_tui.widgets.status import KeyLine

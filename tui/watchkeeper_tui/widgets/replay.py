@@ -9,12 +9,12 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.plan_tree import PlanRows
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.roster import Roster
+from watchkeeper_tui.session_status import SESSION_BADGES
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.cells import Piece, set_title

@@ -15,9 +15,9 @@ from textual.widget import Widget
 
 from watchkeeper.store.search.sessions import MessageHit, SessionLine
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.palette import Palette
 from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.session_status import SESSION_BADGES
 from watchkeeper_tui.snapshot import SessionState, session_state
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content, pieces_width
 from watchkeeper_tui.widgets.rows import RowView
