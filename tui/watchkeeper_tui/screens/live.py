@@ -12,7 +12,7 @@ from textual.containers import Container
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID
 from watchkeeper_tui.event_filter import EventFilter
-from watchkeeper_tui.paces import Paces
+from watchkeeper_tui.growth_rate import GrowthRates
 from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.roster import Roster
@@ -95,7 +95,7 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         """Of what was read last: another one while the view is frozen."""
         self._shaper = PlanShaper()
         self._matching = EventFilter()
-        self._paces = Paces()
+        self._paces = GrowthRates()
         self.words: dict[str, str] = {}
         self._drawn_for: str | None = None
         """The row whose agent the agent pane shows."""

@@ -15,7 +15,7 @@ ASK_SECONDS = 2.0
 """At most so often."""
 
 
-class Paces:
+class GrowthRates:
     """Tokens a second by which each agent's context grows, as far as that is known."""
 
     def __init__(self) -> None:
