@@ -7,7 +7,7 @@ import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_library_screens import library_of
 
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 
 WIDE = (140, 40)
 
@@ -26,7 +26,7 @@ WIDE = (140, 40)
 def test_a_sum_says_how_well_it_is_known(
     usd: float | None, unpriced: int, estimated: bool, words: str
 ) -> None:
-    assert figures.cost(usd, unpriced, estimated=estimated) == words
+    assert formatting.cost(usd, unpriced, estimated=estimated) == words
 
 
 @pytest.mark.parametrize("why", [{"price_status": "estimated"}, {"usage_exact": 0}])

@@ -11,7 +11,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_compaction_screen import compacted
 
 from watchkeeper.store.snapshot import SessionSnapshotReader
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.pages.compactions import compaction_pieces, pass_number
 from watchkeeper_tui.widgets.plan import PlanView
@@ -136,9 +136,9 @@ async def test_what_a_pass_lost_of_a_message_stands_below_that_message(desk: Des
 
 
 def test_a_model_is_named_without_the_day_of_its_release() -> None:
-    assert figures.model_name("anthropic/claude-opus-4-5-20251101") == "opus-4-5"
-    assert figures.model_name("anthropic/claude-sonnet-4@20250514") == "sonnet-4"
-    assert figures.model_name("offline/surveyor") == "surveyor"
+    assert formatting.model_name("anthropic/claude-opus-4-5-20251101") == "opus-4-5"
+    assert formatting.model_name("anthropic/claude-sonnet-4@20250514") == "sonnet-4"
+    assert formatting.model_name("offline/surveyor") == "surveyor"
 
 
 @pytest.mark.parametrize("key", ["p", "P", "N", "r", "X", "m"])

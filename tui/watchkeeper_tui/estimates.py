@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 
 KEPT_SHARE = 0.2
 """Of the window: about what a pass leaves verbatim."""
@@ -50,7 +50,7 @@ def estimate_compaction(agent: AgentFacts, passes: Sequence[CompactionFacts]) ->
     if before:
         left = fixed + int((now - fixed) * sum(each.tokens_after or 0 for each in mine) / before)
         whose = "its" if mine[0].agent_id == agent.id else "this model's"
-        basis = f"{whose} {figures.plural(len(mine), 'earlier pass', 'earlier passes')}"
+        basis = f"{whose} {formatting.plural(len(mine), 'earlier pass', 'earlier passes')}"
     else:
         kept = min(messages, int(agent.context_limit * KEPT_SHARE))
         left = min(now, now - messages + kept + min(SUMMARY_TOKENS, messages - kept))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from watchkeeper.store.snapshot import BudgetFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.settings import Notifications
 from watchkeeper_tui.snapshot import SessionState, Snapshot
@@ -112,7 +112,7 @@ def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     if before.state is SessionState.LIVE and after.state in ends and after.session is not None:
         title, severity = ends[after.state]
         session = after.session
-        cost = figures.bill(session)
+        cost = formatting.bill(session)
         yield Notice(title, f"{clip(sanitize(session.title or session.goal), 80)}  {cost}", severity)
 
 

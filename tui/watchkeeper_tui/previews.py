@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from watchkeeper.store.snapshot import AgentFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.estimates import estimate_compaction
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.targets import Target, budget_of, cancellable
@@ -14,7 +14,7 @@ from watchkeeper_tui.targets import Target, budget_of, cancellable
 def cancel_lines(target: Target, text: str) -> list[str]:
     """Which tasks would end."""
     lines = [
-        f"Cancel {figures.plural(len(cancellable(target)), 'task')}: "
+        f"Cancel {formatting.plural(len(cancellable(target)), 'task')}: "
         + ", ".join(clip(sanitize(t.title), 40) for t in target.tasks)
     ]
     lines.append("Its agent stops at once; what it did is kept, and the planner is told. r resumes it later.")
@@ -29,8 +29,8 @@ def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
         for task in target.tasks[:4]:
             agent = target.snapshot.agent(task.assigned_agent)
             spent = (
-                f"; attempt {task.attempt} took {figures.tokens(agent.total_tokens)} tok,"
-                f" {figures.bill(agent)}"
+                f"; attempt {task.attempt} took {formatting.tokens(agent.total_tokens)} tok,"
+                f" {formatting.bill(agent)}"
                 if agent
                 else ""
             )
@@ -48,7 +48,8 @@ def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
             else "The new agent keeps what the old one remembers."
         )
         lines.append(
-            memory + (f" {figures.plural(len(later), 'dependent task')} may run again too." if later else "")
+            memory
+            + (f" {formatting.plural(len(later), 'dependent task')} may run again too." if later else "")
         )
         if any(task.status in ("running", "paused") for task in target.tasks):
             lines.append("The attempt that is under way is cancelled first.")
@@ -67,20 +68,20 @@ def compact_lines(target: Target, text: str) -> list[str]:
     lines = []
     for agent in target.agents[:4]:
         guess = estimate_compaction(agent, target.snapshot.compactions)
-        price = "unpriced" if guess.cost_usd is None else f"about {figures.money(guess.cost_usd)}"
-        left = f"about {figures.tokens(guess.tokens_left)} ({figures.change(guess.tokens_now, guess.tokens_left)})"
+        price = "unpriced" if guess.cost_usd is None else f"about {formatting.money(guess.cost_usd)}"
+        left = f"about {formatting.tokens(guess.tokens_left)} ({formatting.change(guess.tokens_now, guess.tokens_left)})"
         if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
             left = "about as many, there is little to let go yet"
         lines.append(
-            f"Compact {sanitize(agent.name)}: {figures.tokens(guess.tokens_now)} of"
-            f" {figures.tokens(agent.context_limit)} tok"
-            f" now → {left}, by {sanitize(figures.model_name(guess.model))}, {price}"
+            f"Compact {sanitize(agent.name)}: {formatting.tokens(guess.tokens_now)} of"
+            f" {formatting.tokens(agent.context_limit)} tok"
+            f" now → {left}, by {sanitize(formatting.model_name(guess.model))}, {price}"
         )
         if guess.tokens_fixed:
-            moving = f"{figures.tokens(guess.tokens_now - guess.tokens_fixed)} → {figures.tokens(guess.tokens_left - guess.tokens_fixed)}"
+            moving = f"{formatting.tokens(guess.tokens_now - guess.tokens_fixed)} → {formatting.tokens(guess.tokens_left - guess.tokens_fixed)}"
             lines.append(
                 f"  messages and observations {moving}; system prompt and tools,"
-                f" {figures.tokens(guess.tokens_fixed)}, stay"
+                f" {formatting.tokens(guess.tokens_fixed)}, stay"
             )
         lines.append(f"  estimated from {guess.basis}; {_meanwhile(target, agent)}")
     if len(target.agents) > 4:

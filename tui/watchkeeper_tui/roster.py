@@ -11,7 +11,7 @@ from heapq import nlargest
 from itertools import zip_longest
 
 from watchkeeper.store.snapshot import AgentFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.session_status import agent_condition, silent_at
 from watchkeeper_tui.snapshot import SessionState, Snapshot
@@ -102,7 +102,7 @@ class Roster:
             self._glyphs[agent.id] = condition.glyph
             self.roles[condition.glyph] = condition.role
         self._shares[agent.id] = (
-            0.0 if agent.ended_at is not None else figures.share(agent.context_used, agent.context_limit)
+            0.0 if agent.ended_at is not None else formatting.share(agent.context_used, agent.context_limit)
         )
         turn = silent_at(agent)
         if condition.glyph == "●" and turn > now:

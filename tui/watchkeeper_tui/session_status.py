@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from watchkeeper.records.text import clock_text, countdown
 from watchkeeper.store.snapshot import AgentFacts, TaskFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 
@@ -122,14 +122,16 @@ def _working(agent: AgentFacts, now: float) -> Condition:
     if live is None:
         return _at_work(silence)
     detail = sanitize(live.detail)
-    for_long = figures.duration(now - live.since)
+    for_long = formatting.duration(now - live.since)
     if live.activity == "waiting":
         return Condition("?", "needs you", "waiting", detail)
     if live.activity == "slot":
         return Condition("◔", "waiting for a slot", "slot", detail or f"slot, {for_long}")
     if live.activity in ("retrying", "rate_limited"):
         word = "rate-limited" if live.activity == "rate_limited" else "retrying"
-        left = f"again in {figures.duration(live.until - now)}" if live.until and live.until > now else "now"
+        left = (
+            f"again in {formatting.duration(live.until - now)}" if live.until and live.until > now else "now"
+        )
         return Condition("↻", word, "retrying", f"{detail}, {left}" if detail else f"{word}, {left}")
     if live.activity == "idle":
         return Condition("○", "idle", "muted", detail)
@@ -141,7 +143,7 @@ def _working(agent: AgentFacts, now: float) -> Condition:
 def _at_work(silence: float | None) -> Condition:
     if silence is None:
         return Condition("●", "working", "working")
-    return Condition("!", "silent", "silent", f"silent {figures.age(silence)}")
+    return Condition("!", "silent", "silent", f"silent {formatting.age(silence)}")
 
 
 _TASKS = {

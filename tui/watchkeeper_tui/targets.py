@@ -8,7 +8,7 @@ from typing import Any
 
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts, ApprovalFacts, TaskFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import Snapshot
 
@@ -57,7 +57,7 @@ class Target:
     def names(self) -> str:
         """The agents' names, or the tasks' titles, for a sentence."""
         if len(self.agents) > 3:
-            return figures.plural(len(self.agents), "agent")
+            return formatting.plural(len(self.agents), "agent")
         if self.agents:
             return ", ".join(sanitize(agent.name or agent.role) for agent in self.agents)
         return ", ".join(f"“{clip(sanitize(task.title), 40)}”" for task in self.tasks) or "nothing"

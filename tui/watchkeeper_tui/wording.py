@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store.snapshot import EventFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.result_words import result_words
 from watchkeeper_tui.sanitize import clip, sanitize
 
@@ -131,7 +131,7 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
     if subject == "task":
         return f"{verb} {_quoted(data, 'title')}{_said(data, 'reason', ' — ')}"
     if subject == "agent" and verb == "created":
-        model = figures.model_name(_one(data, "model"))
+        model = formatting.model_name(_one(data, "model"))
         return f"created as {_one(data, 'role')}" + (f" on {model}" if model else "")
     if subject in ("agent", "session"):
         return verb.replace("_", " ") + _said(data, "reason", " — ")
@@ -165,7 +165,9 @@ def _compaction(verb: str, data: dict[str, Any]) -> str:
     before, after = data.get("tokens_before"), data.get("tokens_after")
     text = verb.replace("_", " ")
     if isinstance(before, (int, float)) and isinstance(after, (int, float)):
-        text += f" {figures.tokens(before)} → {figures.tokens(after)} {figures.change(before, after)}"
+        text += (
+            f" {formatting.tokens(before)} → {formatting.tokens(after)} {formatting.change(before, after)}"
+        )
     elif isinstance(data.get("high_water"), int):
         text += f" up to #{data['high_water']}"
     return text + _said(data, "reason", " — ")
@@ -212,4 +214,4 @@ def _quoted(data: dict[str, Any], key: str) -> str:
 
 def _suffix(data: dict[str, Any], key: str, noun: str) -> str:
     value = data.get(key)
-    return f" ({figures.plural(value, noun)})" if isinstance(value, int) else ""
+    return f" ({formatting.plural(value, noun)})" if isinstance(value, int) else ""

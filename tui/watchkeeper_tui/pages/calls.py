@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchkeeper.store.agent_snapshot import CallFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import PageContext, PageLine, paragraph
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.widgets.cells import Piece
@@ -33,15 +33,15 @@ def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
     pieces: list[Piece] = [
         (f"{glyph} ", role),
         (f"{call.turn:>4} ", "text"),
-        (f"{mark + figures.tokens(call.prompt_tokens):>7} ", "tokens"),
-        (f"{figures.tokens(call.cache_read_tokens) if call.cache_read_tokens else '-':>6} ", "muted"),
-        (f"{figures.tokens(call.output_tokens):>6} ", "tokens"),
+        (f"{mark + formatting.tokens(call.prompt_tokens):>7} ", "tokens"),
+        (f"{formatting.tokens(call.cache_read_tokens) if call.cache_read_tokens else '-':>6} ", "muted"),
+        (f"{formatting.tokens(call.output_tokens):>6} ", "tokens"),
         (f"{price(call):>8} ", "money"),
         # A log that gives one time for a whole reply does not tell how long it took.
-        (f"{figures.duration(call.latency_seconds) if call.latency_seconds else '-':>6}", "text"),
+        (f"{formatting.duration(call.latency_seconds) if call.latency_seconds else '-':>6}", "text"),
     ]
     if wide:
-        first = figures.duration(call.first_token_seconds) if call.first_token_seconds is not None else "-"
+        first = formatting.duration(call.first_token_seconds) if call.first_token_seconds is not None else "-"
         pieces += [(f" {first:>6}  ", "muted"), (fit(sanitize(call.stop_reason or call.status), 10), "muted")]
     if call.retries:
         pieces.append((f" ↻{call.retries}", "retrying"))
@@ -62,7 +62,7 @@ def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
             f" price {sanitize(call.price_status)} · input {call.input_tokens:,} · cache read"
             f" {call.cache_read_tokens:,} ·"
             f" cache write {call.cache_write_tokens:,} · output {call.output_tokens:,} · started"
-            f" {figures.time_of_day(call.started_at)} · waited {figures.duration(call.waited_seconds)} for a"
+            f" {formatting.time_of_day(call.started_at)} · waited {formatting.duration(call.waited_seconds)} for a"
             " slot"
         )
         lines += paragraph(f"{key}.all", detail, view.width, role="muted", indent=7)
@@ -73,4 +73,4 @@ def price(call: CallFacts) -> str:
     """A call's cost as it is known: `~` marks an estimate, and no price is never $0."""
     if call.cost_usd is None:
         return "unpriced"
-    return figures.cost(call.cost_usd, estimated=call.price_status == "estimated" or not call.usage_exact)
+    return formatting.cost(call.cost_usd, estimated=call.price_status == "estimated" or not call.usage_exact)

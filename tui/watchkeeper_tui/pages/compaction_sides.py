@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from watchkeeper.store.agent_snapshot import CompactionDetail, ObservationFacts
 from watchkeeper.store.snapshot import AgentFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.identifiers import not_carried_over
 from watchkeeper_tui.pages.compactions import STATES, pass_cost, stall
 from watchkeeper_tui.pages.context import PageLine, blank, damage, paragraph
@@ -62,28 +62,32 @@ def header_pieces(
         (f"{glyph} {word}  ", role),
     ]
     if facts.tokens_before is not None and facts.tokens_after is not None:
-        change = figures.change(facts.tokens_before, facts.tokens_after)
+        change = formatting.change(facts.tokens_before, facts.tokens_after)
         first.append(
             (
-                f"{figures.tokens(facts.tokens_before)} → {figures.tokens(facts.tokens_after)} ({change})  ",
+                f"{formatting.tokens(facts.tokens_before)} → {formatting.tokens(facts.tokens_after)} ({change})  ",
                 "strong",
             )
         )
     elif facts.tokens_before is not None:
-        first.append((f"{figures.tokens(facts.tokens_before)} → …  ", "strong"))
+        first.append((f"{formatting.tokens(facts.tokens_before)} → …  ", "strong"))
     # Of other programs' passes nobody tells the cost, the model or the time: what is not known is left out.
     cost = pass_cost(facts)
     if cost != "-":
         first.append((f"{cost}  ", "money"))
     first.append((f"{sanitize(facts.trigger)}  ", "muted"))
-    by = "no model was asked" if facts.model == "digest" else sanitize(figures.model_name(facts.model or ""))
+    by = (
+        "no model was asked"
+        if facts.model == "digest"
+        else sanitize(formatting.model_name(facts.model or ""))
+    )
     second: list[Piece] = [(f" {by}  " if by else " ", "text")]
     if facts.stall_seconds is not None or detail.seconds:
         second.append(
-            (f"stall {stall(facts)}  {figures.duration(_took(detail, now))} beside the loop  ", "muted")
+            (f"stall {stall(facts)}  {formatting.duration(_took(detail, now))} beside the loop  ", "muted")
         )
     if facts.cache_tokens_invalidated:
-        second.append((f"cache −{figures.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
+        second.append((f"cache −{formatting.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
     if agent is not None and facts.view_after is not None:
         current = agent.view_version == facts.view_after
         second.append(
@@ -104,8 +108,8 @@ def short_pieces(detail: CompactionDetail) -> list[Piece]:
     glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
     if facts.tokens_before is None or facts.tokens_after is None:
         return [(f"{glyph} {word}  ", role), (pass_cost(facts), "money")]
-    before, after = figures.tokens(facts.tokens_before), figures.tokens(facts.tokens_after)
-    change = figures.change(facts.tokens_before, facts.tokens_after)
+    before, after = formatting.tokens(facts.tokens_before), formatting.tokens(facts.tokens_after)
+    change = formatting.change(facts.tokens_before, facts.tokens_after)
     return [(f"{glyph} ", role), (f"{before}→{after} {change} ", "strong"), (pass_cost(facts), "money")]
 
 
@@ -135,9 +139,7 @@ def before_lines(
     )
     if detail.count:
         span = f"#{detail.first}–#{detail.last}"
-        note = (
-            f"{span} {verb}: {figures.plural(detail.count, 'message')}, {figures.tokens(detail.tokens)} tok"
-        )
+        note = f"{span} {verb}: {formatting.plural(detail.count, 'message')}, {formatting.tokens(detail.tokens)} tok"
         lines.append(PageLine("span", ((f"  {note}", "strong"),)))
         if detail.messages and detail.messages[0].seq > detail.first:
             lines.append(
@@ -189,7 +191,7 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
         lines.append(PageLine("empty", (("no observation", "faint"),)))
     lines.append(blank("gap"))
     if sides.lost:
-        count = figures.plural(len(sides.lost), "identifier")
+        count = formatting.plural(len(sides.lost), "identifier")
         lines.append(
             PageLine(
                 "lost", ((f"! not carried over: {count}", "failed"), ("  each stays in its message", "muted"))
@@ -219,7 +221,7 @@ def _observation(
     span = f"#{each.first_seq}–#{each.last_seq}"
     pieces: list[Piece] = [
         (f"{sign} {sanitize(each.kind)} {each.id} ", role),
-        (f"({figures.tokens(each.tokens)} tok, {span})", "muted"),
+        (f"({formatting.tokens(each.tokens)} tok, {span})", "muted"),
     ]
     if each.provisional:
         pieces.append((" provisional", "retrying"))

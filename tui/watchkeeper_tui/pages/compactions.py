@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchkeeper.store.snapshot import CompactionFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.widgets.cells import Piece
@@ -40,7 +40,7 @@ def pass_cost(each: CompactionFacts) -> str:
     """What the pass cost: `unpriced` where its model has no known price, a dash where nothing is known or no
     model was asked."""
     if each.cost_usd is not None:
-        return figures.money(each.cost_usd)
+        return formatting.money(each.cost_usd)
     return (
         "unpriced"
         if _asked_a_model(each) and each.ended_at is not None and each.status != "abandoned"
@@ -63,14 +63,14 @@ def pass_number(each: CompactionFacts, passes: Sequence[CompactionFacts]) -> tup
 def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> list[Piece]:
     """One pass as one line."""
     glyph, role, word = STATES.get(each.status, ("·", "muted", sanitize(each.status)))
-    at = figures.time_of_day(each.requested_at)
+    at = formatting.time_of_day(each.requested_at)
     pieces: list[Piece] = [(f"{glyph} ", role), (f"{at[:5] if name else at} ", "faint")]
     if name:
         pieces.append((f"{name} ", "text"))
     pieces.append((sanitize(each.trigger), "muted"))
     if each.status == "running":
         upto = f" up to #{each.high_water}" if each.high_water else ""
-        return [*pieces, (f" observing{upto}, {figures.duration(now - each.requested_at)}", "working")]
+        return [*pieces, (f" observing{upto}, {formatting.duration(now - each.requested_at)}", "working")]
     if is_buffered(each):
         upto = f" up to #{each.high_water}" if each.high_water else ""
         return [*pieces, (f" buffered{upto}", role), ("  waits until its messages must go", "muted")]
@@ -79,8 +79,8 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
     if each.tokens_before is not None and each.tokens_after is not None:
         before, after = each.tokens_before, each.tokens_after
         pieces += [
-            (f" {figures.tokens(before)} → {figures.tokens(after)} ", "text"),
-            (figures.change(before, after), "done" if after < before else "muted"),
+            (f" {formatting.tokens(before)} → {formatting.tokens(after)} ", "text"),
+            (formatting.change(before, after), "done" if after < before else "muted"),
         ]
     cost = pass_cost(each)
     if cost != "-":
@@ -101,7 +101,7 @@ def compactions_page(view: PageContext) -> list[PageLine]:
         heading(
             "passes",
             "Compactions",
-            figures.plural(len(mine), "pass", "passes") + (", Enter opens one" if mine else ""),
+            formatting.plural(len(mine), "pass", "passes") + (", Enter opens one" if mine else ""),
         )
     ]
     if not mine:
@@ -124,9 +124,9 @@ def compactions_page(view: PageContext) -> list[PageLine]:
             ("▌ " if current else "  ", "accent"),
             (f"view {each_view.version:<{digits}} ", "strong" if current else "text"),
             (f"{fit(sanitize(each_view.reason), reasons)} ", "muted"),
-            (f"{figures.tokens(each_view.tokens)} tok" if each_view.tokens else "", "tokens"),
+            (f"{formatting.tokens(each_view.tokens)} tok" if each_view.tokens else "", "tokens"),
             (f"  verbatim from #{each_view.verbatim_from}" if each_view.verbatim_from else "", "muted"),
-            (f"  {figures.time_of_day(each_view.created_at)}", "faint"),
+            (f"  {formatting.time_of_day(each_view.created_at)}", "faint"),
             ("  current" if current else "", "accent"),
         ]
         lines.append(PageLine(f"view.{each_view.version}", tuple(pieces)))

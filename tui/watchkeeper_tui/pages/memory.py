@@ -8,7 +8,7 @@ from watchkeeper.records.messages import ROOM, compacts_at
 from watchkeeper.store.agent_snapshot import CallFacts, TurnFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import (
     UNLOGGED_WORDS,
     PageContext,
@@ -91,8 +91,8 @@ def composition_bar(composition: tuple[tuple[str, int], ...], limit: int, cells:
     """The window as one bar: each kind in its colour, then what is free."""
     parts = [(kind, tokens) for kind, tokens in composition if tokens > 0 and kind not in ROOM]
     used = sum(tokens for _, tokens in parts)
-    filled = figures.bar_cells(figures.share(used, limit), cells) if limit else cells
-    shares = figures.split_cells([tokens for _, tokens in parts], filled)
+    filled = formatting.bar_cells(formatting.share(used, limit), cells) if limit else cells
+    shares = formatting.split_cells([tokens for _, tokens in parts], filled)
     pieces: list[Piece] = [
         ("█" * share, kind_role(kind)) for (kind, _), share in zip(parts, shares, strict=True)
     ]
@@ -136,23 +136,26 @@ def _context(view: PageContext) -> list[PageLine]:
             legend += [
                 ("■ ", kind_role(kind)),
                 (f"{_NAMES.get(kind, kind)} ", "text"),
-                (f"{figures.tokens(tokens)}  ", "muted"),
+                (f"{formatting.tokens(tokens)}  ", "muted"),
             ]
     free = max(0, limit - used)
-    legend += [("░ ", "bar_empty"), ("free ", "text"), (figures.tokens(free), "muted")]
+    legend += [("░ ", "bar_empty"), ("free ", "text"), (formatting.tokens(free), "muted")]
     lines += _wrapped("context.legend", legend, view.width)
     mark = compaction_mark(agent, view.threshold)
     left = mark - used
     note: list[Piece] = [(f"{used:,} of {limit:,} tokens", "text"), (" (estimated)", "faint")]
     if limit and foretells(view.snapshot, agent):
-        note.append((f"  compaction near {figures.tokens(mark)}", "muted"))
+        note.append((f"  compaction near {formatting.tokens(mark)}", "muted"))
         note.append(
-            (f", {figures.tokens(left)} to go" if left > 0 else ", due", "muted" if left > 0 else "bar_high")
+            (
+                f", {formatting.tokens(left)} to go" if left > 0 else ", due",
+                "muted" if left > 0 else "bar_high",
+            )
         )
         at_work = view.snapshot.state is SessionState.LIVE
         seconds = seconds_to_compaction(view.detail.calls, left) if at_work else None
         if seconds is not None:
-            note.append((f"  in about {figures.duration(seconds)} at this pace", "muted"))
+            note.append((f"  in about {formatting.duration(seconds)} at this pace", "muted"))
     lines += [*_wrapped("context.note", note, view.width), blank("context.end")]
     return lines
 
@@ -224,7 +227,7 @@ def _observations(view: PageContext) -> list[PageLine]:
                     ("▾ " if unfolded else "▸ ", "faint"),
                     (f"{sanitize(each.kind)} {each.id}", "compaction"),
                     (
-                        f"  #{each.first_seq}–#{each.last_seq}  {figures.tokens(each.tokens)}"
+                        f"  #{each.first_seq}–#{each.last_seq}  {formatting.tokens(each.tokens)}"
                         f" tok{provisional}",
                         "muted",
                     ),
@@ -245,7 +248,7 @@ def _facts(view: PageContext) -> list[PageLine]:
     facts = [fact for fact in view.detail.facts if _holds(f"{fact.kind} {fact.text}", view.words)]
     found = f" of {len(view.detail.facts)} with “{sanitize(view.words)}”" if view.words else ""
     none = "none remembered yet" if view.agent.ended_at is None else "none remembered"
-    said = figures.plural(len(facts), "remembered fact") + found if facts or found else none
+    said = formatting.plural(len(facts), "remembered fact") + found if facts or found else none
     lines = [heading("facts", "Facts", said)]
     for fact in facts:
         key = f"fact.{fact.id}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchkeeper.store.snapshot import AgentFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank
 from watchkeeper_tui.pages.report import price_label, usage_label
 from watchkeeper_tui.sanitize import sanitize
@@ -25,13 +25,13 @@ def metrics_page(view: PageContext) -> list[PageLine]:
     rows: list[tuple[str, list[Piece]]] = [
         ("model", [(sanitize(agent.model), "text")]),
         ("tokens", _tokens(view)),
-        ("cost", [(figures.bill(agent), "money"), *_cost_label(view)]),
+        ("cost", [(formatting.bill(agent), "money"), *_cost_label(view)]),
         (
             "time",
             [
-                (figures.duration(agent.active_seconds), "text"),
+                (formatting.duration(agent.active_seconds), "text"),
                 (
-                    f" in steps, {figures.duration(lasted(agent, view.snapshot.state, view.now))} in all",
+                    f" in steps, {formatting.duration(lasted(agent, view.snapshot.state, view.now))} in all",
                     "muted",
                 ),
             ],
@@ -41,18 +41,18 @@ def metrics_page(view: PageContext) -> list[PageLine]:
             [
                 (f"{agent.model_calls:,}", "text"),
                 (
-                    f"  ↻ {figures.plural(agent.retries, 'retry', 'retries')}",
+                    f"  ↻ {formatting.plural(agent.retries, 'retry', 'retries')}",
                     "retrying" if agent.retries else "muted",
                 ),
-                (f"  ✗ {figures.plural(agent.errors, 'error')}", "failed" if agent.errors else "muted"),
+                (f"  ✗ {formatting.plural(agent.errors, 'error')}", "failed" if agent.errors else "muted"),
             ],
         ),
         (
             "memory",
             [
                 (
-                    f"{agent.last_seq:,} messages, {figures.tokens(agent.message_tokens)} tok,"
-                    f" {figures.plural(agent.compactions, 'compaction')}",
+                    f"{agent.last_seq:,} messages, {formatting.tokens(agent.message_tokens)} tok,"
+                    f" {formatting.plural(agent.compactions, 'compaction')}",
                     "text",
                 )
             ],
@@ -81,7 +81,7 @@ def metrics_page(view: PageContext) -> list[PageLine]:
                 f"series.{name}",
                 (
                     (f"{name:<{LABEL_CELLS}}", "muted"),
-                    (figures.sparkline(values, cells), role),
+                    (formatting.sparkline(values, cells), role),
                     _last(values, unit),
                 ),
             )
@@ -109,11 +109,11 @@ def _tokens(view: PageContext) -> list[Piece]:
     agent = view.agent
     report = view.detail.report
     return [
-        (figures.tokens(agent.total_tokens), "tokens"),
+        (formatting.tokens(agent.total_tokens), "tokens"),
         *([usage_label(report)] if report is not None else []),
         (
-            f"  in {figures.tokens(agent.input_tokens)} · out {figures.tokens(agent.output_tokens)} · cache"
-            f" {figures.tokens(agent.cache_read_tokens)} read, {figures.tokens(agent.cache_write_tokens)}"
+            f"  in {formatting.tokens(agent.input_tokens)} · out {formatting.tokens(agent.output_tokens)} · cache"
+            f" {formatting.tokens(agent.cache_read_tokens)} read, {formatting.tokens(agent.cache_write_tokens)}"
             " written",
             "muted",
         ),
@@ -129,7 +129,7 @@ def _cost_note(view: PageContext) -> str:
     """In a replay, where no report is read."""
     unpriced = view.agent.unpriced_calls
     if unpriced:
-        return f"  {figures.plural(unpriced, 'call')} of a model without a known price"
+        return f"  {formatting.plural(unpriced, 'call')} of a model without a known price"
     return "  partly estimated" if view.agent.cost_estimated else ""
 
 
@@ -138,10 +138,10 @@ def _last(values: Sequence[float], unit: str) -> Piece:
         return ("", "muted")
     last, most = values[-1], max(values)
     if unit == "$":
-        return (f"  {figures.money(last)} (max {figures.money(most)})", "muted")
+        return (f"  {formatting.money(last)} (max {formatting.money(most)})", "muted")
     if unit == "s":
-        return (f"  {figures.duration(last)} (max {figures.duration(most)})", "muted")
-    return (f"  {figures.tokens(last)} (max {figures.tokens(most)})", "muted")
+        return (f"  {formatting.duration(last)} (max {formatting.duration(most)})", "muted")
+    return (f"  {formatting.tokens(last)} (max {formatting.tokens(most)})", "muted")
 
 
 def _below(snapshot: Snapshot, agent: AgentFacts) -> list[AgentFacts]:
@@ -164,13 +164,13 @@ def _below(snapshot: Snapshot, agent: AgentFacts) -> list[AgentFacts]:
 def _sums(agents: Sequence[AgentFacts]) -> list[Piece]:
     """What a subtree took."""
     priced = [each.cost_usd for each in agents if each.cost_usd is not None]
-    cost = figures.cost(
+    cost = formatting.cost(
         sum(priced) if priced else None,
         sum(each.unpriced_calls for each in agents),
         estimated=any(each.cost_estimated for each in agents),
     )
     return [
-        (figures.tokens(sum(each.total_tokens for each in agents)), "tokens"),
+        (formatting.tokens(sum(each.total_tokens for each in agents)), "tokens"),
         (f" tok  {cost}", "money"),
-        (f"  of {figures.plural(len(agents), 'agent')}", "muted"),
+        (f"  of {formatting.plural(len(agents), 'agent')}", "muted"),
     ]

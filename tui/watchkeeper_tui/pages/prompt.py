@@ -4,7 +4,7 @@ verbatim."""
 from __future__ import annotations
 
 from watchkeeper.store.imports import imported_from
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, damage, heading, paragraph
 from watchkeeper_tui.pages.transcript import block_lines
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -51,7 +51,7 @@ def _observations(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
     ]
     for each in current.observations:
         key = f"prompt.obs.{each.id}"
-        note = f"#{each.first_seq}–#{each.last_seq}, {figures.tokens(each.tokens)} tok"
+        note = f"#{each.first_seq}–#{each.last_seq}, {formatting.tokens(each.tokens)} tok"
         lines.append(
             PageLine(
                 key, ((f"  {sanitize(each.kind)} {each.id}  ", "compaction"), (note, "muted")), key, each.text
@@ -98,7 +98,7 @@ def _inbox(view: PageContext) -> list[PageLine]:
     waiting = view.detail.inbox
     if not waiting:
         return []
-    lines = [heading("inbox", "Waits to be read", figures.plural(len(waiting), "note"))]
+    lines = [heading("inbox", "Waits to be read", formatting.plural(len(waiting), "note"))]
     for each in waiting:
         text = clip(sanitize(each.payload), 400)
         lines.append(
@@ -112,6 +112,6 @@ def _inbox(view: PageContext) -> list[PageLine]:
 
 
 def _section(key: str, title: str, tokens: int, view: PageContext) -> PageLine:
-    share = figures.share(tokens, view.agent.context_limit)
-    note = f"  {figures.tokens(tokens)} tok, {share * 100:.0f}% of the window" if tokens else ""
+    share = formatting.share(tokens, view.agent.context_limit)
+    note = f"  {formatting.tokens(tokens)} tok, {share * 100:.0f}% of the window" if tokens else ""
     return PageLine(f"section.{key}", ((title, "strong"), (note, "muted")), key)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from watchkeeper.store.agent_snapshot import ReportFacts
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, TaskFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import UNLOGGED_WORDS, PageContext, PageLine, blank, heading, paragraph
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.session_status import agent_condition, lasted, task_condition
@@ -40,14 +40,14 @@ def _standing(view: PageContext) -> list[PageLine]:
     condition = agent_condition(
         agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing
     )
-    parts = [sanitize(agent.name), sanitize(agent.role), sanitize(figures.model_name(agent.model))]
+    parts = [sanitize(agent.name), sanitize(agent.role), sanitize(formatting.model_name(agent.model))]
     who = " · ".join([*dict.fromkeys(part for part in parts if part), f"attempt {agent.attempt}"])
     stands: list[Piece] = [
         (f"{condition.glyph} {condition.word}", condition.role),
         (f" at turn {agent.turn}", "muted"),
     ]
     if agent.ended_at is not None:
-        stands.append((f", {figures.when(agent.ended_at, view.now)}", "muted"))
+        stands.append((f", {formatting.when(agent.ended_at, view.now)}", "muted"))
     lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("stands", tuple(stands))]
     note = condition.note or agent.status_reason or ""
     if note:
@@ -68,7 +68,7 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
     parent = view.snapshot.agent(view.agent.parent_agent_id)
     by = f"by {sanitize(parent.name)}" if parent is not None else "by you"
     if report.inputs:
-        by += f", with {figures.plural(report.inputs, 'artifact')} of other tasks"
+        by += f", with {formatting.plural(report.inputs, 'artifact')} of other tasks"
     lines = [heading("asked", "Asked", by)]
     if task is not None and task.title and task.title != asked:
         lines.append(
@@ -145,7 +145,7 @@ def _task(view: PageContext, task: TaskFacts) -> PageLine:
     if task.attempt > 1:
         pieces.append((f" ↻{task.attempt - 1}", "retrying"))
     if worker is not None:
-        pieces.append((f" {figures.bill(worker)}", "money"))
+        pieces.append((f" {formatting.bill(worker)}", "money"))
     pieces.append((f"  {outcome}", "failed" if task.status == "failed" else "muted"))
     return PageLine(f"task.{task.id}", tuple(pieces), copy=task.error or task.result or task.title)
 
@@ -168,7 +168,7 @@ def _artifacts(view: PageContext, report: ReportFacts) -> list[PageLine]:
 def _tools(view: PageContext, report: ReportFacts) -> list[PageLine]:
     calls, errors = sum(each.calls for each in report.tools), sum(each.errors for each in report.tools)
     note = (
-        f"{figures.plural(calls, 'call')}, {figures.plural(errors, 'error')} (exact)"
+        f"{formatting.plural(calls, 'call')}, {formatting.plural(errors, 'error')} (exact)"
         if calls
         else UNLOGGED_WORDS
         if view.is_unlogged
@@ -180,7 +180,7 @@ def _tools(view: PageContext, report: ReportFacts) -> list[PageLine]:
             (f"  {fit(sanitize(each.name), 22)} ", "tool"),
             (f"{each.calls:>5,} ", "text"),
             (f"{f'✗{each.errors:,}' if each.errors else '':>6} ", "failed"),
-            (f"{figures.duration(each.seconds):>8}", "muted"),
+            (f"{formatting.duration(each.seconds):>8}", "muted"),
         ]
         if each.running:
             pieces.append((f"  {each.running} open", "working"))
@@ -198,13 +198,13 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
     cached = f" · cache read {agent.cache_read_tokens:,}, written {agent.cache_write_tokens:,}"
     rows: list[tuple[str, Sequence[Piece]]] = [
         ("tokens", [(f"{agent.total_tokens:,}", "tokens"), usage_label(report), (split + cached, "muted")]),
-        ("cost", [(figures.bill(agent), "money"), *price_label(agent, report)]),
+        ("cost", [(formatting.bill(agent), "money"), *price_label(agent, report)]),
         (
             "elapsed",
             [
-                (figures.duration(whole), "text"),
+                (formatting.duration(whole), "text"),
                 EXACT,
-                (f"  {figures.duration(agent.active_seconds)} in steps", "muted"),
+                (f"  {formatting.duration(agent.active_seconds)} in steps", "muted"),
             ],
         ),
         ("calls", [(f"{agent.model_calls:,} to models", "text"), EXACT]),
@@ -214,7 +214,7 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
             "memory",
             [
                 (f"{agent.last_seq:,} messages", "text"),
-                (f"  estimated  {figures.tokens(agent.message_tokens)} tok", "muted"),
+                (f"  estimated  {formatting.tokens(agent.message_tokens)} tok", "muted"),
             ],
         ),
         ("compacted", _compacted(agent, mine)),
@@ -232,12 +232,12 @@ def usage_label(report: ReportFacts) -> Piece:
         return ("  no call", "faint")
     if not estimated:
         return EXACT
-    return (f"  estimated in {estimated:,} of {figures.plural(report.calls, 'call')}", "retrying")
+    return (f"  estimated in {estimated:,} of {formatting.plural(report.calls, 'call')}", "retrying")
 
 
 def price_label(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
     """How well the cost is known."""
-    of = figures.plural(report.calls, "call")
+    of = formatting.plural(report.calls, "call")
     pieces: list[Piece] = []
     if report.unpriced and agent.cost_usd is not None:
         pieces.append((f"  at least: {report.unpriced:,} of {of} unpriced", "retrying"))
@@ -255,10 +255,10 @@ def _compacted(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> list[Pie
         for each in passes
         if each.status == "applied" and each.tokens_before and each.tokens_after is not None
     ]
-    pieces: list[Piece] = [(figures.plural(agent.compactions, "time"), "text"), EXACT]
+    pieces: list[Piece] = [(formatting.plural(agent.compactions, "time"), "text"), EXACT]
     if applied:
         gone = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in applied)
-        pieces.append((f"  {figures.tokens(gone)} tok let go (estimated)", "muted"))
+        pieces.append((f"  {formatting.tokens(gone)} tok let go (estimated)", "muted"))
     return pieces
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchkeeper.store.snapshot import TaskFacts, roles_of
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import PageLine, blank, heading, paragraph
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.session_status import task_condition
@@ -31,12 +31,12 @@ def task_figures(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list
     began = task.started_at
     times: list[Piece] = [
         ("listed " if began is None else "begun ", "muted"),
-        (figures.moment(began or task.created_at), "text"),
+        (formatting.moment(began or task.created_at), "text"),
     ]
     if task.ended_at is not None:
-        times += [("  ended ", "muted"), (figures.time_of_day(task.ended_at), "text")]
+        times += [("  ended ", "muted"), (formatting.time_of_day(task.ended_at), "text")]
         if began is not None:
-            times += [("  took ", "muted"), (figures.duration(task.ended_at - began), "text")]
+            times += [("  took ", "muted"), (formatting.duration(task.ended_at - began), "text")]
     return [(without_agent(snapshot, task), "muted")], times
 
 

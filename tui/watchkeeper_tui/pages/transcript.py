@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import PageContext, PageLine
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.snapshot import SessionState, TranscriptBlock
@@ -54,7 +54,7 @@ def transcript_page(view: PageContext) -> list[PageLine]:
     for call in running.values():
         state = {"running": "runs", "pending": "waits to run", "unknown": "outcome unknown"}[call.status]
         since = (
-            f" {figures.duration(view.now - call.started_at)}"
+            f" {formatting.duration(view.now - call.started_at)}"
             if call.started_at and call.status == "running"
             else ""
         )
@@ -105,13 +105,13 @@ def block_lines(view: PageContext, block: TranscriptBlock) -> list[PageLine]:
         (f"{glyph} ", role),
         ((title or block.kind), role),
         (f"  #{block.seq}" if block.kind != "live" else "", "faint"),
-        (f"  {figures.tokens(block.tokens)} tok" if block.tokens else "", "faint"),
-        (f"  {figures.time_of_day(block.at)}", "faint"),
+        (f"  {formatting.tokens(block.tokens)} tok" if block.tokens else "", "faint"),
+        (f"  {formatting.time_of_day(block.at)}", "faint"),
     )
     lines = [PageLine(block.key, head, block.key, copied)]
     for index, row in enumerate(shown):
         lines.append(PageLine(f"{block.key}.{index}", (("  ", "text"), (row, body_role)), block.key, copied))
     if left > 0:
-        note = f"  … {figures.plural(left, 'more line')}" + ("" if unfolded else ", Enter unfolds")
+        note = f"  … {formatting.plural(left, 'more line')}" + ("" if unfolded else ", Enter unfolds")
         lines.append(PageLine(f"{block.key}.more", ((note, "faint"),), block.key, copied))
     return lines

@@ -14,7 +14,7 @@ from watchkeeper.store import budgets, database
 from watchkeeper.store.approvals import Grant, load_grants, question_from_text
 from watchkeeper.store.budgets import BudgetUse
 from watchkeeper.store.driver import Connection, Queries
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Action
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -373,7 +373,7 @@ class Acting(_Base):
             [
                 [
                     ("The run goes on without this dashboard.", "strong"),
-                    (f"  {figures.plural(running, 'agent')} at work; wk watch attaches again.", "muted"),
+                    (f"  {formatting.plural(running, 'agent')} at work; wk watch attaches again.", "muted"),
                 ],
                 [
                     ("l", "key"),

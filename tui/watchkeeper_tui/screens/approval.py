@@ -25,7 +25,7 @@ from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.records.text import reveal
 from watchkeeper.store.approvals import Question, Section, load_question, sections_of
 from watchkeeper.store.driver import Connection
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
@@ -533,7 +533,7 @@ def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
         yield (("", "text"),)
         count = section.text.count("\n") + 1
         size = (
-            f"  {figures.plural(count, 'line')}, {len(section.text):,} characters"
+            f"  {formatting.plural(count, 'line')}, {len(section.text):,} characters"
             if len(section.text) > 200
             else ""
         )

@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from watchkeeper.store.agent_snapshot import CompactionDetail, compaction_detail
 from watchkeeper.store.snapshot import CompactionFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID
 from watchkeeper_tui.pages.compaction_sides import (
     Sides,
@@ -173,15 +173,15 @@ class CompactionScreen(Acting, WatchScreen):
             width = max(10, page.scrollable_content_region.width - 1)
             if name == "before":
                 page.set_rows(before_lines(sides, width, self._expanded, only_lost=self._only_lost))
-                count, tokens = figures.plural(sides.detail.count, "message"), facts.tokens_before
+                count, tokens = formatting.plural(sides.detail.count, "message"), facts.tokens_before
             else:
                 page.set_rows(after_lines(sides, width, self._expanded))
                 seen = sides.detail.after.observations if sides.detail.after else ()
-                count, tokens = figures.plural(len(seen), "observation"), facts.tokens_after
-            total = figures.tokens(tokens) if tokens is not None else "…"
+                count, tokens = formatting.plural(len(seen), "observation"), facts.tokens_after
+            total = formatting.tokens(tokens) if tokens is not None else "…"
             pieces: list[Piece] = [(name.capitalize(), "strong"), (f"  {total} tok · {count}", "muted")]
             if name == "after" and sides.lost:
-                pieces.append((f"  {figures.plural(len(sides.lost), 'identifier')} lost", "failed"))
+                pieces.append((f"  {formatting.plural(len(sides.lost), 'identifier')} lost", "failed"))
             if name == "before" and self._only_lost:
                 pieces.append(("  only what was lost", "match"))
             set_title(page, pieces, self.watch_app.palette)

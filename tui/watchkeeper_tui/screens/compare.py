@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store.compare import Comparison, SessionSide, TaskPair, TaskSide, compare
 from watchkeeper.store.driver import Connection
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.session_status import SESSION_BADGES
@@ -130,7 +130,7 @@ class CompareScreen(WatchScreen):
         self.view.refresh()
         pieces: list[Piece] = [
             ("Compare ", "strong"), (compared.left.id, "accent"), (" with ", "muted"), (compared.right.id, "accent"),
-            (f"   {figures.plural(different, 'difference')}", "waiting" if different else "done"),
+            (f"   {formatting.plural(different, 'difference')}", "waiting" if different else "done"),
         ]  # fmt: skip
         if self._only:
             pieces.append(("  only what differs", "match"))
@@ -247,18 +247,18 @@ def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]
         ("workspace", one(sanitize(side.workspace))),
         ("tags", one(sanitize(side.tags).strip("[]").replace('"', "") or "-")),
         ("tasks", one(f"{side.tasks_done} of {side.tasks} done" + (f", {side.tasks_failed} failed" if side.tasks_failed else ""))),
-        ("agents", one(f"{side.agents}, {figures.plural(side.turns, 'turn')}")),
+        ("agents", one(f"{side.agents}, {formatting.plural(side.turns, 'turn')}")),
         ("tokens", one(
-            f"{figures.tokens(spent.total_tokens)}  in {figures.tokens(spent.input_tokens)},"
-            f" cached {figures.tokens(spent.cache_read_tokens + spent.cache_write_tokens)}, out"
-            f" {figures.tokens(spent.output_tokens)}",
+            f"{formatting.tokens(spent.total_tokens)}  in {formatting.tokens(spent.input_tokens)},"
+            f" cached {formatting.tokens(spent.cache_read_tokens + spent.cache_write_tokens)}, out"
+            f" {formatting.tokens(spent.output_tokens)}",
             "tokens",
         )),
-        ("cost", one(figures.bill(spent), "money")),
-        ("duration", one(figures.duration(duration))),
+        ("cost", one(formatting.bill(spent), "money")),
+        ("duration", one(formatting.duration(duration))),
         ("model calls", one(
-            f"{spent.model_calls:,}, {figures.plural(spent.retries, 'retry', 'retries')},"
-            f" {figures.plural(spent.errors, 'error')}"
+            f"{spent.model_calls:,}, {formatting.plural(spent.retries, 'retry', 'retries')},"
+            f" {formatting.plural(spent.errors, 'error')}"
         )),
         ("compactions", one(f"{side.compactions:,}")),
         ("facts", one(f"{side.facts:,}")),
@@ -292,7 +292,7 @@ def _task(side: TaskSide | None) -> tuple[Piece, ...]:
     attempt = f" attempt {side.attempt}" if side.attempt > 1 else ""
     return (
         (sanitize(side.status), _STATES.get(side.status, "muted")),
-        (f"{attempt}  {figures.tokens(side.tokens)} tok  ", "muted"),
+        (f"{attempt}  {formatting.tokens(side.tokens)} tok  ", "muted"),
         (_line(side.result or side.title), "text"),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 
@@ -46,7 +46,7 @@ class Exporting(_Base):
         if problem:
             self.say(f"✗ not exported: {self.trouble(problem)}", "failed", seconds=NOTICE_SECONDS)
             return
-        took = f", {figures.plural(done.redacted, 'secret')} taken out" if done.redacted else ""
+        took = f", {formatting.plural(done.redacted, 'secret')} taken out" if done.redacted else ""
         path = Path(done.path)
         said = f"✓ {sanitize(path.name)}  {done.bytes:,} bytes{took}  in {sanitize(str(path.parent))}"
         self.say(said, "done", seconds=NOTICE_SECONDS)

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.fork import ForkResult, Step, fork_session, steps
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
@@ -74,7 +74,7 @@ class StepsView(RowView[StepRow]):
         word = _WORDS.get(step.kind, step.kind) + (f" {step.turn}" if step.turn is not None else "")
         return (
             [(f"#{step.seq}", "muted")],
-            [(figures.time_of_day(step.at), "faint")],
+            [(formatting.time_of_day(step.at), "faint")],
             [(clip(sanitize(step.agent or step.task), 14), "accent")],
             [(sanitize(word), _ROLES.get(step.kind, "text"))],
             [(" ".join(sanitize(step.text).split()), "muted")],

@@ -24,7 +24,7 @@ from watchkeeper.store.library import (
     restore_session,
 )
 from watchkeeper.store.search.sessions import SessionLine
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.exporting import Exporting
 from watchkeeper_tui.screens.statements import LOCKED, LOCKED_AFTER_SECONDS
@@ -95,7 +95,7 @@ class Keeping(Exporting):
         return rows
 
     def _named(self, rows: Sequence[SessionLine]) -> str:
-        return clip(session_name(rows[0]), 60) if len(rows) == 1 else figures.plural(len(rows), "session")
+        return clip(session_name(rows[0]), 60) if len(rows) == 1 else formatting.plural(len(rows), "session")
 
     def action_mark(self) -> None:
         row = self.view.selected
@@ -165,7 +165,7 @@ class Keeping(Exporting):
     def _tagged(self, result: tuple[int, tuple[str, ...]]) -> None:
         count, tags = result
         said = (
-            f"{figures.plural(count, 'session')} tagged"
+            f"{formatting.plural(count, 'session')} tagged"
             if count > 1
             else f"tags: {' '.join(map(sanitize, tags)) or 'none'}"
         )
@@ -189,8 +189,8 @@ class Keeping(Exporting):
         tokens = sum(row.tokens for row in rows)
         lines = [
             f"Delete {self._named(rows)}?",
-            f"{figures.tokens(tokens)} tokens of work,"
-            f" {figures.plural(sum(row.agents for row in rows), 'agent')};"
+            f"{formatting.tokens(tokens)} tokens of work,"
+            f" {formatting.plural(sum(row.agents for row in rows), 'agent')};"
             f" hidden at once, and for {UNDO_DAYS:g} days u or `wk restore` brings it back",
         ]
         self.confirm(lines, lambda: self.keep("deleting", lambda: self._delete(rows), self._deleted))
@@ -219,7 +219,7 @@ class Keeping(Exporting):
         pieces: list[Piece] = []
         if self.gone:
             first = clip(" ".join(sanitize(self.gone[0].name).split()), 60)
-            what = first if len(self.gone) == 1 else figures.plural(len(self.gone), "session")
+            what = first if len(self.gone) == 1 else formatting.plural(len(self.gone), "session")
             until = time.strftime("%b %d", time.localtime(self.gone[0].gone_at))
             pieces = [
                 ("✗ deleted ", "failed"),
@@ -252,7 +252,7 @@ class Keeping(Exporting):
 
     def _restored(self, ids: tuple[str, ...]) -> None:
         self.gone = tuple(one for one in self.gone if one.id not in ids)
-        self.say(f"✓ {figures.plural(len(ids), 'session')} restored", "done")
+        self.say(f"✓ {formatting.plural(len(ids), 'session')} restored", "done")
         self._show_gone()
 
     # Forks and comparisons.

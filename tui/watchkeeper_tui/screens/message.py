@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from watchkeeper.store.agent_snapshot import StoredMessage, messages_between
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.search.messages import search
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot, TranscriptBlock
@@ -224,7 +224,7 @@ class MessageScreen(WatchScreen):
         most = MOST_LINES if unfolded else FOLDED_LINES
         title = "" if block.kind in ("user", "assistant") else block.title
         head: tuple[Piece, ...] = (
-            (f"{glyph} ", role), (title or block.kind, role), (f"  #{block.seq}", "faint"), (f"  {figures.time_of_day(block.at)}", "faint"),
+            (f"{glyph} ", role), (title or block.kind, role), (f"  #{block.seq}", "faint"), (f"  {formatting.time_of_day(block.at)}", "faint"),
         )  # fmt: skip
         lines = [Line(f"{block.key}.head", head, block.seq, block.key)]
         lines += [
@@ -237,7 +237,7 @@ class MessageScreen(WatchScreen):
             lines.append(
                 Line(
                     f"{block.key}.more",
-                    ((f"  … {figures.plural(left, 'more line')}{note}", "faint"),),
+                    ((f"  … {formatting.plural(left, 'more line')}{note}", "faint"),),
                     block.seq,
                     block.key,
                 )

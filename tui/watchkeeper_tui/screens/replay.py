@@ -16,7 +16,7 @@ from textual.containers import Container
 
 from watchkeeper.store.replay import Mark, Recording
 from watchkeeper.store.snapshot import CompactionFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.replaying import Frame, News, Opened, Problem, Projector
@@ -178,7 +178,7 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
         kind = "" if news.recording.by_event else "a step is a message or a call: its events tell little; "
         self._moved()
         if news.recording.damaged:
-            lost = figures.plural(news.recording.damaged, "event")
+            lost = formatting.plural(news.recording.damaged, "event")
             self.say(
                 f"! {lost} cannot be read (damaged in the database); what they told is missing here",
                 "failed",

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.search.sessions import ORDERS, MessageHit, SessionLine, parse_filters
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.finding import BEST_MATCH, Listed, find_sessions
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -205,7 +205,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             return
         pieces: list[Piece] = [
             (sanitize(row.workspace), "muted"),
-            (f"  {figures.plural(row.compactions, 'compaction')}", "muted"),
+            (f"  {formatting.plural(row.compactions, 'compaction')}", "muted"),
         ]
         if row.title:
             pieces.insert(0, (f"{' '.join(sanitize(row.goal).split())}   ", "text"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from watchkeeper.store.snapshot import CommandFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.compactions import compaction_pieces
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.session_status import agent_condition, task_condition
@@ -143,7 +143,7 @@ def _queued(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
     return [
         ("◔ ", "slot"),
         (f"{sent.about}: accepted, queued ", "text"),
-        (figures.duration(now - sent.at), "muted"),
+        (formatting.duration(now - sent.at), "muted"),
     ]
 
 
@@ -185,7 +185,7 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
         return [
             ("† no host drives this run", "dead"),
             (
-                f", its last sign was {figures.when(session.last_active, now)}; ".replace(
+                f", its last sign was {formatting.when(session.last_active, now)}; ".replace(
                     "was now", "was just now"
                 ),
                 "text",

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from watchkeeper.store.snapshot import AgentFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
@@ -121,9 +121,9 @@ class Figures(Widget):
             return Content("\n").join([content(line, palette) for line in lines])
         used, limit = agent.context_used, agent.context_limit
         share = cast("WatchkeeperApp", self.app).settings.summarization_threshold
-        right = f"  {figures.tokens(used)}/{figures.tokens(limit)}"
+        right = f"  {formatting.tokens(used)}/{formatting.tokens(limit)}"
         if self._foretells and width >= 50:
-            right += f"  compacts near {figures.tokens(compaction_mark(agent, share))}"
+            right += f"  compacts near {formatting.tokens(compaction_mark(agent, share))}"
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
         if not used and agent.ended_at is not None:
@@ -131,13 +131,13 @@ class Figures(Widget):
         calls = list(reversed(self._detail.calls)) if self._detail is not None else []
         done = [call for call in calls if call.status == "done"]
         speeds = [call.output_tokens / call.latency_seconds if call.latency_seconds else 0.0 for call in done]
-        spent = f"  {figures.bill(agent)}  {figures.tokens(agent.total_tokens)} tok"
+        spent = f"  {formatting.bill(agent)}  {formatting.tokens(agent.total_tokens)} tok"
         spark = max(6, (width - len(spent) - 14) // 2)
         second: list[Piece] = [
             ("tok/s ", "muted"),
-            (figures.sparkline(speeds, spark), "tokens"),
+            (formatting.sparkline(speeds, spark), "tokens"),
             ("  ctx ", "muted"),
-            (figures.sparkline([call.prompt_tokens for call in done], spark), "kind_messages"),
+            (formatting.sparkline([call.prompt_tokens for call in done], spark), "kind_messages"),
             (spent, "money"),
         ]
         return Content("\n").join([content(first, palette), content(second, palette)])
@@ -358,7 +358,7 @@ class AgentPane(Vertical):
                 )  # whole seconds: a title paints the whole pane
                 pieces.append(
                     (
-                        f"  last sign {figures.duration(silence) if silence > 9 else f'{silence}s'} ago",
+                        f"  last sign {formatting.duration(silence) if silence > 9 else f'{silence}s'} ago",
                         "faint",
                     )
                 )

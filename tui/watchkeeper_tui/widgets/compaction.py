@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.compactions import compaction_pieces, is_buffered
 from watchkeeper_tui.pages.memory import compaction_mark, foretells
 from watchkeeper_tui.roster import Roster
@@ -56,9 +56,9 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         if len(flying) > buffered:
             pieces.append((f"  ◌ {len(flying) - buffered} in flight", "working"))
         if buffered:
-            pieces.append((f"  ◔ {figures.plural(buffered, 'chunk')} buffered", "slot"))
+            pieces.append((f"  ◔ {formatting.plural(buffered, 'chunk')} buffered", "slot"))
         if removed > 0:
-            pieces.append((f"  {figures.tokens(removed)} tok let go", "muted"))
+            pieces.append((f"  {formatting.tokens(removed)} tok let go", "muted"))
         known = [each.stall_seconds for each in ended if each.stall_seconds is not None]
         if known:
             pieces.append((f"  stall {sum(known) * 1000:.0f}ms", "muted"))
@@ -72,7 +72,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             used = row.context_used
             left = max(0, compaction_mark(row, self.watch_app.settings.summarization_threshold) - used)
             note = (
-                f"  compacts in {figures.tokens(left)} tok{self._when(row, left)}"
+                f"  compacts in {formatting.tokens(left)} tok{self._when(row, left)}"
                 if left
                 else "  compaction due"
             )
@@ -92,5 +92,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         """In about which time, at the pace of its last turns, while it works."""
         pace = self.paces.get(agent.id)
         return (
-            f", ~{figures.duration(left / pace)}" if pace and self._live and agent.status == "working" else ""
+            f", ~{formatting.duration(left / pace)}"
+            if pace and self._live and agent.status == "working"
+            else ""
         )

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.event_line import EventLine
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
@@ -81,7 +81,7 @@ class EventsView(RowView[EventLine]):
     def row_cells(self, row: EventLine) -> Sequence[Cell]:
         name = self._names.get(row.agent_id or "", "")
         return (
-            [(figures.time_of_day(row.at), "faint")],
+            [(formatting.time_of_day(row.at), "faint")],
             [(name or "-", "muted" if name else "faint")],
             [(row.kind, row.role)],
             [(row.text, "text" if row.role != "failed" else "failed")],

@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from watchkeeper.records.text import clock_text, countdown
 from watchkeeper.store.snapshot import SessionFacts, roles_of
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.session_status import SESSION_BADGES
@@ -28,7 +28,7 @@ _COUNTED = ("●", "◔", "?", "◷", "‖", "↻", "!", "†", "✗", "×", "�
 
 
 def _model(ref: str) -> str:
-    return clip(sanitize(figures.model_name(ref)), 24)
+    return clip(sanitize(formatting.model_name(ref)), 24)
 
 
 class Header(Widget):
@@ -128,7 +128,7 @@ class Header(Widget):
         glyph, role = SESSION_BADGES[snapshot.state]
         groups: list[tuple[int, list[Piece]]] = [(0, [(f" {glyph} {snapshot.state} ", role), (" ", "text")])]
         if self._frozen_since is not None:
-            text = f" ■ VIEW FROZEN {figures.duration(now - self._frozen_since)}"
+            text = f" ■ VIEW FROZEN {formatting.duration(now - self._frozen_since)}"
             if self._behind:
                 text += f", {self._behind:,} behind"
             groups.append((0, [(text + " ", "badge_frozen"), (" ", "text")]))
@@ -138,7 +138,7 @@ class Header(Widget):
                 (
                     0,
                     [
-                        (f" ! NOT READ {figures.duration(now - snapshot.read_at)} ", "badge_failed"),
+                        (f" ! NOT READ {formatting.duration(now - snapshot.read_at)} ", "badge_failed"),
                         (" ", "text"),
                     ],
                 )
@@ -150,20 +150,20 @@ class Header(Widget):
             groups.append((1, [("watchkeeper", "accent")]))
             return groups
         groups.insert(1, (5, [(f"{session.id}  ", "accent")]))
-        groups.append((1, [(figures.clock(self._elapsed(session, now)), "text"), ("  ", "text")]))
+        groups.append((1, [(formatting.clock(self._elapsed(session, now)), "text"), ("  ", "text")]))
         if snapshot.state is SessionState.LIVE and snapshot.host_pid:
             groups.append((9, [(f"pid {snapshot.host_pid}  ", "faint")]))
-        groups.append((7, [(f"{figures.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
+        groups.append((7, [(f"{formatting.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
         groups.append((2, self._counts()))
-        cost = figures.bill(session)
+        cost = formatting.bill(session)
         groups.append((3, [(cost, "money")]))
         if snapshot.state is SessionState.LIVE and snapshot.rates.cost_per_minute > 0:
-            groups.append((6, [(f" +${figures.rate(snapshot.rates.cost_per_minute)}/m", "muted")]))
+            groups.append((6, [(f" +${formatting.rate(snapshot.rates.cost_per_minute)}/m", "muted")]))
         groups.append(
-            (4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
+            (4, [("  ", "text"), (formatting.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
         )
         if session.missing_logs:
-            logs = figures.plural(session.missing_logs, "log")
+            logs = formatting.plural(session.missing_logs, "log")
             groups.append((3, [("  partial", "waiting")]))
             groups.append((6, [(f" ({logs} missing)", "muted")]))
         if snapshot.state is SessionState.LIVE:

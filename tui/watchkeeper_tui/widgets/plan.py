@@ -9,7 +9,7 @@ from textual import events
 
 from watchkeeper.records.messages import context_percent
 from watchkeeper.store.snapshot import RoleFacts, TaskFacts, roles_of
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.session_status import Condition, nobody_yet
@@ -31,8 +31,8 @@ NAME_CELLS = 14
 
 def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
     """A context's filling as a bar and a percentage."""
-    fraction = figures.share(used, limit)
-    filled = figures.bar_cells(fraction, cells)
+    fraction = formatting.share(used, limit)
+    filled = formatting.bar_cells(fraction, cells)
     role = (
         "bar_low"
         if fraction < 0.5
@@ -124,7 +124,7 @@ class PlanView(RowView[PlanRow]):
         name: list[Piece] = [(self._indent(row.prefix), "faint"), (row.name, name_role)]
         role = self._role(row.task)
         if role is not None:
-            model = f" {sanitize(figures.model_name(role.model))}" if agent is None else ""
+            model = f" {sanitize(formatting.model_name(role.model))}" if agent is None else ""
             name.append((f"  {sanitize(role.role)} ({sanitize(role.source)}){model}", "muted"))
         if row.hidden:
             name.append((f" +{row.hidden}", "muted"))
@@ -157,11 +157,11 @@ class PlanView(RowView[PlanRow]):
             [(condition.glyph, condition.role)],
             name,
             [(sanitize(agent.name) if agent and row.task else "", "muted")],
-            [(sanitize(figures.model_name(agent.model)) if agent else "", "muted")],
+            [(sanitize(formatting.model_name(agent.model)) if agent else "", "muted")],
             context,
-            [(sum_of + figures.tokens(row.tokens) if row.tokens else "", "tokens")],
-            [(figures.bill(row) if row.tokens or row.cost_usd else "", "money")],
-            [(figures.rate(rate) if row.agent_ids else "", "muted")],
+            [(sum_of + formatting.tokens(row.tokens) if row.tokens else "", "tokens")],
+            [(formatting.bill(row) if row.tokens or row.cost_usd else "", "money")],
+            [(formatting.rate(rate) if row.agent_ids else "", "muted")],
         )
 
     def _role(self, task: TaskFacts | None) -> RoleFacts | None:

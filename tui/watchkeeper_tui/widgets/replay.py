@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.plan_tree import PlanRows
@@ -56,16 +56,16 @@ class ReplayHeader(Header):
         if playback.times:
             at = playback.times[playback.position - 1]
             groups.append((0, [(f"{playback.position:,}/{len(playback.times):,}", "strong"), ("  ", "text")]))
-            groups.append((1, [(figures.time_of_day(at), "waiting"), ("  ", "text")]))
+            groups.append((1, [(formatting.time_of_day(at), "waiting"), ("  ", "text")]))
             groups.append((5, [(f"{day_of(at)}  ", "muted")]))
         groups.append((6, [("read-only  ", "muted")]))
         if session is None:
             return groups
-        groups.append((7, [(f"{figures.plural(len(self._snapshot.agents), 'agent')}  ", "muted")]))
+        groups.append((7, [(f"{formatting.plural(len(self._snapshot.agents), 'agent')}  ", "muted")]))
         groups.append((2, self._counts()))
-        groups.append((3, [(figures.bill(session), "money")]))
+        groups.append((3, [(formatting.bill(session), "money")]))
         groups.append(
-            (4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
+            (4, [("  ", "text"), (formatting.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
         )
         reached = next((budget for budget in self._snapshot.budgets if budget.reached_at), None)
         if reached is not None:

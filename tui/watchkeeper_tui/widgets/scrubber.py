@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from watchkeeper.store.replay import Mark
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
 
@@ -94,10 +94,10 @@ class Scrubber(Widget):
         if not playback.times:
             return before, []
         first, last = playback.times[0], playback.times[-1]
-        gone = figures.clock(playback.times[playback.position - 1] - first)
+        gone = formatting.clock(playback.times[playback.position - 1] - first)
         after: list[Piece] = [(f" {gone}", "text")]
         if self.size.width >= 60:
-            after.append((f"/{figures.clock(last - first)}", "muted"))
+            after.append((f"/{formatting.clock(last - first)}", "muted"))
         if self.size.width >= 100:
             after.append(("  idle skipped" if playback.skips_idle else "  idle played ", "faint"))
         return before, [*after, (" ", "text")]

@@ -14,7 +14,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from watchkeeper.store.search.sessions import MessageHit, SessionLine
-from watchkeeper_tui import figures
+from watchkeeper_tui import formatting
 from watchkeeper_tui.palette import Palette
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.session_status import SESSION_BADGES
@@ -130,13 +130,13 @@ class SessionsView(RowView[SessionLine]):
         return (
             [(glyph, role)],
             [(row.id, "accent")],
-            [(figures.when(row.last_active, self.now), "muted")],
+            [(formatting.when(row.last_active, self.now), "muted")],
             goal,
-            [(sanitize(figures.model_name(row.model)), "muted")],
+            [(sanitize(formatting.model_name(row.model)), "muted")],
             [(f"{row.agents:,}", "text")],
-            [(figures.duration(duration), "text")],
-            [(figures.tokens(row.tokens), "tokens")],
-            [(figures.bill(row), "money")],
+            [(formatting.duration(duration), "text")],
+            [(formatting.tokens(row.tokens), "tokens")],
+            [(formatting.bill(row), "money")],
             [(end, role)],
         )
 
