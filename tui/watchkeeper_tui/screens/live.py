@@ -21,7 +21,7 @@ from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.exporting import Exporting
 from watchkeeper_tui.screens.live_commands import Commanding
 from watchkeeper_tui.screens.live_help import Group, live_help
-from watchkeeper_tui.screens.looking import Looking
+from watchkeeper_tui.screens.navigation import Navigation
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.statements import status_pieces
 from watchkeeper_tui.snapshot import SessionState, Snapshot
@@ -43,7 +43,7 @@ FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes t
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
-class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
+class LiveScreen(Commanding, Acting, Exporting, Navigation, Panes, WatchScreen):
     """What goes on, and what can be done about it."""
 
     DEFAULT_CSS = LAYOUT_CSS

@@ -13,9 +13,9 @@ from watchkeeper_tui.slash import Parsed
 if TYPE_CHECKING:
     from watchkeeper_tui.screens.acting import Acting
     from watchkeeper_tui.screens.exporting import Exporting
-    from watchkeeper_tui.screens.looking import Looking
+    from watchkeeper_tui.screens.navigation import Navigation
 
-    class _Base(Acting, Exporting, Looking):
+    class _Base(Acting, Exporting, Navigation):
         """What it is mixed into."""
 
 else:

@@ -22,7 +22,7 @@ else:
     _Base = object
 
 
-class Looking(_Base):
+class Navigation(_Base):
     """The part of the live screen that changes what is looked at."""
 
     snapshot: Snapshot
