@@ -24,7 +24,7 @@ from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.replay_fork import ForkingFromStep
-from watchkeeper_tui.screens.replay_going import Going
+from watchkeeper_tui.screens.replay_going import ReplayControls
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.prompt import Prompt
@@ -46,7 +46,7 @@ _WHILE_ASKED = frozenset({"step", "edge"})
 """What keys that go before the widgets' own must leave alone while a question is open."""
 
 
-class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
+class ReplayScreen(ReplayControls, ForkingFromStep, Panes, WatchScreen):
     """`space` plays, left and right step; the panes are those of the live screen."""
 
     DEFAULT_CSS = LAYOUT_CSS.replace("LiveScreen", "ReplayScreen") + (

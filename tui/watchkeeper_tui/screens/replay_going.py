@@ -17,7 +17,7 @@ else:
     _Base = object
 
 
-class Going(_Base):
+class ReplayControls(_Base):
     """A screen with a playback. Whatever goes somewhere by hand stops what goes by itself."""
 
     playback: Playback
