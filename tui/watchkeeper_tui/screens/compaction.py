@@ -26,7 +26,7 @@ from watchkeeper_tui.pages.compaction_sides import (
 )
 from watchkeeper_tui.pages.compactions import pass_number
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.screens.acting import Acting
+from watchkeeper_tui.screens.actions import Actions
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.statements import status_pieces
 from watchkeeper_tui.snapshot import Snapshot
@@ -67,7 +67,7 @@ class PassFigures(Widget):
         return Content("\n").join([content(clip_pieces(line, width), palette) for line in lines[:height]])
 
 
-class CompactionScreen(Acting, WatchScreen):
+class CompactionScreen(Actions, WatchScreen):
     """Two columns; one at a time on a narrow terminal. Esc goes back."""
 
     DEFAULT_CSS = """

@@ -16,7 +16,7 @@ from watchkeeper_tui.growth_rate import GrowthRates
 from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.roster import Roster
-from watchkeeper_tui.screens.acting import Acting
+from watchkeeper_tui.screens.actions import Actions
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.exporting import Exporting
 from watchkeeper_tui.screens.live_commands import Commanding
@@ -43,7 +43,7 @@ FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes t
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
-class LiveScreen(Commanding, Acting, Exporting, Navigation, Panes, WatchScreen):
+class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen):
     """What goes on, and what can be done about it."""
 
     DEFAULT_CSS = LAYOUT_CSS

@@ -11,11 +11,11 @@ from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.slash import Parsed
 
 if TYPE_CHECKING:
-    from watchkeeper_tui.screens.acting import Acting
+    from watchkeeper_tui.screens.actions import Actions
     from watchkeeper_tui.screens.exporting import Exporting
     from watchkeeper_tui.screens.navigation import Navigation
 
-    class _Base(Acting, Exporting, Navigation):
+    class _Base(Actions, Exporting, Navigation):
         """What it is mixed into."""
 
 else:

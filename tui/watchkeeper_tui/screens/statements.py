@@ -16,7 +16,7 @@ from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.wording import question_words
 
 if TYPE_CHECKING:
-    from watchkeeper_tui.screens.acting import Sent
+    from watchkeeper_tui.screens.actions import Sent
 
 SETTLED_SECONDS = 8.0
 """How long a command's end is told."""

@@ -30,7 +30,7 @@ from watchkeeper_tui.widgets.rows import RowView
 
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
-    from watchkeeper_tui.screens.acting import Acting
+    from watchkeeper_tui.screens.actions import Actions
     from watchkeeper_tui.screens.base import WatchScreen
 
 
@@ -297,7 +297,7 @@ class AgentPane(Vertical):
 
     def action_pin(self) -> None:
         """Pin the fact under the cursor to every prompt, or take it out again."""
-        line, screen = self.page.selected, cast("Acting", self.screen)
+        line, screen = self.page.selected, cast("Actions", self.screen)
         key = line.key if line is not None else ""
         facts = self._snapshot.detail.facts if self._snapshot.detail is not None else ()
         fact = next((each for each in facts if f"fact.{each.id}" == key), None)

@@ -49,7 +49,7 @@ MOST_SENT = 100
 """As many commands are followed: as many agents may be marked."""
 
 
-class Acting(_Base):
+class Actions(_Base):
     """A screen that can act on its `target`."""
 
     sent: tuple[Sent, ...] = ()
