@@ -28,7 +28,7 @@ from watchkeeper_tui.pages.compactions import pass_number
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.actions import Actions
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.screens.statements import status_pieces
+from watchkeeper_tui.screens.status_line import status_pieces
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.targets import Target
 from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_width, set_title

@@ -27,7 +27,7 @@ from watchkeeper.store.search.sessions import SessionLine
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.exporting import Exporting
-from watchkeeper_tui.screens.statements import LOCKED, LOCKED_AFTER_SECONDS
+from watchkeeper_tui.screens.status_line import LOCKED, LOCKED_AFTER_SECONDS
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.sessions import DeletedLine, SessionsView, session_name, tags_of
 

@@ -23,7 +23,7 @@ from watchkeeper_tui.screens.live_commands import Commanding
 from watchkeeper_tui.screens.live_help import Group, live_help
 from watchkeeper_tui.screens.navigation import Navigation
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
-from watchkeeper_tui.screens.statements import status_pieces
+from watchkeeper_tui.screens.status_line import status_pieces
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.targets import Target, is_planner, target_of
 from watchkeeper_tui.widgets.agent import AgentPane
