@@ -332,6 +332,8 @@ def open_log(
     """
     source = Source(found.path, files.read_file_head(found.path))
     known = next((each for each in programs() if row is not None and each.name == row.program), None)
+    if known is not None and not (known.may_be_log(found.path) or known.recognises(source)):
+        known = None  # an earlier version read logs of this form
     program = known or program_of(source)
     few = (
         known is None

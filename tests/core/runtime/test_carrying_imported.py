@@ -117,7 +117,7 @@ async def test_what_was_taken_back_is_not_the_last_word(fixed: Fixed, tmp_path: 
         place = book.user(session, asked)
         book.part(book.assistant(session), "text", text=answered)
     book.undo(session, place)
-    take_in(fixed.path, book.tree(tmp_path / "logs"))
+    take_in(fixed.path, book.database(tmp_path))
     told, _ = await carried(fixed, fixed.one("SELECT id FROM sessions")[0])
     assert "I stopped at the lock." in told
     assert "Dropped it." not in told

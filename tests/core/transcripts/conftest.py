@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.transcripts.opencode_book import Book, Layout
 
 from watchkeeper.records.messages import Cost, PriceStatus
 from watchkeeper.store import database
@@ -203,9 +202,3 @@ def logs(tmp_path: Path) -> Path:
     folder = tmp_path / "logs"
     folder.mkdir()
     return folder
-
-
-@pytest.fixture(params=["database", "tree"])
-def write(request: pytest.FixtureRequest) -> Layout:
-    """A way to write sessions of OpenCode."""
-    return Book.database if request.param == "database" else Book.tree

@@ -1,9 +1,8 @@
-"""Sessions of OpenCode, made by hand, as its database and as its tree of files."""
+"""Sessions of OpenCode, made by hand."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ CREATE INDEX part_session_idx ON part (session_id);
 
 
 class Book:
-    """Sessions as OpenCode holds them, to be written as a database or as a tree."""
+    """Sessions as OpenCode holds them."""
 
     def __init__(self) -> None:
         self.now = BEGAN
@@ -232,35 +231,9 @@ class Book:
         marks = ", ".join("?" * len(names))
         connection.execute(f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {sets}", row)
 
-    def tree(self, folder: Path) -> Path:
-        for session, about in self.sessions.items():
-            self._file(folder / "storage" / "session" / "p" / f"{session}.json", about, session)
-        for message, about in self.messages.items():
-            self._file(
-                folder / "storage" / "message" / about["sessionID"] / f"{message}.json", about, message
-            )
-        for part, about in self.parts.items():
-            self._file(folder / "storage" / "part" / about["messageID"] / f"{part}.json", about, part)
-        for session, todos in self.todos.items():
-            self._file(folder / "storage" / "todo" / f"{session}.json", todos, session)
-        for gone in self._gone:
-            for path in (folder / "storage").rglob(f"{gone}.json"):
-                path.unlink()
-        return folder
-
-    def _file(self, path: Path, value: Any, name: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(value)
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
-            os.utime(path, ns=(self.times[name] * 1_000_000,) * 2)
-
     @property
     def records(self) -> int:
         return len(self.sessions) + len(self.messages) + len(self.parts) + len(self.todos)
-
-
-Layout = Callable[[Book, Path], Path]
 
 
 def simple() -> tuple[Book, str]:

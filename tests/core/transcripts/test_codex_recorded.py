@@ -1,4 +1,4 @@
-"""Recorded logs of Codex and OpenCode, against figures counted apart by a few lines that share nothing with
+"""Recorded logs of Codex, against figures counted apart by a few lines that share nothing with
 the readers.
 
 The logs are not part of the project. They are looked for in `WATCHKEEPER_TRANSCRIPTS`, else in
@@ -20,13 +20,9 @@ FOLDER = Path(
     os.environ.get("WATCHKEEPER_TRANSCRIPTS") or Path(__file__).parents[4] / "shared" / "transcripts"
 )
 CODEX = FOLDER / "codex" / "agentsessions-codex-small-cli0.146-all-record-types-redacted.jsonl"
-OPENCODE = FOLDER / "opencode" / "agentsessions-storage_v2"
 
 codex = pytest.mark.skipif(
     not CODEX.exists(), reason=f"{CODEX} is not there; name its folder with WATCHKEEPER_TRANSCRIPTS"
-)
-opencode = pytest.mark.skipif(
-    not OPENCODE.is_dir(), reason=f"{OPENCODE} is not there; name its folder with WATCHKEEPER_TRANSCRIPTS"
 )
 
 
@@ -71,24 +67,3 @@ def test_calls_tokens_and_compactions_of_codex_are_what_a_few_lines_count(store:
 def test_every_type_of_record_of_codex_is_known(store: Store) -> None:
     report = store.run(CODEX)
     assert not [kind for kind, reason in report.raw if reason == "unknown record type"]
-
-
-@opencode
-def test_the_tree_of_opencode_is_read_whole(store: Store) -> None:
-    report = store.run(OPENCODE)
-    files = list(OPENCODE.rglob("*.json"))
-    parts = [json.loads(path.read_text()) for path in files if "part" in path.parts]
-    assert store.counts()["sessions"] == len(list((OPENCODE / "session").rglob("*.json"))) == 2
-    assert store.counts()["tool_calls"] == sum(part["type"] == "tool" for part in parts) == 2
-    assert store.counts()["compactions"] == sum(part["type"] == "compaction" for part in parts) == 1
-    said = sum({"tool": 2, "text": 1, "file": 1, "reasoning": 1}.get(part["type"], 0) for part in parts)
-    assert store.counts()["messages"] == said
-    steps = [part["tokens"] for part in parts if part["type"] == "step-finish"]
-    row = store.one("SELECT sum(model_calls), sum(input_tokens), sum(output_tokens) FROM sessions")
-    assert tuple(row) == (
-        len(steps),
-        sum(each["input"] for each in steps),
-        sum(each["output"] for each in steps),
-    )
-    assert report.lines == len(files)
-    assert not report.unknown

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from tests.core.transcripts.conftest import Log, Store, work
-from tests.core.transcripts.opencode_book import lively
 
 from watchkeeper.store import database, imports
 from watchkeeper.store import imports as rows
@@ -18,7 +17,6 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts import importer as importing
 from watchkeeper.transcripts import reading
 from watchkeeper.transcripts.batch import Batch
-from watchkeeper.transcripts.opencode import tree
 from watchkeeper.transcripts.reading import Chunk, Counts
 
 
@@ -134,25 +132,6 @@ def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others
     rows.open_calls(Asked(), "x")
     plan = store.all(f"EXPLAIN QUERY PLAN {asked[0]}", "x")
     assert "USING INDEX tool_calls_open" in plan[0][3]
-
-
-def test_a_folder_of_opencodes_tree_is_listed_once_to_see_whether_it_changed_and_once_to_read_it(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed: Counter[Path] = Counter()
-    files_in = tree.files_in
-
-    def counted(folder: Path) -> list[Path]:
-        listed[folder] += 1
-        return files_in(folder)
-
-    monkeypatch.setattr(tree, "files_in", counted)
-    book, steps = lively()
-    for step in steps:
-        step()
-    assert store.run(book.tree(tmp_path / "opencode")).lines > 3
-    assert len(listed) > 1
-    assert max(listed.values()) <= 2
 
 
 def test_a_batch_that_was_being_written_when_somebody_interrupted_is_counted(

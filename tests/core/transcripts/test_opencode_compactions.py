@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from tests.core.transcripts.conftest import Store
-from tests.core.transcripts.opencode_book import Layout, compacted, simple
+from tests.core.transcripts.opencode_book import compacted, simple
 
 
 def test_a_compaction_drops_what_came_before_its_summary_and_tells_its_sizes(
-    store: Store, logs: Path, write: Layout
+    store: Store, logs: Path
 ) -> None:
     book, session = simple()
     answer = book.assistant(session)
@@ -20,7 +20,7 @@ def test_a_compaction_drops_what_came_before_its_summary_and_tells_its_sizes(
     after = book.assistant(session)
     book.part(after, "text", text="Done.")
     book.step(after, 2_000, 30, read=1_000)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.all(
         "SELECT trigger, tokens_before, tokens_after, messages_removed, high_water FROM compactions"
     ) == [("auto", 150_050, 3_000, 2, 2)]
@@ -29,23 +29,23 @@ def test_a_compaction_drops_what_came_before_its_summary_and_tells_its_sizes(
     assert store.one("SELECT output_tokens FROM sessions") == 50 + 900 + 30
 
 
-def test_a_compaction_keeps_the_messages_from_its_tail_on(store: Store, logs: Path, write: Layout) -> None:
+def test_a_compaction_keeps_the_messages_from_its_tail_on(store: Store, logs: Path) -> None:
     book, session = simple()
     tail = book.user(session, "And the tests")
     compacted(book, session, tail=tail, auto=False)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.all("SELECT trigger, messages_removed, high_water FROM compactions") == [("manual", 1, 1)]
     assert store.one("SELECT verbatim_from FROM views ORDER BY version DESC") == 2
 
 
-def test_a_summary_that_failed_compacted_nothing(store: Store, logs: Path, write: Layout) -> None:
+def test_a_summary_that_failed_compacted_nothing(store: Store, logs: Path) -> None:
     book, session = simple()
     asked = book.user(session)
     book.part(asked, "compaction", auto=True)
     book.assistant(
         session, summary=True, parentID=asked, error={"name": "APIError", "data": {"message": "Overloaded"}}
     )
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.counts()["compactions"] == 0
     assert (
         store.one("SELECT json_extract(data, '$.error') FROM events WHERE kind = 'model.error'")
@@ -53,20 +53,18 @@ def test_a_summary_that_failed_compacted_nothing(store: Store, logs: Path, write
     )
 
 
-def test_emptied_tool_results_are_one_compaction_that_elides_them(
-    store: Store, logs: Path, write: Layout
-) -> None:
+def test_emptied_tool_results_are_one_compaction_that_elides_them(store: Store, logs: Path) -> None:
     book, session = simple()
     answer = book.assistant(session)
     for call in ("c1", "c2", "c3"):
         book.tool(answer, call)
-    path = write(book, logs)
+    path = book.database(logs)
     store.run(path)
     for part in [name for name, about in book.parts.items() if about.get("callID") in ("c1", "c2")]:
         book.parts[part]["state"]["time"]["compacted"] = book.now
         book.touch(part)
     book.user(session, "Go on")
-    write(book, logs)
+    book.database(logs)
     store.run(path)
     assert store.all("SELECT trigger, reason, messages_removed FROM compactions") == [
         ("prune", "2 tool results emptied", 0)
@@ -76,7 +74,7 @@ def test_emptied_tool_results_are_one_compaction_that_elides_them(
         5,
     ]
     book.touch(session)
-    write(book, logs)
+    book.database(logs)
     store.run(path)
     assert store.counts()["compactions"] == 1
     assert store.counts()["messages"] == 8

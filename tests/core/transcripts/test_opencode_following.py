@@ -107,36 +107,6 @@ def test_a_reply_of_codex_ends_the_work_of_its_agent(
     assert store.one("SELECT output_tokens FROM sessions") == 14
 
 
-def test_each_file_of_a_tree_is_followed_whether_its_session_is_written_too_or_not(
-    store: Store, logs: Path, stopping: list[Following]
-) -> None:
-    book = Book()
-    session = book.session()
-    book.user(session, "Mend the cache")
-    book.part(book.assistant(session), "text", text="Mended.", time={"start": book.now, "end": book.now})
-    storage = book.tree(logs) / "storage"
-    (file,) = storage.glob("session/*/*.json")
-    store.run(logs)
-    before = store.one("SELECT count(*) FROM messages")
-    stopping.append(Following(store, [file]))
-    message = storage / "message" / session / "msg_z.json"
-    part = storage / "part" / "msg_z" / "prt_z.json"
-    part.parent.mkdir()
-    message.write_text(
-        json.dumps({"id": "msg_z", "sessionID": session, "role": "user", "time": {"created": book.tick()}})
-    )
-    part.write_text(
-        json.dumps(
-            {"id": "prt_z", "sessionID": session, "messageID": "msg_z", "type": "text", "text": "and on"}
-        )
-    )
-    stopping[0].until("SELECT count(*) FROM messages", before + 1)
-    todo = storage / "todo" / f"{session}.json"
-    todo.parent.mkdir(exist_ok=True)
-    todo.write_text(json.dumps([{"content": "Test it", "status": "in_progress", "id": "1"}]))
-    stopping[0].until("SELECT title FROM tasks WHERE status = 'running'", "Test it")
-
-
 def test_a_transaction_that_became_readable_after_its_log_was_written_is_something_new(
     tmp_path: Path,
 ) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.core.transcripts.conftest import Store
-from tests.core.transcripts.opencode_book import BEGAN, Book, Layout, lively, simple
+from tests.core.transcripts.opencode_book import BEGAN, Book, lively, simple
 
 
 def _grow(book: Book, rng: random.Random, step: int, unfinished: list[str]) -> None:
@@ -46,26 +45,24 @@ def _grow(book: Book, rng: random.Random, step: int, unfinished: list[str]) -> N
         unfinished.remove(message)
 
 
-@pytest.mark.parametrize("write", [Book.database, Book.tree])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_imports_between_any_two_changes_end_as_one_import_after_all(
     store: Store,
     logs: Path,
     tmp_path: Path,
     open_store: Callable[[str], Store],
-    write: Callable[[Book, Path], Path],
     seed: int,
 ) -> None:
     rng, book = random.Random(seed), Book()
     unfinished: list[str] = []
     for step in range(40):
         _grow(book, rng, step, unfinished)
-        write(book, logs)
+        book.database(logs)
         report = store.run(logs)
         assert (report.left, report.unknown) == ({}, [])
     (tmp_path / "other").mkdir()
     whole = open_store("whole")
-    whole.run(write(book, tmp_path / "other"))
+    whole.run(book.database(tmp_path / "other"))
     for sql in (
         "SELECT agent_id, role, content FROM messages ORDER BY agent_id, content, seq",
         "SELECT tool_use_id, status FROM tool_calls ORDER BY tool_use_id",
@@ -76,19 +73,19 @@ def test_imports_between_any_two_changes_end_as_one_import_after_all(
 
 
 def test_a_session_that_grew_adds_what_is_new_and_ends_as_when_read_at_once(
-    store: Store, logs: Path, write: Layout, open_store: Callable[[str], Store], tmp_path: Path
+    store: Store, logs: Path, open_store: Callable[[str], Store], tmp_path: Path
 ) -> None:
     book, steps = lively()
-    path = write(book, logs)
+    path = book.database(logs)
     for step in steps:
         step()
-        write(book, logs)
+        book.database(logs)
         store.run(path)
         report = store.run(path)
         assert report.lines == 0
     (tmp_path / "other").mkdir()
     whole = open_store("whole")
-    whole.run(write(book, tmp_path / "other"))
+    whole.run(book.database(tmp_path / "other"))
     for sql in (
         "SELECT id, last_seq, message_tokens, output_tokens, model_calls FROM agents ORDER BY id",
         "SELECT agent_id, seq, role, content FROM messages ORDER BY agent_id, seq",
@@ -99,30 +96,13 @@ def test_a_session_that_grew_adds_what_is_new_and_ends_as_when_read_at_once(
     assert store.one("SELECT title FROM sessions") == "Another title"
 
 
-def test_a_tool_that_runs_is_there_before_its_result(store: Store, logs: Path, write: Layout) -> None:
+def test_a_tool_that_runs_is_there_before_its_result(store: Store, logs: Path) -> None:
     book, steps = lively()
     for step in steps[:4]:
         step()
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.all("SELECT tool_use_id, status, result_seq FROM tool_calls") == [("c1", "unknown", None)]
     assert store.counts()["messages"] == 3
-
-
-def test_text_that_no_end_is_told_of_is_shown_as_it_grows_and_never_twice(store: Store, logs: Path) -> None:
-    book, session = simple()
-    answer = book.assistant(session, completed=False)
-    part = book.part(answer, "text", text="Loo", time={"start": book.now})
-    path = book.tree(logs)
-    for text in ("Loo", "Looking", "Looking.", "Looking."):
-        book.parts[part]["text"] = text
-        book.touch(part)
-        book.tree(logs)
-        store.run(path)
-    book.user(session, "on")
-    book.tree(logs)
-    store.run(path)
-    texts = [json.loads(row[0])[0]["text"] for row in store.all("SELECT content FROM messages ORDER BY seq")]
-    assert texts == ["Mend the cache", "Loo", "king", ".", "on"]
 
 
 def test_rows_that_a_clock_set_back_wrote_are_found(store: Store, logs: Path) -> None:

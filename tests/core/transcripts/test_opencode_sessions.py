@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 from tests.core.transcripts.conftest import Store
-from tests.core.transcripts.opencode_book import BEGAN, Book, Layout, family, simple
+from tests.core.transcripts.opencode_book import BEGAN, Book, family, simple
 
 from watchkeeper.cli.imports import list_pricing
 from watchkeeper.transcripts.importer import Importer
 
 
-def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path, write: Layout) -> None:
+def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path) -> None:
     book, session = simple()
     answer = book.assistant(session)
     book.part(answer, "step-start")
     book.part(answer, "reasoning", text="Hm.", metadata={"anthropic": {"signature": "c2ln"}})
     book.part(answer, "text", text="Done.")
     book.step(answer, 10, 5)
-    report = store.run(write(book, logs))
+    report = store.run(book.database(logs))
     row = store.one("SELECT goal, title, workspace, origin, source, model FROM sessions")
     assert tuple(row) == (
         "Mend the cache", "Cache mended", "/home/somebody/project", "opencode", f"opencode:{session}", "anthropic/claude-opus-4-6",
@@ -36,14 +36,14 @@ def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path,
     assert report.read + report.raw.total() + report.skipped.total() == book.records
 
 
-def test_steps_are_model_calls_with_reasoning_as_output(store: Store, logs: Path, write: Layout) -> None:
+def test_steps_are_model_calls_with_reasoning_as_output(store: Store, logs: Path) -> None:
     book, session = simple()
     answer = book.assistant(
         session, tokens={"input": 7, "output": 7, "reasoning": 0, "cache": {"read": 7, "write": 7}}
     )
     book.step(answer, 100, 20, reasoning=5, read=1_000, write=30)
     book.step(answer, 10, 2, read=2_000)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     # 100 + 25 + 30 + 1000 / 10 = 255 and 10 + 2 + 2000 / 10 = 212 at a dollar a token; the message's own
     # figures repeat them.
     assert store.all(
@@ -53,13 +53,13 @@ def test_steps_are_model_calls_with_reasoning_as_output(store: Store, logs: Path
     assert tuple(store.one("SELECT model_calls, cost_usd FROM sessions")) == (2, 467.0)
 
 
-def test_a_message_without_steps_is_one_call(store: Store, logs: Path, write: Layout) -> None:
+def test_a_message_without_steps_is_one_call(store: Store, logs: Path) -> None:
     book, session = simple()
     book.assistant(
         session,
         tokens={"input": 50, "output": 6, "reasoning": 4, "total": 56, "cache": {"read": 0, "write": 0}},
     )
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.all("SELECT input_tokens, output_tokens FROM model_calls") == [
         (50, 6)
     ]  # the sum says: 4 of the 6
@@ -80,7 +80,7 @@ def test_a_cost_that_was_logged_is_taken_and_none_is_never_nothing(store: Store,
     ]  # fmt: skip
 
 
-def test_tools_are_paired_with_their_results(store: Store, logs: Path, write: Layout) -> None:
+def test_tools_are_paired_with_their_results(store: Store, logs: Path) -> None:
     book, session = simple()
     answer = book.assistant(session)
     book.tool(
@@ -92,7 +92,7 @@ def test_tools_are_paired_with_their_results(store: Store, logs: Path, write: La
     )
     book.tool(answer, "c4", status="error", error="Tool execution aborted")
     book.tool(answer, "c5", status="running")
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.all("SELECT tool_use_id, status, seq, result_seq FROM tool_calls ORDER BY id") == [
         ("c1", "done", 2, 3), ("c2", "error", 4, 5), ("c3", "denied", 6, 7), ("c4", "cancelled", 8, 9), ("c5", "unknown", 10, None),
     ]  # fmt: skip
@@ -100,12 +100,12 @@ def test_tools_are_paired_with_their_results(store: Store, logs: Path, write: La
     assert result[0]["content"][1]["source"]["data"] == "QUJD"
 
 
-def test_files_are_images_or_told_by_name(store: Store, logs: Path, write: Layout) -> None:
+def test_files_are_images_or_told_by_name(store: Store, logs: Path) -> None:
     book, session = simple()
     asked = book.user(session)
     book.part(asked, "file", mime="image/png", filename="a.png", url="data:image/png;base64,QUJD")
     book.part(asked, "file", mime="text/plain", filename="a.txt", url="file:///tmp/a.txt")
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     contents = [json.loads(row[0]) for row in store.all("SELECT content FROM messages ORDER BY seq")]
     assert contents[1][0]["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJD"}
     assert contents[2] == [{"type": "text", "text": "[attached text/plain: a.txt at file:///tmp/a.txt]"}]
@@ -114,9 +114,9 @@ def test_files_are_images_or_told_by_name(store: Store, logs: Path, write: Layou
 AGENTS = "SELECT a.name, a.role, a.status, a.current_goal, a.output_tokens, p.name FROM agents a LEFT JOIN agents p ON p.id = a.parent_agent_id ORDER BY a.created_at"
 
 
-def test_sub_agents_stand_below_the_agent_that_started_them(store: Store, logs: Path, write: Layout) -> None:
+def test_sub_agents_stand_below_the_agent_that_started_them(store: Store, logs: Path) -> None:
     book, session, _ = family()
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.all("SELECT source, output_tokens FROM sessions") == [(f"opencode:{session}", 7)]
     assert store.all(AGENTS) == [
         ("main", "main", "done", "Mend the cache", 1, None),
@@ -125,15 +125,13 @@ def test_sub_agents_stand_below_the_agent_that_started_them(store: Store, logs: 
     ]
 
 
-def test_a_session_whose_parent_is_lost_is_kept_below_an_empty_agent(
-    store: Store, logs: Path, write: Layout
-) -> None:
+def test_a_session_whose_parent_is_lost_is_kept_below_an_empty_agent(store: Store, logs: Path) -> None:
     book, session, _ = family()
     for each in [name for name, about in book.messages.items() if about["sessionID"] == session]:
         book.parts = {name: part for name, part in book.parts.items() if part["messageID"] != each}
         del book.messages[each]
     del book.sessions[session]
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.one("SELECT count(*) FROM sessions") == 1
     assert sorted((row[4], row[0], row[5]) for row in store.all(AGENTS)) == [
         (0, "main", None),
@@ -142,15 +140,13 @@ def test_a_session_whose_parent_is_lost_is_kept_below_an_empty_agent(
     ]
 
 
-def test_sessions_that_are_each_others_parents_stand_in_no_circle(
-    store: Store, logs: Path, write: Layout
-) -> None:
+def test_sessions_that_are_each_others_parents_stand_in_no_circle(store: Store, logs: Path) -> None:
     book = Book()
     one, two = book.session(), book.session()
     book.sessions[one]["parentID"], book.sessions[two]["parentID"] = two, one
     book.user(one, "x")
     book.user(two, "y")
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.counts()["messages"] == 2
     parents = dict(store.all("SELECT id, parent_agent_id FROM agents"))
     for agent in parents:
@@ -161,7 +157,7 @@ def test_sessions_that_are_each_others_parents_stand_in_no_circle(
             agent = parents[agent]
 
 
-def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path, write: Layout) -> None:
+def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -> None:
     book, session = simple()
     answer = book.assistant(session)
     for place, states in enumerate((["in_progress", "pending"], ["completed", "in_progress"])):
@@ -171,7 +167,7 @@ def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path, w
         ]
         book.tool(answer, f"t{place}", "todowrite", input={"todos": todos})
     book.todos[session] = [{"content": "a", "status": "completed"}, {"content": "b", "status": "cancelled"}]
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert store.all("SELECT title, status FROM tasks ORDER BY position") == [
         ("a", "done"),
         ("b", "cancelled"),
@@ -185,7 +181,7 @@ def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path, w
     ]  # fmt: skip
 
 
-def test_errors_interruptions_and_retries_are_events(store: Store, logs: Path, write: Layout) -> None:
+def test_errors_interruptions_and_retries_are_events(store: Store, logs: Path) -> None:
     book, session = simple()
     answer = book.assistant(
         session, error={"name": "MessageAbortedError", "data": {"message": "The operation was aborted."}}
@@ -197,7 +193,7 @@ def test_errors_interruptions_and_retries_are_events(store: Store, logs: Path, w
         error={"name": "APIError", "data": {"message": "Overloaded"}},
         time={"created": book.now},
     )
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     events = store.all(
         "SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY"
         " seq"
@@ -233,7 +229,7 @@ def test_a_fork_repeats_messages_and_counts_no_call_twice(store: Store, logs: Pa
 
 
 def test_sub_agents_that_were_told_the_same_at_once_are_not_taken_for_each_other(
-    store: Store, logs: Path, write: Layout
+    store: Store, logs: Path
 ) -> None:
     book, session = simple()
     for _ in range(2):
@@ -242,6 +238,6 @@ def test_sub_agents_that_were_told_the_same_at_once_are_not_taken_for_each_other
         book.user(child, "Look for it")
         answer = book.assistant(child)
         book.step(answer, 10, 5)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (2, 10)
     assert store.counts()["messages"] == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.core.transcripts.conftest import Store
-from tests.core.transcripts.opencode_book import Book, Layout, compacted
+from tests.core.transcripts.opencode_book import Book, compacted
 from tests.core.transcripts.test_opencode_second import Second
 
 from watchkeeper.store.database import open_readonly
@@ -62,14 +62,12 @@ def _turn(prompt: str) -> list[str]:
     return [prompt, f"Done: {prompt}.", f"tool_use call-{prompt}", f"tool_result call-{prompt}"]
 
 
-def test_what_is_undone_is_in_the_context_no_more_and_nothing_is_lost(
-    store: Store, logs: Path, write: Layout
-) -> None:
+def test_what_is_undone_is_in_the_context_no_more_and_nothing_is_lost(store: Store, logs: Path) -> None:
     book = Book()
     session = book.session()
     _, second = _talk(book, session, "one", "two")
     book.undo(session, second)
-    path = write(book, logs)
+    path = book.database(logs)
     store.run(path)
     assert _context(store) == _turn("one")
     assert store.counts()["messages"] == 8
@@ -80,13 +78,13 @@ def test_what_is_undone_is_in_the_context_no_more_and_nothing_is_lost(
     assert store.run(path).lines == 0
 
 
-def test_what_is_brought_back_is_in_the_context_again(store: Store, logs: Path, write: Layout) -> None:
+def test_what_is_brought_back_is_in_the_context_again(store: Store, logs: Path) -> None:
     book = Book()
     session = book.session()
     first, second = _talk(book, session, "one", "two")
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     book.undo(session, second)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert [said.seq for said in _transcript(store) if said.taken_back] == [5, 6, 7, 8]
     for place, expected in (
         (second, _turn("one")),
@@ -95,39 +93,39 @@ def test_what_is_brought_back_is_in_the_context_again(store: Store, logs: Path, 
         (None, _turn("one") + _turn("two")),
     ):
         book.redo(session) if place is None else book.undo(session, place)
-        store.run(write(book, logs))
+        store.run(book.database(logs))
         assert _context(store) == expected
     assert not any(said.taken_back for said in _transcript(store))
     book.undo(session, second)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert _context(store) == _turn("one")
     assert store.counts()["messages"] == 8
 
 
 @pytest.mark.parametrize("looked", [True, False])
 def test_what_the_next_prompt_removed_is_gone_whether_or_not_anybody_looked_meanwhile(
-    store: Store, logs: Path, write: Layout, looked: bool
+    store: Store, logs: Path, looked: bool
 ) -> None:
     book = Book()
     session = book.session()
     _, second, _ = _talk(book, session, "one", "two", "three")
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     book.undo(session, second)
     if looked:
-        store.run(write(book, logs))
+        store.run(book.database(logs))
     book.clean_up(session)
     _talk(book, session, "four")
-    path = write(book, logs)
+    path = book.database(logs)
     store.run(path)
     assert _context(store) == _turn("one") + _turn("four")
     assert store.counts()["messages"] == 16
     assert store.run(path).lines == 0
     # What was removed is not brought back by another undo that is.
     book.undo(session, next(reversed(_prompts(book))))
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert _context(store) == _turn("one")
     book.redo(session)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert _context(store) == _turn("one") + _turn("four")
 
 
@@ -135,9 +133,7 @@ def _prompts(book: Book) -> dict[str, None]:
     return {each: None for each, about in book.messages.items() if about["role"] == "user"}
 
 
-def test_a_place_within_a_reply_takes_back_what_came_after_it(
-    store: Store, logs: Path, write: Layout
-) -> None:
+def test_a_place_within_a_reply_takes_back_what_came_after_it(store: Store, logs: Path) -> None:
     book = Book()
     session = book.session()
     _talk(book, session, "one", "two")
@@ -146,26 +142,24 @@ def test_a_place_within_a_reply_takes_back_what_came_after_it(
         each for each, about in book.parts.items() if about["messageID"] == answer and about["type"] == "tool"
     )
     book.undo(session, answer, tool)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert _context(store) == ["one", "Done: one."]
 
 
-def test_an_undo_from_before_a_compaction_takes_that_back_as_well(
-    store: Store, logs: Path, write: Layout
-) -> None:
+def test_an_undo_from_before_a_compaction_takes_that_back_as_well(store: Store, logs: Path) -> None:
     book = Book()
     session = book.session()
     _, second = _talk(book, session, "one", "two")
     compacted(book, session)
     _talk(book, session, "three")
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     whole = ["summary 1", *_turn("three")]
     assert _context(store) == whole
     book.undo(session, second)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert _context(store) == _turn("one")
     book.redo(session)
-    store.run(write(book, logs))
+    store.run(book.database(logs))
     assert _context(store) == whole
     assert store.one("SELECT tokens FROM views ORDER BY version DESC LIMIT 1") == store.one(
         "SELECT json_extract(composition, '$.messages') + json_extract(composition, '$.observations') FROM"
@@ -173,28 +167,13 @@ def test_an_undo_from_before_a_compaction_takes_that_back_as_well(
     )
 
 
-def test_messages_that_a_damaged_tree_lacks_were_not_taken_back(store: Store, logs: Path) -> None:
-    book = Book()
-    session = book.session()
-    _, second = _talk(book, session, "one", "two")
-    book.tree(logs)
-    store.run(logs)
-    (logs / "storage" / "message" / session / f"{second}.json").unlink()
-    _talk(book, session, "three")
-    del book.messages[second]
-    store.run(book.tree(logs))
-    assert _context(store) == _turn("one") + _turn("two") + _turn("three")
-
-
-def test_a_revert_that_names_nothing_that_is_there_changes_nothing(
-    store: Store, logs: Path, write: Layout
-) -> None:
+def test_a_revert_that_names_nothing_that_is_there_changes_nothing(store: Store, logs: Path) -> None:
     book = Book()
     session = book.session()
     _talk(book, session, "one")
     for place in ("msg_unknown", 7, ""):
         book.undo(session, place)  # type: ignore[arg-type]
-        store.run(write(book, logs))
+        store.run(book.database(logs))
         assert _context(store) == _turn("one")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,72 +12,7 @@ from watchkeeper.transcripts.codex.items import ITEMS, LINES
 from watchkeeper.transcripts.codex.reader import CodexReader
 from watchkeeper.transcripts.codex.threads import Thread, thread_of
 from watchkeeper.transcripts.jsontext import parse, text_of
-from watchkeeper.transcripts.records import Raw, Record, Session, Source
-
-# --- The rollouts of Codex's first versions (2025-04): one JSON document for a session, written anew as it ---
-#
-# grows.
-
-_HEAD = re.compile(rb'\s*\{\s*"session"\s*:\s*\{')
-LARGEST_FILE = 256 << 20
-
-
-def is_document(head: bytes) -> bool:
-    """Whether a file begins as such a rollout."""
-    return _HEAD.match(head) is not None and (b'"items"' in head or b'"instructions"' in head)
-
-
-class DocumentReader:
-    """A `PullReader`: the header and each item as a line of the rollouts that came after."""
-
-    def __init__(self, path: Path, named: str, state: dict[str, Any] | None) -> None:
-        self._path = path
-        self._named = named
-        self._state = state or {"given": 0, "reader": None}
-
-    def save(self) -> dict[str, Any]:
-        return self._state
-
-    def pull(self) -> Iterator[tuple[int, bytes, list[Record]]]:
-        """What is new.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        with files.open_log(self._path, beginning=True) as file:
-            data = file.read(LARGEST_FILE)
-        document = parse(data)
-        if document is None:
-            # Half-written, as a rule: a later reading finds the rest.
-            if not self._state["given"]:
-                yield 1, data, [Session(self._named), Raw("?", "broken JSON")]
-            return
-        lines = [
-            json.dumps(each, ensure_ascii=False).encode("utf-8", "replace") for each in _records(document)
-        ]
-        given, saved = self._state["given"], self._state["reader"]
-        if given > len(lines):
-            given, saved = 0, None  # it was written anew: what is here already is recognised
-        reader = (
-            CodexReader.restore(saved) if saved is not None else CodexReader(_thread(document), self._named)
-        )
-        for number, line in enumerate(lines[given:], given + 1):
-            found = reader.feed(number, line)
-            self._state = {"given": number, "reader": reader.save()}
-            yield number, line, found
-
-
-def _thread(document: dict[str, Any]) -> str | None:
-    session = document.get("session")
-    return text_of(session.get("id")) if isinstance(session, dict) else None
-
-
-def _records(document: dict[str, Any]) -> Iterator[Any]:
-    """The header, and the items."""
-    yield document.get("session")
-    items = document.get("items")
-    yield from items if isinstance(items, list) else []
-
+from watchkeeper.transcripts.records import Source
 
 # --- Where Codex's logs lie, how one is recognised, and whose log a file is -------------------------------
 
@@ -106,7 +40,7 @@ class Codex:
         return [folder / "sessions", folder / "archived_sessions"]
 
     def may_be_log(self, path: Path) -> bool:
-        return path.suffix == ".jsonl" or (path.suffix == ".json" and path.name.startswith("rollout-"))
+        return path.suffix == ".jsonl"
 
     def log_of(self, path: Path) -> Path | None:
         return path if self.may_be_log(path) else None
@@ -115,8 +49,6 @@ class Codex:
         return log.parent
 
     def recognises(self, source: Source) -> bool:
-        if source.path.suffix == ".json":
-            return is_document(source.head)
         if source.path.suffix != ".jsonl":
             return False
         for line in source.head.split(b"\n")[:40]:
@@ -145,10 +77,7 @@ class Codex:
     def companions(self, path: Path) -> list[Path]:
         return []
 
-    def reader(self, source: Source, state: dict[str, Any] | None) -> CodexReader | DocumentReader:
-        if source.path.suffix == ".json":
-            match = _FILE.fullmatch(source.path.stem)
-            return DocumentReader(source.path, match["id"] if match is not None else source.path.stem, state)
+    def reader(self, source: Source, state: dict[str, Any] | None) -> CodexReader:
         if state is not None:
             return CodexReader.restore(state)
         match = _FILE.fullmatch(source.path.stem)
@@ -158,11 +87,8 @@ class Codex:
             match["id"] if match is not None else source.path.stem,
         )
 
-    def fingerprint(self, path: Path) -> tuple[int, float] | None:
-        if path.suffix != ".json":
-            return None
-        found = files.packed_name(path).stat()
-        return found.st_size, found.st_mtime
+    def fingerprint(self, path: Path) -> None:
+        return None
 
 
 def _root(path: Path, thread: Thread) -> str:

@@ -1,4 +1,4 @@
-"""One session's messages and their parts as records, whether they come from the database or from files.
+"""One session's messages and their parts as records.
 
 A session of OpenCode is one agent: the one that a person talks to, or a sub-agent, whose session names its
 parent's. A message is a row with its parts; parts are rewritten until they are finished. Each part becomes
@@ -270,27 +270,21 @@ class Here(NamedTuple):
         times = value.get("time")
         going = isinstance(times, dict) and "end" not in times and self.info.get("role") == "assistant"
         going = going and not self.settled
-        if going and (self.conversation.writes_ends or not text):
+        if going:
             return ([] if before == "raw" else [Raw(f"part/{kind}", "still being written")]), "raw"
         if not isinstance(text, str):
             return [Raw(f"part/{kind}", "without a text")], "done"
-        # Nothing tells whether the text is whole: what comes to it later is told then.
-        told = int(before.removeprefix("text:")) if before is not None and before.startswith("text:") else 0
-        text, stage = text[told:], f"text:{len(text)}" if going else "done"
         if not text:
-            return [] if told else [Skipped("an empty text")], stage
+            return [Skipped("an empty text")], "done"
         if self.in_summary and kind == "text":
             return [Raw("part/text", "stands in its compaction's summary")], "done"
         if kind == "text":
-            injected = value.get("synthetic") is True
             said = {"type": "text", "text": text}
-            return [
-                self._say([said], self._at(value), what=f"from {told}" if told else "", injected=injected)
-            ], stage
+            return [self._say([said], self._at(value), injected=value.get("synthetic") is True)], "done"
         block = {"type": "thinking", "thinking": text}
         signature = of.signature_of(value)
         said = block | {"signature": signature} if signature else block
-        return [self._say([said], self._at(value), what=f"from {told}" if told else "")], stage
+        return [self._say([said], self._at(value))], "done"
 
     def _tool(self, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
         state = value.get("state")
@@ -400,7 +394,6 @@ class Conversation:
         root: id of the session at the top of its tree, which names the session here.
         memory: what was kept of it after an earlier reading.
         find: a message by its id.
-        writes_ends: whether its parts tell when they ended.
     """
 
     def __init__(
@@ -410,14 +403,12 @@ class Conversation:
         parent: str | None,
         memory: dict[str, Any],
         find: Callable[[str], Stored | None],
-        writes_ends: bool = True,
     ) -> None:
         self.id = session_id
         self.key = MAIN if session_id == root else session_id
         self._root = root
         self._parent = MAIN if parent == root or parent is None else parent
         self._find = find
-        self.writes_ends = writes_ends
         self._context: int | None = memory.get("context")
         """Tokens that the model held when its last step ended."""
         self._pruned: float = memory.get("pruned", 0.0)
