@@ -21,8 +21,8 @@ from typing import Any
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.history import Cut, moment_at
-from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.history import History, RowsAt
+from watchkeeper.store.replay import open_recording
 from watchkeeper_tui.replaying import Frame, News, Projector
 
 START = 1_790_000_000.0
@@ -224,7 +224,7 @@ def main() -> None:
                 f" max {worst * 1000:6.1f} ms"
             )
         started = time.perf_counter()
-        Cut(connection, SESSION, moment_at(connection, SESSION, count // 2))
+        RowsAt(connection, History(connection, SESSION).at(count // 2))
         print(f"{'a cut (fork)':<14} {(time.perf_counter() - started) * 1000:10.1f} ms")
         connection.close()
 

@@ -125,7 +125,7 @@ def raw(connection: Any, first: int, steps: int) -> float:
             (turn, turn),
         )
         run(
-            "INSERT INTO events VALUES ('s', ?, 1.0, 'model.replied', 'a', NULL, ?)",
+            "INSERT INTO events VALUES ('s', ?, 1.0, 'model.replied', 'a', NULL, ?, NULL)",
             (turn, json.dumps({"turn": turn})),
         )
         run("COMMIT")

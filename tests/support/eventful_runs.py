@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
+from watchkeeper.records import ports
 from watchkeeper.records.messages import ErrorKind, ModelError, Purpose
 from watchkeeper.store.writer import Writer
 
@@ -42,6 +45,14 @@ def all_states(
     monkeypatch.setattr("watchkeeper.store.writer.LARGEST_GROUP", 1)
     monkeypatch.setattr("watchkeeper.runtime.background.HEARTBEAT_SECONDS", 60.0)
     return states
+
+
+def jump_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock is set back or ahead by up to an hour before each reading, or not at all."""
+    rng = random.Random(14)
+    monkeypatch.setattr(
+        ports.SystemClock, "now", lambda self: time.time() + rng.choice([0.0, rng.uniform(-3_600.0, 3_600.0)])
+    )
 
 
 def same(one: Any, other: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from watchkeeper.store.database import APPLICATION_ID, SCHEMA_VERSION, statements
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.migrations import FIRST, SECOND, THIRD
+from watchkeeper.store.migrations import FIRST, FOURTH, SECOND, THIRD
 
 NOW = 1_790_000_000.0
 
@@ -27,7 +27,7 @@ HOSTILE = (
 def _schema() -> Connection:
     """The program's schema in memory, made once."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    for statement in [*statements(FIRST), *statements(SECOND), *statements(THIRD)]:
+    for statement in [*statements(FIRST), *statements(SECOND), *statements(THIRD), *statements(FOURTH)]:
         connection.execute(statement)
     connection.execute(
         "CREATE VIRTUAL TABLE facts_fts USING fts5(text, content='facts', tokenize='unicode61"

@@ -13,8 +13,7 @@ from pathlib import Path
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.replay import AgentStateAt, Recording
-from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.replay import AgentStateAt, Recording, open_recording
 from watchkeeper.store.snapshot import accept_any_text
 from watchkeeper_tui.event_line import EventLine
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, TranscriptBlock

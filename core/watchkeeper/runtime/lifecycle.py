@@ -269,6 +269,7 @@ def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
         plans.move(tx, task.id, TaskStatus.DONE, "its inputs did not change")
         return
     plans.move(tx, task.id, TaskStatus.PENDING, "its inputs changed")
+    tx.keep_replaced("tasks", task.id, "result")
     tx.execute(
         "UPDATE tasks SET attempt = attempt + 1, starts_from = NULL, assigned_agent = NULL, result = NULL"
         " WHERE id = ?",

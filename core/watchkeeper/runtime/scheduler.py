@@ -225,6 +225,7 @@ async def dispatch(
             memory_delta_ref=delta_ref,
             expected_outputs=task.expected_outputs,
         )
+        tx.keep_replaced("tasks", task.id, "inputs_ref", "inputs_hash")
         tx.execute(
             "UPDATE tasks SET assigned_agent = ?, inputs_ref = ?, inputs_hash = ?, resume_token = ?,"
             " ended_at = NULL WHERE id = ?",

@@ -26,7 +26,7 @@ from watchkeeper.store.driver import (
     writing,
 )
 from watchkeeper.store.lease import lease_folder
-from watchkeeper.store.migrations import FIRST, SECOND, THIRD
+from watchkeeper.store.migrations import FIRST, FOURTH, SECOND, THIRD
 
 if TYPE_CHECKING:
     from sqlite_utils import Database, Migrations
@@ -443,7 +443,7 @@ def _file_identity(name: str) -> Identity:
 APPLICATION_ID = 0x57_4B_50_52
 """`PRAGMA application_id` of every Watchkeeper database ("WKPR")."""
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """`PRAGMA user_version`: how many migrations made the file. A higher one was written by a newer program."""
 
 
@@ -472,6 +472,12 @@ def migrations() -> Migrations:
     @steps()
     def third(db: Database) -> None:
         for statement in statements(THIRD):
+            db.execute(statement)
+            reach("migration.statement")
+
+    @steps()
+    def fourth(db: Database) -> None:
+        for statement in statements(FOURTH):
             db.execute(statement)
             reach("migration.statement")
 
@@ -507,6 +513,7 @@ _JSON = {
     ("observations", "citations"): _ARRAY, ("observations", "replaces"): _ARRAY, ("views", "observations"): _ARRAY,
     ("views", "elided"): _ARRAY, ("compactions", "prepared"): _OBJECT, ("facts", "sources"): _ARRAY,
     ("inbox", "payload"): _OBJECT, ("events", "data"): _OBJECT, ("commands", "payload"): _OBJECT,
+    ("state_changes", "old_values"): _OBJECT,
 }  # fmt: skip
 """(table, column) → the kinds of JSON that stand there."""
 

@@ -141,6 +141,7 @@ def add_fact(
         fact_id, new = int(known[0]), False
         replaced.pop(fact_id, None)
         wider = max(scope, known[1], key=SCOPES.index)
+        _keep_replaced(tx, fact_id)
         tx.execute(
             "UPDATE facts SET scope = ?, pinned = max(pinned, ?) WHERE id = ?", (wider, int(pinned), fact_id)
         )
@@ -160,8 +161,16 @@ def add_fact(
             narrower = SCOPES.index(row[1]) <= SCOPES.index(scope) and row[5] <= confidence and not row[6]
             if row[0] != fact_id and row[4] == kind and narrower and is_update(row[3], text):
                 replaced[int(row[0])] = row[3]
+    for old in replaced:
+        _keep_replaced(tx, old)
     tx.executemany("UPDATE facts SET superseded_by = ? WHERE id = ?", [(fact_id, old) for old in replaced])
     return RememberResult(fact_id, new, tuple(replaced.items()))
+
+
+def _keep_replaced(tx: Transaction, fact_id: int) -> None:
+    """A fact of another session has its history there: this session's event numbers say nothing about it."""
+    if tx.one("SELECT 1 FROM facts WHERE id = ? AND session_id = ?", (fact_id, tx.session_id)):
+        tx.keep_replaced("facts", fact_id, "scope", "pinned", "superseded_by")
 
 
 def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> list[Any]:
@@ -241,6 +250,7 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
         raise ValueError(f"fact {fact_id} was replaced by fact {row[1]}; pin that one")
     # What one agent keeps to itself is in nobody's prompt: pinning shows it to the session.
     scope = ", scope = CASE scope WHEN 'agent' THEN 'session' ELSE scope END" if pinned else ""
+    _keep_replaced(tx, fact_id)
     tx.execute(f"UPDATE facts SET pinned = ?{scope} WHERE id = ?", (int(pinned), fact_id))  # noqa: S608
     return str(row[0])
 

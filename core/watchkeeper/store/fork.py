@@ -20,7 +20,7 @@ from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.store import artifacts
 from watchkeeper.store.driver import Connection, Unfenced, decode, encode
-from watchkeeper.store.history import Cut, Row, moment_at, seq_of_turn
+from watchkeeper.store.history import History, Row, RowsAt, seq_of_turn
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions, opened, title_of
 from watchkeeper.store.prune import purge_rows
@@ -82,6 +82,7 @@ _TABLES = (
     _Table("budgets", counted=True),
     _Table("raw_records", counted=True),
     _Table("facts", counted=True, texts=("text", "sources")),
+    _Table("state_changes", counted=True, texts=("old_values",)),
 )
 """In the order in which they are copied: a table after those that its rows refer to. Events come after all of
 them."""
@@ -147,13 +148,13 @@ def fork_session(
             at_seq = _turn(connection, session_id, *at_turn)
         cut = None
         if at_seq is not None:
-            moment = moment_at(connection, session_id, at_seq)
-            if not moment.agents:
+            moment = History(connection, session_id).at_event(at_seq)
+            if not moment.has_agents():
                 raise BadInput(
                     f"at event #{at_seq} session {session_id} had no agent yet, so there is nothing to carry"
                     " on from"
                 )
-            cut = Cut(connection, session_id, moment) if moment.seq < row[2] else None
+            cut = RowsAt(connection, moment) if moment.seq < row[2] else None
         copy = _Copy(connection, session_id, cut, int(cut.moment.seq if cut else row[1]), title, new_id, now)
         with driven_by_nobody(path, copy.made.session_id, "fork"):  # nor is it purged before it is whole
             try:
@@ -178,7 +179,7 @@ class _Copy:
         self,
         connection: Connection,
         session_id: str,
-        cut: Cut | None,
+        cut: RowsAt | None,
         at_seq: int,
         title: str | None,
         new_id: IdSource,
@@ -255,6 +256,7 @@ class _Copy:
                 "at": at,
                 "kind": "session.forked",
                 "data": encode(told),
+                "commit_seq": last + 1,
             },
         )
         self._connection.execute(
@@ -282,6 +284,8 @@ class _Copy:
             for column in table.texts:
                 if isinstance(new.get(column), str):
                     new[column] = self._rewritten(new[column])
+            if table.name == "state_changes":
+                self._rename_change(new)
             old = int(new.pop("id")) if table.counted or table.name == "messages" else 0
             new_id = self._insert(table.name, new)
             if table.counted:
@@ -293,6 +297,16 @@ class _Copy:
         for new_id, by in replaced:  # what replaces a fact is younger than it
             by_id = self._counted[table.name].get(by)
             self._connection.execute("UPDATE facts SET superseded_by = ? WHERE id = ?", (by_id, new_id))
+
+    def _rename_change(self, row: Row) -> None:
+        """A change names the row that it changed, and of a fact the one that took its place."""
+        facts = self._counted.get("facts", {})
+        if row["table_name"] == "facts":
+            values = decode(row["old_values"])
+            values["superseded_by"] = facts.get(values.get("superseded_by"))
+            row |= {"row_id": str(facts.get(int(row["row_id"]))), "old_values": encode(values)}
+        else:
+            row["row_id"] = self._names.get(row["row_id"], row["row_id"])
 
     def _of(self, table: _Table) -> Iterator[Row]:
         """The rows of the first session, oldest first, a few at a time: others may write in between."""

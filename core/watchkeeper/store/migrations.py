@@ -685,3 +685,25 @@ ALTER TABLE commands ADD COLUMN commit_seq INTEGER;
 ALTER TABLE approvals ADD COLUMN commit_seq INTEGER;
 ALTER TABLE budgets ADD COLUMN commit_seq INTEGER;
 """
+
+
+# --- Schema 4: the state of a session at any event, by key -------------------------------------------------
+#
+# `events.commit_seq` says which events are one transaction. `state_changes` holds the values of columns that a
+# change replaced, where neither an event nor an append-only row tells them. `history_inferred` marks sessions
+# whose rows were numbered by their times (see `watchkeeper.store.numbering`).
+
+FOURTH = """
+ALTER TABLE events ADD COLUMN commit_seq INTEGER;
+ALTER TABLE sessions ADD COLUMN history_inferred INTEGER;
+
+CREATE TABLE state_changes (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    commit_seq INTEGER NOT NULL,
+    table_name TEXT NOT NULL,
+    row_id TEXT NOT NULL,
+    old_values TEXT NOT NULL
+);
+CREATE INDEX state_changes_session ON state_changes (session_id);
+"""

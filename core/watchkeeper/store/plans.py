@@ -261,6 +261,7 @@ def finish(
     tx: Transaction, task_id: str, *, result: str, artifact_refs: Sequence[str], agent_id: str
 ) -> None:
     """A task's agent reported done."""
+    tx.keep_replaced("tasks", task_id, "result", "artifact_refs")
     tx.execute(
         "UPDATE tasks SET result = ?, artifact_refs = ?, error = NULL WHERE id = ?",
         (result, encode(list(artifact_refs)), task_id),

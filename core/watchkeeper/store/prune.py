@@ -343,7 +343,7 @@ _OF_AGENTS = ("steps", "tool_calls", "observations", "views")
 _OF_SESSIONS = (
     "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs", "inbox", "events",
     "commands", "approvals", "permission_grants", "budgets", "reservations", "containments", "tool_processes", "live",
-    "raw_records", "transcript_files", "transcript_revisions",
+    "raw_records", "transcript_files", "transcript_revisions", "state_changes",
 )  # fmt: skip
 
 _MESSAGES = "SELECT id FROM messages WHERE agent_id = ? LIMIT ?"

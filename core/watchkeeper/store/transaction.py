@@ -69,11 +69,28 @@ class Transaction:
         self._fence.event_seq += 1
         self._fence.dirty = True
         self._cursor.execute(
-            "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?,"
-            " ?, ?)",
-            (self.session_id, self._fence.event_seq, self.now, kind, agent_id, task_id, encode(data)),
-        )
+            "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data, commit_seq) VALUES (?, ?,"
+            " ?, ?, ?, ?, ?, ?)",
+            (
+                self.session_id, self._fence.event_seq, self.now, kind, agent_id, task_id, encode(data),
+                self.commit_seq,
+            ),
+        )  # fmt: skip
         return self._fence.event_seq
+
+    def keep_replaced(self, table: str, row_id: str | int, *columns: str) -> None:
+        """Keep the values of columns that this transaction is about to change, where no event and no
+        append-only row tells them: `store.history` reads them. Where all are empty, there is nothing to keep."""
+        row = self.one(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,))  # noqa: S608 - constants
+        if row is not None and any(value not in (None, "[]") for value in row):
+            self.execute(
+                "INSERT INTO state_changes (session_id, commit_seq, table_name, row_id, old_values)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (
+                    self.session_id, self.commit_seq, table, str(row_id),
+                    encode(dict(zip(columns, row, strict=True))),
+                ),
+            )  # fmt: skip
 
     @property
     def unflushed_usage(self) -> tuple[float | None, int]:

@@ -19,7 +19,7 @@ from watchkeeper.cli.options import complete_session
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.replay import open_recording
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui.widgets.plan import context_bar
 

@@ -16,7 +16,7 @@ from watchkeeper.store.driver import Connection, sqlite3
 OF_SESSION = (
     "plans", "tasks", "agents", "tool_calls", "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs",
     "inbox", "events", "commands", "approvals", "budgets", "live", "raw_records", "transcript_files",
-    "permission_grants", "reservations", "containments", "tool_processes", "transcript_revisions",
+    "permission_grants", "reservations", "containments", "tool_processes", "transcript_revisions", "state_changes",
 )  # fmt: skip
 OF_A_HOST = ("containments", "tool_processes", "reservations")
 """What a host holds while it works: a fork has none of it, and no event tells of it."""

@@ -21,7 +21,7 @@ from watchkeeper.records.ports import random_id
 from watchkeeper.store import artifacts, database, sessions
 from watchkeeper.store import fork as fork_module
 from watchkeeper.store.fork import fork_session
-from watchkeeper.store.history import Cut, moment_at
+from watchkeeper.store.history import History, RowsAt
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import opened
 from watchkeeper.store.prune import plan_prune, prune_sessions
@@ -115,7 +115,7 @@ async def test_what_the_events_tell_of_the_end_is_how_the_rows_stand(bench: Benc
     session = await ran(bench, Long(), window=12_000)
     rows = rows_of(bench.path, session)
     with opened(bench.path) as connection:
-        cut = Cut(connection, session, moment_at(connection, session, rows["events"][-1]["seq"]))
+        cut = RowsAt(connection, History(connection, session).at_event(rows["events"][-1]["seq"]))
         rebuilt = {
             table: [kept for kept in (cut.keep(table, row) for row in found) if kept is not None]
             for table, found in rows.items()

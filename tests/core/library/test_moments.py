@@ -10,9 +10,9 @@ import pytest
 from tests.core.library.conftest import OF_A_HOST, rows_of
 from tests.core.runtime.conftest import Bench
 from tests.support import eventful_runs
-from tests.support.eventful_runs import all_states, same
+from tests.support.eventful_runs import all_states, jump_wall_clock, same
 
-from watchkeeper.store.history import Cut, moment_at
+from watchkeeper.store.history import History, RowsAt
 from watchkeeper.store.library import opened
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -45,7 +45,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Rows]]:
 def told_at(path: Path, session_id: str, seq: int) -> tuple[int, Rows]:
     """The rows that the events tell of, and the event that ends the step."""
     with opened(path) as connection:
-        cut = Cut(connection, session_id, moment_at(connection, session_id, seq), ahead=False)
+        cut = RowsAt(connection, History(connection, session_id).at_event(seq), ahead=False)
         now = rows_of(path, session_id)
         told = {
             table: [kept for kept in (cut.keep(table, row) for row in rows) if kept is not None]
@@ -130,3 +130,19 @@ async def test_pauses_and_questions_are_told_at_every_moment(
     assert check(bench, recorded) > 10
     await eventful_runs.resumed_and_denied(bench)
     assert check(bench, recorded) > 25
+
+
+async def test_no_moment_depends_on_the_wall_clock(
+    bench: Bench, recorded: dict[int, list[Rows]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jump_wall_clock(monkeypatch)
+    await eventful_runs.compacted_and_steered(bench)
+    assert check(bench, recorded) > 40
+
+
+async def test_reruns_under_a_clock_that_jumps_keep_their_order(
+    bench: Bench, recorded: dict[int, list[Rows]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jump_wall_clock(monkeypatch)
+    await eventful_runs.failing_and_run_again(bench)
+    assert check(bench, recorded) > 20

@@ -24,7 +24,7 @@ from watchkeeper.store.agent_snapshot import (
 from watchkeeper.store.compare import compare
 from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.prune import purge_rows
-from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.replay import open_recording
 from watchkeeper.store.search import passages
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper.transcripts.export import WRITERS

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support import eventful_runs
-from tests.support.eventful_runs import all_states, same
+from tests.support.eventful_runs import all_states, jump_wall_clock, same
 
 from watchkeeper.store import database
 from watchkeeper.store.agent_snapshot import AgentSnapshotReader, newest_messages
-from watchkeeper.store.replay import Recording
-from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.replay import Recording, open_recording
 from watchkeeper.store.snapshot import SessionSnapshotReader
 
 State = dict[str, Any]
@@ -153,3 +152,19 @@ async def test_pauses_and_questions_are_replayed_as_they_were(
     assert check(bench, recorded) > 10
     await eventful_runs.resumed_and_denied(bench)
     assert check(bench, recorded) > 25
+
+
+async def test_no_moment_depends_on_the_wall_clock(
+    bench: Bench, recorded: dict[int, list[State]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jump_wall_clock(monkeypatch)
+    await eventful_runs.compacted_and_steered(bench)
+    assert check(bench, recorded) > 40
+
+
+async def test_reruns_under_a_clock_that_jumps_keep_their_order(
+    bench: Bench, recorded: dict[int, list[State]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jump_wall_clock(monkeypatch)
+    await eventful_runs.failing_and_run_again(bench)
+    assert check(bench, recorded) > 20

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.store import database
-from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.replay import open_recording
 
 
 @pytest.fixture

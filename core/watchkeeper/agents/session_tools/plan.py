@@ -159,6 +159,7 @@ class PlanTools:
         instructions = text_of(arguments, "instructions", default=task.instructions)
         role = self._role(text_of(arguments, "role", default=task.role))
         outputs = names_of(arguments, "expected_outputs") or list(task.expected_outputs)
+        tx.keep_replaced("tasks", task.id, "instructions", "role", "expected_outputs")
         tx.execute(
             "UPDATE tasks SET title = ?, instructions = ?, role = ?, expected_outputs = ? WHERE id = ?",
             (title, instructions, role, json.dumps(outputs), task.id),
@@ -294,6 +295,7 @@ def rerun(tx: Transaction, task: Task, *, fresh: bool) -> None:
     stop_agent(tx, task, "re-run")
     if task.status in (TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.STALE) or task.status in TASK_ENDED:
         plans.move(tx, task.id, TaskStatus.PENDING, "re-run" + (" (fresh)" if fresh else ""))
+    tx.keep_replaced("tasks", task.id, "result", "artifact_refs", "inputs_hash")
     tx.execute(
         "UPDATE tasks SET attempt = attempt + 1, assigned_agent = NULL, starts_from = ?, result = NULL,"
         " error = NULL,"

@@ -62,7 +62,7 @@ _TOTALS = (*_USAGE, "cost_usd", "unpriced_calls", "model_calls", "retries", "err
 SESSION = Table(
     "sessions",
     ("id", "user_id", "origin", "status", "created_at", "last_active", "ended_at", "hosted_seconds", "current_plan_id",
-     "planner_agent_id", "event_seq", "forked_from", "forked_at_seq", *_TOTALS),
+     "planner_agent_id", "event_seq", "forked_from", "forked_at_seq", "history_inferred", *_TOTALS),
     text=("goal", "title", "workspace", "model", "status_reason", "source"),
     json=("settings", "tags", "roles"),
     left_out=("lease_epoch", "host_pid", "host_name", "deleted_at", "ordinal", "deletion_ordinal"),
@@ -180,7 +180,7 @@ TABLES: tuple[Table, ...] = (
         json=("payload",),
         numbered=True,
     ),
-    Table("events", ("session_id", "seq", "at", "kind", "agent_id", "task_id"), json=("data",)),
+    Table("events", ("session_id", "seq", "at", "kind", "agent_id", "task_id", "commit_seq"), json=("data",)),
     Table(
         "commands",
         ("id", "session_id", "kind", "agent_id", "task_id", "dedupe_key", "status", "requested_by", "created_at",
@@ -206,6 +206,12 @@ TABLES: tuple[Table, ...] = (
     Table(
         "budgets",
         ("id", "session_id", "task_id", "kind", "amount", "required", "reached_at", "created_at", "commit_seq"),
+        numbered=True,
+    ),
+    Table(
+        "state_changes",
+        ("id", "session_id", "commit_seq", "table_name", "row_id"),
+        json=("old_values",),
         numbered=True,
     ),
     Table(
