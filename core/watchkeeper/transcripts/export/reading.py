@@ -477,8 +477,8 @@ def _settle(table: Table, values: dict[str, Any], session_id: str, moved: dict[s
     for name, other in table.points_at.items():
         if values[name] is not None:
             values[name] += moved.get(other, 0)
-    if table.name == "state_changes" and values["table_name"] == "facts" and moved.get("facts"):
-        values["row_id"] = str(int(values["row_id"]) + moved["facts"])
+    if table.name == "state_changes" and values["table_name"] == "facts" and values["row_id"].isdecimal():
+        values["row_id"] = str(int(values["row_id"]) + moved.get("facts", 0))
     if table.name == "events" and any(moved.values()):
         data = decode(values["data"])
         for name, other in NUMBERS_IN_EVENTS.items():
