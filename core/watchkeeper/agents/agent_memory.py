@@ -16,7 +16,7 @@ from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import encode
 from watchkeeper.store.transaction import Transaction
 
-# --- How much of a model's window the messages of an agent may take ---------------------------------------
+# --- The share of a model's window for an agent's messages --------------------------------------------------
 
 
 def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> ContextLimits:
@@ -39,8 +39,7 @@ def overhead_tokens(counter: TokenCounter, system: str, specs: list[Any]) -> int
 
 
 MOST_REREAD = 5_000
-"""Messages that a digest stands in for until a summary is there: of more than these, the summary reads the
-digest."""
+"""Most messages under a digest that a summary reads again; if there are more, it reads the digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class Recorded:
         moved = trigger in ("undo", "redo")
         if not change.observations and not change.messages_removed and not moved:
             return None
-        figures: dict[str, Any] = {
+        measures: dict[str, Any] = {
             "trigger": trigger,
             "tokens_before": change.tokens_before,
             "tokens_after": change.tokens,
@@ -95,7 +94,7 @@ class Recorded:
             "high_water": change.high_water,
         }
         if moved:
-            tx.event(f"compaction.{trigger}", agent_id=self.agent_id, view=change.view.version, **figures)
+            tx.event(f"compaction.{trigger}", agent_id=self.agent_id, view=change.view.version, **measures)
             return None
         compaction_id = message_rows.add_compaction(
             tx,
@@ -106,9 +105,9 @@ class Recorded:
             view_before=change.views[0].parent if change.views else None,
             view_after=change.view.version,
             model="digest",
-            **figures,
+            **measures,
         )
-        tx.event("compaction.applied", agent_id=self.agent_id, compaction=compaction_id, **figures)
+        tx.event("compaction.applied", agent_id=self.agent_id, compaction=compaction_id, **measures)
         return compaction_id
 
 
@@ -145,7 +144,7 @@ class AgentMemory:
         self.state = state
         self.agent_id = agent_id
         self._forgotten_at = 0
-        """The version of the view at which messages were let go last."""
+        """The version of the view at which messages were last dropped from memory."""
 
     @classmethod
     def empty(cls, limits: ContextLimits, counter: TokenCounter, agent_id: str, at: float) -> AgentMemory:
@@ -185,7 +184,7 @@ class AgentMemory:
             self.state.load_earlier(message_rows.load_messages(reads, self.agent_id, *missing))
 
     def forget_covered(self) -> None:
-        """Let go of the messages that the view covers. Only while everything that was appended is
+        """Drop from memory the messages that the view covers. Call it only when all appended messages are
         committed."""
         if self.state.view.version != self._forgotten_at:
             self._forgotten_at = self.state.view.version

@@ -1,9 +1,8 @@
-"""Observational memory of one agent in a run: observers and reflectors beside its loop, each call recorded
-and kept.
+"""Observational memory and compaction of one agent, in the background of its loop.
 
-Every observer's and every reflector's work is a row of `compactions`: running while its model writes,
-prepared once there is a text (stored at once, so that a crash loses none that was paid for), applied when it
-stands in the context. The engine decides; this module asks the models and writes the rows.
+Each run of an observer or reflector is a row of `compactions`. The row is `running` while the model writes,
+`prepared` once there is a text, and `applied` when the context contains it. A text is stored at once, so that
+a crash loses none that was paid for. The engine decides; this module asks the models and writes the rows.
 """
 
 from __future__ import annotations
@@ -262,14 +261,13 @@ class ObserverRunner:
         )
 
 
-# --- Compaction of one agent's context, by a model, beside its loop ---------------------------------------
+# --- Compaction of an agent's context by a model ------------------------------------------------------------
 #
-# A pass begins at a step boundary, is prepared while the agent goes on working, and is published at a later
-# boundary, in one transaction with its record. Its result is stored as soon as it is there, so that a crash
-# between the two loses
-# nothing: the next host publishes it. A pass that a person or the agent ordered is an order: where a crash or a
-# pause comes before its result, it is begun again when the agent goes on. Where a pass is late, the context's
-# own digest holds the bound meanwhile.
+# A pass runs in the background. It begins at a step boundary, is prepared while the agent works, and is
+# published at a later boundary, in one transaction with its record. Its result is stored at once; after a
+# crash the next host publishes it, so nothing is lost. A pass that a person or the agent requested is an
+# order: if a crash or a pause interrupts it, it begins again when the agent continues. If a pass is late, the
+# context's own digest keeps the bound meanwhile.
 
 SUMMARY_TOKENS = 2_048
 """The longest summary that is asked for."""
@@ -278,13 +276,12 @@ HEADING_TOKENS = 160
 """What the context's own words around observations may take."""
 
 ORDERED = ("manual", "agent")
-"""Triggers of the passes that somebody asked for; the others begin by themselves when they are due."""
+"""Triggers of passes on request; the others begin by themselves when they are due."""
 
 DIED, AGAIN = "the host that ran it stopped", "it is begun again when the agent goes on"
 
 ROOM_SHARE = 0.75
-"""Of the threshold: how full a context may be after a summary has replaced a digest that is smaller than
-it."""
+"""How full a context may be, as a share of the threshold, after a summary has replaced a smaller digest."""
 
 
 @dataclass(slots=True)
@@ -370,12 +367,12 @@ class CompactionRunner:
         command: int | None = None,
         also: Callable[[Transaction, CompactionPass], None] | None = None,
     ) -> CompactionPass | Rejection:
-        """Begin a pass beside the loop; the rejection says why not (one runs already, or nothing is to be
-        gained).
+        """Begin a pass in the background; a `Rejection` says why not (one is running, or it would gain
+        nothing).
 
-        `command` is what it carries out, noted with its beginning. `also` writes more in the transaction in
-        which the pass begins, so that whoever asked for it is never told of a pass that did not begin, nor
-        asks for one again that did.
+        `command` is the command that the pass carries out, recorded with its beginning. `also` writes more
+        rows in the transaction in which the pass begins. So the caller never reports a pass that did not
+        begin, and never requests again one that did.
         """
         run = self._compactor.begin(up_to, instructions)
         if isinstance(run, Rejection):
@@ -427,9 +424,9 @@ class CompactionRunner:
         return await self._land(self._flight, also)
 
     async def abandon(self, reason: str, *, goes_on: bool = False) -> None:
-        """Give up what is in flight; nothing of it stays but the record that it was.
+        """Abandon the running pass; only its record stays.
 
-        `goes_on`: the agent only pauses, so that `take_over` begins again what somebody ordered.
+        `goes_on`: the agent only pauses, so `take_over` will restart a requested pass.
         """
         if self._observing is not None:
             await self._observing.abandon(reason)
@@ -454,10 +451,10 @@ class CompactionRunner:
             self._flight.task.cancel()
 
     async def take_over(self, *, begin_again: bool = True) -> None:
-        """After a crash or a pause: publish what was prepared; what was only running is abandoned.
+        """After a crash or a pause: publish a prepared pass, and abandon one that was running.
 
-        `begin_again`: whoever ordered a pass that was not finished gets it now, from the same message, with
-        the same instructions, unless an undo came since.
+        `begin_again`: restart an unfinished pass on request now, from the same message, with the same
+        instructions, unless an undo came since.
         """
         store = self._environment.store
         for found in messages.unfinished_passes(store, self._agent.id):
@@ -490,7 +487,8 @@ class CompactionRunner:
             await self._observing.restore()
 
     async def _begin_again(self, found: messages.ReadingPass) -> None:
-        """What was ordered and not finished: in one transaction its end is told, and the new pass begins."""
+        """Restart an unfinished pass on request: its end and the new beginning are written in one
+        transaction."""
 
         def end(tx: Transaction, why: str) -> None:
             if found.status == "running":
@@ -587,8 +585,7 @@ class CompactionRunner:
         return outcome
 
     def _publish(self, prepared: Prepared) -> PassOutcome:
-        """Put the pass in its place, unless a digest that stands in already leaves more room than it
-        would."""
+        """Apply the pass, unless a digest in its place already leaves more room."""
         state = self._memory.state
         last = prepared.covers[1]
         standing = sum(one.tokens for one in state.view.observations if one.covers[1] <= last)
@@ -603,7 +600,10 @@ class CompactionRunner:
             )
         if prepared.tokens > standing and after > state.threshold * ROOM_SHARE:
             self._compactor.end()
-            reason = f"a digest stands in with {standing} tokens; the summary takes {prepared.tokens}, and room is short"
+            reason = (
+                f"a digest of {standing} tokens is in place; "
+                f"the summary takes {prepared.tokens}, and room is short"
+            )
             return PassOutcome(
                 applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens
             )
@@ -667,11 +667,10 @@ class CompactionRunner:
 
 
 def _tokens_after(before: int, outcome: PassOutcome | None) -> int | None:
-    """What the context of `before` tokens, as it was when the pass began, takes with the summary in it.
+    """Tokens of the context with the summary in it; it took `before` tokens when the pass began.
 
-    Messages that came meanwhile are in what was counted right before and after the publishing, and count in
-    neither here. Where a digest stood in and the summary takes more room than it, the context as it is now is
-    told.
+    Messages added meanwhile count neither before nor after. If the summary takes more room than the digest
+    that it replaces, the result is the size of the context now.
     """
     if outcome is None or not outcome.applied:
         return None

@@ -16,7 +16,9 @@ from watchkeeper.records.messages import Cost, Model, ModelError, Purpose, Usage
 from watchkeeper.records.ports import Clock, IdSource
 from watchkeeper.store.session_store import SessionStore
 
-# --- How a person stops one agent: at the next step boundary, or at once ----------------------------------
+# --- Stopping one agent -------------------------------------------------------------------------------------
+#
+# A person stops it at the next step boundary, or at once.
 
 T = TypeVar("T")
 
@@ -102,8 +104,8 @@ class LoopSettings:
     """How loops of one session behave."""
 
     approval_timeout_seconds: float | None = None
-    """How long a question waits for a person before it is denied; None: for as long as it takes. 0 denies at
-    once, but only while nobody watches the session."""
+    """How long a question waits for a person before it is denied; None: without a limit. 0 denies at once,
+    unless a person watches the session."""
     max_output_tokens: int = 8_192
     context_tokens: int | None = None
     """A smaller window than the model's own, if any."""
@@ -290,9 +292,9 @@ class Environment:
     release: Callable[[str], Awaitable[None]] = _release_nothing
     """An agent ended or paused: end the shell and the processes that its tools left behind."""
     look_for: Callable[[str], Awaitable[None]] = _find_nothing
-    """An agent called a tool that is not in `tools`, which may grow: ask whoever might offer it by now."""
+    """An agent called a tool that is not in `tools`, which may grow: ask late sources for it."""
     watched: Callable[[], bool] = _nobody
-    """Whether somebody watches the session now who can answer a question."""
+    """Whether a person who can answer a question watches the session now."""
     shell_folder: Callable[[str], str | None] = _no_shell
     """The folder that an agent's shell is in, where that is known."""
     program: Callable[[str, Sequence[str]], ProgramRun | None] = _no_program

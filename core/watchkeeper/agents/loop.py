@@ -33,7 +33,7 @@ from watchkeeper.store.driver import decode
 from watchkeeper.store.messages import load_messages
 from watchkeeper.store.transaction import Transaction
 
-# --- A model's reply as it may stand in a history, and what is made of it ---------------------------------
+# --- Accepting a model's reply into the history -------------------------------------------------------------
 
 SAME_CALLS_IN_A_ROW = 12
 """Turns with exactly the same tool calls after which an agent counts as looping."""
@@ -471,7 +471,7 @@ class AgentLoop:
     async def _rest(self) -> RunResult:
         """Nothing to answer: a planner waits for its inbox; anyone else has reported already."""
         if self._agent.task_id is not None:
-            return await self._fail("it was continued, but nobody told it what to do")
+            return await self._fail("it was continued without a new instruction")
         await self._environment.store.commit(lambda tx: agents.move(tx, self._agent.id, AgentStatus.IDLE))
         self._environment.live.show(self._agent.id, "idle")
         return RunResult(TaskOutcome.IDLE)

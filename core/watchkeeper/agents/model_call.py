@@ -124,8 +124,8 @@ class UsageAccumulator:
         return cost
 
     def take(self) -> UsageAccumulator:
-        """The calls so far, to be recorded now; they count as recorded from here on, whether somebody waits
-        or not."""
+        """The calls so far, to be recorded now; they count as recorded from here on, even if no caller
+        waits."""
         taken = UsageAccumulator(self.calls, self.cost_usd, self.tokens)
         for called, _ in self.calls:
             if called.cost.usd is not None:
@@ -143,7 +143,7 @@ class _OverBudget(Exception):
 
 
 class _Unshown:
-    """A live board that nobody looks at."""
+    """A live board without viewers."""
 
     def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
         pass
@@ -214,7 +214,7 @@ async def call_model(
             waited = clock.monotonic() - began
 
             async def pause(seconds: float) -> None:
-                # Nobody waits for a slot because of a call that only waits to be made again.
+                # A call that waits for its next attempt holds no slot.
                 await held.aclose()
                 await clock.sleep(seconds)
                 await enter()

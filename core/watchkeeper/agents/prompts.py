@@ -1,4 +1,4 @@
-"""What agents are told: system prompts, assignments, and what arrives in an inbox."""
+"""Texts for agents: system prompts, assignments, and inbox messages."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from watchkeeper.store.transaction import Transaction
 LEARNED_LINES = 8
 LEARNED_CHARACTERS = 300
 RESULT_CHARACTERS = 2_000
-"""Of a task's result, what the planner is told in words; the whole is an artifact."""
+"""Longest part of a task's result that the planner receives as text; the whole is an artifact."""
 
 
 def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: int, seq: int) -> None:
@@ -58,8 +58,8 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
 
 
 def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, turn: int, seq: int) -> None:
-    """The agent failed: all that it did is kept, and the planner is told. A planner's failure fails the
-    session."""
+    """The agent failed: its work is kept, and the planner receives the reason. If a planner fails, so does
+    its session."""
     agents.move(tx, agent.id, AgentStatus.FAILED, reason)
     if agent.task_id is None:
         sessions.set_status(tx, SessionStatus.FAILED, reason)
@@ -128,7 +128,7 @@ def memory_delta(
     produced: list[tuple[str, str]],
     memory_ref: str,
 ) -> str:
-    """What a sub-agent learned and made, with pointers to where it stands, as an artifact; returns its
+    """What a sub-agent learned and made, with pointers to the sources, as an artifact; returns its
     reference."""
     learned = facts.current_facts(tx, tx.session_id, writer=agent.id)
     last_seq = tx.one("SELECT last_seq FROM agents WHERE id = ?", (agent.id,))[0]
@@ -153,7 +153,7 @@ def memory_delta(
     return artifacts.put(tx, encode(delta).encode("utf-8", "replace"), "application/json")
 
 
-# --- How a loop ends, and the rows that say so ------------------------------------------------------------
+# --- Rows written when a loop ends --------------------------------------------------------------------------
 
 
 class TaskOutcome(StrEnum):

@@ -39,7 +39,7 @@ from watchkeeper.store.driver import decode
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
-# --- The tool calls of an agent as its rows and its messages tell them ------------------------------------
+# --- An agent's tool calls, read from its rows and messages -------------------------------------------------
 
 OUTCOME_UNKNOWN = (
     "[interrupted, outcome unknown] The program stopped while this call was running. It may have taken"
@@ -110,7 +110,7 @@ def assert_mine(tx: Transaction, agent_id: str) -> None:
 
 
 def mark_unknown(tx: Transaction, *, agent: Agent, call: Call) -> None:
-    """A call was running when its host died: nobody knows what it did. It runs again only where that does no
+    """A call was running when its host died, so its effect is unknown. It runs again only if that does no
     harm."""
     assert_mine(tx, agent.id)
     if not call.idempotent:
@@ -156,11 +156,12 @@ def identical_runs(reads: Any, agent_id: str, call: Call, changes: Callable[[str
     return count
 
 
-# --- Whether one call of an agent may run: permissions, grants, repeated calls, and the question to a person ---
+# --- Whether a call may run: permissions, grants, questions -------------------------------------------------
 #
-# A person answers for one input, and for `write` and `edit` for one state of the file: if the file is another
-# one when the call is to run, the question is put again. What a person edited takes the place of the model's
-# input. An answer is in the store before it is used, so a crash loses none and asks nothing twice.
+# Repeated calls ask too. A person's answer covers one input and, for `write` and `edit`, one state of the
+# file: if the file has changed when the call is to run, the agent asks again. An input that a person edited
+# replaces the model's. An answer is stored before it is used, so a crash loses no answer and repeats no
+# question.
 
 PRESENCE_SECONDS = 1.0
 """How soon a host that denies unwatched questions learns that the last who watched has left."""
@@ -178,7 +179,7 @@ class Permit:
     reason: str = ""
     """Why it is denied."""
     subject_digest: str = ""
-    """Of the file whose change a person approved; empty where none did."""
+    """Digest of the file whose change a person approved; empty if none did."""
     program: ProgramRun | None = None
     """For a command that a pattern allowed: what runs."""
 
@@ -271,7 +272,7 @@ class Approvals:
         return None
 
     async def _digest(self, call: Call) -> str:
-        """Of the file that the call would change, as it is now."""
+        """Digest of the file that the call would change, as it is now."""
         if call.name not in FILE_CHANGES:
             return ""
         environment = self._environment
@@ -335,7 +336,7 @@ class Approvals:
         return permit
 
     async def _answer(self, call: Call, question_id: str, cause: str, decided: asyncio.Event) -> bool:
-        """Wait for a person; False where nobody answered in time. A time of 0 counts only while nobody
+        """Wait for a person's answer; False if none came in time. A time of 0 counts only while no person
         watches."""
         environment = self._environment
         timeout_seconds = environment.settings.approval_timeout_seconds

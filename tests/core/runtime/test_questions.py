@@ -114,7 +114,7 @@ async def test_a_secret_that_a_model_writes_becomes_neither_a_question_nor_a_mar
 
     bench.start(PlannedRun([task("a", role="coder")], leaks), approval_timeout_seconds=None)
     await bench.run()
-    assert "[redacted:github-token], which stands for a secret" in bench.tasks()["a"]["result"]
+    assert "[redacted:github-token], which replaces a secret" in bench.tasks()["a"]["result"]
     assert not bench.state["approvals"]
     assert not (bench.workspace / "note.txt").exists()
 

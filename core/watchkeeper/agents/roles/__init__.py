@@ -1,7 +1,7 @@
-"""Roles: what an agent is told to be, and which tools it may call. Markdown files with YAML front matter.
+"""Roles: an agent's system prompt, and the tools that it may call. Markdown files with YAML front matter.
 
-Built-in roles come first, the user's files override them, and the workspace's override both but can only
-narrow: a cloned repository grants itself nothing.
+The user's files override the built-in roles, and the workspace's files override both. A workspace's role can
+only narrow: a cloned repository grants itself nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-# --- What a role is ---------------------------------------------------------------------------------------
+# --- Roles --------------------------------------------------------------------------------------------------
 
 PLAN_TOOLS = frozenset(
     {"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task", "finish_session"}
@@ -46,13 +46,13 @@ class Role:
     source: Path | None = None
     """The file that it was read from."""
     trusted: bool = True
-    """False for a role of the workspace: somebody else may have written it."""
+    """False for a role of the workspace, which other people may have written."""
     place: str = "built-in"
     """Where it comes from, as people read it: `built-in`, `agents/NAME.md (yours)`, or its file in the
     workspace."""
     user_model: str | None = None
-    """Of a role of the workspace: the model that the user's own role of this name runs on; None: the
-    session's."""
+    """For a role of the workspace: the model of the user's own role of this name; None: the session's
+    model."""
 
     def may_call(self, tool: str) -> bool:
         """Whether the role lists the tool. Whether a call then runs is for `Permissions` to say."""
@@ -73,7 +73,7 @@ class Role:
         return self.model
 
 
-# --- Reading small text files of a workspace that somebody else may have written --------------------------
+# --- Reading small text files of an untrusted workspace -----------------------------------------------------
 
 
 def read_text_within(root: Path, file: Path, most_bytes: int) -> tuple[str, bool] | None:
@@ -99,12 +99,12 @@ def read_text_within(root: Path, file: Path, most_bytes: int) -> tuple[str, bool
     return data[:most_bytes].decode("utf-8", "replace").lstrip("\ufeff"), len(data) > most_bytes
 
 
-# --- Markdown with YAML front matter, as it is found in the wild ------------------------------------------
+# --- Markdown with YAML front matter ------------------------------------------------------------------------
 
 _FENCE = re.compile(r"\A\ufeff?---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _KEY = re.compile(r"([A-Za-z][\w-]*):[ \t]*(.*)")
 MOST_CHARACTERS = 8_000
-"""Of front matter: a longer one is no role's. It also keeps what YAML aliases could unfold to harmless."""
+"""Longest front matter of a role. The limit also bounds what YAML aliases could expand to."""
 
 
 def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
@@ -156,7 +156,7 @@ def _plain_fields(head: str) -> dict[str, Any]:
     return fields
 
 
-# --- Finding roles: built in, the user's, the workspace's -------------------------------------------------
+# --- Finding roles: built in, the user's, the workspace's ---------------------------------------------------
 
 MOST_BYTES = 128_000
 MOST_FILES = 200
@@ -329,7 +329,7 @@ def _line(text: str) -> str:
     )[:400]
 
 
-# --- The workspace's own instructions for agents: AGENTS.md -----------------------------------------------
+# --- The workspace's instructions for agents: AGENTS.md -----------------------------------------------------
 
 MOST_INSTRUCTION_BYTES = 32_000
 """About 8,000 tokens: it is pinned, so that every call of every agent carries it."""

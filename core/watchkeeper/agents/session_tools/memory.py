@@ -115,7 +115,7 @@ class RecallTool:
 
 
 def told(found: list[Recalled]) -> str:
-    """What a model is told of what was found: a line each, with pointers."""
+    """The results of a search as a model reads them: one line each, with pointers."""
     lines = []
     for one in found:
         name = one.kind if one.fact_id is None else f"{one.kind} {one.fact_id}"
@@ -124,9 +124,9 @@ def told(found: list[Recalled]) -> str:
     return "\n".join(lines) or "nothing remembered matches"
 
 
-# --- Memory tools that run in the transaction of their result: `remember`, `read_back`, `compact` (`recall` does ---
+# --- Memory tools that run in a transaction -----------------------------------------------------------------
 #
-# not).
+# `remember`, `read_back` and `compact` run in the transaction of their result; `recall` does not.
 
 PAGE_CHARACTERS = 6_000
 _FACT = re.compile(r"fact://([0-9a-f]{8,32})\Z")
@@ -265,8 +265,7 @@ def _page(text: str, offset: int) -> str:
 
 
 def _place(text: str, wanted: str, offset: int) -> int | None:
-    """Where `wanted` stands in `text`, as it is written or else whatever its case and spaces; None:
-    nowhere."""
+    """Where `text` contains `wanted`: as written, or else whatever its case and spaces. None: nowhere."""
     exact = text.find(wanted, offset)
     if exact >= 0:
         return exact

@@ -139,8 +139,8 @@ class PlanTools:
             _depend(tx, by_name, by_name[one["name"]], names_of(one, "depends_on"))
         _refuse_cycles(tx)
         revision = plans.revise(tx, plan_id, "created")
-        told = {"plan": plan_id, "revision": revision, "tasks": by_name}
-        return ToolResult(json.dumps(told), effects={"plan": True})
+        answer = {"plan": plan_id, "revision": revision, "tasks": by_name}
+        return ToolResult(json.dumps(answer), effects={"plan": True})
 
     def add_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         plan_id = _plan(tx)
@@ -215,11 +215,11 @@ class PlanTools:
             row[0]: row[1]
             for row in tx.all("SELECT name, status FROM tasks WHERE session_id = ?", (tx.session_id,))
         }
-        # Of a large plan, whole states in each answer would fill the planner's window.
-        told = (
+        # With a large plan, all states in each answer would fill the planner's window.
+        progress = (
             {"tasks": states} if len(states) <= MOST_TOLD else {"tasks_by_status": Counter(states.values())}
         )
-        return ToolResult(json.dumps({"ok": what, "revision": revision, **told}), effects={"plan": True})
+        return ToolResult(json.dumps({"ok": what, "revision": revision, **progress}), effects={"plan": True})
 
     def _add(
         self, tx: Transaction, plan_id: str, position: int, one: dict[str, Any], known: dict[str, str]
@@ -285,7 +285,7 @@ def resume(tx: Transaction, task: Task, message: str) -> None:
 
 
 def rerun(tx: Transaction, task: Task, *, fresh: bool) -> None:
-    """Start a task anew as its next attempt; finished tasks downstream become stale.
+    """Start the next attempt of a task; finished tasks downstream become stale.
 
     Raises:
         ValueError: it never ran.

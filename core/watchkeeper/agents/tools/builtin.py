@@ -1,4 +1,4 @@
-"""The built-in file and shell tools: how each is told to a model, and what each declares."""
+"""The built-in file and shell tools: the description of each for models, and what each declares."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def mark_fault(tool: str, arguments: dict[str, Any]) -> str | None:
         if name == "file_path":
             return f"file_path holds the redaction mark {mark[0]}. Choose a name without it"
         return (
-            f"{name} holds the redaction mark {mark[0]}, which stands for a secret. Nothing was written."
+            f"{name} holds the redaction mark {mark[0]}, which replaces a secret. Nothing was written."
             " Keep a secret that the file has by editing only the text beside it; a new one belongs in an"
             " environment"
             " variable or, as a placeholder such as <password>, in the file"
@@ -163,9 +163,9 @@ def builtin_tools(pool: WorkerPool) -> dict[str, Tool]:
     return {tool.spec.name: tool for tool in tools}
 
 
-# --- Who may call what: one decision from the tools' defaults, the user's configuration, the workspace and the ---
+# --- Permissions: which role may call which tool ------------------------------------------------------------
 #
-# command line.
+# One decision from the tools' defaults, the user's configuration, the workspace and the command line.
 
 _NARROWNESS = {Permission.ALLOW: 0, Permission.ASK: 1, Permission.DENY: 2}
 
@@ -197,10 +197,10 @@ def narrowest(*permissions: Permission) -> Permission:
 class Permissions:
     """Decides whether a role's call of a tool may run, must be asked about, or is denied.
 
-    In this order: a tool's own default; the user's rules, which may widen it; the user's rules for the role,
-    which may widen it too; the workspace's rules, which only narrow it; `--allow`, which answers beforehand
-    what would be asked. A `deny` from anywhere, and a role that does not list the tool, are final. A tool
-    that nobody knows is asked about.
+    The order: the tool's own default; the user's rules, which may widen it; the user's rules for the role,
+    which may widen it too; the workspace's rules, which only narrow it; `--allow`, which answers in advance
+    what would be asked. A `deny` from anywhere, and a role that does not list the tool, are final. A call of
+    an unknown tool asks.
     """
 
     defaults: Rules = field(default_factory=dict)

@@ -77,7 +77,7 @@ class Containment(Protocol):
         ...
 
     async def admit(self, pid: int, agent_id: str) -> None:
-        """Take in a worker that was just started, and has not been told yet what to do."""
+        """Take in a worker that has just started and has received no request yet."""
         ...
 
     async def register(self, agent_id: str, processes: Iterable[tuple[int, int]]) -> None:
@@ -102,7 +102,7 @@ class SessionContainment:
     """One host's containment of one session. It is made, and committed, when the first worker starts.
 
     Args:
-        store: of the session that this host has claimed.
+            store: the store of the session that this host has claimed.
         mark: the session's mark (`surroundings.mark_of`).
         wanted: the kind to use, which the machine allows (`check_containment`); None: the best that it
             allows.
@@ -292,7 +292,7 @@ def _end_all(left: Sequence[StoredContainment], mark: str) -> list[str]:
                     f"an earlier host ran on {one.host_name}: what its tools left running there cannot be"
                     " ended from here"
                 )
-            continue  # else the machine was started anew since
+            continue  # else the machine has restarted since
         path = one.detail.get("path")
         if isinstance(path, str) and not kill_cgroup(Path(path)):
             warnings.append(f"processes of an earlier host's tools do not end: {path}")

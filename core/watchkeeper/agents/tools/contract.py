@@ -1,9 +1,9 @@
-"""What a tool is. Two kinds, told apart by where their effect lands.
+"""Tools. There are two kinds, which differ in where their effect happens.
 
-A `StoreTool` changes nothing but the session's own database, inside the very transaction that records its
-result: it happens exactly once, whatever crashes. An `OutsideTool` touches the world (files, a shell, an MCP
-server); its intent is committed before it runs, and after a crash its `idempotent` says whether it may simply
-run again.
+A `StoreTool` changes only the session's own database, in the very transaction that records its result: its
+effect happens exactly once, whatever crashes. An `OutsideTool` acts on the world (files, a shell, an MCP
+server). Its intent is committed before it runs, and after a crash its `idempotent` says whether it may run
+again.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class ToolContext:
     """The same when the call runs again after a crash: what a tool gives to a service that takes each request
     once."""
     subject_digest: str = ""
-    """Of the file that a person approved the change of (see `records.file_subject`): the tool changes no
-    other one."""
+    """Digest of the file whose change a person approved (see `records.file_subject`); the tool changes no
+    other."""
     program: ProgramRun | None = None
-    """For `bash`: run this program outside the shell, in the place of the command that it stands for."""
+    """For `bash`: run this program outside the shell, instead of the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is told. `content` is a string or Messages API blocks (text, image)."""
+    """What the model receives. `content` is a string or Messages API blocks (text, image)."""
 
     content: str | list[Block]
     is_error: bool = False
@@ -114,7 +114,7 @@ class OutsideTool(Tool, Protocol):
         ...
 
 
-# --- Checking what a model passes to a tool against the tool's JSON Schema --------------------------------
+# --- Checking a tool's input against its JSON Schema --------------------------------------------------------
 #
 # `jsonschema` does the work, less two things that a hostile schema of an MCP server could abuse: patterns (a
 # regular expression can run for hours) and references to other documents (which would be fetched).

@@ -1,9 +1,8 @@
-"""Tools of MCP servers that the user's configuration names. Each server is spoken to from a worker process of
-its own.
+"""Tools of MCP servers that the user's configuration names. Each server has its own worker process.
 
-A server that dies, hangs, lies or floods costs its worker, never the host: the call ends as an error result,
-and the next call starts the server anew. Its tools ask by default, whatever the server says of them, since
-its hints are only claims.
+If a server dies, hangs, lies or floods, only its worker suffers, never the host. The call ends as an error
+result, and the next call restarts the server. MCP tools ask by default, whatever the server says about them,
+since its hints are only claims.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5.0, 300.0
 """How long after a failed start a server is tried again, doubling each time up to the second."""
 
 LateTools = Callable[[str, dict[str, Tool]], Awaitable[None]]
-"""Told of the server, and the tools, that came after `start`."""
+"""Receives the server's name, and the tools that came after `start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class _Link:
             await child.kill()
             why = error if isinstance(error, ChildFailed) else f"no answer in {seconds:g} s"
             return ToolResult(
-                f"MCP server {self.server.name}: {why}; the next call starts it anew", is_error=True
+                f"MCP server {self.server.name}: {why}; the next call restarts it", is_error=True
             )
         finally:
             self._calls[child] -= 1
@@ -222,10 +221,10 @@ class McpTool:
 
 
 class McpServers:
-    """All servers of one host, started together, ended together. One that fails to start is tried again, ever
-    more seldom, and when an agent calls one of its tools.
+    """All servers of one host, started together and ended together. A server that fails to start is tried
+    again, at growing intervals, and whenever an agent calls one of its tools.
 
-    `redact` takes secrets out of what they say of their tools: that stands in every prompt.
+    `redact` removes secrets from a server's descriptions of its tools, which every prompt contains.
     """
 
     def __init__(

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from watchkeeper.records.host_faults import host_fault
 
-# --- The environment variables of everything that tools run in: an allowlist, so that no credential is ever ---
+# --- The environment of everything that tools run in --------------------------------------------------------
 #
-# handed down.
+# An allowlist of variables, so that no credential is ever passed on.
 
 SESSION_VARIABLE = "WATCHKEEPER_SESSION"
 """Set for all that tools run in, to `mark_of` their session: so what a killed host left running is known for
@@ -33,8 +33,7 @@ ALLOWED = frozenset(
 )
 ALLOWED_PREFIXES = ("LC_",)
 NAMESPACE_FLAG, REGISTER_FLAG = "--namespace", "--register"
-"""What a worker is told in its arguments: to make a PID namespace of its own; to say which processes outlive
-a call."""
+"""Flags in a worker's arguments: make a PID namespace of its own; report which processes outlive a call."""
 AGENT_VARIABLE = "WATCHKEEPER_AGENT"
 """Set for tools, to the agent's id; the command line refuses control commands under it."""
 
@@ -229,10 +228,10 @@ def start_ticks(pid: int) -> int | None:
     """When a process began, in clock ticks since boot (elsewhere than on Linux: seconds since 1970); None if
     there is none.
 
-    With the process id it names one process, until the machine starts anew.
+    The process id together with this time names one process, until the machine restarts.
 
     Raises:
-        OSError: the machine ran out of something, so that it cannot be told.
+        OSError: a resource of the machine ran out, so the time is unknown.
     """
     if sys.platform != "linux":
         said = subprocess.run(
@@ -275,7 +274,7 @@ def _all_processes() -> list[int]:
 
 
 def _environment_of(pid: int) -> list[bytes]:
-    """As it was when the program started; nothing of a zombie, or of somebody else's process."""
+    """The environment when the program started; empty for a zombie or another user's process."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return environ.read().split(b"\0")

@@ -19,18 +19,17 @@ from watchkeeper.records.host_faults import host_fault
 
 
 class Broken(Exception):
-    """In a worker: the call failed because what the worker stands for is of no more use; the host should
-    start another."""
+    """In a worker: the call failed because the worker's resource is broken; the host should start another
+    worker."""
 
 
-# --- In a worker: the kernel's word that nothing outside the workspace is written or read -----------------
+# --- In a worker: Landlock, so that the kernel guards files -------------------------------------------------
 #
-# The file tools check each path before they open it, but another process may swap a symbolic link in between
-# the two. Landlock (Linux 5.13 and later; `man 7 landlock`) makes the kernel refuse what such a link leads to,
-# whatever the path said. Elsewhere the tools' own check stands alone.
+# The file tools check each path before they open it, but another process may swap a symbolic link in between.
+# Landlock (Linux 5.13 and later; `man 7 landlock`) makes the kernel refuse the target of such a link if it
+# lies outside the workspace. On other systems, only the tools' own check applies.
 #
-# What the worker itself is made of stays readable: the interpreter, its libraries and the system's, and
-# programs.
+# The worker's own parts stay readable: the interpreter, its libraries and the system's, and programs.
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 """Numbers of the system calls; the same on every architecture."""
@@ -108,7 +107,7 @@ def confine(workspace: str) -> bool:
 
 
 def _own_places() -> Iterator[str]:
-    """Where this worker's own code, and programs, lie: no user's files, unless somebody keeps them in such a
+    """Where this worker's own code and programs are. No user files, unless a user keeps some in such a
     place."""
     yield from _PROGRAMS
     yield from _SETTINGS
@@ -132,10 +131,11 @@ def _allow(libc: ctypes.CDLL, rules: int, path: str, access: int) -> bool:
         os.close(place)
 
 
-# --- In a worker: the files of the session's own database, which no file tool may open --------------------
+# --- In a worker: the session's database files, always refused ----------------------------------------------
 #
-# They are known by device and inode, so under any name: a hard link, a link, a bind mount, or a name that they
-# got since. A descriptor of each is kept, so that its inode number cannot pass to another file.
+# No file tool may open them. They are known by device and inode, so under any name: a hard link, a link, a
+# bind mount, or a later name. A descriptor of each is kept, so that its inode number cannot pass to another
+# file.
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -182,7 +182,7 @@ class ProtectedFiles:
         self.look()
 
     def look(self) -> None:
-        """Learn which files they are now; called before each tool call. SQLite makes some of them anew."""
+        """Find the current files; called before each tool call. SQLite deletes and creates some of them."""
         for name in self._names:
             found = _identity(name)
             if found is not None and found not in self._held:
@@ -269,12 +269,11 @@ def _of(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 
-# --- A worker as the first process of a PID namespace of its own: when it ends, the kernel ends all that it ---
+# --- A worker as the first process of a PID namespace -------------------------------------------------------
 #
-# started.
-#
-# `man 7 pid_namespaces`. It needs root, or a system that lets users make user namespaces, and a `/proc` of its
-# own, without which programs would look each other up under wrong numbers.
+# When the worker ends, the kernel ends all that it started (`man 7 pid_namespaces`). This needs root, or a
+# system that lets users make user namespaces. It also needs its own `/proc`, without which programs would
+# look each other up under wrong numbers.
 
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 16_384, 1 << 19
@@ -311,7 +310,7 @@ def enter_namespace(parent_pid: int) -> None:
     os.close(outside)
     _check(libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
     if select.select([outside_lives], [], [], 0)[0]:
-        os._exit(1)  # the process outside died before this one could ask to be told
+        os._exit(1)  # the process outside died before this one could ask for its death signal
     os.close(outside_lives)
     _check(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
     _check(libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None), "mount /proc")

@@ -56,8 +56,8 @@ read."""
 GRACE_SECONDS = 1.0
 LITTLE_MEMORY_BYTES = 16 << 20
 MOST_MEMORY_BYTES = 2 << 30
-"""Of a worker that runs file tools: a file or a listing larger than memory ends as an error, not as a dead
-machine."""
+"""Memory limit of a worker that runs file tools: a file or listing larger than memory ends as an error, not
+as a dead machine."""
 
 
 def main() -> None:

@@ -20,13 +20,11 @@ from watchkeeper.agents.tools.source_files import why
 from watchkeeper.records.approval_subjects import FILE_CHANGES, SUBJECT_CHANGED, state_digest
 from watchkeeper.records.host_faults import HostFault, host_fault
 
-# --- In a worker: reading a plain text file without the SDK, whose import costs each new worker a second or ---
+# --- In a worker: reading a plain text file without the SDK -------------------------------------------------
 #
-# more.
-#
-# Only what is plainly safe is answered here (a relative path to a regular, small UTF-8 file inside the
-# workspace). All else (images, large files, every error) is left to the SDK's own tool, whose answers these
-# equal.
+# The SDK's import costs each new worker a second or more. This code answers only what is plainly safe (a
+# relative path to a regular, small UTF-8 file inside the workspace). It leaves all else (images, large files,
+# every error) to the SDK's own tool, and its answers equal the SDK's.
 
 MOST_BYTES = 256 * 1024
 """The SDK's own limit for a file that is read whole."""
@@ -294,8 +292,8 @@ class FileTools:
         return "\n".join(line for line in found.split("\n") if not line.startswith(hidden)) or "no matches"
 
     def _is_odd(self, name: Any) -> bool:
-        """Whether it is a pipe or a device: opening one to write may wait until somebody reads. The SDK says
-        what else is wrong."""
+        """Whether it is a pipe or a device: opening one to write may wait for a reader. The SDK reports all
+        other errors."""
         try:
             mode = os.stat(self._workspace / name).st_mode
         except (OSError, TypeError, ValueError):

@@ -70,7 +70,7 @@ class Shell:
             raise
         output = output.removeprefix("\n")
         if output.startswith(TRUNCATED):
-            # What is left may begin in the middle of a key, which nobody would know for one.
+            # The rest may begin in the middle of a key, which no redaction would recognise.
             output = TRUNCATED + output[after_word(output, len(TRUNCATED) + 1) :].lstrip()
         if code == -1:
             await self._close()

@@ -28,9 +28,9 @@ from watchkeeper.records.host_faults import HostFault, from_record, host_fault, 
 from watchkeeper.store.database import database_files
 from watchkeeper.store.lease import lease_folder
 
-# --- The host's end of a worker process: requests and answers as JSON lines, and an end that leaves nothing ---
+# --- The host's end of a worker process ---------------------------------------------------------------------
 #
-# behind.
+# Requests and answers are JSON lines. When a worker ends, nothing of it remains.
 
 START_SECONDS = 60.0
 LARGEST_LINE = 16 * 1024 * 1024
@@ -73,8 +73,8 @@ class Child:
         agent_id: str,
         containment: Containment | None = None,
     ) -> Child:
-        """Start a worker and wait until it is ready. `containment` has it, and all that it starts, before it
-        is told anything.
+        """Start a worker and wait until it is ready. `containment` takes in the worker, and all that it
+        starts, before it receives a request.
 
         Raises:
             ChildFailed: it did not become ready.
@@ -84,8 +84,8 @@ class Child:
         try:
             return await cls._start(config, environ, agent_id, contain)
         except _Signalled:
-            # A Ctrl+C reaches whoever is not yet a leader of a session: that was meant for the run, not for
-            # its worker.
+            # A Ctrl+C reaches each process that does not yet lead a session; it was meant for the run, not
+            # for its worker.
             return await cls._start(config, environ, agent_id, contain)
 
     @classmethod
@@ -197,9 +197,7 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         await self._process.stdin.drain()
-        if (
-            self._process.stdin.is_closing()
-        ):  # what could not be written is told later, to whoever writes next
+        if self._process.stdin.is_closing():  # the next write reports what could not be written
             raise ConnectionResetError
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
@@ -225,7 +223,7 @@ class Child:
     async def _why_not_written(self) -> HostFault | None:
         """The shortage that closed the worker's standard input, if it was one."""
         assert self._process.stdin is not None
-        # A task of its own: whoever is cancelled while waiting would cancel what the transport reports to.
+        # A task of its own: a cancelled waiter would cancel the future that the transport reports to.
         closing = asyncio.ensure_future(self._process.stdin.wait_closed())
         closing.add_done_callback(
             lambda done: done.cancelled() or done.exception()
@@ -349,7 +347,7 @@ class _Shell:
         self.child: Child | None = None
         self.turn = asyncio.Lock()
         self.lost = False
-        """A shell with state ended since the agent was last told."""
+        """A shell with state has ended since the last report to the agent."""
 
 
 class WorkerPool:
@@ -386,7 +384,7 @@ class WorkerPool:
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
         self._place: dict[Child, object] = {}
-        """Of each file worker, the folder that it may write to: that of the workspace's name as it was
+        """For each file worker, the folder that it may write to: the workspace's when the worker was
         started."""
         self._shells: OrderedDict[str, _Shell] = OrderedDict()
         self._closed = False
