@@ -59,13 +59,14 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
 
-# --- A `ModelRequest` as the body of a Messages API call, with prompt-cache breakpoints where they pay ----
+# --- A `ModelRequest` as the body of a Messages API call ----------------------------------------------------
 #
-# A breakpoint says "what stands before this will come again". At most four are allowed; used are the end of the
-# tools, of the system prompt, of the stable prefix (pinned messages and observations, byte-identical between
-# compactions) and of the last message, so that the next turn reads this one from the cache. From a breakpoint
-# the provider looks back at most 20 blocks for what it knows. After a turn of more blocks than that (many
-# parallel calls), the breakpoint of the tools is spent on the end of the previous turn instead.
+# Prompt-cache breakpoints are set where they pay. A breakpoint says "the part before this will come again".
+# At most four are allowed. They mark the end of the tools, of the system prompt, of the stable prefix (pinned
+# messages and observations, byte-identical between compactions) and of the last message, so that the next
+# turn reads this one from the cache. From a breakpoint the provider looks back at most 20 blocks for what it
+# knows. After a turn of more blocks than that (many parallel calls), the end of the previous turn gets the
+# breakpoint of the tools instead.
 
 BREAKPOINT = {"type": "ephemeral"}
 LOOKBACK_BLOCKS = 18
@@ -129,9 +130,9 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-# --- Whether a call to a model would find a key, without the network and without the SDK (which takes a second ---
+# --- Whether a call to a model would find a key -------------------------------------------------------------
 #
-# to import).
+# Checked without the network and without the SDK, whose import takes a second.
 
 ANTHROPIC_HOST = "api.anthropic.com"
 API_KEY_VARIABLE = "ANTHROPIC_API_KEY"
@@ -209,9 +210,9 @@ NO_KEY = "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOK
 class AnthropicModel:
     """A model behind the Messages API (`Model` protocol).
 
-    `stream` sends each request at most `retries.max_retries + 1` times. What was shown of an attempt that
-    failed is void: after a `Retrying`, deltas begin anew. Abandoning or cancelling the iteration closes the
-    connection at once.
+    `stream` sends each request at most `retries.max_retries + 1` times. Output shown from a failed attempt is
+    void: after a `Retrying`, the deltas restart. Abandoning or cancelling the iteration closes the connection
+    at once.
 
     An empty reply with a stop reason is passed on as `content=[]`: Claude ends a turn so, and asking again
     gives the same. Unknown block types, unknown stop reasons and duplicate tool_use ids are passed on as they
@@ -482,7 +483,7 @@ def _credentialless(client: AsyncAnthropic) -> bool:
 
 
 def _auth_headers(client: AsyncAnthropic) -> dict[str, Any]:
-    """Local servers want no key, but the SDK refuses to send without one unless told so."""
+    """Local servers want no key, but the SDK refuses to send without one unless these headers say so."""
     if not _credentialless(client):
         return {}
     from anthropic import omit

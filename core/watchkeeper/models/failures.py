@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
 
-# --- What a failed model call means for the run: one table, read by one pure function ---------------------
+# --- What a failed model call means for the run -------------------------------------------------------------
 #
-# Providers, proxies and local servers report the same trouble in many shapes. `RULES` lists the shapes, most
-# specific first; `classify` finds the first that fits. Adding a server's own wording is adding a row.
+# One table, read by one pure function. Providers, proxies and local servers report the same trouble in many
+# shapes. `RULES` lists the shapes, most specific first; `classify` finds the first that fits. To support a
+# server's own wording, add a row.
 
 JUST_PASSED_SECONDS = 3_600.0
 """A usage limit that ended no longer ago, by its own words, and still holds, ends soon: clocks differ, and
@@ -279,10 +280,10 @@ def _by_hundreds(status: int | None) -> Rule:
     )
 
 
-# --- The body of an HTTP error, read so far as it is of use: a server may send one that never comes to an end ---
+# --- Reading the body of an HTTP error, within limits -------------------------------------------------------
 #
-# The SDK reads the whole of it before it raises, however long that takes, and its time-outs are for silence
-# alone.
+# A server may send a body that never ends. The SDK reads the whole body before it raises, however long that
+# takes, and its time-outs apply only to silence.
 
 log = logging.getLogger(__name__)
 
@@ -476,7 +477,7 @@ def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# --- How long to wait before asking again -----------------------------------------------------------------
+# --- Waiting before a retry ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,14 +491,15 @@ class RetryPolicy:
     """The longest wait of our own choosing. With the default base, five waits take up to about a minute;
     with the attempts between them a dead provider is given up after about two."""
     longest_server_delay_seconds: float = 900.0
-    """A server that asks for longer is not waited for: the caller is told, and knows until when."""
+    """If a server asks for a longer delay, the call does not wait: it fails with the time when the delay
+    ends."""
 
     def wait_seconds(self, retry: int, rng: random.Random, retry_after_seconds: float | None) -> float | None:
         """The wait before retry number `retry` (from 1), or None to give up now.
 
-        A server's delay is never undercut; up to a tenth (at most 5 s) is added so that many agents told the
-        same second do not come back in the same second. Without one, the wait is drawn from the upper half
-        of the exponential step.
+        The wait is never shorter than a server's delay; up to a tenth (at most 5 s) is added so that agents
+        with the same delay do not retry in the same second. Without a server's delay, the wait is drawn from
+        the upper half of the exponential step.
         """
         if retry > self.max_retries:
             return None

@@ -1,9 +1,9 @@
 """Who may call a model next: a gate per provider and model, shared by every agent of a host.
 
-The main loop comes first. Compaction and observation use what is left over: they never take the last slot,
-and behind one of them a turn waits at most once, for the reply that it has under way: once that is so, no
-other of them starts before the turn does. Whoever waits grows in rank with time, so that nothing starves.
-What waits, and for what, can be listed at any moment.
+The main loop comes first. Compaction and observation use the remaining capacity: they never take the last
+slot. A turn waits behind a background call at most once, for the reply in progress; no other background call
+starts before the turn does. A waiting call gains rank with time, so that nothing starves. The list of waiting
+calls, with their purposes, can be read at any moment.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ def _no_limit() -> float:
 class Gate:
     """Slots for one provider and model.
 
-    At most `limit` calls run at a time; of these, background calls (reflector, observer) hold at most
-    `limit - reserved`, and at least one, so that a limit of one still lets them run when nobody else waits.
-    A waiter gains one rank in `ageing_seconds`, without end. So a background call that has waited long goes
-    before a newer turn; but never before one that has waited while a background call ran. Hence a turn waits
-    behind background calls for one reply at most (and not at all while nothing but they run, where a slot is
-    reserved), and they, while turns keep coming, for the turns that came while the last of them ran.
+    At most `limit` calls run at a time. Background calls (reflector, observer) hold at most `limit -
+    reserved` of these slots, and at least one, so that they can run under a limit of one when no other call
+    waits. A waiter gains one rank in `ageing_seconds`, without end. So a background call that has waited long
+    goes before a newer turn; but never before one that has waited while a background call ran. Hence a turn
+    waits behind background calls for one reply at most, and not at all while only background calls run and a
+    slot is reserved. While turns keep coming, background calls wait for the turns that came while the last
+    background call ran.
 
     `rate_limited_until` is asked before every grant and gives a wall time (0: no limit); pass a reader of the
     table `rate_limits`, so that all hosts on one database hold back together. `on_rate_limited(until,
@@ -192,8 +193,8 @@ class Gate:
         self._quiet_alarm()
 
     def _next(self) -> _Waiter | None:
-        """Whoever is first among those who may run. Within a purpose that is whoever came first, so only the
-        heads of the queues are compared: a thousand waiting agents cost no more than ten."""
+        """The first waiter that may run. Each purpose is a queue in order of arrival, so only the heads are
+        compared: a thousand waiting agents cost no more than ten."""
         for queue in self._queues.values():
             while queue and queue[0].granted.cancelled():
                 queue.popleft()

@@ -14,9 +14,10 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Cost, Model, PriceStatus, Usage
 from watchkeeper.records.ports import Clock
 
-# --- What a call costs, by the public prices that genai-prices carries as data. No network ----------------
+# --- What a call costs --------------------------------------------------------------------------------------
 #
-# A model that nobody has a price for is unpriced: its cost is None, never zero, and every sum over it says so.
+# By the public prices that genai-prices carries as data, without the network. A model without a known price
+# is unpriced: its cost is None, never zero, and every sum over it says so.
 
 UNPRICED = Cost(None, PriceStatus.UNPRICED)
 FREE = Cost(0.0, PriceStatus.EXACT)

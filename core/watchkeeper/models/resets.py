@@ -57,9 +57,9 @@ _SPEAKS_OF_TIME = re.compile(
 
 
 def header_reset_seconds(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds until the limits end that a response says are used up; None where its headers name none.
+    """Seconds until the used-up limits of a response end; None if its headers name none.
 
-    Of several limits that are used up, the last to end counts. A limit of which something remains does not.
+    If several limits are used up, the last to end counts. A limit with a remainder does not count.
     """
     waits = []
     for name in headers:

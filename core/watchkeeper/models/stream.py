@@ -65,11 +65,11 @@ def _encodable(text: str) -> bool:
     return True
 
 
-# --- Puts a streamed reply together, block by block, from the provider's own events -----------------------
+# --- Assembling a streamed reply from the provider's events -------------------------------------------------
 #
 # The SDK's accumulator is not used: it takes malformed tool input for a partial dict, loses what it does not
-# know, and cannot tell a finished reply from a cut one. Here every block keeps all of its fields, tool input is
-# kept raw until its block ends and then parsed strictly, and a reply counts as whole only with a stop reason.
+# know, and cannot tell a finished reply from a cut one. Here every block keeps all of its fields. Tool input
+# stays raw until its block ends and is then parsed strictly. A reply counts as whole only with a stop reason.
 
 EXCERPT_CHARS = 120
 MAX_REPLY_CHARS = 32 * 1024 * 1024
@@ -380,14 +380,14 @@ def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# --- The events of one response, decoded, with an eye on the clock ----------------------------------------
+# --- Decoding the events of one response, with time limits --------------------------------------------------
 #
-# What a server sends is not trusted to come, to end or to be JSON: each way of failing has its own words.
+# A server's events may never come, never end or not be JSON: each of these failures has its own message.
 
 DRAIN_SECONDS = 0.2
 
 MOST_EVENT_BYTES = 2 * MAX_REPLY_CHARS
-"""Of one event, or of a reply in one piece: more is a server that never comes to an end."""
+"""Largest event, or reply in one piece; a server that sends more never comes to an end."""
 
 MOST_EVENT_LINES = 4_000
 """Between two empty ones; the SDK's decoder takes ever longer for each further line."""

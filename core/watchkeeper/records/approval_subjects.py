@@ -1,12 +1,12 @@
-"""Patterns of shell commands that a person allowed once and for all.
+"""Patterns of shell commands that a person allowed for good.
 
-A pattern is a list of words; `*` as its last word stands for any further arguments. It matches one simple
-command that consists of these very words. Whatever a shell would interpret is no such command: operators,
+A pattern is a list of words; `*` as its last word matches any further arguments. It matches one simple
+command that consists of these very words. A command that a shell would interpret never matches: operators,
 redirections, substitutions, variables, globs, assignments, reserved words. The parser refuses in case of
-doubt, quoted or not; the question is then asked.
+doubt, quoted or not; then the agent asks.
 
-What matches is run as these words, without a shell: no function, alias, variable or `PATH` that an earlier
-command of the agent's shell defined can change what it runs. See `worker_shell.Shell`.
+A matching command runs as these words, without a shell: no function, alias, variable or `PATH` that an
+earlier command of the agent's shell defined can change what it runs. See `worker_shell.Shell`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parse_command(command: str) -> tuple[str, ...] | None:
         return None
     if os.path.basename(words[0]) in _ALWAYS_ASK:
         return None
-    # A tilde at the beginning of a word, or after : and = in one, stands for a folder.
+    # A tilde at the beginning of a word, or after : and = in one, names a folder.
     if any(word.startswith("~") or ":~" in word or "=~" in word for word in words):
         return None
     return words
@@ -124,14 +124,12 @@ def program_path(program: str, folder: str, workspace: str, search_path: str) ->
     return shutil.which(program, path=os.pathsep.join(places)) if places else None
 
 
-# --- The file that a call of `write` or `edit` would change: which one it is, what it holds, and what it would ---
+# --- The file that a call of `write` or `edit` would change -------------------------------------------------
 #
-# hold.
-#
-# A person approves a change of a file as it is. `digest_of` is the same only for the same file with the same
-# content: whoever changes either, by writing or by swapping a link, makes the approval one of something else.
-# Paths are resolved as the file tools resolve them. Used by the host, by the worker that writes, and by whoever
-# shows the question.
+# Its name, its content, and its content after the call. A person approves a change of a file in its present
+# state. `digest_of` is the same only for the same file with the same content: a process that changes either,
+# by writing or by swapping a link, makes the approval void for it. Paths are resolved as the file tools
+# resolve them. Used by the host, by the worker that writes, and by the interfaces that show the question.
 
 FILE_CHANGES = frozenset({"write", "edit"})
 """The tools whose input is a change of one file."""
@@ -160,7 +158,7 @@ class FileChange:
     target: str
     """The file that it leads to, links followed; empty where there is none."""
     digest: str
-    """Of the file as it is; `REFUSED` where the tool would refuse the path anyway."""
+    """Digest of the file in its present state; `REFUSED` if the tool would refuse the path anyway."""
     before: str | None
     """None: there is no such file."""
     after: str | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 class WatchkeeperError(Exception):
-    """Anything a user can be told in one line: what is wrong, and what to do next."""
+    """An error that one line explains to a user: what is wrong, and what to do next."""
 
     exit_code = 1
 
@@ -41,4 +41,4 @@ class StoreUnusable(WatchkeeperError):
 
 
 STORE_LOST = (LeaseLost, StoreUnusable)
-"""Errors after which this process can write nothing more: whoever catches failures lets these pass."""
+"""Errors after which this process can write nothing more: code that catches failures lets these pass."""

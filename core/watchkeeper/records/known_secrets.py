@@ -16,8 +16,8 @@ _ASSIGNED = re.compile(r"\A-{0,2}([A-Za-z][\w.-]*)\s*[=:]\s*(\S.*)\Z", re.DOTALL
 
 
 def known_secrets(config: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """Name → value, for a `Redactor`, of a configuration as it stands in its file. What has an odd shape is
-    passed over."""
+    """Name → value, for a `Redactor`, of a configuration as its file holds it. Values of an odd shape are
+    skipped."""
     found: dict[str, str] = {}
     named = _table(config.get("anthropic")).get("api_key_env")
     if isinstance(named, str) and environ.get(named):

@@ -44,7 +44,7 @@ class ObservationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A text that stands for a range of messages in a context."""
+    """A text that replaces a range of messages in a context."""
 
     id: int
     """Unique within its agent, from 1."""
@@ -52,7 +52,7 @@ class Observation:
     text: str
     tokens: int
     covers: tuple[int, int]
-    """First and last `seq` (both included) of the messages that it stands for."""
+    """First and last `seq` (both included) of the messages that it covers."""
     citations: tuple[int, ...]
     """The `seq`s that the text rests on; never empty."""
     level: int = 0
@@ -93,7 +93,7 @@ class View:
     created_at: float = 0.0
 
 
-# --- One call to a language model: what is asked, what streams back, what is recorded ---------------------
+# --- One call to a language model: request, stream, record --------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class ErrorKind(StrEnum):
     PARK = "park"
     """A usage limit that ends at a known time: the agents that need the model are parked until then."""
     FAIL = "fail"
-    """This request can never work: the task fails, and the planner is told."""
+    """This request can never work: the task fails, and the planner receives the reason."""
 
 
 class ModelError(Exception):
@@ -277,16 +277,17 @@ class PriceStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """USD of one call, or None when nobody knows this model's price (never 0 for that)."""
+    """USD of one call, or None when this model's price is unknown (never 0 for that)."""
 
     usd: float | None
     status: PriceStatus
 
 
-# --- How full an agent's context is: what its next call would send, against the model's window ------------
+# --- How full an agent's context is -------------------------------------------------------------------------
 #
-# What a call sends is the system prompt, the tools, the observations and the messages that the agent's view
-# shows. Every screen, command and export takes the size from here.
+# The size of its next call against the model's window. A call sends the system prompt, the tools, and the
+# observations and messages that the agent's view shows. Every screen, command and export takes the size from
+# here.
 
 ROOM = frozenset({"limit", "total", "headroom", "free", "threshold"})
 """Entries of a composition that nothing is sent of."""

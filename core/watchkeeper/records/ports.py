@@ -40,7 +40,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that only moves when told to; `sleep` moves it and yields once. For tests and simulations."""
+    """A clock that moves only on request; `sleep` moves it and yields once. For tests and simulations."""
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._now = start
@@ -59,9 +59,9 @@ class ManualClock:
         await asyncio.sleep(0)
 
 
-# --- Ids: eight random base32 characters. Random rather than time-ordered, so that short prefixes are -----
+# --- Ids ----------------------------------------------------------------------------------------------------
 #
-# distinct.
+# Eight random base32 characters. Random rather than time-ordered, so that short prefixes are distinct.
 
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """Thirty-two characters without l, o, 0 and 1, which are mistaken for one another on a terminal."""

@@ -1,13 +1,13 @@
-"""Secret variables are kept out of what other processes of the same user can read of this one.
+"""Secret variables: hidden from other processes of the same user.
 
 The kernel shows the environment with which a program was started in `/proc/PID/environ`, and its memory in
 `/proc/PID/mem`, to every process of the same user: so also to a command that a model runs. `os.environ.pop`
 does not change the kernel's copy. Therefore:
 
-- a program that finds secrets in its environment starts itself again without them, and reads them from a pipe
+- a program that finds secrets in its environment restarts itself without them, and reads them from a pipe
   (`restart_without_secrets`, `receive`); programs that it starts get them in the same way (`handed_over`);
-- whoever holds them is not *dumpable* (`deny_inspection`, Linux), which closes `environ` and `mem` to all but
-  root.
+- a process with secrets is not *dumpable* (`deny_inspection`, Linux), which closes `environ` and `mem` to all
+  but root.
 
 After `receive`, `os.environ` holds the secrets as if they had been inherited, but the C library's environment
 does not: a process that is started with an inherited environment does not get them.
@@ -97,7 +97,7 @@ def restart_without_secrets(config: str = "") -> None:
 
 
 def receive() -> None:
-    """Take the secrets that whoever started this program hands over, if somebody does."""
+    """Take the secrets that the process which started this program passes on, if there are any."""
     descriptor = os.environ.pop(HANDOVER_VARIABLE, "")
     if not descriptor.isdigit():
         return

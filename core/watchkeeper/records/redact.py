@@ -352,8 +352,8 @@ def _is_secret(value: str) -> bool:
 
 
 def _forms(value: str) -> list[str]:
-    """A value as it stands, inside a JSON string (also JSON in JSON), inside a URL, and each long line of one
-    that has several."""
+    """The forms of a value: plain, inside a JSON string (also JSON in JSON), inside a URL, and each long line
+    of a value with several."""
     forms = {value, json.dumps(value, ensure_ascii=False)[1:-1]}
     inner = value
     for _ in range(_LEVELS_OF_JSON):

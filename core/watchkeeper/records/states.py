@@ -8,7 +8,7 @@ from typing import TypeVar
 
 
 class SessionStatus(StrEnum):
-    """How a session stands. Whether a host is alive is not stored here: the lease tells."""
+    """The state of a session. Whether its host is alive is not stored here: the lease says so."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -18,7 +18,7 @@ class SessionStatus(StrEnum):
 
 
 class TaskStatus(StrEnum):
-    """How a task stands in its plan. `STALE`: finished, but an input was made anew since."""
+    """The state of a task in its plan. `STALE`: finished, but an input has changed since."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -31,9 +31,9 @@ class TaskStatus(StrEnum):
 
 
 class AgentStatus(StrEnum):
-    """How one agent stands. `IDLE`: a planner with nothing to answer. `WAITING`: a person must decide.
-    `PARKED`: a usage limit of its model ends at a known time, and it goes on by itself then; its task runs
-    on."""
+    """The state of one agent. `IDLE`: a planner with nothing to answer. `WAITING`: a person must decide.
+    `PARKED`: a usage limit of its model ends at a known time, and the agent continues by itself then; its
+    task continues to run."""
 
     IDLE = "idle"
     WORKING = "working"
@@ -46,7 +46,7 @@ class AgentStatus(StrEnum):
 
 
 class ToolCallStatus(StrEnum):
-    """How one tool call stands.
+    """The state of one tool call.
 
     `UNKNOWN`: it was running when the host died or the agent was cancelled, so its effect is not known.
     `CANCELLED`: its agent ended before the call began.

@@ -75,7 +75,7 @@ def reveal(text: str) -> str:
     return _NOT_PLAIN.sub(_revealed, text)
 
 
-# --- Words that every face of the program puts in the same way --------------------------------------------
+# --- Words that every interface uses in the same way --------------------------------------------------------
 
 
 def plural(count: int, noun: str) -> str:
