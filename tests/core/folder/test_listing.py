@@ -167,3 +167,16 @@ def test_arguments_of_a_wrong_kind_are_refused(wrong):
 def test_a_folder_behind_a_link_inside_the_workspace_can_be_listed(project: Path, entries):
     os.symlink("src/p", project / "short")
     assert next(entry["path"] for entry in entries(project, "short")) == "short/__init__.py"
+
+
+def test_paths_to_skip_are_left_out_and_said_to_be(project, entries, pages):
+    skip = ["src/p", "docs", "README.md", "no/such"]
+    found = [entry["path"] for entry in entries(project, recursive=True, skip=skip)]
+    assert found == ["pyproject.toml", "run", "src", "tests", "tests/test_tool.py"]
+    for arguments in ({}, {"limit": 1}):
+        listed = pages(project, recursive=True, skip=skip, **arguments)
+        skipped = [path for page in listed for path in page.get("skipped", [])]
+        assert skipped == [".git", "README.md", "docs", "src/p"]
+    assert [entry["path"] for entry in entries(project, "src", recursive=True, skip=["src/p"])] == []
+    with pytest.raises(ValueError, match="leaves the workspace"):
+        scan_page(project, skip=["../x"])

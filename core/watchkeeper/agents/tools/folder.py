@@ -1,5 +1,4 @@
-"""`list_folder`: what a folder holds, in pages of bounded size, and the joining of figures drawn from those
-pages.
+"""`list_folder`: what a folder holds, in pages of bounded size.
 
 Promises: the same folder gives the same pages, in one order, wherever a page ends; nothing outside the
 workspace is listed, no link is followed, no special file is opened; each line, byte and mark is counted once.
@@ -14,14 +13,15 @@ import stat
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from watchkeeper.agents.tools.sandbox import Refuses, refuses_nothing
 from watchkeeper.agents.tools.source_files import FileFigures, Todo, examine, is_test, later_todos, why
 from watchkeeper.records.messages import ToolSpec
 
-# --- File names as text: any bytes a file system allows, shown on one harmless line and read back exactly ---
+# File names as text: any bytes that a file system allows, on one harmless line, and read back exactly.
 #
 # A shown name is the UTF-8 text of the name, in which a backslash is doubled, a byte that is not UTF-8 or a
 # control character is `\xNN`, and an invisible or direction-changing character is `\uNNNN` (`\UNNNNNNNN`
@@ -33,45 +33,32 @@ _ESCAPE = re.compile(r"\\(?:\\|x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 def show(raw: bytes) -> str:
     """The name as printable text on one line; `unshow` gives the bytes back."""
-    text = raw.decode("utf-8", "surrogateescape")
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(_shown_byte(character) for character in text)
+    return "".join(map(_shown_character, raw.decode("utf-8", "surrogateescape")))
 
 
-def _shown_byte(character: str) -> str:
+def _shown_character(character: str) -> str:
     code = ord(character)
     if character == "\\":
         return "\\\\"
-    if 0xDC80 <= code <= 0xDCFF:
-        return f"\\x{code - 0xDC00:02x}"
     if unicodedata.category(character) not in _HIDDEN:
         return character
-    if code < 0x80:
-        return f"\\x{code:02x}"
+    if code < 0x80 or 0xDC80 <= code <= 0xDCFF:  # a control character, or a byte that is not UTF-8
+        return f"\\x{code & 0xFF:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def unshow(text: str) -> bytes:
-    """The bytes of a shown name. A backslash that begins no escape stands for itself."""
-    parts: list[bytes] = []
-    end = 0
-    for match in _ESCAPE.finditer(text):
-        parts.append(text[end : match.start()].encode("utf-8", "surrogateescape"))
-        byte, short, long = match.groups()
-        if byte:
-            parts.append(bytes.fromhex(byte))
-        elif short or long:
-            code = int(short or long, 16)
-            # A code beyond Unicode, or half of a surrogate pair, names no character: it stays as it was
-            # written.
-            valid = code < 0x110000 and not 0xD800 <= code < 0xE000
-            parts.append((chr(code) if valid else match.group()).encode())
-        else:
-            parts.append(b"\\")
-        end = match.end()
-    parts.append(text[end:].encode("utf-8", "surrogateescape"))
-    return b"".join(parts)
+    """The bytes of a shown name. A backslash that begins no escape is a backslash."""
+    return _ESCAPE.sub(_unescaped, text).encode("utf-8", "surrogateescape")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    byte, short, long = match.groups()
+    if byte:
+        return bytes.fromhex(byte).decode("ascii", "surrogateescape")
+    code = int(short or long or "5c", 16)
+    # A code beyond Unicode, or half of a surrogate pair, names no character: it stays as it was written.
+    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else match.group()
 
 
 def components(shown: str) -> tuple[bytes, ...]:
@@ -81,9 +68,9 @@ def components(shown: str) -> tuple[bytes, ...]:
         ValueError: the path is absolute, climbs with `..`, or holds a NUL.
     """
     raw = unshow(shown)
+    names = tuple(name for name in raw.split(b"/") if name not in (b"", b"."))
     if raw.startswith(b"/"):
         raise ValueError(f"{shown!r} is absolute; give a path inside the workspace, such as '.' or 'src'.")
-    names = tuple(name for name in raw.split(b"/") if name not in (b"", b"."))
     if b".." in names:
         raise ValueError(f"{shown!r} leaves the workspace; '..' is not allowed.")
     if b"\0" in raw:
@@ -98,8 +85,7 @@ def folder_in(workspace: Path, names: tuple[bytes, ...]) -> bytes:
         ValueError: it is not there, is no folder, or a link on the way leads out of the workspace.
     """
     root = os.path.realpath(os.fsencode(workspace))
-    real = os.path.realpath(os.path.join(root, *names))
-    shown = show(b"/".join(names)) or "."
+    real, shown = os.path.realpath(os.path.join(root, *names)), _shown(names) or "."
     if real != root and not real.startswith(root.rstrip(b"/") + b"/"):
         raise ValueError(f"{shown!r} leads out of the workspace through a link.")
     if not os.path.lexists(real):
@@ -109,7 +95,7 @@ def folder_in(workspace: Path, names: tuple[bytes, ...]) -> bytes:
     return real
 
 
-# --- Walking a folder in one fixed order, from any place on: parents before children, names by their bytes ---
+# Walking a folder in one fixed order, from any place on: parents before children, names by their bytes.
 #
 # The order of paths is the order of their tuples of names, so that a place is enough to go on from: what lies
 # before it is never visited again, and what has since appeared or vanished elsewhere does no harm.
@@ -119,7 +105,7 @@ Kind = Literal["file", "dir", "link", "other", "skipped"]
 Only = Literal["files", "folders"]
 
 SKIPPED = frozenset({b".git", b".hg", b".svn"})
-"""Version control's own data: never entered, and told as skipped."""
+"""Version control's own data: never entered, and listed as skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,81 +123,77 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Where a walk begins: at `names` itself (`inclusive`), or at what follows it (its children, if it is a
-    folder)."""
+class _Place:
+    """Where a page begins."""
 
     names: Names = ()
-    inclusive: bool = True
+    inclusive: bool = False
+    """At the path itself, or at what follows it (its children, if it is a folder)."""
+    todos: tuple[int, int, int] | None = None
+    """Amid a file's TODOs: how many are listed, the byte and the line of the last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Children:
-    entries: list[os.DirEntry[bytes]]
-    unreadable: str | None = None
+class Walk:
+    """What to list of a folder."""
+
+    recursive: bool = False
+    """With everything below sub-folders; else the direct children alone."""
+    only: str | None = None
+    """Of the direct children, the sub-folders alone (`folders`), or all but them (`files`). What is skipped
+    counts as no folder."""
+    start: _Place = _Place()
+    until: Names | None = None
+    """The last path, with all below it."""
+    skip: frozenset[Names] = frozenset()
+    """Paths to leave out, with all below them."""
 
 
-def children(folder: bytes) -> Children:
-    """A folder's entries, sorted by name."""
+def children(folder: bytes) -> tuple[list[os.DirEntry[bytes]], str | None]:
+    """A folder's entries, sorted by name; and why there are none, if it could not be listed."""
     try:
         with os.scandir(folder) as listing:
-            return Children(sorted(listing, key=lambda entry: entry.name))
+            return sorted(listing, key=lambda entry: entry.name), None
     except OSError as error:
-        return Children([], why(error))
+        return [], why(error)
 
 
-def walk(
-    root: bytes,
-    start: Start,
-    *,
-    recursive: bool,
-    only: Only | None = None,
-    until: Names | None = None,
-    skip: frozenset[Names] = frozenset(),
-) -> Iterator[Found]:
-    """What `root` holds, from `start` through `until` (and all below that), in order.
-
-    Args:
-        recursive: with everything below sub-folders; else the direct children alone.
-        only: of the direct children, the sub-folders alone, or all but them. What is skipped counts as no
-            folder.
+def walk(root: bytes, wanted: Walk) -> Iterator[Found]:
+    """What is `wanted` of `root`, in order.
 
     Raises:
         OSError: the root itself cannot be listed.
     """
-    listed = children(root)
-    if listed.unreadable:
-        raise OSError(0, listed.unreadable)
-    stack: list[tuple[Names, Iterator[os.DirEntry[bytes]], Names]] = [((), iter(listed.entries), start.names)]
+    entries, unreadable = children(root)
+    if unreadable:
+        raise OSError(0, unreadable)
+    stack: list[tuple[Names, Iterator[os.DirEntry[bytes]]]] = [((), iter(entries))]
     while stack:
-        prefix, entries, resume = stack[-1]
-        entry = next(entries, None)
+        prefix, rest = stack[-1]
+        entry = next(rest, None)
         if entry is None:
             stack.pop()
             continue
         names = (*prefix, entry.name)
-        if until is not None and names[: len(until)] > until:
+        ahead = wanted.start.names[: len(names)]
+        if wanted.until is not None and names[: len(wanted.until)] > wanted.until:
             return
-        below: Names = ()
-        told = False
-        if resume:
-            if entry.name < resume[0]:
-                continue
-            if entry.name == resume[0]:
-                below = resume[1:]
-                told = bool(below) or not start.inclusive
-        found = Found(names, "skipped") if names in skip else _found(entry, names)
-        if only and not prefix and (found.kind == "dir") != (only == "folders"):
+        if names < ahead:
             continue
-        inside = children(entry.path) if recursive and found.kind == "dir" else None
-        if not told:
-            yield found if inside is None else Found(names, "dir", unreadable=inside.unreadable)
-        if inside is not None:
-            stack.append((names, iter(inside.entries), below))
+        listed = names == ahead and (len(names) < len(wanted.start.names) or not wanted.start.inclusive)
+        found = _found(entry, names, wanted.skip)
+        if wanted.only and not prefix and (found.kind == "dir") != (wanted.only == "folders"):
+            continue
+        if wanted.recursive and found.kind == "dir":
+            entries, unreadable = children(entry.path)
+            found = Found(names, "dir", unreadable=unreadable)
+            stack.append((names, iter(entries)))
+        if not listed:
+            yield found
 
 
-def _found(entry: os.DirEntry[bytes], names: Names) -> Found:
-    if entry.name in SKIPPED:
+def _found(entry: os.DirEntry[bytes], names: Names, skip: frozenset[Names]) -> Found:
+    if entry.name in SKIPPED or names in skip:
         return Found(names, "skipped")
     try:
         if entry.is_symlink():
@@ -219,42 +201,27 @@ def _found(entry: os.DirEntry[bytes], names: Names) -> Found:
         status = entry.stat(follow_symlinks=False)
     except OSError as error:
         return Found(names, "other", unreadable=why(error))
-    if stat.S_ISDIR(status.st_mode):
-        return Found(names, "dir")
     if stat.S_ISREG(status.st_mode):
         return Found(names, "file", status.st_size, status.st_mode)
-    return Found(names, "other")
+    return Found(names, "dir" if stat.S_ISDIR(status.st_mode) else "other")
 
 
-@dataclass(frozen=True, slots=True)
-class Below:
-    """Everything under a folder, counted."""
-
-    files: int = 0
-    size: int = 0
-    unreadable: str | None = None
-    """The first reason for which a folder below could not be listed."""
-
-
-def count_below(folder: bytes) -> Below:
-    """Regular files under `folder` and their bytes, at any depth, by the same rules as `walk`."""
-    files = size = 0
-    unreadable: str | None = None
-    pending = [folder]
-    while pending:
-        listed = children(pending.pop())
-        unreadable = unreadable or listed.unreadable
-        for entry in listed.entries:
-            found = _found(entry, (entry.name,))
-            if found.kind == "dir":
-                pending.append(entry.path)
-            elif found.kind == "file":
-                files += 1
-                size += found.size
-    return Below(files, size, unreadable)
+def count_below(folder: bytes) -> dict[str, Any]:
+    """Regular files under `folder` and their bytes, at any depth; and why a folder could not be listed, if
+    one could not."""
+    counted: dict[str, Any] = {"files": 0, "bytes": 0}
+    try:
+        for found in walk(folder, Walk(recursive=True)):
+            counted["files"] += found.kind == "file"
+            counted["bytes"] += found.size
+            if found.kind == "dir" and found.unreadable:
+                counted.setdefault("unreadable", found.unreadable)
+    except OSError as error:
+        counted["unreadable"] = error.strerror
+    return counted
 
 
-# --- One page of a folder, as JSON text of bounded size, and the cursor of the next -----------------------
+# One page of a folder, as JSON text of bounded size, and the cursor of the next.
 
 MAX_ENTRIES = 200
 DEFAULT_BYTES = 6_000
@@ -266,41 +233,39 @@ READ_BYTES = 1 << 30
 _ENVELOPE_BYTES = 260
 
 _CURSOR = re.compile(r"(after|from|todos(\d{1,12}),(\d{1,18}),(\d{1,15})):(.+)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a page begins."""
-
-    start: Start
-    todos: tuple[int, int, int] | None = None
-    """Amid a file's TODOs: how many were told, the byte and the line of the last."""
+_TOTALS = {"file": "files", "dir": "folders", "link": "links"}
 
 
 class _Page:
     """Entries gathered so far, and how many bytes their JSON takes."""
 
-    def __init__(self, budget: int, limit: int) -> None:
+    def __init__(self, base: Names, budget: int, limit: int) -> None:
         self.entries: list[str] = []
         self.skipped: list[str] = []
-        self.totals = dict.fromkeys(("files", "folders", "links", "other", "bytes", "lines", "todos"), 0)
-        self._left = budget - _ENVELOPE_BYTES
+        self.totals = dict.fromkeys((*_TOTALS.values(), "other", "bytes", "lines", "todos"), 0)
+        self.base = base
+        self.room = budget - _ENVELOPE_BYTES
         self._limit = limit
 
-    def room(self) -> int:
-        return self._left
-
-    def add(self, entry: dict[str, Any]) -> bool:
-        """Add the entry if it fits, or if it is the first. Every page holds one, so that paging always
-        ends."""
-        text = _dumps(entry)
+    def add(self, entry: dict[str, Any], todos: Sequence[Todo] = (), more_todos: bool = False) -> str | None:
+        """Add an entry with as many of its TODOs as fit, but at least one; the cursor of the rest, empty if all
+        fit. None: the entry does not fit. Every page holds one entry, so that paging always ends.
+        """
+        room = (MOST_BYTES if self.entries else self.room) - len(_dumps(entry).encode()) - 40
+        rows = [[todo.line, todo.kind, todo.text] for todo in todos]
+        sizes = accumulate(len(_dumps([row]).encode()) for row in rows)
+        fitting = max(1, sum(size <= room for size in sizes))
+        last = todos[:fitting][-1] if more_todos or fitting < len(rows) else None
+        fields = {"todos": rows[:fitting], "more_todos": last is not None}
+        text = _dumps(entry | {name: value for name, value in fields.items() if value})
         size = len(text.encode()) + 1
-        if self.entries and (size > self._left or len(self.entries) >= self._limit):
-            return False
+        if self.entries and (size > self.room or len(self.entries) >= self._limit):
+            return None
         self.entries.append(text)
-        self._left -= size
-        self.totals["todos"] += len(entry.get("todos", ()))
-        return True
+        self.room -= size
+        self.totals["todos"] += len(rows[:fitting])
+        before = entry.get("todos_from", 0) + fitting
+        return f"todos{before},{last.offset},{last.line}:{entry['path']}" if last else ""
 
 
 def scan_page(
@@ -316,7 +281,7 @@ def scan_page(
     max_bytes: int = DEFAULT_BYTES,
     refuses: Refuses = refuses_nothing,
 ) -> str:
-    """One page of what a folder of the workspace holds, as JSON text (`spec.LIST_FOLDER` describes it).
+    """One page of what a folder of the workspace holds, as JSON text (`LIST_FOLDER` describes it).
 
     Blocking: it reads every file of the page through, but those that `refuses`; run it in a worker process.
 
@@ -330,18 +295,21 @@ def scan_page(
     base = components(path)
     root = folder_in(Path(workspace), base)
     place = _place(cursor, base)
-    page = _Page(min(max(max_bytes, LEAST_BYTES), MOST_BYTES), limit)
-    result: dict[str, Any] = {"path": show(b"/".join(base)) or "."}
+    page = _Page(base, min(max(max_bytes, LEAST_BYTES), MOST_BYTES), limit)
+    wanted = Walk(
+        recursive,
+        only,
+        place,
+        _below(until, base) if until else None,
+        frozenset(one[len(base) :] for one in map(components, skip) if one[: len(base)] == base),
+    )
+    result: dict[str, Any] = {"path": _shown(base) or "."}
     if not base:
         result["workspace"] = show(os.path.basename(root)) or "/"
     try:
-        last = _below(until, base) if until else None
-        left_out = frozenset(names[len(base) :] for names in map(components, skip))
-        following = _fill(
-            page, root, base, place, recursive, cast("Only | None", only), last, left_out, refuses
-        )
+        following = _more_todos(page, root, place, refuses) or _fill(page, root, wanted, refuses)
         if cursor is None and only == "folders" and not recursive:
-            result["loose"] = sum(1 for _ in walk(root, Start(), recursive=False, only="files"))
+            result["loose"] = sum(1 for _ in walk(root, Walk(only="files")))
     except OSError as error:
         following, result["unreadable"] = None, error.strerror or why(error)
     if page.skipped:
@@ -350,144 +318,75 @@ def scan_page(
     return f'{_dumps(result)[:-1]},"entries":[{",".join(page.entries)}]}}'
 
 
-def _fill(
-    page: _Page,
-    root: bytes,
-    base: Names,
-    place: _Place,
-    recursive: bool,
-    only: Only | None,
-    until: Names | None,
-    skip: frozenset[Names],
-    refuses: Refuses,
-) -> str | None:
+def _fill(page: _Page, root: bytes, wanted: Walk, refuses: Refuses) -> str | None:
     """Add entries until the page is full; return the cursor of the next page, or None at the end."""
-    reached = place.start.names
-    if place.todos is not None:
-        cut = _more_todos(page, os.path.join(root, *reached), (*base, *reached), place.todos, refuses)
-        if cut is not None:
-            return cut
-    read = 0
-    for found in walk(root, place.start, recursive=recursive, only=only, until=until, skip=skip):
-        full = (*base, *found.names)
+    reached, read = wanted.start.names, 0
+    for found in walk(root, wanted):
+        full, location = (*page.base, *found.names), os.path.join(root, *found.names)
         if found.kind == "skipped":
             page.skipped.append(_shown(full))
             reached = found.names
             continue
+        after = f"after:{_shown((*page.base, *reached))}"
         if read >= READ_BYTES:
-            return f"after:{_shown((*base, *reached))}"
-        location = os.path.join(root, *found.names)
-        figures: FileFigures | None = None
+            return after
+        entry: dict[str, Any] = {"path": _shown(full), "kind": found.kind}
+        figures = None
         if found.kind == "file":
             figures = examine(
                 location, size=found.size, mode=found.mode, max_todos=MAX_TODOS, refuses=refuses
             )
             read += 0 if figures.binary else figures.size
-            entry, cut_at = _file_entry(full, figures, page.room() if not page.entries else MOST_BYTES)
-        else:
-            entry, cut_at = _plain_entry(found, full, location if not recursive else None), None
-        if not page.add(entry):
-            return f"after:{_shown((*base, *reached))}"
-        _count(page.totals, found, figures)
+            entry |= _described(full, figures)
+        elif found.kind == "dir" and not wanted.recursive:
+            entry |= count_below(location)
+        if found.unreadable:
+            entry["unreadable"] = found.unreadable
+        cut = page.add(entry, *((figures.todos, figures.more_todos) if figures else ()))
+        if cut is None:
+            return after
+        page.totals[_TOTALS.get(found.kind, "other")] += 1
+        page.totals["bytes"] += entry.get("bytes", 0) if figures else 0
+        page.totals["lines"] += entry.get("lines") or 0
         reached = found.names
-        if cut_at is not None:
-            told, todo = cut_at
-            return f"todos{told},{todo.offset},{todo.line}:{_shown(full)}"
+        if cut:
+            return cut
     return None
 
 
-def _file_entry(
-    full: Names, figures: FileFigures, room: int
-) -> tuple[dict[str, Any], tuple[int, Todo] | None]:
-    """The entry, and where its TODOs were cut, if they were. Fields that would say nothing are left out."""
-    entry: dict[str, Any] = {"path": _shown(full), "kind": "file", "bytes": figures.size}
-    entry["lines"] = figures.lines
-    entry["language"] = figures.language
-    if figures.binary:
-        entry["binary"] = True
-    if figures.entry_point:
-        entry["entry_point"] = figures.entry_point
-    if is_test(full):
-        entry["test"] = True
-    if figures.unreadable:
-        entry["unreadable"] = figures.unreadable
-    if not figures.todos:
-        return entry, None
-    fitting = _fitting(figures.todos, room - len(_dumps(entry).encode()))
-    entry["todos"] = _rows(fitting)
-    if len(fitting) == len(figures.todos) and not figures.more_todos:
-        return entry, None
-    entry["more_todos"] = True
-    return entry, (len(fitting), fitting[-1])
+def _described(names: Names, figures: FileFigures) -> dict[str, Any]:
+    """The fields of a file's entry; those that would say nothing are left out."""
+    optional = {
+        "binary": figures.binary,
+        "entry_point": figures.entry_point,
+        "test": is_test(names),
+        "unreadable": figures.unreadable,
+    }
+    always = {"bytes": figures.size, "lines": figures.lines, "language": figures.language}
+    return always | {name: value for name, value in optional.items() if value}
 
 
-def _more_todos(
-    page: _Page, location: bytes, full: Names, cut: tuple[int, int, int], refuses: Refuses
-) -> str | None:
-    """Go on with one file's TODOs; the cursor for still more of them, or None when all are told."""
-    told, offset, line = cut
-    todos, more = later_todos(location, offset=offset, line=line, count=MAX_TODOS, refuses=refuses)
-    if not todos:
+def _more_todos(page: _Page, root: bytes, place: _Place, refuses: Refuses) -> str | None:
+    """Go on with one file's TODOs; the cursor for still more of them, or None when all are listed."""
+    if place.todos is None:
         return None
-    entry: dict[str, Any] = {"path": _shown(full), "kind": "file", "todos_from": told}
-    fitting = _fitting(todos, page.room() - len(_dumps(entry).encode()))
-    entry["todos"] = _rows(fitting)
-    more = more or len(fitting) < len(todos)
-    if more:
-        entry["more_todos"] = True
-    page.add(entry)
-    return (
-        f"todos{told + len(fitting)},{fitting[-1].offset},{fitting[-1].line}:{_shown(full)}" if more else None
-    )
-
-
-def _fitting(todos: tuple[Todo, ...] | list[Todo], room: int) -> list[Todo]:
-    """As many of the first as take no more than `room` bytes, and at least one."""
-    fitting: list[Todo] = []
-    room -= 40
-    for todo in todos:
-        room -= len(_dumps(_rows([todo])).encode())
-        if fitting and room < 0:
-            break
-        fitting.append(todo)
-    return fitting
-
-
-def _rows(todos: list[Todo]) -> list[list[Any]]:
-    return [[todo.line, todo.kind, todo.text] for todo in todos]
-
-
-def _plain_entry(found: Found, full: Names, counted: bytes | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"path": _shown(full), "kind": found.kind}
-    unreadable = found.unreadable
-    if found.kind == "dir" and counted is not None:
-        below = count_below(counted)
-        entry |= {"files": below.files, "bytes": below.size}
-        unreadable = unreadable or below.unreadable
-    if unreadable:
-        entry["unreadable"] = unreadable
-    return entry
-
-
-def _count(totals: dict[str, int], found: Found, figures: FileFigures | None) -> None:
-    totals[{"file": "files", "dir": "folders", "link": "links"}.get(found.kind, "other")] += 1
-    if figures is not None:
-        totals["bytes"] += figures.size
-        totals["lines"] += figures.lines or 0
+    before, offset, line = place.todos
+    location = os.path.join(root, *place.names)
+    todos, more = later_todos(location, offset=offset, line=line, count=MAX_TODOS, refuses=refuses)
+    entry = {"path": _shown((*page.base, *place.names)), "kind": "file", "todos_from": before}
+    return page.add(entry, todos, more) or None if todos else None
 
 
 def _place(cursor: str | None, base: Names) -> _Place:
+    match = _CURSOR.fullmatch(cursor or "")
     if cursor is None:
-        return _Place(Start())
-    match = _CURSOR.fullmatch(cursor)
+        return _Place()
     if match is None:
         raise ValueError(
             f"cursor={cursor[:80]!r} is none of list_folder's; pass the last page's `next` unchanged."
         )
-    names = _below(match[5], base)
-    if match[2] is None:
-        return _Place(Start(names, inclusive=match[1] == "from"))
-    return _Place(Start(names, inclusive=False), (int(match[2]), int(match[3]), int(match[4])))
+    todos = (int(match[2]), int(match[3]), int(match[4])) if match[2] else None
+    return _Place(_below(match[5], base), match[1] == "from", todos)
 
 
 def _below(path: str, base: Names) -> Names:
@@ -506,7 +405,7 @@ def _dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-# --- How `list_folder` is told to a model, and the checking of what a model asks of it --------------------
+# How `list_folder` is described to a model, and the check of what a model asks of it.
 
 LIST_FOLDER = ToolSpec(
     name="list_folder",
@@ -554,16 +453,7 @@ LIST_FOLDER = ToolSpec(
     },
 )
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "path": (str,),
-    "cursor": (str, type(None)),
-    "limit": (int,),
-    "recursive": (bool,),
-    "only": (str, type(None)),
-    "until": (str, type(None)),
-    "skip": (list,),
-    "max_bytes": (int,),
-}
+_TYPES = {"string": str, "integer": int, "boolean": bool, "array": list, "null": type(None)}
 
 
 def arguments_of(tool_input: dict[str, Any]) -> dict[str, Any]:
@@ -572,9 +462,12 @@ def arguments_of(tool_input: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: an argument of an unknown name or a wrong type; one line says which.
     """
+    properties = LIST_FOLDER.input_schema["properties"]
     for name, value in tool_input.items():
-        if name not in _TYPES:
-            raise ValueError(f"list_folder has no {name[:40]!r}; it takes {', '.join(_TYPES)}.")
-        if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and bool not in _TYPES[name]):
+        if name not in properties:
+            raise ValueError(f"list_folder has no {name[:40]!r}; it takes {', '.join(properties)}.")
+        kinds = properties[name].get("type", ["string", "null"])
+        allowed = [_TYPES[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+        if type(value) not in allowed:
             raise ValueError(f"{name} is not of the right type.")
     return dict(tool_input)

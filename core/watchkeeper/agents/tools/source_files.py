@@ -1,5 +1,7 @@
-"""Which language a file is in: by its whole name, then its extension, then its `#!` line. A table, no
-guessing.
+"""What one file of source holds: its language, lines, TODOs, and whether it starts something or tests something.
+
+Promises: fixed rules and tables, no guessing, so that every count agrees; a file is read once, in pieces, and
+never held whole.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
+from itertools import chain
+from typing import Any
 
 from watchkeeper.agents.tools.sandbox import Refuses, refuses_nothing
 
@@ -158,31 +162,22 @@ _BY_INTERPRETER = _inverted(_INTERPRETERS)
 
 def language_of(name: str, first_line: bytes = b"") -> str:
     """The language of a text file called `name` (no folders) that begins with `first_line`; `other` if
-    unknown."""
-    if found := _BY_NAME.get(name):
-        return found
-    stem, dot, extension = name.rpartition(".")
-    if dot and stem and (found := _BY_EXTENSION.get(extension.lower())):
-        return found
-    if found := _BY_INTERPRETER.get(interpreter(first_line)):
-        return found
-    return OTHER
+    unknown. The whole name decides first, then the extension, then the `#!` line."""
+    stem, _, extension = name.rpartition(".")
+    by_extension = _BY_EXTENSION.get(extension.lower()) if stem else None
+    return _BY_NAME.get(name) or by_extension or _BY_INTERPRETER.get(interpreter(first_line), OTHER)
 
 
 def interpreter(first_line: bytes) -> str:
     """The program that a `#!` line names, without folder, `env` and version (`python3.12` is `python`); or
     empty."""
-    if not first_line.startswith(b"#!"):
-        return ""
-    words = first_line[2:200].decode("utf-8", "replace").split()
-    while words and words[0].rpartition("/")[2] == "env":
-        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    name = words[0].rpartition("/")[2] if words else ""
-    bare = name.rstrip("0123456789.")
-    return name if name in _BY_INTERPRETER else bare
+    words = first_line[2:200].decode("utf-8", "replace").split() if first_line.startswith(b"#!") else []
+    names = [word.rpartition("/")[2] for word in words if not word.startswith("-") and "=" not in word]
+    name = next((name for name in names if name != "env"), "")
+    return name if name in _BY_INTERPRETER else name.rstrip("0123456789.")
 
 
-# --- Which files start something, and which are tests: fixed rules, so that everybody counts the same ones ---
+# Which files start something, and which are tests.
 
 MANIFEST_BYTES = 1 << 20
 """A larger manifest is not parsed."""
@@ -190,9 +185,12 @@ MANIFEST_BYTES = 1 << 20
 MANIFESTS = frozenset({"pyproject.toml", "package.json", "entry_points.txt"})
 """Files whose content is parsed for the commands that they declare."""
 
-MAIN_GUARD = re.compile(rb"""^if[ \t]+__name__[ \t]*==[ \t]*(?:"__main__"|'__main__')""", re.MULTILINE)
+_MAIN_GUARD = re.compile(rb"""\nif[ \t]+__name__[ \t]*==[ \t]*(?:"__main__"|'__main__')""")
+_GUARD_BYTES = 200
+"""Bytes kept from one chunk for the next, so that no guard is cut in two."""
+_MAIN_PROGRAMS = frozenset({"main.go", "main.rs", "main.c", "main.cpp"})
 
-TEST_FOLDERS = frozenset({b"test", b"tests", b"__tests__", b"spec", b"specs"})
+_TEST_FOLDERS = frozenset({b"test", b"tests", b"__tests__", b"spec", b"specs"})
 _TEST_NAMES = re.compile(
     rb"test_.*\.py|.*_test\.(?:py|go|cc|cpp|rb|exs|dart)|.*_spec\.rb|.*\.(?:test|spec)\.[cm]?[jt]sx?|.*Tests?\.(?:java|kt|cs|swift)"
 )
@@ -201,85 +199,55 @@ _TEST_NAMES = re.compile(
 def is_test(names: tuple[bytes, ...]) -> bool:
     """By its name (`test_*.py`, `*_test.go`, `*.spec.ts`, …) or for lying under a folder named `tests` or the
     like."""
-    return not TEST_FOLDERS.isdisjoint(names[:-1]) or _TEST_NAMES.fullmatch(names[-1]) is not None
-
-
-def entry_point(
-    name: str, *, shebang: bytes, executable: bool, main_guard: bool, manifest: bytes
-) -> str | None:
-    """Why a text file is a place where something starts, or None. The first rule that holds gives the reason.
-
-    Args:
-        shebang: the file's first line if it begins with `#!`, else empty.
-        executable: its mode has an execute bit.
-        main_guard: a Python file with a line that begins `if __name__ == "__main__"`.
-        manifest: the whole content, for a file in `MANIFESTS`.
-    """
-    if name == "__main__.py":
-        return "python -m"
-    if name in MANIFESTS and (reason := _declared(name, manifest)):
-        return reason
-    if main_guard:
-        return 'if __name__ == "__main__"'
-    if name in ("main.go", "main.rs", "main.c", "main.cpp"):
-        return "main program"
-    if shebang and executable:
-        return "executable script"
-    return None
+    return not _TEST_FOLDERS.isdisjoint(names[:-1]) or _TEST_NAMES.fullmatch(names[-1]) is not None
 
 
 def _declared(name: str, content: bytes) -> str | None:
     """The commands that a manifest declares; None when there are none or it cannot be parsed."""
+    label, commands = "console_scripts", []
     try:
         text = content.decode("utf-8")
         if name == "pyproject.toml":
             document = tomllib.loads(text)
-            scripts = _table(document, "project", "scripts") or _table(document, "tool", "poetry", "scripts")
-            return _listed("project.scripts", scripts)
-        if name == "package.json":
+            scripts = _at(document, "project", "scripts"), _at(document, "tool", "poetry", "scripts")
+            label, commands = (
+                "project.scripts",
+                [*next((one for one in scripts if one and isinstance(one, dict)), ())],
+            )
+        elif name == "package.json":
             document = json.loads(text)
-            if not isinstance(document, dict):
-                return None
-            commands = document.get("bin")
-            if isinstance(commands, dict):
-                return _listed("bin", commands)
-            if isinstance(commands, str):
-                return _listed("bin", [commands])
-            main = document.get("main")
-            return _listed("main", [main]) if isinstance(main, str) else None
-        parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
-        parser.optionxform = str  # type: ignore[assignment,method-assign]  # command names keep their case
-        parser.read_string(text)
-        names = parser.options("console_scripts") if parser.has_section("console_scripts") else []
-        return _listed("console_scripts", names)
+            label = "bin" if isinstance(_at(document, "bin"), dict | str) else "main"
+            given = _at(document, label)
+            commands = [given] if isinstance(given, str) else [*given] if label == "bin" else []
+        else:
+            parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
+            parser.optionxform = str  # type: ignore[assignment,method-assign]  # command names keep their case
+            parser.read_string(text)
+            commands = parser.options(label) if parser.has_section(label) else []
     except (ValueError, RecursionError, configparser.Error):
         return None
+    listed = _printable(f"{label}: {', '.join(sorted(map(str, commands)))}", 80)
+    return listed if commands else None
 
 
-def _table(document: object, *keys: str) -> dict[str, object]:
+def _at(document: object, *keys: str) -> Any:
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None
-    return document if isinstance(document, dict) else {}
+    return document
 
 
-def _listed(label: str, names: Iterable[object]) -> str | None:
-    words = sorted(str(name) for name in names)
-    if not words:
-        return None
-    text = f"{label}: {', '.join(words)}"
+def _printable(text: str, width: int) -> str:
     text = "".join(character if character.isprintable() else " " for character in text)
-    return text if len(text) <= 80 else text[:79] + "…"
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
-# --- Finds TODO and FIXME in a stream of bytes of any size: whole words, upper case, at most one a line (the ---
-#
-# first).
+# TODO and FIXME: whole words in upper case, at most one a line (the first).
 
-_WORD = re.compile(rb"\b(TODO|FIXME)\b")
+_MARK = re.compile(rb"\b(TODO|FIXME)\b[^\n]*")
 TEXT_CHARACTERS = 120
 _TEXT_BYTES = 4 * TEXT_CHARACTERS + 4
 HOLD_BACK = _TEXT_BYTES + 16
-"""Bytes kept from one chunk for the next, so that no word and no shown text is cut at a chunk's end."""
+"""Bytes of a long line kept from one chunk for the next, so that no word and no shown text is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,88 +259,64 @@ class Todo:
     text: str
     """From the word on, printable, at most `TEXT_CHARACTERS`."""
     offset: int
-    """Where in the file the word ends: scanning may go on from here, the rest of this line being told
-    already."""
+    """Where in the file the word ends: a scan may go on from here, with the rest of this line left out."""
 
 
 class TodoScanner:
     """Feed it a file's bytes in order; it gives the TODOs, each once, however the chunks fall.
 
-    Starting at `offset` on `line` with `told` set, it ignores the rest of that line: that is how a later page
-    goes on.
+    A scan that starts amid a file, at `offset` on `line`, leaves out the rest of that line where it is
+    `listed`: that is how a later page goes on.
     """
 
-    def __init__(self, offset: int = 0, line: int = 1, *, told: bool = False) -> None:
+    def __init__(self, offset: int = 0, line: int = 1, *, listed: bool = False) -> None:
         self._buffer = b""
         self._offset = offset
         """Of the buffer's first byte."""
-        self._from = 0
-        """How far into the buffer lines have been counted and words looked for."""
+        self._seen = 0
+        """Bytes of the buffer that were scanned before: the last one, which decides where a word begins."""
         self._line = line
-        self._told = told
+        self._listed = listed
+        """The mark of this line is known."""
 
     def feed(self, chunk: bytes, *, last: bool = False) -> list[Todo]:
         """The TODOs that are now complete. `last`: there are no more bytes."""
         buffer = self._buffer + chunk
-        safe = len(buffer) if last else max(self._from, len(buffer) - HOLD_BACK)
-        found = self._scan(buffer, safe)
-        # One byte before the place reached stays, so that a word boundary there is still seen.
-        keep = max(0, safe - 1)
-        self._buffer = buffer[keep:]
-        self._offset += keep
-        self._from -= keep
-        return found
-
-    def _scan(self, buffer: bytes, safe: int) -> list[Todo]:
+        whole = buffer.rfind(b"\n") + 1
+        end = len(buffer) if last else max(self._seen, whole, len(buffer) - HOLD_BACK)
+        position = self._seen
+        if self._listed:
+            newline = buffer.find(b"\n", position, end)
+            position = newline if newline >= 0 else end
         found: list[Todo] = []
-        position = self._from
-        hopeless = buffer.find(b"TODO", position) < 0 and buffer.find(b"FIXME", position) < 0
-        while position < safe and not hopeless:
-            if self._told:
-                newline = buffer.find(b"\n", position, safe)
-                if newline < 0:
-                    break
-                self._told = False
-                self._line += 1
-                position = newline + 1
-            match = _WORD.search(buffer, position)
-            if match is None or match.start() >= safe:
+        # Plain searches are far faster than the pattern, and most chunks hold neither word.
+        promising = buffer.find(b"TODO", position) >= 0 or buffer.find(b"FIXME", position) >= 0
+        for match in _MARK.finditer(buffer, position) if promising else ():
+            if match.start() >= end:
                 break
             self._line += buffer.count(b"\n", position, match.start())
-            found.append(
-                Todo(self._line, match[1].decode(), _text(buffer, match.start()), self._offset + match.end())
-            )
-            self._told = True
-            position = match.end()
-        newlines = buffer.count(b"\n", position, safe) if position < safe else 0
+            position = match.start()
+            text = match[0][:_TEXT_BYTES].decode("utf-8", "replace")
+            text = _printable(_printable(text, _TEXT_BYTES).strip(), TEXT_CHARACTERS)
+            found.append(Todo(self._line, match[1].decode(), text, self._offset + match.end(1)))
+        newlines = buffer.count(b"\n", position, end)
         self._line += newlines
-        if newlines:
-            self._told = False
-        self._from = max(position, safe)
+        self._listed = (self._listed or bool(found)) and not newlines
+        keep = max(0, end - 1)
+        self._buffer, self._seen = buffer[keep:], end - keep
+        self._offset += keep
         return found
 
 
-def _text(buffer: bytes, start: int) -> str:
-    end = buffer.find(b"\n", start, start + _TEXT_BYTES)
-    raw = buffer[start : end if end >= 0 else start + _TEXT_BYTES]
-    text = raw.decode("utf-8", "replace")
-    text = "".join(character if character.isprintable() else " " for character in text).strip()
-    return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
-
-
-# --- What one regular file holds: lines, language, TODOs, whether it starts something. Streamed, never held ---
-#
-# whole.
+# One regular file, examined.
 
 SNIFFED_BYTES = 8 * 1024
 CHUNK_BYTES = 1 << 20
-_GUARD_HOLD_BACK = 200
-_GUARD_TAIL = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class FileFigures:
-    """One file, examined."""
+    """What one file holds."""
 
     size: int
     language: str
@@ -382,6 +326,7 @@ class FileFigures:
     """The first ones, in order."""
     more_todos: bool = False
     entry_point: str | None = None
+    """Why it is a place where something starts."""
     unreadable: str | None = None
     """Why its content could not be read."""
 
@@ -419,13 +364,13 @@ def later_todos(
 
     A file that can no longer be read has none.
     """
-    scanner = TodoScanner(offset, line, told=True)
+    scanner = TodoScanner(offset, line, listed=True)
     found: list[Todo] = []
     try:
         with _opened(path, refuses) as file:
             file.seek(offset)
-            for chunk, last in _chunks(file, b""):
-                found += scanner.feed(chunk, last=last)
+            for chunk in chain(_chunks(file), (b"",)):
+                found += scanner.feed(chunk, last=not chunk)
                 if len(found) > count:
                     break
     except OSError:
@@ -443,16 +388,8 @@ def _opened(path: bytes, refuses: Refuses) -> FileIO:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _chunks(file: FileIO, head: bytes) -> Iterator[tuple[bytes, bool]]:
-    """The file's bytes from `head` (already read) on, each with whether it is the last."""
-    chunk = head
-    while True:
-        following = file.read(CHUNK_BYTES)
-        if chunk or not following:
-            yield chunk, not following
-        if not following:
-            return
-        chunk = following
+def _chunks(file: FileIO) -> Iterator[bytes]:
+    return iter(lambda: file.read(CHUNK_BYTES), b"")
 
 
 def _examined(file: FileIO, name: str, size: int, mode: int, max_todos: int) -> FileFigures:
@@ -461,38 +398,34 @@ def _examined(file: FileIO, name: str, size: int, mode: int, max_todos: int) -> 
         return FileFigures(size, BINARY)
     first_line = head.partition(b"\n")[0] if head.startswith(b"#!") else b""
     language = language_of(name, first_line)
-    scanner = TodoScanner()
-    todos: list[Todo] = []
-    lines = 0
-    ends_open = False
-    guarded = False
-    guard_tail = b"\n"
-    manifest = bytearray() if name in MANIFESTS and size <= MANIFEST_BYTES else None
-    for chunk, last in _chunks(file, head):
+    scanner, todos, lines = TodoScanner(), list[Todo](), 0
+    guarded, before, last = False, b"\n", b"\n"
+    for chunk in chain((head,), _chunks(file)):
         lines += chunk.count(b"\n")
-        ends_open = not chunk.endswith(b"\n") if chunk else ends_open
         if len(todos) <= max_todos:
-            todos += scanner.feed(chunk, last=last)
+            todos += scanner.feed(chunk)
         if language == "Python" and not guarded:
-            window = guard_tail + chunk
-            guarded = b"__main__" in window and MAIN_GUARD.search(window) is not None
-            # From a line's beginning, so that the pattern's `^` does not hold in the middle of one.
-            guard_tail = window[max(window.rfind(b"\n", 0, -_GUARD_HOLD_BACK), 0) :]
-            if len(guard_tail) > _GUARD_TAIL:
-                guard_tail = b"-" + guard_tail[-_GUARD_TAIL:]
-        if manifest is not None and len(manifest) <= MANIFEST_BYTES:
-            manifest += chunk
+            window = before + chunk
+            guarded = b"__main__" in window and _MAIN_GUARD.search(window) is not None
+            before = window[-_GUARD_BYTES:]
+        last = chunk[-1:] or last
+    todos += scanner.feed(b"", last=True)
+    declared = None
+    if name in MANIFESTS and size <= MANIFEST_BYTES:
+        file.seek(0)
+        declared = _declared(name, file.read(MANIFEST_BYTES))
+    starts = (  # The first rule that holds gives the reason.
+        (name == "__main__.py", "python -m"),
+        (declared is not None, declared),
+        (guarded, 'if __name__ == "__main__"'),
+        (name in _MAIN_PROGRAMS, "main program"),
+        (bool(first_line and mode & 0o111), "executable script"),
+    )
     return FileFigures(
         size=size,
         language=language,
-        lines=lines + ends_open,
+        lines=lines + (last != b"\n"),
         todos=tuple(todos[:max_todos]),
         more_todos=len(todos) > max_todos,
-        entry_point=entry_point(
-            name,
-            shebang=first_line,
-            executable=bool(mode & 0o111),
-            main_guard=guarded,
-            manifest=bytes(manifest or b""),
-        ),
+        entry_point=next((reason for holds, reason in starts if holds), None),
     )

@@ -39,7 +39,7 @@ from watchkeeper.records.messages import (
 from watchkeeper.records.ports import Clock, SystemClock
 
 REF = "offline/surveyor"
-DEFAULT_WINDOW = 16_000
+DEFAULT_WINDOW = 12_000
 
 FIRST_TOKEN_SECONDS = 0.35
 CHARACTERS_PER_SECOND = 320.0

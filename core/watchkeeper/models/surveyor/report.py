@@ -85,7 +85,7 @@ def write(turn: Turn) -> SurveyorReply:
             else []
         )
         text = "The machine form is saved. I read what the report shows."
-        return SurveyorReply(text, [*_look(min(1.0, turn.window / 16_000)), *recall])
+        return SurveyorReply(text, [*_look(min(1.0, turn.window / 12_000)), *recall])
     if REPORT in known:
         return SurveyorReply(_result(readings))
     share = int(readings[0].arguments.get("limit", 0)) / _SHOWN[0][3]
