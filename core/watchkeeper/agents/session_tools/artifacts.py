@@ -12,6 +12,7 @@ model saves, objects that stand for values:
 from __future__ import annotations
 
 import fnmatch
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -38,32 +39,27 @@ def merge_json(values: Sequence[object]) -> object:
     Raises:
         ValueError: two values at one place are of different kinds, such as a number and a list.
     """
-    merged: object = None
-    for value in values:
-        merged = _join(merged, value, "")
-    return merged
+    return functools.reduce(lambda one, two: _join(one, two, ""), values, cast(object, None))
 
 
-def _join(one: object, two: object, where: str) -> object:
+def _join(one: Any, two: Any, where: str) -> object:
     if one is None or two is None:
         return _copied(two if one is None else one)
-    if _kind(one) != _kind(two):
-        raise ValueError(f"Cannot join {_kind(one)} with {_kind(two)} at {where or 'the top'!r}.")
-    if isinstance(one, dict) and isinstance(two, dict):
-        if LARGEST_ROWS in one and LARGEST_ROWS in two:
+    kind = _kind(one)
+    if kind != _kind(two):
+        raise ValueError(f"Cannot join {kind} with {_kind(two)} at {where or 'the top'!r}.")
+    match kind:
+        case "an object" if LARGEST_ROWS in one and LARGEST_ROWS in two:
             return _largest(one, two, where)
-        joined = dict(one)
-        for key, value in two.items():
-            joined[key] = _join(one.get(key), value, f"{where}/{key}")
-        return joined
-    if isinstance(one, list) and isinstance(two, list):
-        # In place: `one` is this merge's own copy, and many small lists must not cost the square of their
-        # number.
-        one += two
-        return one
-    if _kind(one) == "a number":
-        return cast(Any, one) + cast(Any, two)
-    return one
+        case "an object":
+            return one | {key: _join(one.get(key), value, f"{where}/{key}") for key, value in two.items()}
+        case "a list":
+            # In place: `one` is this merge's own copy, and many small lists must not cost the square of their
+            # number.
+            one += two
+        case "a number":
+            return cast(object, one + two)
+    return cast(object, one)
 
 
 def _copied(value: object) -> object:
@@ -87,14 +83,11 @@ def _largest(one: dict[str, Any], two: dict[str, Any], where: str) -> dict[str, 
     return {LARGEST_ROWS: count, "by": column, "items": rows[:count]}
 
 
+_KINDS = ((bool, "a boolean"), (int | float, "a number"), (str, "text"), (list, "a list"))
+
+
 def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, str):
-        return "text"
-    return "a list" if isinstance(value, list) else "an object"
+    return next((name for kind, name in _KINDS if isinstance(value, kind)), "an object")
 
 
 def expand_includes(value: object, load: Callable[[str], object]) -> object:
@@ -127,11 +120,11 @@ def _included(include: dict[str, Any], load: Callable[[str], object]) -> object:
             f'An include takes "$artifact" (a name or ref) and {", ".join(sorted(_KEYS - {"$artifact"}))}.'
         )
     value = at_pointer(load(name), str(include.get("$pointer", "")), include.get("$default", _MISSING))
+    columns = include.get("$columns")
     if value is _MISSING:
         raise ValueError(f"Artifact {name!r} holds nothing at {include['$pointer']!r}.")
-    if include.get("$sort"):
-        value = _sorted(value)
-    columns = include.get("$columns")
+    if include.get("$sort") and isinstance(value, dict | list):
+        value = dict(sorted(value.items())) if isinstance(value, dict) else sorted(value, key=_row_order)
     if columns is None:
         return value
     if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
@@ -139,42 +132,31 @@ def _included(include: dict[str, Any], load: Callable[[str], object]) -> object:
     return [dict(zip(columns, row, strict=False)) for row in value]
 
 
-def at_pointer(value: object, pointer: str, default: object) -> object:
-    """What a JSON pointer finds in a value, or `default`."""
-    if pointer in ("", "/"):
-        return value
-    for token in pointer.removeprefix("/").split("/"):
-        key = token.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and key in value:
-            value = value[key]
-        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
-            value = value[int(key)]
-        else:
+def at_pointer(value: Any, pointer: str, default: object) -> object:
+    """What a JSON pointer (RFC 6901) finds in a value, or `default`."""
+    for token in pointer.removeprefix("/").split("/") if pointer.strip("/") else ():
+        key: Any = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and key.isdecimal():
+            key = int(key)
+        if not (
+            key in value if isinstance(value, dict) else isinstance(value, list) and key in range(len(value))
+        ):
             return default
-    return value
-
-
-def _sorted(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: value[key] for key in sorted(value)}
-    if isinstance(value, list):
-        return sorted(value, key=_row_order)
-    return value
+        value = value[key]
+    return cast(object, value)
 
 
 def _row_order(row: object) -> tuple[tuple[int, Any], ...]:
     """Numbers before texts, then by value; whatever else by its JSON text."""
-    cells = row if isinstance(row, list) else [row]
-    order: list[tuple[int, Any]] = []
-    for cell in cells:
-        if isinstance(cell, (int, float)):
-            order.append((0, cell))
-        else:
-            order.append((1, cell if isinstance(cell, str) else json.dumps(cell)))
-    return tuple(order)
+    return tuple(
+        (0, cell)
+        if isinstance(cell, int | float)
+        else (1, cell if isinstance(cell, str) else json.dumps(cell))
+        for cell in (row if isinstance(row, list) else [row])
+    )
 
 
-# --- Artifact tools: what an agent produces, stored by content, entered under a name in its output cache ---
+# The tools: what an agent produces is stored by its content, and entered under a name in its outputs.
 
 LARGEST = 16 * 1024 * 1024
 PAGE_CHARACTERS = 6_000
@@ -244,7 +226,10 @@ def read(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> To
     ref = text_of(arguments, "ref")
     pointer = arguments.get("pointer")
     if isinstance(pointer, str) and pointer:
-        text = json.dumps(_point(_load_json(tx, ref), pointer), ensure_ascii=False)
+        part = at_pointer(_load_json(tx, ref), pointer, _MISSING)
+        if part is _MISSING:
+            raise ValueError(f"pointer {pointer} leads nowhere in {ref}")
+        text = json.dumps(part, ensure_ascii=False)
     else:
         text = _load(tx, ref).decode("utf-8", "replace")
     offset, limit = _count(arguments, "offset", 0), _count(arguments, "limit", PAGE_CHARACTERS)
@@ -320,19 +305,6 @@ def _load_json(tx: Transaction, name_or_ref: str) -> Any:
 
 def _dump(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace")
-
-
-def _point(value: Any, pointer: str) -> Any:
-    """The part of a JSON value that an RFC 6901 pointer names."""
-    for step in pointer.lstrip("/").split("/") if pointer.strip("/") else []:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and key in value:
-            value = value[key]
-        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
-            value = value[int(key)]
-        else:
-            raise ValueError(f"pointer {pointer} leads nowhere at {step!r}")
-    return value
 
 
 def _count(arguments: dict[str, Any], name: str, default: int) -> int:
