@@ -12,6 +12,7 @@ from watchkeeper.store import imports as rows
 from watchkeeper.store.imports import Rows
 from watchkeeper.transcripts.jsontext import write
 from watchkeeper.transcripts.records import (
+    STORED_KINDS,
     Failure,
     ImportedCompaction,
     ImportedMessage,
@@ -284,7 +285,7 @@ class Batch:
                     continue
                 else:
                     uid = record.uid or line_id(session, data)  # type: ignore[union-attr]
-                    digest = record_digest(record.at, f"{program}/{kind.__name__}", uid)  # type: ignore[union-attr]
+                    digest = record_digest(record.at, f"{program}/{STORED_KINDS[kind]}", uid)  # type: ignore[union-attr]
                 anchor = record
                 if digest not in records:
                     records[digest] = None

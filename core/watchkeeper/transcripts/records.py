@@ -402,6 +402,16 @@ Record = (
 )
 
 
+STORED_KINDS: dict[type, str] = {
+    ImportedMessage: "Message",
+    ImportedCompaction: "Compaction",
+    Summary: "Summary",
+    Rewind: "Rewind",
+    Failure: "Failure",
+}
+"""What the kinds of record are called in the digests by which a record is found again. Stored, so never to be changed."""
+
+
 class LineReader(Protocol):
     """Reads one log, line by line."""
 

@@ -20,6 +20,7 @@ from watchkeeper.transcripts.records import (
     AGENT_LENGTH,
     GUESSED,
     MAIN,
+    STORED_KINDS,
     Failure,
     ImportedAgent,
     ImportedCompaction,
@@ -683,7 +684,7 @@ class SessionImporter:
         self._counted = found[2]
         if self._is_mine(found[0]):
             return self._seen_again(record, agent, found, figures, group)
-        kind = f"{self.program}/{type(record).__name__}/{self.key}"
+        kind = f"{self.program}/{STORED_KINDS[type(record)]}/{self.key}"
         mine = record_digest(record.at, kind, record.uid or line_id(self.key, data))
         copy = self.batch.record(mine)
         if copy is not None:
@@ -718,7 +719,7 @@ class SessionImporter:
             first, last = (int(self.row["created_at"]) - 1) << 32, (int(self.row["last_active"]) + 2) << 32
             before = rows.records_between(self._cursor, first, last, rows.agents_of(self._cursor, self.id))
             self._uids = {row[0] & 0xFFFF_FFFF: row[1:] for row in before}
-        kind, uid = f"{self.program}/{type(record).__name__}", record.uid
+        kind, uid = f"{self.program}/{STORED_KINDS[type(record)]}", record.uid
         found = self._uids.get(record_digest(0.0, kind, uid) & 0xFFFF_FFFF) or self.batch.record(
             record_digest(None, kind, uid)
         )

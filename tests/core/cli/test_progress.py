@@ -33,7 +33,7 @@ def test_a_database_that_cannot_be_read_any_more_ends_the_progress_with_one_line
         def all(self, *given: Any) -> list[Any]:
             raise StoreUnusable("disk I/O error; run `wk doctor`")
 
-    monkeypatch.setattr("watchkeeper.cli.headless.Opened", Failing)
+    monkeypatch.setattr("watchkeeper.cli.headless.SessionHandle", Failing)
     printer = EventPrinter(path, session, as_json=False)
     printer.start(from_start=True)
     printer.finish()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.search.conftest import Library, in_memory
 
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.search import index, messages
 from watchkeeper.store.search.index import index_batch, index_until, index_within, indexed_through, unindexed
@@ -126,7 +126,7 @@ def before_the_lock(act: Callable[[], object]) -> Iterator[None]:
         act()
         connection.execute("BEGIN IMMEDIATE")
 
-    with mock.patch.object(database, "begin_immediate", begin):
+    with mock.patch.object(driver, "begin_immediate", begin):
         yield
 
 
@@ -283,7 +283,7 @@ def test_an_indexer_gives_way_to_whoever_writes(library: Library, tmp_path: Path
 _INDEXER = """
 import sys
 from pathlib import Path
-from watchkeeper.store import database
+from watchkeeper.store import database, driver
 from watchkeeper.store.search import index as message_index
 message_index.PART_MESSAGES = 8
 connection = database.open_writable(Path(sys.argv[1]))

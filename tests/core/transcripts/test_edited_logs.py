@@ -19,6 +19,8 @@ import pytest
 from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
+from watchkeeper.transcripts.records import STORED_KINDS
+
 RECORDED = Path(
     os.environ.get("WATCHKEEPER_TRANSCRIPTS") or Path(__file__).parents[4] / "shared" / "transcripts"
 )
@@ -330,3 +332,8 @@ def test_a_log_that_counts_its_time_otherwise_is_the_same(store: Store, logs: Pa
     path.write_bytes(b"".join(line + b"\n" for line in _set_back_clock(records, random.Random(1))))
     store.run(path)
     assert figures(store) == before
+
+
+def test_the_stored_names_of_records_do_not_depend_on_the_names_of_classes() -> None:
+    """A file that an earlier version imported holds digests of these names."""
+    assert sorted(STORED_KINDS.values()) == ["Compaction", "Failure", "Message", "Rewind", "Summary"]
