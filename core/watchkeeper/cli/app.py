@@ -1,4 +1,4 @@
-"""The command `wk`: its subcommands load when they are called, and every error is one line."""
+"""The command `wk`. Its subcommands load when they are called; every error is one line, with an exit code."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import click
 
 from watchkeeper.records.errors import BadInput, WatchkeeperError
 from watchkeeper.records.host_faults import HostFault, host_fault
-from watchkeeper.records.text import sanitize  # at once: an error may be that nothing more can be loaded
+from watchkeeper.records.text import sanitize  # early: a process without descriptors can load nothing more
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("watch", "Watch a session live, or browse a finished one"),
     "serve": ("serve", "Show the dashboard in a browser"),
     "demo": ("run", "Try it: a planner and sub-agents survey a folder, with no key and no network"),
     "run": ("run", "Start a session: a planner and its sub-agents work towards a goal"),
-    "resume": ("run", "Carry on from the exact step"),
+    "resume": ("run", "Continue from the last saved step"),
     "pause": ("control", "Pause a session, or one agent"),
     "cancel": ("control", "End a session, or one agent's task, for good"),
     "rerun": ("control", "Do a task again"),
     "compact": ("control", "Compact an agent's context now"),
-    "undo": ("control", "Take back an agent's last compaction"),
-    "redo": ("control", "Take back an undo"),
+    "undo": ("control", "Undo an agent's last compaction"),
+    "redo": ("control", "Reapply the last undone compaction"),
     "steer": ("control", "Send an agent a message"),
-    "approve": ("control", "Let a tool call that waits run, or show what it would do"),
-    "deny": ("control", "Refuse a tool call that waits"),
+    "approve": ("control", "Allow a waiting tool call, or show what it would do"),
+    "deny": ("control", "Refuse a waiting tool call"),
     "grants": ("control", "List what runs without a question, or revoke it"),
     "budget": ("control", "Set or lift a budget of a session or a task"),
     "sessions": ("show", "List every session"),
     "show": ("show", "Show the whole state of a session"),
     "rename": ("library", "Give a session a title"),
-    "tag": ("library", "Add tags to a session, or take them away"),
-    "fork": ("library", "Make a new session from where another one stood"),
-    "delete": ("library", "Delete a session, with a way back"),
-    "restore": ("library", "Bring a deleted session back"),
-    "prune": ("library", "Take finished sessions away for good, and give their room back"),
-    "backup": ("library", "Copy the database, consistent while hosts write"),
+    "tag": ("library", "Add tags to a session, or remove them"),
+    "fork": ("library", "Make a new session from any step of another"),
+    "delete": ("library", "Delete a session; it can be restored for seven days"),
+    "restore": ("library", "Restore a deleted session"),
+    "prune": ("library", "Permanently delete finished sessions and free space"),
+    "backup": ("library", "Copy the database, safely while runs are active"),
     "artifacts": ("show", "List what a session produced, or print one"),
     "import": ("imports", "Import sessions of Claude Code, Codex and OpenCode"),
     "export": ("show", "Write a whole session into one file: Markdown, a web page, or JSON"),
@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Check this installation and the database"),
     "completion": ("completion", "Print shell completion for bash, zsh or fish"),
     "host": ("host", "Drive a session (started by the other commands)"),
-    "follow": ("imports", "Import what other programs write (started by `wk watch`)"),
+    "follow": ("imports", "Import new log lines of other programs (started by `wk watch`)"),
 }
 HIDDEN = frozenset({"host", "follow"})
 DRIVING = frozenset({"demo", "run", "resume", "host"})
@@ -57,7 +57,7 @@ DRIVING = frozenset({"demo", "run", "resume", "host"})
 
 
 class LazyGroup(click.Group):
-    """Knows the commands' names and summaries, and loads a command's module only when it is called."""
+    """Knows each command's name and summary, and loads its module only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in COMMANDS if name not in HIDDEN]
@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
 
             near = get_close_matches(name, COMMANDS, 1)
             hint = f"; did you mean `wk {near[0]}`?" if near else ""
-            raise click.UsageError(f"there is no command {name!r}{hint}")
+            raise click.UsageError(f"unknown command {name!r}{hint}")
         return super().resolve_command(ctx, args)
 
 
@@ -95,8 +95,8 @@ class LazyGroup(click.Group):
 def wk(ctx: click.Context) -> None:
     """Run long multi-agent LLM work durably, and watch it live.
 
-    Everything is kept in one SQLite file: kill the process at any moment, and `wk resume last` carries on
-    from the exact step. `wk` alone opens the dashboard. SESSION and AGENT take a unique prefix; `last` is the
+    Everything is kept in one SQLite file: kill the process at any moment, and `wk resume last` continues from
+    the last saved step. `wk` alone opens the dashboard. SESSION and AGENT take a unique prefix; `last` is the
     newest session.
     """
     if ctx.invoked_subcommand is None:
@@ -116,16 +116,16 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "wk"
-        return _say(f"{error.format_message().rstrip('.')} (see `{where} --help`)", 2)
+        return _fail(f"{error.format_message().rstrip('.')} (see `{where} --help`)", 2)
     except click.ClickException as error:
-        return _say(error.format_message(), error.exit_code)
+        return _fail(error.format_message(), error.exit_code)
     except WatchkeeperError as error:
         drives = isinstance(error, HostFault) and next(iter(arguments), "") in DRIVING
-        return _say(str(error), HostFault.exit_code if drives else error.exit_code)
+        return _fail(str(error), HostFault.exit_code if drives else error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return _say("interrupted", 130)
+        return _fail("interrupted", 130)
     except SystemExit as stop:
-        # Click's own answer when the reader of our output went away (`wk show | head`): no failure of ours.
+        # Click exits so when the reader of a pipe has closed it (`wk show | head`); that is no failure.
         reader_left = type(sys.stdout) is click.utils.PacifyFlushWrapper
         return 0 if reader_left else int(stop.code or 0)
     except Exception as error:
@@ -133,14 +133,14 @@ def run(arguments: Sequence[str]) -> int:
             raise
         if (fault := host_fault(error)) is not None:
             code = HostFault.exit_code if next(iter(arguments), "") in DRIVING else BadInput.exit_code
-            return _say(f"{fault}, then try again", code)
+            return _fail(f"{fault}, then try again", code)
         if isinstance(error, UnicodeEncodeError) and (odd := [one for one in arguments if not _is_text(one)]):
-            return _say(
-                f"the argument {odd[0]!a} is no valid UTF-8 text; name it by an id, or in other letters", 2
+            return _fail(
+                f"the argument {odd[0]!a} is not valid UTF-8 text; name it by an id, or in other letters", 2
             )
         if damage := _damage_in(arguments):
-            return _say(damage, 2)
-        return _say(
+            return _fail(damage, 2)
+        return _fail(
             f"a fault of Watchkeeper: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 to see where",
             1,
         )
@@ -148,27 +148,26 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _is_text(argument: str) -> bool:
-    """Whether it came as UTF-8: names of files need not."""
+    """Whether an argument is valid UTF-8; names of files need not be."""
     return not any("\ud800" <= character <= "\udfff" for character in argument)
 
 
 def _damage_in(arguments: Sequence[str]) -> str | None:
-    """What is wrong with the rows of the database that a command stumbled over, if it is they that are
-    wrong."""
-    from watchkeeper.cli.options import chosen_path
+    """One line about a damaged value in the database of a failed command, or None if every value is sound."""
+    from watchkeeper.cli.options import database_path
     from watchkeeper.store import database
     from watchkeeper.store.database import first_odd_value
 
     named = [value for name, value in itertools.pairwise(arguments) if name == "--db"]
     named += [one.removeprefix("--db=") for one in arguments if one.startswith("--db=")]
-    path = chosen_path(Path(named[-1]) if named else None)
+    path = database_path(Path(named[-1]) if named else None)
     try:
         connection = database.open_readonly(path)
         try:
             odd = first_odd_value(connection)
         finally:
             connection.close()
-    except Exception:  # nothing more can be learned: the first fault is the one to tell
+    except Exception:  # the database cannot be read either: the first error is the one to report
         return None
     return (
         f"{path} is damaged: it holds a value that cannot be read ({odd}); go back to a backup (`wk doctor`)"
@@ -177,7 +176,8 @@ def _damage_in(arguments: Sequence[str]) -> str | None:
     )
 
 
-def _say(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
+    """Print an error on one line; returns the exit code."""
     one_line = " ".join(sanitize(str(message)).split())
     print(f"wk: {one_line}", file=sys.stderr)
     return code

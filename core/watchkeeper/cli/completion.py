@@ -1,4 +1,4 @@
-"""`wk completion`: the script that a shell sources."""
+"""`wk completion`: a script for the shell that completes commands and session ids."""
 
 from __future__ import annotations
 

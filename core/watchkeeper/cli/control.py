@@ -1,9 +1,15 @@
-"""Control from another shell: each command is queued for the host, and its answer waited for."""
+"""Commands that change a run from another shell: `wk pause`, `cancel`, `rerun`, `compact`, `undo`, `redo`,
+`steer`, `budget`, `approve`, `deny` and `grants`.
+
+Each is queued in the database for the process that runs the session, and its answer is awaited. What needs no
+run is done at once if no process runs the session.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,11 +18,16 @@ import click
 
 from watchkeeper.cli.options import (
     SessionHandle,
+    ambiguous,
     clean,
     complete_session,
+    controls_session,
+    day_and_minute,
     db_option,
     json_option,
+    open_for_control,
     print_json,
+    respond,
     session_argument,
 )
 from watchkeeper.records.approval_subjects import digest_of, parse_pattern, pattern_of
@@ -27,13 +38,15 @@ from watchkeeper.store import budgets
 from watchkeeper.store.approvals import Question, find_questions, load_grants, load_question
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.imports import refuse_imported
-from watchkeeper.store.lease import probe
 
 ANSWER_SECONDS = 10.0
-"""How long the answer of a host is waited for before the command is left queued."""
+"""How long a command waits for the answer of a host that runs; after that it stays queued."""
+
+ONCE_SECONDS = 60.0
+"""How long it waits for a host that was started for this command alone."""
 
 WITHOUT_HOST = frozenset({"compact", "undo", "redo", "rerun", "memory_sync", "pin", "unpin"})
-"""Commands that start a host for themselves where none lives; others apply on resume."""
+"""Commands that start a host of their own if none runs; the others wait for `wk resume`."""
 
 
 def command(
@@ -45,13 +58,15 @@ def command(
     task_id: str | None = None,
     payload: dict[str, Any] | None = None,
 ) -> int:
-    """Queue a command, wait for what comes of it, say so, and return the exit code."""
-    import getpass
+    """Queue a command, wait for its answer, print that, and return the exit code.
 
+    Raises:
+        BadInput: the session has ended, or it refuses the command.
+        WatchkeeperError: the host that was started for the command ended early.
+    """
     refuse_imported(opened.connection, opened.session_id)
-    alone = probe(opened.path, opened.session_id) is None
-    status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
-    if alone and kind not in WITHOUT_HOST and status in ("done", "cancelled"):
+    alone = opened.host is None
+    if alone and kind not in WITHOUT_HOST and (status := opened.status) in ("done", "cancelled"):
         control.refuse_agents()
         raise BadInput(
             f"session {opened.session_id} is already {status}, so nothing would {kind.replace('_', ' ')};"
@@ -59,120 +74,110 @@ def command(
         )
     command_id = control.submit(
         opened.path, opened.session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
-        requested_by=f"{getpass.getuser()} (command line)",
+        requested_by=f"{control.user_name()} (command line)",
     )  # fmt: skip
-    once = alone and kind in WITHOUT_HOST
-    started = (
-        control.start_host(opened.path, opened.session_id, resume=False, once=command_id) if once else None
-    )
-    state = control.CommandState("queued", None)
-    deadline = time.monotonic() + (60.0 if once else ANSWER_SECONDS)
-    while (once or not alone) and state.status == "queued" and time.monotonic() < deadline:
-        time.sleep(0.02)
-        ended = control.why_ended(opened.path, opened.session_id, started) if started is not None else None
-        state = control.state(opened.path, command_id)
-        if ended is not None and state.status == "queued":
-            raise WatchkeeperError(
-                f"the host that was to do it ended before it could: {ended.removeprefix('wk: ')}"
-            )
-        if (
-            state.status == "queued"
-            and not once
-            and kind in WITHOUT_HOST
-            and probe(opened.path, opened.session_id) is None
-        ):
-            # The host that lived a moment ago was about to end, and has not seen the command.
-            started = control.start_host(opened.path, opened.session_id, resume=False, once=command_id)
-            once = started is not None
-            deadline = time.monotonic() + 60.0
-    said = state.result or (
-        "applies on resume: no host drives the session now"
-        if alone
-        else "queued; the host has not answered yet"
-    )
+    if alone and kind not in WITHOUT_HOST:
+        answer = control.CommandState("queued", "applies on resume: no host drives the session now")
+    else:
+        answer = _await_answer(opened, command_id, start=kind in WITHOUT_HOST)
+    said = answer.result or "queued; the host has not answered yet"
     if as_json:
-        print_json({"command": command_id, "kind": kind, "status": state.status, "result": said})
-    elif state.status == "refused":
+        print_json({"command": command_id, "kind": kind, "status": answer.status, "result": said})
+    elif answer.status == "refused":
         raise BadInput(f"refused: {said}")
     else:
         click.echo(said)
-    return 2 if state.status == "refused" else 0
+    return 2 if answer.status == "refused" else 0
 
 
-def _who(opened: SessionHandle, name: str | None) -> str | None:
-    return opened.agent(name) if name is not None else None
+def _await_answer(opened: SessionHandle, command_id: int, *, start: bool) -> control.CommandState:
+    """Wait until a host has answered. With `start`, one is started for this command whenever none runs."""
+    pid: int | None = None
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        # A host that ran a moment ago may end without having seen the command.
+        if start and pid is None and opened.host is None:
+            pid = control.start_host(opened.path, opened.session_id, resume=False, once=command_id)
+            deadline = time.monotonic() + ONCE_SECONDS
+        ended = control.why_ended(opened.path, opened.session_id, pid) if pid is not None else None
+        answer = control.state(opened.path, command_id)
+        if answer.status != "queued" or time.monotonic() >= deadline:
+            return answer
+        if ended is not None:
+            raise WatchkeeperError(
+                f"the host that was started for this ended before it was done: {ended.removeprefix('wk: ')}"
+            )
+        time.sleep(0.02)
+
+
+def _apply_now(
+    opened: SessionHandle, as_json: bool, apply: Callable[[], str], otherwise: Callable[[], int]
+) -> int:
+    """Change the session in this process if no host runs it, else send it the command (`otherwise`)."""
+    if opened.host is None:
+        with suppress(DrivenElsewhere):  # a host has just started: the command is for it
+            said = apply()
+            return respond(as_json, {"status": "applied", "result": said}, said)
+    return otherwise()
 
 
 @click.command()
 @session_argument
 @click.argument("agent", required=False)
-@click.option("--now", is_flag=True, help="At once: the model call that runs is abandoned.")
+@click.option("--now", is_flag=True, help="At once: abort the current model call.")
 @db_option
 @json_option
-def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
-    """Pause SESSION, or one AGENT of it, at its next step boundary."""
-    control.refuse_agents()
-    opened = SessionHandle(db, session, own=True)
-    refuse_imported(opened.connection, opened.session_id)
-    if probe(opened.path, opened.session_id) is None and agent is None:
-        status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
-        stands = "stopped with its host; `wk resume` carries on" if status == "running" else status
-        said = f"no host drives the session, and nothing runs: it is {stands}"
-        print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
-        return 0
-    return command(opened, "pause", as_json, agent_id=_who(opened, agent), payload={"now": now})
+@controls_session
+def pause(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) -> int:
+    """Pause SESSION, or one AGENT, after the current step."""
+    if agent is None and opened.host is None:
+        status = opened.status
+        state = "stopped with its host; `wk resume` continues it" if status == "running" else status
+        said = f"no host drives the session, and nothing runs: it is {state}"
+        return respond(as_json, {"status": "applied", "result": said}, said)
+    agent_id = opened.agent(agent) if agent is not None else None
+    return command(opened, "pause", as_json, agent_id=agent_id, payload={"now": now})
 
 
 @click.command()
 @session_argument
 @click.argument("agent", required=False)
-@click.option("--now", is_flag=True, help="Accepted for symmetry with pause; a cancel is always at once.")
+@click.option("--now", is_flag=True, help="No effect: a cancel is always immediate.")
 @db_option
 @json_option
-def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
-    """End SESSION, or one AGENT's task, for good. What was done is kept."""
-    control.refuse_agents()
-    opened = SessionHandle(db, session, own=True)
-    if agent is None and probe(opened.path, opened.session_id) is None:
-        from watchkeeper.runtime.run_session import cancel_without_host
+@controls_session
+def cancel(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) -> int:
+    """End SESSION, or one AGENT's task, for good. Finished work is kept."""
+    from watchkeeper.runtime.run_session import cancel_without_host
 
-        refuse_imported(opened.connection, opened.session_id)
-
-        with suppress(DrivenElsewhere):
-            said = cancel_without_host(opened.path, opened.session_id)
-            print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
-            return 0
-    task_id = opened.task(agent) if agent else None
-    return command(
-        opened,
-        "cancel",
-        as_json,
-        task_id=task_id,
-        agent_id=None if task_id else _who(opened, agent),
-        payload={"now": now},
-    )
+    if agent is None:
+        return _apply_now(
+            opened, as_json,
+            lambda: cancel_without_host(opened.path, opened.session_id),
+            lambda: command(opened, "cancel", as_json, payload={"now": now}),
+        )  # fmt: skip
+    task_id = opened.task(agent)
+    agent_id = None if task_id else opened.agent(agent)
+    return command(opened, "cancel", as_json, task_id=task_id, agent_id=agent_id, payload={"now": now})
 
 
 @click.command()
 @session_argument
 @click.argument("task")
-@click.option("--fresh", is_flag=True, help="Without the memory of the attempt before.")
+@click.option("--fresh", is_flag=True, help="Start without the memory of the last attempt.")
 @db_option
 @json_option
-def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) -> int:
-    """Do TASK (or an AGENT's task) again, as a new attempt. Dependants run again only if their inputs
-    changed."""
-    opened = SessionHandle(db, session, own=True)
-    task_id = opened.task(task)
-    agent_id = None
+@controls_session
+def rerun(opened: SessionHandle, task: str, fresh: bool, as_json: bool) -> int:
+    """Do TASK (or an AGENT's task) again, as a new attempt. Tasks that depend on it run again only if their
+    inputs changed."""
+    task_id, agent_id = opened.task(task), None
     if task_id is None:
         try:
             agent_id = opened.agent(task)
         except NotFound:
-            names = ", ".join(
-                row["name"]
-                for row in opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,))
-            )
+            rows = opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,))
+            names = ", ".join(row["name"] for row in rows)
             raise NotFound(f"no task or agent {task!r}; the tasks are {names or 'none yet'}") from None
     return command(opened, "rerun", as_json, task_id=task_id, agent_id=agent_id, payload={"fresh": fresh})
 
@@ -181,19 +186,16 @@ def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) 
 @session_argument
 @click.argument("agent")
 @click.option(
-    "--up-to",
-    type=click.IntRange(1),
-    metavar="SEQ",
-    help="Compact up to this message; later ones stay as they are.",
+    "--up-to", type=click.IntRange(1), metavar="SEQ", help="Compact messages up to this one; keep later ones."
 )
-@click.option("--instructions", metavar="TEXT", help="What must be kept, or left out.")
+@click.option("--instructions", metavar="TEXT", help="What the summary must keep or leave out.")
 @db_option
 @json_option
+@controls_session
 def compact(
-    session: str, agent: str, up_to: int | None, instructions: str | None, db: Path | None, as_json: bool
+    opened: SessionHandle, agent: str, up_to: int | None, instructions: str | None, as_json: bool
 ) -> int:
-    """Compact AGENT's context now. Nothing is lost: `wk undo` takes it back."""
-    opened = SessionHandle(db, session, own=True)
+    """Compact AGENT's context now. No message is deleted: `wk undo` restores the context."""
     payload = {"up_to": up_to, "instructions": instructions}
     return command(opened, "compact", as_json, agent_id=opened.agent(agent), payload=payload)
 
@@ -203,9 +205,9 @@ def compact(
 @click.argument("agent")
 @db_option
 @json_option
-def undo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
-    """Give AGENT back the context it had before its last compaction, if that still fits."""
-    opened = SessionHandle(db, session, own=True)
+@controls_session
+def undo(opened: SessionHandle, agent: str, as_json: bool) -> int:
+    """Undo AGENT's last compaction, if the earlier context still fits."""
     return command(opened, "undo", as_json, agent_id=opened.agent(agent))
 
 
@@ -214,9 +216,9 @@ def undo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
 @click.argument("agent")
 @db_option
 @json_option
-def redo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
-    """Take back AGENT's last undo."""
-    opened = SessionHandle(db, session, own=True)
+@controls_session
+def redo(opened: SessionHandle, agent: str, as_json: bool) -> int:
+    """Reapply AGENT's last undone compaction."""
     return command(opened, "redo", as_json, agent_id=opened.agent(agent))
 
 
@@ -226,87 +228,68 @@ def redo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
 @click.argument("text")
 @db_option
 @json_option
-def steer(session: str, agent: str, text: str, db: Path | None, as_json: bool) -> int:
-    """Send AGENT a message; it reads it before its next turn."""
-    opened = SessionHandle(db, session, own=True)
+@controls_session
+def steer(opened: SessionHandle, agent: str, text: str, as_json: bool) -> int:
+    """Send AGENT a message. The agent reads it before its next turn."""
     return command(opened, "steer", as_json, agent_id=opened.agent(agent), payload={"text": text})
 
 
 @click.command()
 @session_argument
-@click.option("--task", help="Of this task's agents, instead of the whole session.")
+@click.option("--task", help="Limit this task's agents instead of the whole session.")
 @click.option("--usd", metavar="AMOUNT|+N", help="A limit in USD: an amount, or +N more than now.")
-@click.option("--tokens", metavar="AMOUNT|+N", help="Cache reads count.")
-@click.option("--turns", metavar="AMOUNT|+N", help="Model replies.")
-@click.option("--seconds", metavar="AMOUNT|+N", help="Hosted wall time.")
-@click.option(
-    "--lift",
-    type=click.Choice(["usd", "tokens", "turns", "seconds"]),
-    multiple=True,
-    help="Take a budget away.",
-)
+@click.option("--tokens", metavar="AMOUNT|+N", help="A limit of tokens; cache reads count.")
+@click.option("--turns", metavar="AMOUNT|+N", help="A limit of model replies.")
+@click.option("--seconds", metavar="AMOUNT|+N", help="A limit of hosted wall time.")
+@click.option("--lift", type=click.Choice(budgets.KINDS), multiple=True, help="Remove a budget.")
 @db_option
 @json_option
+@controls_session
 def budget(
-    session: str, task: str | None, usd: str | None, tokens: str | None, turns: str | None, seconds: str | None,
-    lift: tuple[str, ...], db: Path | None, as_json: bool,
-) -> int:  # fmt: skip
-    """Set budgets of SESSION, or of one task. Reaching one pauses, and keeps everything.
+    opened: SessionHandle, task: str | None, lift: tuple[str, ...], as_json: bool, **limits: str | None
+) -> int:
+    """Set budgets of SESSION, or of one task. A session that reaches one pauses and keeps everything.
 
-    An amount that is not more than what is used already is refused.
+    An amount that is not more than what is already used is refused.
     """
-    control.refuse_agents()
-    opened = SessionHandle(db, session, own=True)
-    refuse_imported(opened.connection, opened.session_id)
-    task_id = None
-    if task is not None:
-        task_id = opened.task(task)
-        if task_id is None:
-            raise NotFound(f"no task {task!r} in session {opened.session_id}")
-    wanted: list[tuple[str, float | None]] = []
-    for kind, typed in (("usd", usd), ("tokens", tokens), ("turns", turns), ("seconds", seconds)):
-        if typed is not None:
+    from watchkeeper.runtime.run_session import set_budget_without_host
+
+    task_id = opened.task(task) if task is not None else None
+    if task is not None and task_id is None:
+        raise NotFound(f"no task {task!r} in session {opened.session_id}")
+    wanted: dict[str, float | None] = {}
+    for kind in budgets.KINDS:
+        if (typed := limits[kind]) is not None:
             try:
-                wanted.append((kind, budgets.amount_of(opened, opened.session_id, task_id, kind, typed)))
+                wanted[kind] = budgets.amount_of(opened, opened.session_id, task_id, kind, typed)
             except ValueError as refused:
                 raise BadInput(f"--{kind}: {clean(refused)}") from None
-    wanted += [(kind, None) for kind in lift]
-    if not wanted:
+    changes = [*wanted.items(), *((kind, None) for kind in lift)]
+    if not changes:
         raise BadInput("say which budget: --usd, --tokens, --turns, --seconds or --lift")
-    code = 0
-    for kind, amount in wanted:
+
+    def change(kind: str, amount: float | None) -> int:
         payload = {"kind": kind, "amount": amount}
-        said = None
-        if probe(opened.path, opened.session_id) is None:
-            from watchkeeper.runtime.run_session import set_budget_without_host
+        return _apply_now(
+            opened, as_json,
+            lambda: set_budget_without_host(opened.path, opened.session_id, task_id, kind, amount),
+            lambda: command(opened, "set_budget", as_json, task_id=task_id, payload=payload),
+        )  # fmt: skip
 
-            # A host may start in this very moment; the command is for it then.
-            with suppress(DrivenElsewhere):
-                said = set_budget_without_host(opened.path, opened.session_id, task_id, kind, amount)
-        if said is None:
-            code = max(code, command(opened, "set_budget", as_json, task_id=task_id, payload=payload))
-        else:
-            print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
-    return code
+    return max([change(kind, amount) for kind, amount in changes])
 
 
-# --- `wk approve`, `wk deny`, `wk grants`: questions of agents, answered from another shell ---------------
+# Questions of agents: `wk approve`, `wk deny`, `wk grants`.
 
 _words = click.argument("words", nargs=-1, required=True, metavar="[SESSION] ID")
 
 
-def print_question(question: Question) -> None:
-    """Print a question whole: nothing cut, and nothing that a terminal would obey or hide."""
-    for line in question.lines():
-        click.echo(reveal(line))
-
-
 def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[SessionHandle, str]:
-    """The database, opened at the session of the question that is meant, and the question's id.
+    """The session of the question that `words` name, and the question's id.
 
     Raises:
-        BadInput: several are meant, or there are more than two words.
-        NotFound: none is.
+        BadInput: several questions match, or there are more than two words.
+        NotFound: none matches.
     """
     if len(words) > 2:
         raise BadInput("give the session and the question's id, or the id alone")
@@ -319,7 +302,7 @@ def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[S
         which = f"there are {', '.join(every[-8:])}" if every else "there is none"
         raise NotFound(f"no question {wanted!r}{' waits' if waiting else ''}; {which}")
     if len(found) > 1:
-        raise BadInput(f"{wanted!r} could be {', '.join(one[1] for one in found[:5])}; give more characters")
+        raise ambiguous(wanted, [one[1] for one in found])
     opened.session_id = found[0][0]
     return opened, found[0][1]
 
@@ -332,19 +315,17 @@ def _question(opened: SessionHandle, approval_id: str) -> Question:
 
 @click.command()
 @_words
-@click.option("--show", is_flag=True, help="Print the question whole, and answer nothing.")
-@click.option(
-    "--always", is_flag=True, help="Allow every call of this tool in this session, without asking again."
-)
+@click.option("--show", is_flag=True, help="Print the whole question without answering it.")
+@click.option("--always", is_flag=True, help="Allow every call of this tool in this session from now on.")
 @click.option(
     "--pattern",
     metavar="WORDS",
-    help="Allow the commands of a pattern, such as 'git status *', without asking again.",
+    help="Allow commands that match a pattern from now on, such as 'git status *'.",
 )
 @click.option(
     "--edit",
     metavar="TEXT",
-    help="Run this instead: the command of bash, else the input as JSON; - reads it from a pipe.",
+    help="Run this instead: a command for bash, else the input as JSON; - reads standard input.",
 )
 @click.option("--reason", help="Reason shown to the model.")
 @db_option
@@ -353,8 +334,7 @@ def approve(
     words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, reason: str | None,
     db: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Let the tool call that waits under ID run (`last`: the newest). Without SESSION, ID may be of any
-    session.
+    """Allow the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session.
 
     A pattern is the words of one simple command, with * as its last word for any further arguments. It never
     matches a command with an operator, a redirection or a substitution, and what it matches runs without a
@@ -363,18 +343,7 @@ def approve(
     opened, approval_id = _found(db, words, waiting=not show)
     if show:
         question = _question(opened, approval_id)
-        if as_json:
-            print_json(question_json(question))
-        else:
-            print_question(question)
-            if question.status == "waiting":
-                print_answers(question)
-            else:
-                click.echo(
-                    f"\n{question.status}"
-                    + (f" by {clean(question.decided_by)}" if question.decided_by else "")
-                )
-        return 0
+        return respond(as_json, question_json(question), question_with_answers(question))
     payload: dict[str, Any] = {"approval": approval_id, "reason": reason}
     if always and pattern is not None:
         raise BadInput("--always allows the whole tool, --pattern only some commands; give one of them")
@@ -404,8 +373,7 @@ def approve(
 @db_option
 @json_option
 def deny(words: tuple[str, ...], reason: str | None, db: Path | None, as_json: bool) -> int:
-    """Refuse the tool call that waits under ID (`last`: the newest). Without SESSION, ID may be of any
-    session."""
+    """Refuse the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session."""
     opened, approval_id = _found(db, words, waiting=True)
     return command(opened, "deny", as_json, payload={"approval": approval_id, "reason": reason})
 
@@ -413,59 +381,62 @@ def deny(words: tuple[str, ...], reason: str | None, db: Path | None, as_json: b
 @click.command()
 @click.argument("session", required=False, shell_complete=complete_session)
 @click.option(
-    "--revoke", type=click.IntRange(1), metavar="ID", help="Ask again from now on; SESSION must be named."
+    "--revoke", type=click.IntRange(1), metavar="ID", help="Ask again from now on; name the SESSION."
 )
 @db_option
 @json_option
 def grants(session: str | None, revoke: int | None, db: Path | None, as_json: bool) -> int:
-    """List what a person allowed in SESSION (default: `last`) without asking again: tools, and patterns of
-    commands."""
-    if revoke is not None and session is None:
-        raise BadInput("--revoke needs the session: wk grants SESSION --revoke ID")
-    opened = SessionHandle(db, session or "last", own=revoke is not None)
+    """List the tools and command patterns that run in SESSION (default: `last`) without a question."""
     if revoke is not None:
-        return _revoke(opened, revoke, as_json)
+        if session is None:
+            raise BadInput("--revoke needs the session: wk grants SESSION --revoke ID")
+        return _revoke(open_for_control(db, session), revoke, as_json)
+    opened = SessionHandle(db, session or "last")
     found = load_grants(opened.connection, opened.session_id)
-    if as_json:
-        names = ("id", "tool", "pattern", "granted_by", "created_at", "revoked_by", "revoked_at")
-        print_json([{name: getattr(grant, name) for name in names} for grant in found])
-        return 0
-    for grant in found:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(grant.created_at))
-        ended = "" if grant.is_live else f"  revoked by {clean(grant.revoked_by)}"
-        click.echo(f"{grant.id:>4}  {when}  {reveal(grant.subject)}  by {clean(grant.granted_by)}{ended}")
-    if not found:
-        click.echo("no grants: every question is asked")
-    return 0
+    names = ("id", "tool", "pattern", "granted_by", "created_at", "revoked_by", "revoked_at")
+    return respond(
+        as_json,
+        [{name: getattr(grant, name) for name in names} for grant in found],
+        (
+            f"{grant.id:>4}  {day_and_minute(grant.created_at)}  {reveal(grant.subject)}"
+            f"  by {clean(grant.granted_by)}"
+            + ("" if grant.is_live else f"  revoked by {clean(grant.revoked_by)}")
+            for grant in found
+        ),
+        empty="no grants: every question is asked",
+    )
 
 
 def _revoke(opened: SessionHandle, grant_id: int, as_json: bool) -> int:
-    if probe(opened.path, opened.session_id) is None:
-        from watchkeeper.runtime.run_session import revoke_without_host
+    from watchkeeper.runtime.run_session import revoke_without_host
 
-        control.refuse_agents()
-        with suppress(DrivenElsewhere):  # a host may start in this very moment; the command is for it then
-            said = revoke_without_host(opened.path, opened.session_id, grant_id)
-            print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
-            return 0
-    return command(opened, "revoke", as_json, payload={"grant": grant_id})
+    return _apply_now(
+        opened, as_json,
+        lambda: revoke_without_host(opened.path, opened.session_id, grant_id),
+        lambda: command(opened, "revoke", as_json, payload={"grant": grant_id}),
+    )  # fmt: skip
 
 
-def print_answers(question: Question) -> None:
-    """The commands that answer a question."""
+def question_with_answers(question: Question) -> Iterator[str]:
+    """The lines of a whole question, and the commands that answer it.
+
+    Every character that a terminal would obey or hide is made visible.
+    """
+    yield from map(reveal, question.lines())
+    if question.status != "waiting":
+        by = f" by {clean(question.decided_by)}" if question.decided_by else ""
+        yield f"\n{question.status}{by}"
+        return
     where = f"{question.session_id} {question.id}"
-    click.echo(f"\n  wk approve {where}   or   wk deny {where}")
+    yield f"\n  wk approve {where}   or   wk deny {where}"
     if question.allows_always:
-        pattern = (
-            f", --pattern {click.style(repr(question.suggested_pattern))}"
-            if question.suggested_pattern
-            else ""
-        )
-        click.echo(f"  with approve: --edit TEXT, --always{reveal(pattern)}")
+        words = question.suggested_pattern
+        pattern = f", --pattern {reveal(repr(words))}" if words else ""
+        yield f"  with approve: --edit TEXT, --always{pattern}"
 
 
 def question_json(question: Question) -> dict[str, Any]:
-    """A question for machines: its input as it would run, and the model's own."""
+    """A question as JSON: its input as it would run, and the model's own."""
     return {
         "id": question.id,
         "session": question.session_id,

@@ -1,4 +1,4 @@
-"""`wk doctor`: what runs here, and whether it is well."""
+"""`wk doctor`: checks of the installation and of the database."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from watchkeeper._version import __version__
-from watchkeeper.cli.options import db_option, json_option, print_json
+from watchkeeper.cli.options import database_path, db_option, json_option, respond
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store import database, driver
 from watchkeeper.store.database import first_odd_value
 from watchkeeper.store.driver import SAFE_SQLITE, sqlite3
+
+GLYPHS = {"ok": "✓", "warn": "!", "bad": "✗"}
 
 
 @click.command()
@@ -22,20 +24,21 @@ from watchkeeper.store.driver import SAFE_SQLITE, sqlite3
 @json_option
 @click.option("--quick", is_flag=True, help="Skip the integrity check of the whole file.")
 def doctor(db: Path | None, as_json: bool, quick: bool) -> int:
-    """Check this installation and the database. Exits 1 when something must be mended."""
-    path = (db or database.default_path()).expanduser().absolute()
+    """Check this installation and the database. The exit code is 1 if a problem needs fixing."""
+    path = database_path(db)
     checks = [*_installation(), _containment(), *_database(path, quick)]
-    if as_json:
-        print_json({"checks": checks, "ok": all(check["state"] != "bad" for check in checks)})
-    else:
-        for check in checks:
-            glyph = {"ok": "✓", "warn": "!", "bad": "✗"}[check["state"]]
-            click.echo(f"{glyph} {check['what']:<12} {check['said']}")
-    return 1 if any(check["state"] == "bad" for check in checks) else 0
+    bad = any(check["state"] == "bad" for check in checks)
+    respond(
+        as_json,
+        {"checks": checks, "ok": not bad},
+        (f"{GLYPHS[check['state']]} {check['what']:<12} {check['detail']}" for check in checks),
+    )
+    return 1 if bad else 0
 
 
-def _check(what: str, state: str, said: str) -> dict[str, Any]:
-    return {"what": what, "state": state, "said": said}
+def _check(what: str, state: str, detail: str) -> dict[str, Any]:
+    # `said` is the name of `detail` in earlier releases; scripts may read it.
+    return {"what": what, "state": state, "detail": detail, "said": detail}
 
 
 def _installation() -> list[dict[str, Any]]:
@@ -71,7 +74,7 @@ def _installation() -> list[dict[str, Any]]:
 
 
 def _containment() -> dict[str, Any]:
-    """What ends the processes of a killed host's tools here, and why not something better."""
+    """How the processes of tools are ended after their host was killed, and why not in a better way."""
     from watchkeeper.agents.tools.containment import Kind, check_containment, choose
     from watchkeeper.runtime.config import load_config
 
@@ -89,7 +92,7 @@ def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
     except WatchkeeperError as error:
         return [_check("database", "bad", str(error))]
     if not there:
-        return [_check("database", "ok", f"none yet at {path}; the first run makes it")]
+        return [_check("database", "ok", f"none yet at {path}; the first run creates it")]
     try:
         connection = database.open_readonly(path)
     except WatchkeeperError as error:
@@ -125,7 +128,7 @@ def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
             checks.append(_check("integrity", "ok" if whole == "ok" else "bad", whole))
             odd = first_odd_value(connection) if whole == "ok" else None
             said = (
-                f"a value that cannot be read stands in {odd}; go back to a backup"
+                f"{odd} holds a value that cannot be read; restore a backup"
                 if odd
                 else "every value can be read"
             )

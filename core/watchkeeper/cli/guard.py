@@ -1,15 +1,13 @@
-"""Who may use a listener: a random token once, then a session that only the server knows. No I/O but the
-token's file.
+"""Access control of a listener: a random token once, then a session that only the server knows.
 
-Any user of a machine can connect to a loopback port. So each listener asks for a token, also on 127.0.0.1. A
-browser that gives it gets a random session id in a cookie; the session itself is in this process, expires,
-and ends with it.
+Any user of a machine can connect to a loopback port, so each listener asks for a token, also on 127.0.0.1. A
+browser that sends it gets a random session id in a cookie. The session itself is in this process; it expires,
+and ends with the process.
 
-A page of another site must not reach a listener through the browser of the person who watches: neither under
-a name of its own that points here (DNS rebinding), nor across sites. `Host` and `Origin` are checked for
-that.
+A page of another site must not reach a listener through the user's browser: neither under its own name that
+resolves to this machine (DNS rebinding), nor by cross-site requests. `Host` and `Origin` are checked for that.
 
-Nothing here knows aiohttp: every listener of Watchkeeper uses this module.
+This module does no I/O except for the token's file, and does not depend on aiohttp.
 """
 
 from __future__ import annotations
@@ -32,15 +30,15 @@ from urllib.parse import quote, urlsplit
 from watchkeeper.store.driver import make_private
 
 SHORTEST_TOKEN = 16
-"""Characters of a token that a person chose."""
+"""The fewest characters of a token that a person chose."""
 IDLE_SECONDS = 3_600.0
-"""How long a session outlives its last use. An open dashboard uses it."""
+"""How long a session lasts without use. An open dashboard counts as use."""
 LONGEST_SECONDS = 24 * 3_600.0
 """How long a session lasts at most; an open dashboard is closed then."""
 MOST_SESSIONS = 64
-"""Beyond it the session whose last use is the longest ago ends."""
+"""If there are more, the least recently used session ends."""
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.25, 5.0
-"""How long the answer to a wrong token waits: twice as long for each one more within `FORGET_SECONDS`."""
+"""How long the answer to a wrong token waits: twice as long for each further one within `FORGET_SECONDS`."""
 FORGET_SECONDS = 60.0
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?\Z")
@@ -69,7 +67,7 @@ def is_loopback(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a request says of itself."""
+    """The parts of a request that decide on access."""
 
     host: str
     """The `Host` header."""
@@ -97,7 +95,7 @@ class Refused:
     reason: str
     """One line for the person who made it."""
     delay_seconds: float = 0.0
-    """How long to wait before it is told so: guessing a token is slow."""
+    """How long to wait before the answer, so that guessing a token is slow."""
 
 
 @dataclass(slots=True)
@@ -122,17 +120,17 @@ class Guard:
         self._loopback_only = loopback_only
         self._now = now
         self._sessions: dict[str, _Session] = {}
-        """By the digest of the id: how long a look-up takes says nothing about an id."""
+        """By the digest of the id, so that the time of a look-up reveals nothing about an id."""
         self._wrong: list[float] = []
         """When wrong tokens were given, within `FORGET_SECONDS`."""
 
     @property
     def token_query(self) -> str:
-        """The query that asks for a session, as it stands in the printed address."""
+        """The query that asks for a session, as in the printed address."""
         return f"token={quote(self._token, safe='')}"
 
     def decide(self, request: Request) -> Admitted | Refused:
-        """Whether a request is answered. A right token always is, however many wrong ones others try."""
+        """Whether a request is answered. The right token always is, however many wrong ones were tried."""
         name = _HOST.match(request.host)
         if name is None:
             return Refused("the address asked for is no host name")
@@ -156,8 +154,7 @@ class Guard:
 
     @contextmanager
     def hold(self, session_id: str) -> Iterator[float]:
-        """Keep a session in use while a connection is open; gives the seconds after which it ends all the
-        same."""
+        """Keep a session in use while a connection is open; yields the seconds after which it ends anyway."""
         session = self._session(session_id)
         if session is None:
             yield 0.0
@@ -198,7 +195,7 @@ class Guard:
 
 @contextmanager
 def token_file(folder: Path, kind: str, address: str) -> Iterator[Path]:
-    """A file with the address of a listener and its token, for this user alone, as long as the listener runs.
+    """A file with the address and token of a listener, readable by this user only, while the listener runs.
 
     The folder has mode 0700, the file 0600. Files of listeners that were killed are removed.
 
@@ -233,7 +230,7 @@ def _sweep(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 path.unlink()
         except (OSError, OverflowError):
-            continue  # another user's process has the number now, or it is none
+            continue  # another user's process has the number now, or it is not a number
 
 
 def _digest(session_id: str) -> str:
@@ -241,8 +238,8 @@ def _digest(session_id: str) -> str:
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compared in constant time, also where the lengths differ: how long an answer takes says nothing about
-    the token."""
+    """Compare in constant time, also if the lengths differ, so that the time reveals nothing about the
+    token."""
     return hmac.compare_digest(
         hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest(),
         hashlib.sha256(wanted.encode()).digest(),

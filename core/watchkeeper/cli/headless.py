@@ -1,4 +1,4 @@
-"""Driving, or following, a session without a dashboard: readable progress, or one JSON object a line."""
+"""Run or follow a session without a dashboard: progress as text, or one JSON object a line, and a summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUIET = frozenset(
         "compaction.prepared",
     }
 )  # fmt: skip
-"""Events that the readable form leaves out."""
+"""Events that the text form leaves out."""
 
 GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "running": "●"}
 
@@ -34,10 +34,10 @@ GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "
 def drive_headless(
     path: Path, session_id: str, *, resume: bool, as_json: bool, approval_timeout_seconds: float | None = None
 ) -> int:
-    """Drive in the foreground, printing as it goes; returns the exit code."""
+    """Run a session in the foreground and print its progress; returns the exit code."""
     printer = EventPrinter(path, session_id, as_json=as_json)
     if not as_json:
-        say(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` carries on)")
+        say(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` continues)")
     printer.start()
     try:
         code, shortage = _drive(
@@ -56,7 +56,7 @@ def drive_headless(
             or f"the result cannot be shown: {message_of(fault.shortage)}, then `wk show {session_id}`"
         )
     if shortage is None:
-        printer.tell_trouble()
+        printer.report_trouble()
     else:
         print(f"wk: {clean(shortage, 300)}", file=sys.stderr)
     return code
@@ -65,13 +65,13 @@ def drive_headless(
 def _drive(
     path: Path, session_id: str, *, resume: bool, approval_timeout_seconds: float | None
 ) -> tuple[int, str | None]:
-    """Drive; the exit code, and the line about what the machine ran out of, if it did.
+    """Run the session; returns the exit code, and a line about what the machine ran out of, if it did.
 
-    A signal to stop may come while the program still loads: then the session pauses, too.
+    The session also pauses on a signal that comes while the program still loads.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A process that ends after the event loop is a warning of asyncio's: nothing for the person who reads the
-    # progress.
+    # asyncio warns of child processes that end after the event loop; the reader of the progress needs no such
+    # warning.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         from watchkeeper.runtime.run_session import Asking, drive
@@ -90,7 +90,7 @@ def _drive(
 
 
 def follow(path: Path, session_id: str) -> int:
-    """Print what a session does until it stands still, then its summary."""
+    """Print what a session does until no host runs it, then its summary."""
     from watchkeeper.store.lease import probe
 
     printer = EventPrinter(path, session_id, as_json=False)
@@ -103,12 +103,12 @@ def follow(path: Path, session_id: str) -> int:
     finally:
         printer.finish()
     print_result(path, session_id, as_json=False)
-    printer.tell_trouble()
+    printer.report_trouble()
     return 0
 
 
 def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
-    """The last line, or the summary."""
+    """Print the result as one line of JSON, or the summary."""
     opened = SessionHandle(path, session_id)
     try:
         result = state.result(opened, session_id)
@@ -136,20 +136,19 @@ def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any
     say(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {row['hosted_seconds']:.1f} s")
     say(f"  compacted  {plural(result['compactions'], 'time')}")
     made = [
-        one
+        clean(one["name"], 60)
         for one in state.artifacts(opened, session_id)
         if one["kind"] == "artifact" and "/" not in one["name"]
     ]
     if made:
-        say("  artifacts  " + ", ".join(clean(one["name"], 60) for one in made[:12]))
-        say(f"             wk artifacts {session_id} {clean(made[0]['name'], 60)}")
+        say("  artifacts  " + ", ".join(made[:12]))
+        say(f"             wk artifacts {session_id} {made[0]}")
     if result["status"] == "paused":
         reached = budgets.blocking(opened, session_id)
         for use in reached:
             say(f"  budget     {clean(use.describe(), 200)}")
-        say(
-            f"  carry on   {budgets.resume_command(session_id, reached) if reached else f'wk resume {session_id}'}"
-        )
+        again = budgets.resume_command(session_id, reached) if reached else f"wk resume {session_id}"
+        say(f"  continue   {again}")
 
 
 class EventPrinter:
@@ -176,17 +175,17 @@ class EventPrinter:
         opened.connection.close()
         try:
             self._thread.start()
-        except RuntimeError as error:  # no thread can be started now: the run goes on without its progress
+        except RuntimeError as error:  # no thread can start: the run goes on without progress
             self._trouble = str(host_fault(error) or error)
 
     def finish(self) -> None:
-        """Print what is left, and stop."""
+        """Print the remaining events and stop."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=30)
 
-    def tell_trouble(self) -> None:
-        """Say why the progress ended early, if it did. A run that failed by the same fault says so itself."""
+    def report_trouble(self) -> None:
+        """Print why the progress ended early, if it did. A run that failed for the same reason reports it itself."""
         if self._trouble is not None:
             print(f"wk: the progress was shown no further: {self._trouble}", file=sys.stderr)
 
@@ -199,8 +198,7 @@ class EventPrinter:
             feed.close()
 
     def _printed_to_end(self, feed: ChangeFeed) -> bool:
-        """Print until told to stop; False where the machine ran out of something, and may have it again by
-        now."""
+        """Print events until `finish`; False if the machine ran out of something, so that a retry may work."""
         self._trouble = None
         try:
             opened = SessionHandle(self._path)
@@ -222,7 +220,7 @@ class EventPrinter:
             self._print_line(opened, at, agent_id, kind, text)
 
     def _lines(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
-        """What is new: time, agent, kind and text of each line. What is printed as JSON is printed here."""
+        """New lines: time, agent, kind and text. With JSON, each event is printed here instead."""
         found: list[tuple[float, str, str, str]] = []
         rows = opened.all(
             "SELECT seq, at, kind, agent_id, task_id, data FROM events WHERE session_id = ? AND seq > ?"
@@ -254,28 +252,32 @@ class EventPrinter:
         say(f"{int(clock // 60):02d}:{clock % 60:04.1f}  {who:<14} {kind:<20} {text}"[:240].rstrip())
 
 
+def called_tools(names: list[str]) -> str:
+    """The first four of the tools that a reply calls, and how many more."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
 def describe(kind: str, data: dict[str, Any]) -> str:
-    """What an event says, on one line."""
+    """An event's data, on one line."""
     match kind:
         case "model.replied":
-            called = data.get("tools") or []
-            tools = ", ".join(called[:4]) + (f" and {len(called) - 4} more" if len(called) > 4 else "")
+            tools = called_tools(data.get("tools") or [])
             said = clean(str(data.get("preview") or "").partition("cursor: {")[0], 90)
             return (
                 f"turn {data.get('turn')}  {data.get('tokens', 0):,} tok  {'→ ' + tools if tools else said}"
             )
         case "compaction.applied":
-            # The logs of other programs do not always say how large a context was.
+            # Logs of other programs do not always record the size of a context.
             before, after = (
                 f"{size:,}" if isinstance(size := data.get(key), int) else "?"
                 for key in ("tokens_before", "tokens_after")
             )
-            return f"{before} → {after} tokens, {data.get('messages_removed')} messages folded"
+            return f"{before} → {after} tokens, {data.get('messages_removed')} messages summarised"
         case "agent.parked" if isinstance(data.get("until"), int | float):
             now = time.time()
             return f"until {clock_text(data['until'], now)} (in {countdown(data['until'] - now)})  {clean(data.get('reason') or '', 120)}"
         case "compaction.started":
-            return f"up to message {data.get('high_water')}, beside the agent's work"
+            return f"up to message {data.get('high_water')}, in the background"
         case "memory.remembered":
             return f"{data.get('fact_kind')} {data.get('fact')}: {clean(data.get('text') or '', 100)}".rstrip(
                 ": "

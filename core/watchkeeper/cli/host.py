@@ -1,4 +1,4 @@
-"""`wk host`: drive a session in this process. Started by other commands, detached."""
+"""`wk host`: the background process that runs a session. Other commands start it, detached."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from watchkeeper.cli.options import db_option
+from watchkeeper.cli.options import database_path, db_option
 
 
 @click.command(hidden=True)
@@ -22,20 +22,18 @@ from watchkeeper.cli.options import db_option
     help="How long a question waits before it is denied.",
 )
 def host(session: str, db: Path | None, lift: bool, once: int | None, approval_timeout: float | None) -> int:
-    """Drive SESSION until it ends or pauses."""
+    """Run SESSION until it ends or pauses."""
     from watchkeeper.runtime.run_session import Asking, drive
-    from watchkeeper.store import database
 
     handler = logging.StreamHandler()
     handler.setFormatter(_Redacting("%(asctime)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    path = (db or database.default_path()).expanduser().absolute()
     asking = Asking(unattended=False, timeout_seconds=approval_timeout)
-    return drive(path, session, resume=lift, once=once, asking=asking).exit_code
+    return drive(database_path(db), session, resume=lift, once=once, asking=asking).exit_code
 
 
 class _Redacting(logging.Formatter):
-    """A log without secrets: a fault's traceback may quote what a model or a tool said."""
+    """Redacts log lines: a traceback may quote the text of a model or a tool."""
 
     def format(self, record: logging.LogRecord) -> str:
         from watchkeeper.store.user_secrets import user_redactor

@@ -1,13 +1,12 @@
-"""What imported model calls cost: list prices of the day of the call, looked up once for each model, day and
-tier.
+"""`wk import` and `wk follow`: sessions of other programs, and exported sessions, imported read-only.
 
-`models.prices.price` takes a fifth of a millisecond a call, and a gigabyte of log holds a hundred thousand of
-them. Within a tier a cost is a sum of products, so that its rates are asked once.
+Imported model calls are priced by the list prices of their day (`list_pricing`). A price look-up takes a fifth
+of a millisecond, and a gigabyte of logs holds a hundred thousand calls; so the rates of a model, day and price
+tier are looked up once.
 """
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import time
@@ -19,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from watchkeeper.cli.options import clean, db_option, json_option, print_json, say
+from watchkeeper.cli.options import clean, database_path, db_option, json_option, print_json, say
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.messages import Cost, PriceStatus
-from watchkeeper.store import database
+from watchkeeper.runtime.control import user_name
 from watchkeeper.transcripts.records import ModelCall
 
 if TYPE_CHECKING:
@@ -46,14 +45,14 @@ class _Rates(NamedTuple):
 
 
 def list_pricing() -> Callable[[ModelCall], Cost]:
-    """A pricing function by public list prices, both kinds of cache writes told apart. No network."""
+    """A function that prices calls by public list prices, with both kinds of cache writes. No network."""
     known: dict[tuple[str, int | None], tuple[tuple[float, ...], dict[int, _Rates]] | None] = {}
 
     def price(call: ModelCall) -> Cost:
-        _, _, model, fresh, output, read, written, hour, exact, _, at, _, _, told, *_ = call
+        _, _, model, fresh, output, read, written, hour, exact, _, at, _, _, logged, *_ = call
         status = PriceStatus.EXACT if exact else PriceStatus.ESTIMATED
-        if told is not None and told > 0:
-            return Cost(told, status)
+        if logged is not None and logged > 0:
+            return Cost(logged, status)
         day = None if at is None else int(at // _DAY_SECONDS)
         try:
             found = known[model, day]
@@ -78,7 +77,7 @@ def _when(call: ModelCall) -> datetime | None:
 
 
 def _tiers(call: ModelCall) -> tuple[float, ...] | None:
-    """Prompt sizes above which the model's prices change; None where nobody knows the model."""
+    """Prompt sizes above which the model's prices change; None for an unknown model."""
     provider, _, name = call.model.partition("/")
     if not name:
         return None
@@ -96,7 +95,7 @@ def _tiers(call: ModelCall) -> tuple[float, ...] | None:
 
 
 def _rates(call: ModelCall, prompt: int) -> _Rates:
-    """What one token of each kind costs in a call with a prompt of that size."""
+    """The price of one token of each kind in a call with a prompt of that size."""
     from genai_prices import Usage, calc_price
 
     provider, _, name = call.model.partition("/")
@@ -117,34 +116,39 @@ def _rates(call: ModelCall, prompt: int) -> _Rates:
     )
 
 
-# --- `wk import`: other programs' sessions into the store, read-only --------------------------------------
-
 TICK_SECONDS = 0.1
+"""How often the progress line changes."""
 
 
 @click.command("import")
 @click.argument("what", metavar="PATH|claude|codex|opencode", nargs=-1, required=True)
-@click.option("--follow", is_flag=True, help="Then go on importing what is written, until interrupted.")
-@click.option("--verbose", is_flag=True, help="List what was kept raw or left out, by kind and reason.")
+@click.option("--follow", is_flag=True, help="Then keep importing new lines until interrupted.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="List what was stored without being shown, and what was skipped, by kind and reason.",
+)
 @db_option
 @json_option
 def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None, as_json: bool) -> int:
     """Import sessions of Claude Code, Codex and OpenCode, or one that `wk export` wrote.
 
     PATH is a log, a folder of logs, or a file of `wk export --format json`; `claude`, `codex` and `opencode`
-    mean the usual places. Imported sessions are read-only. Importing again adds what is new; an import may be
-    interrupted and continued.
+    are their usual folders. Imported sessions are read-only. Importing again adds what is new; an interrupted
+    import can be continued.
     """
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Importer
 
-    path = (db or database.default_path()).expanduser().absolute()
+    path = database_path(db)
     what = _import_exports(path, what, as_json)
     if not what:
         return 0
     places, only = wanted_places(what)
     writer = Writer(path)
-    importer = Importer(writer, pricing=pricing(), user_id=user(), progress=_progress(as_json), only=only)
+    importer = Importer(
+        writer, pricing=list_pricing(), user_id=user_name(), progress=_progress(as_json), only=only
+    )
     try:
         report = importer.run(places)
         _clear(as_json)
@@ -161,7 +165,7 @@ def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None,
         _clear(as_json)
         if not as_json:
             say(
-                "interrupted; what was read is kept, and the same command carries on:"
+                "interrupted; what was read is kept, and the same command continues:"
                 f" {importer.report.line()}"
             )
         return 130
@@ -177,11 +181,11 @@ def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None,
 @click.option("--parent", type=int, required=True, help="Stop when this process is no longer the parent.")
 @db_option
 def follow(what: str, parent: int, db: Path | None) -> int:
-    """Import what is written to the logs of WHAT from now on."""
+    """Import new lines of the logs of WHAT as they are written."""
     from watchkeeper.store.writer import Writer
 
     places, only = wanted_places((what,))
-    writer = Writer((db or database.default_path()).expanduser().absolute())
+    writer = Writer(database_path(db))
     try:
         _follow(writer, places, only, parent)
     finally:
@@ -190,7 +194,7 @@ def follow(what: str, parent: int, db: Path | None) -> int:
 
 
 def _follow(writer: Writer, places: list[Path], only: Program | None, parent: int | None = None) -> None:
-    """Import what is written from now on, until SIGINT or SIGTERM, or until the parent is gone."""
+    """Import new lines as they are written, until SIGINT or SIGTERM, or until the parent has ended."""
     import signal
     import threading
 
@@ -200,7 +204,7 @@ def _follow(writer: Writer, places: list[Path], only: Program | None, parent: in
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    importer = Importer(writer, pricing=pricing(), user_id=user(), live=True, only=only)
+    importer = Importer(writer, pricing=list_pricing(), user_id=user_name(), live=True, only=only)
     try:
         Follower(writer, importer, places, go_on=lambda: parent is None or os.getppid() == parent).run(stop)
     finally:
@@ -229,11 +233,11 @@ def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[s
             )
         elif found.deleted:
             say(
-                f"session {found.session_id} is here already, deleted; `wk restore {found.session_id}`"
+                f"session {found.session_id} is already here, but deleted; `wk restore {found.session_id}`"
                 " brings it back"
             )
         elif found.already_there:
-            say(f"session {found.session_id} is here already; nothing was done")
+            say(f"session {found.session_id} is already here; nothing was done")
         else:
             say(
                 f"session {found.session_id} imported: {found.messages:,} messages, {found.rows:,} rows in"
@@ -243,7 +247,7 @@ def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[s
 
 
 def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
-    """Where to look, and for which program's logs only (where one was named).
+    """The files and folders to read, and the only program whose logs count, if one was named.
 
     Raises:
         NotFound: no such file or folder, or the program has left no logs.
@@ -276,21 +280,8 @@ def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
     return places, only
 
 
-def pricing() -> Callable[[Any], Any]:
-    """Public list prices, looked up when the first call is priced."""
-    return list_pricing()
-
-
-def user() -> str:
-    """Whose sessions they are: whoever imports them."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
-
-
 def as_record(report: Report) -> dict[str, Any]:
-    """The machine form of what an import did."""
+    """The result of an import, as `--json` prints it."""
     return {
         "type": "import",
         "files": report.files,
@@ -314,7 +305,7 @@ def as_record(report: Report) -> dict[str, Any]:
 
 
 def _progress(as_json: bool) -> Callable[[Progress], None] | None:
-    """Files, speed and time left on standard error, where somebody looks."""
+    """A function that shows files, speed and time left on standard error, if that is a terminal."""
     if as_json or not sys.stderr.isatty():
         return None
     shown = [0.0]
@@ -356,4 +347,4 @@ def _list(report: Report) -> None:
     for name, reason in report.left.items():
         say(f"  unread   {clean(name, 300)}: {reason}")
     for name in report.unknown:
-        say(f"  unknown  {clean(name, 300)}: no log of a known program")
+        say(f"  unknown  {clean(name, 300)}: not a supported log")

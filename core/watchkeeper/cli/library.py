@@ -1,12 +1,10 @@
-"""`wk rename`, `tag`, `delete`, `restore`, `fork`, `prune`, `backup`: keeping the library of sessions in
-order.
-"""
+"""The library of sessions: `wk rename`, `tag`, `delete`, `restore`, `fork`, `prune` and `backup`."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,26 @@ import click
 from watchkeeper.cli.options import (
     SessionHandle,
     clean,
+    day_and_minute,
     db_option,
     is_terminal,
     json_option,
-    print_json,
+    reads_session,
+    respond,
     session_argument,
 )
-from watchkeeper.records.errors import BadInput, DrivenElsewhere
-from watchkeeper.runtime.control import refuse_agents
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
+from watchkeeper.records.text import plural
+from watchkeeper.runtime.control import check_configuration, refuse_agents
+from watchkeeper.store import sessions as session_rows
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.library import (
     back_up,
     change_tags,
     delete_session,
     deleted_sessions,
+    find_deleted,
+    find_left_over,
     move_database,
     rename_session,
     restore_session,
@@ -36,39 +40,35 @@ from watchkeeper.store.library import (
 from watchkeeper.store.prune import PrunePlan, plan_prune, prune_sessions, vacuum
 
 MOST_LINES = 100
-"""Sessions that a prune lists one by one."""
+"""How many sessions `wk prune` lists one by one."""
 
 _SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 7 * 86_400.0, "y": 365 * 86_400.0}
-_BYTES = {
-    "": 1,
-    "K": 1_000,
-    "M": 1_000**2,
-    "G": 1_000**3,
-    "T": 1_000**4,
-    "KI": 1_024,
-    "MI": 1_024**2,
-    "GI": 1_024**3,
-    "TI": 1_024**4,
+_BYTES = {"": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", 1)
+    for suffix, base in (("", 1_000), ("I", 1_024))
 }
 
 
 def _age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """A span of time in seconds: 30d, 12h, 2w, 1y."""
+    """An age such as 30d, 12h, 2w or 1y, in seconds."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdwy])", value.strip().lower())
     if match is None:
-        raise click.BadParameter(f"{value!r} is no age; write 30d, 12h, 2w or 1y", ctx, param)
+        raise click.BadParameter(f"invalid age {value!r}; write 30d, 12h, 2w or 1y", ctx, param)
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A number of bytes: 500MB, 2GiB, 10000."""
+    """A size such as 500MB, 2GiB or 10000, in bytes."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?", value.strip().upper())
     if match is None:
-        raise click.BadParameter(f"{value!r} is no size; write 500MB, 2GiB or a number of bytes", ctx, param)
+        raise click.BadParameter(
+            f"invalid size {value!r}; write 500MB, 2GiB or a number of bytes", ctx, param
+        )
     return int(float(match[1]) * _BYTES[match[2] or ""])
 
 
@@ -77,54 +77,53 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
 @click.argument("title")
 @db_option
 @json_option
-def rename(session: str, title: str, db: Path | None, as_json: bool) -> int:
-    """Give SESSION a TITLE, shown in place of its goal. An empty one takes it away again."""
+@reads_session
+def rename(opened: SessionHandle, title: str, as_json: bool) -> int:
+    """Give SESSION a TITLE, shown instead of its goal. An empty title removes it."""
     refuse_agents()
-    opened = SessionHandle(db, session)
     kept = rename_session(opened.path, opened.session_id, title)
-    _tell(
+    return respond(
         as_json,
         {"session": opened.session_id, "title": kept},
         f"session {opened.session_id}: {clean(kept or 'no title', 120)}",
     )
-    return 0
 
 
 @click.command()
 @session_argument
 @click.argument("tags", nargs=-1, required=True)
-@click.option("--remove", is_flag=True, help="Take these tags away.")
+@click.option("--remove", is_flag=True, help="Remove these tags.")
 @db_option
 @json_option
-def tag(session: str, tags: tuple[str, ...], remove: bool, db: Path | None, as_json: bool) -> int:
-    """Add TAGS to SESSION, or take them away. `wk sessions --search tag:NAME` finds it by one."""
+@reads_session
+def tag(opened: SessionHandle, tags: tuple[str, ...], remove: bool, as_json: bool) -> int:
+    """Add TAGS to SESSION, or remove them. `wk sessions --search tag:NAME` finds sessions by tag."""
     refuse_agents()
-    opened = SessionHandle(db, session)
     changed = change_tags(opened.path, opened.session_id, **{"remove" if remove else "add": tags})
-    told = " ".join(f"#{clean(one)}" for one in changed) or "no tags"
-    _tell(
-        as_json, {"session": opened.session_id, "tags": list(changed)}, f"session {opened.session_id}: {told}"
+    shown = " ".join(f"#{clean(one)}" for one in changed) or "no tags"
+    return respond(
+        as_json,
+        {"session": opened.session_id, "tags": list(changed)},
+        f"session {opened.session_id}: {shown}",
     )
-    return 0
 
 
 @click.command()
 @session_argument
 @db_option
 @json_option
-def delete(session: str, db: Path | None, as_json: bool) -> int:
-    """Delete SESSION. It is hidden at once; for seven days `wk restore` brings it back, then `wk prune` takes
-    it away."""
+@reads_session
+def delete(opened: SessionHandle, as_json: bool) -> int:
+    """Delete SESSION. It is hidden at once. `wk restore` brings it back for seven days; after that,
+    `wk prune` deletes it permanently."""
     refuse_agents()
-    opened = SessionHandle(db, session)
     gone = delete_session(opened.path, opened.session_id)
-    _tell(
+    return respond(
         as_json,
         {"session": gone.id, "deleted_at": gone.deleted_at, "gone_at": gone.gone_at},
-        f"deleted {gone.id}  {clean(gone.name, 80)}\nuntil {_day(gone.gone_at)} `wk restore {gone.id}`"
-        " brings it back",
+        f"deleted {gone.id}  {clean(gone.name, 80)}\n"
+        f"until {day_and_minute(gone.gone_at)} `wk restore {gone.id}` brings it back",
     )
-    return 0
 
 
 @click.command()
@@ -132,39 +131,28 @@ def delete(session: str, db: Path | None, as_json: bool) -> int:
 @db_option
 @json_option
 def restore(session: str | None, db: Path | None, as_json: bool) -> int:
-    """Bring a deleted SESSION back; `last` is the one deleted last. Without SESSION, list those that can be
+    """Restore a deleted SESSION (`last`: the one deleted last). Without SESSION, list those that can be
     restored."""
-    from watchkeeper.store.library import find_deleted
-
     opened = SessionHandle(db)
     if session is None:
         gone = deleted_sessions(opened.connection)
-        if as_json:
-            print_json(
-                [
-                    {
-                        "session": one.id,
-                        "name": one.name,
-                        "deleted_at": one.deleted_at,
-                        "gone_at": one.gone_at,
-                    }
-                    for one in gone
-                ]
-            )
-            return 0
-        for one in gone:
-            click.echo(
-                f"{one.id}  deleted {_day(one.deleted_at)}, for good from {_day(one.gone_at)} on "
-                f" {clean(one.name, 80)}"
-            )
-        if not gone:
-            click.echo("no deleted sessions")
-        return 0
+        return respond(
+            as_json,
+            [
+                {"session": one.id, "name": one.name, "deleted_at": one.deleted_at, "gone_at": one.gone_at}
+                for one in gone
+            ],
+            (
+                f"{one.id}  deleted {day_and_minute(one.deleted_at)}, for good from"
+                f" {day_and_minute(one.gone_at)} on  {clean(one.name, 80)}"
+                for one in gone
+            ),
+            empty="no deleted sessions",
+        )
     refuse_agents()
     session_id = find_deleted(opened.connection, session)
     restore_session(opened.path, session_id)
-    _tell(as_json, {"session": session_id, "restored": True}, f"session {session_id} is back")
-    return 0
+    return respond(as_json, {"session": session_id, "restored": True}, f"session {session_id} is back")
 
 
 @click.command()
@@ -173,31 +161,27 @@ def restore(session: str | None, db: Path | None, as_json: bool) -> int:
     "--at",
     "step",
     metavar="STEP",
-    help="From this step on: the number of an event, or AGENT:TURN. Default: the end.",
+    help="Fork at this step: an event's number, or AGENT:TURN. Default: the end.",
 )
 @click.option("--title", help="The fork's title.")
 @db_option
 @json_option
 def fork(session: str, step: str | None, title: str | None, db: Path | None, as_json: bool) -> int:
-    """Make a new session that begins where SESSION stands, or stood at a step. `wk resume` carries on from
-    there.
+    """Make a new session that continues from the current state of SESSION, or from an earlier step.
+    `wk resume` runs it.
 
-    The new session has its own copy of the plan, of every agent's memory and of what was produced; the
-    workspace is the same folder, as it is now.
+    The new session has its own copy of the plan, of every agent's memory and of the artifacts. The workspace
+    is the same folder, as it is now.
     """
-    from watchkeeper.runtime.control import check_configuration
-
     refuse_agents()
     opened = SessionHandle(db, session, own=True)
-    check_configuration(
-        Path(opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0])
-    )
+    workspace = opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]
+    check_configuration(Path(workspace))
     at_seq, at_turn = _step(opened, step)
     made = fork_session(opened.path, opened.session_id, at_seq=at_seq, at_turn=at_turn, title=title)
-    next_step = (
-        f"; `wk resume {made.session_id}` carries on" if made.status == "paused" else f"; it is {made.status}"
-    )
-    _tell(
+    paused = made.status == "paused"
+    then = f"`wk resume {made.session_id}` continues it" if paused else f"it is {made.status}"
+    return respond(
         as_json,
         {
             "session": made.session_id,
@@ -206,9 +190,8 @@ def fork(session: str, step: str | None, title: str | None, db: Path | None, as_
             "status": made.status,
         },
         f"session {made.session_id} is a fork of {made.forked_from} at event #{made.at_seq}"
-        f" ({_count(made.agents, 'agent')}, {_count(made.messages, 'message')}){next_step}",
+        f" ({plural(made.agents, 'agent')}, {plural(made.messages, 'message')}); {then}",
     )
-    return 0
 
 
 @click.command()
@@ -223,15 +206,15 @@ def fork(session: str, step: str | None, title: str | None, db: Path | None, as_
     "--larger-than",
     metavar="SIZE",
     callback=_size,
-    help="Finished sessions that take more room: 500MB, 2GiB.",
+    help="Finished sessions that take more space: 500MB, 2GiB.",
 )
 @click.option(
-    "--keep", type=click.IntRange(min=0), help="Keep that many of the last active sessions in any case."
+    "--keep", type=click.IntRange(min=0), help="Always keep this many of the most recently active sessions."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
-    "--vacuum/--no-vacuum", default=True, help="Give the free room back to the file system. Default: yes."
+    "--vacuum/--no-vacuum", default=True, help="Give free space back to the file system. Default: yes."
 )
 @db_option
 @json_option
@@ -246,10 +229,12 @@ def prune(
     db: Path | None,
     as_json: bool,
 ) -> int:
-    """Take whole finished sessions away for good: those named, or those that meet every condition.
+    """Permanently delete finished sessions and free their space: those named, or those that meet every
+    condition.
 
-    Sessions deleted more than seven days ago always go. A live session never does, and one that is paused, or
-    stopped with its host, only by name. Hosts of other sessions go on working meanwhile.
+    Sessions that were deleted more than seven days ago are always included. A live session never is. A session
+    that is paused, or whose host stopped, is included only when named explicitly. Other sessions may run
+    meanwhile.
     """
     opened = SessionHandle(db)
     if sessions and (older_than is not None or larger_than is not None or keep is not None):
@@ -258,12 +243,84 @@ def prune(
         refuse_agents()
     plan = plan_prune(
         opened.path,
-        names=list(dict.fromkeys(_id(opened, name) for name in sessions)),
+        names=list(dict.fromkeys(_session_to_prune(opened, name) for name in sessions)),
         older_than_seconds=older_than,
         larger_than_bytes=larger_than,
         keep=keep,
     )
-    told: dict[str, Any] = {
+    answer = _plan_json(plan, dry_run)
+    if not as_json:
+        for line in _plan_lines(plan, dry_run):
+            click.echo(line)
+    if dry_run:
+        return respond(as_json, answer, ())
+    asks = bool(plan.doomed) and not yes and not as_json and is_terminal()
+    if asks and not click.confirm("Delete them permanently?", default=False):
+        click.echo("nothing was done")
+        return 0
+    done = prune_sessions(opened.path, plan)
+    worth_it = bool(done.sessions) or plan.free_bytes > plan.file_bytes // 20
+    shrunk = _vacuum(opened.path) if vacuum and worth_it else None
+    answer |= {
+        "pruned": list(done.sessions),
+        "refused": list(done.refused),
+        "artifacts": done.artifacts,
+        "vacuum": shrunk,
+    }
+    deleted = f"{plural(len(done.sessions), 'session')} and {plural(done.artifacts, 'artifact')} deleted"
+    summary = "; ".join(filter(None, [deleted if plan.doomed else None, shrunk]))
+    kept = [f"kept: {line}" for line in done.refused]
+    return respond(as_json, answer, [summary, *kept] if summary else kept)
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--overwrite", is_flag=True, help="Replace PATH if it exists.")
+@click.option(
+    "--move", is_flag=True, help="Move the database to PATH instead; no run or dashboard may use it."
+)
+@db_option
+@json_option
+def backup(path: Path, overwrite: bool, move: bool, db: Path | None, as_json: bool) -> int:
+    """Copy the whole database to PATH and check the copy. It is safe while runs are active.
+
+    To restore it: use it with --db. Or end all runs and dashboards, and replace the database with it; first
+    delete the -wal and -shm files beside the old database, because SQLite would apply them to the copy.
+    """
+    refuse_agents()
+    if move and overwrite:
+        raise BadInput("--move never overwrites a file; choose a new name, and leave out --overwrite")
+    opened = SessionHandle(db)
+    if move:
+        opened.connection.close()
+        done = move_database(opened.path, path)
+    else:
+        done = back_up(opened.path, path, overwrite=overwrite)
+    moved = f"; {clean(opened.path)} is gone, use --db {shlex.quote(clean(done.path))} from now on"
+    return respond(
+        as_json,
+        {
+            "path": str(done.path),
+            "bytes": done.bytes,
+            "sessions": done.sessions,
+            "seconds": round(done.seconds, 3),
+        },
+        f"{clean(done.path)}: {plural(done.sessions, 'session')}, {size(done.bytes)}, checked, in"
+        f" {done.seconds:.1f} s{moved if move else ''}",
+    )
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: 999 B, 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1_000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1_000
+    return f"{count:.1f} TB"
+
+
+def _plan_json(plan: PrunePlan, dry_run: bool) -> dict[str, Any]:
+    return {
         "sessions": [
             {
                 "session": one.id,
@@ -280,115 +337,25 @@ def prune(
         "free_bytes": plan.free_bytes,
         "dry_run": dry_run,
     }
-    if not as_json:
-        _say_plan(plan, dry_run)
-    if dry_run:
-        if as_json:
-            print_json(told)
-        return 0
-    if (
-        plan.doomed
-        and not yes
-        and not as_json
-        and is_terminal()
-        and not click.confirm("Take them away for good?", default=False)
-    ):
-        click.echo("nothing was done")
-        return 0
-    done = prune_sessions(opened.path, plan)
-    told |= {"pruned": list(done.sessions), "refused": list(done.refused), "artifacts": done.artifacts}
-    after = f"{_count(len(done.sessions), 'session')} and {_count(done.artifacts, 'artifact')} went"
-    worth = bool(done.sessions) or plan.free_bytes > plan.file_bytes // 20
-    told["vacuum"] = _vacuum(opened.path) if vacuum and worth else None
-    if as_json:
-        print_json(told)
-    else:
-        parts = [*([after] if plan.doomed else []), *([told["vacuum"]] if told["vacuum"] else [])]
-        if parts:
-            click.echo("; ".join(parts))
-        for line in done.refused:
-            click.echo(f"stays: {line}")
-    return 0
 
 
-@click.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--overwrite", is_flag=True, help="Take the place of PATH if it exists.")
-@click.option(
-    "--move", is_flag=True, help="Move the database to PATH instead; no run or dashboard may use it."
-)
-@db_option
-@json_option
-def backup(path: Path, overwrite: bool, move: bool, db: Path | None, as_json: bool) -> int:
-    """Copy the whole database to PATH, consistent while hosts write, and check the copy.
-
-    To go back to it: use it with --db. Or end all hosts and dashboards, and put it in the place of the
-    database; what is left there of the -wal and -shm beside the old one must go first, for it would be taken
-    for a part of the copy.
-    """
-    refuse_agents()
-    if move and overwrite:
-        raise BadInput("--move never overwrites a file; choose a new name, and leave out --overwrite")
-    opened = SessionHandle(db)
-    if move:
-        opened.connection.close()
-        done = move_database(opened.path, path)
-    else:
-        done = back_up(opened.path, path, overwrite=overwrite)
-    _tell(
-        as_json,
-        {
-            "path": str(done.path),
-            "bytes": done.bytes,
-            "sessions": done.sessions,
-            "seconds": round(done.seconds, 3),
-        },
-        f"{clean(done.path)}: {_count(done.sessions, 'session')}, {size(done.bytes)}, checked, in"
-        f" {done.seconds:.1f} s"
-        + (
-            f"; {clean(opened.path)} is gone, use --db {shlex.quote(clean(done.path))} from now on"
-            if move
-            else ""
-        ),
-    )
-    return 0
-
-
-def size(count: float) -> str:
-    """Bytes as people read them: 999 B, 1.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1_000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1_000
-    return f"{count:.1f} TB"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def _say_plan(plan: PrunePlan, dry_run: bool) -> None:
+def _plan_lines(plan: PrunePlan, dry_run: bool) -> Iterator[str]:
     for one in plan.doomed[:MOST_LINES]:
-        facts = (
-            f", with {_count(one.workspace_facts, 'fact')} of its workspace" if one.workspace_facts else ""
-        )
-        click.echo(
-            f"{one.id}  {one.status:<9} {_day(one.last_active)} {size(one.bytes):>9}  {clean(one.name, 60)} "
-            f" ({one.why}{facts})"
+        count = one.workspace_facts
+        facts = f", with {plural(count, 'fact')} of its workspace" if count else ""
+        yield (
+            f"{one.id}  {one.status:<9} {day_and_minute(one.last_active)} {size(one.bytes):>9} "
+            f" {clean(one.name, 60)}  ({one.why}{facts})"
         )
     if len(plan.doomed) > MOST_LINES:
-        click.echo(f"… and {_count(len(plan.doomed) - MOST_LINES, 'session')} more; --json lists all of them")
+        yield f"… and {plural(len(plan.doomed) - MOST_LINES, 'session')} more; --json lists all of them"
+    kept = f"{plural(plan.kept, 'session')} kept"
     if not plan.doomed:
-        click.echo(
-            f"nothing to prune; the file has {size(plan.file_bytes)}, and {_count(plan.kept, 'session')} to"
-            " stay"
-        )
+        yield f"nothing to prune; the file has {size(plan.file_bytes)}, {kept}"
         return
-    would = "would go" if dry_run else "to go"
-    click.echo(
-        f"{_count(len(plan.doomed), 'session')} {would}, about {size(plan.bytes)} of the file's"
-        f" {size(plan.file_bytes)};"
-        f" {_count(plan.kept, 'session')} to stay"
+    yield (
+        f"{plural(len(plan.doomed), 'session')} {'would be deleted' if dry_run else 'to delete'}, about"
+        f" {size(plan.bytes)} of the file's {size(plan.file_bytes)}; {kept}"
     )
 
 
@@ -400,15 +367,10 @@ def _vacuum(path: Path) -> str:
     return f"the file went from {size(before)} to {size(after)}"
 
 
-def _id(opened: SessionHandle, name: str) -> str:
-    """A session by name, a deleted one too: pruning one by name is how to be rid of it before its window is
-    over, and how to finish a prune that was killed."""
-    from watchkeeper.records.errors import NotFound
-    from watchkeeper.store import sessions as rows
-    from watchkeeper.store.library import find_deleted, find_left_over
-
+def _session_to_prune(opened: SessionHandle, name: str) -> str:
+    """A session by name, also a deleted one (to free its space early) and one whose prune was interrupted."""
     try:
-        return rows.find(opened.connection, name)
+        return session_rows.find(opened.connection, name)
     except NotFound as unknown:
         if name == "last":
             raise
@@ -430,18 +392,6 @@ def _step(opened: SessionHandle, step: str | None) -> tuple[int | None, tuple[st
     agent, colon, turn = step.rpartition(":")
     if not colon or not (turn.isascii() and turn.isdigit()):
         raise BadInput(
-            f"{step!r} is no step; give the number of an event (--at 120), or an agent and its turn (--at"
-            " planner:3)"
+            f"invalid step {step!r}; give an event's number (--at 120), or an agent and its turn (--at planner:3)"
         )
     return None, (opened.agent(agent), int(turn))
-
-
-def _day(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-
-
-def _tell(as_json: bool, machine: dict[str, Any], text: str) -> None:
-    if as_json:
-        print_json(machine)
-    else:
-        click.echo(text)

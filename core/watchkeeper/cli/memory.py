@@ -1,8 +1,9 @@
-"""`wk memory status|sync|search|views|pin|unpin` and `wk agent report`."""
+"""`wk memory`: what agents remember; `wk agent report`: what each agent did."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import click
 from watchkeeper.cli.options import (
     SessionHandle,
     clean,
+    controls_session,
     db_option,
     json_option,
     last_session_argument,
-    print_json,
+    reads_session,
+    respond,
     session_argument,
 )
 from watchkeeper.records.errors import BadInput
@@ -27,16 +30,16 @@ from watchkeeper.store.snapshot import composition_of
 
 @click.group()
 def memory() -> None:
-    """What agents remember: status, sync, search, views, pin, unpin."""
+    """What agents remember."""
 
 
 @memory.command()
 @last_session_argument
 @db_option
 @json_option
-def status(session: str, db: Path | None, as_json: bool) -> int:
+@reads_session
+def status(opened: SessionHandle, as_json: bool) -> int:
     """List the agents with persistent contexts: snapshot time, tokens, resume point."""
-    opened = SessionHandle(db, session)
     rows = opened.all(
         "SELECT a.id, a.name, a.status, a.turn, a.last_seq, a.view_version, a.context_tokens, a.composition,"
         " a.context_limit, a.compactions,"
@@ -57,34 +60,31 @@ def status(session: str, db: Path | None, as_json: bool) -> int:
         for row in rows
         for used in (context_used(row["context_tokens"], composition_of(row["composition"])),)
     ]  # fmt: skip
-    if as_json:
-        print_json(found)
-        return 0
-    for one in found:
-        percent = f"{one['percent']:>3}%" if one["percent"] is not None else "   -"
-        when = (
-            time.strftime("%H:%M:%S", time.localtime(one["last_updated"]))
-            if one["last_updated"]
-            else "not yet"
-        )
-        click.echo(
-            f"{one['agent_id']} {clean(one['name'], 16):<16} {one['status']:<9}"
-            f" {one['tokens']:>7,}/{one['limit']:,} tok {percent}"
-            f"  {one['messages']} messages, view {one['view']}, {plural(one['compactions'], 'compaction')}"
-            f"  snapshot {when}  resumes at {one['resume_point']}"
-        )
-    return 0
+    return respond(as_json, found, map(_status_line, found))
+
+
+def _status_line(agent: dict[str, Any]) -> str:
+    percent = f"{agent['percent']:>3}%" if agent["percent"] is not None else "   -"
+    saved = agent["last_updated"]
+    when = time.strftime("%H:%M:%S", time.localtime(saved)) if saved else "not yet"
+    return (
+        f"{agent['agent_id']} {clean(agent['name'], 16):<16} {agent['status']:<9}"
+        f" {agent['tokens']:>7,}/{agent['limit']:,} tok {percent}"
+        f"  {agent['messages']} messages, view {agent['view']}, {plural(agent['compactions'], 'compaction')}"
+        f"  snapshot {when}  resumes at {agent['resume_point']}"
+    )
 
 
 @memory.command()
 @session_argument
 @db_option
 @json_option
-def sync(session: str, db: Path | None, as_json: bool) -> int:
-    """Persist the memory of every active agent now."""
+@controls_session
+def sync(opened: SessionHandle, as_json: bool) -> int:
+    """Save the memory of every active agent now."""
     from watchkeeper.cli.control import command
 
-    return command(SessionHandle(db, session, own=True), "memory_sync", as_json)
+    return command(opened, "memory_sync", as_json)
 
 
 @memory.command()
@@ -94,7 +94,7 @@ def sync(session: str, db: Path | None, as_json: bool) -> int:
 def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
     """List the versions of AGENT's context in SESSION (default: the newest), oldest first.
 
-    They are what `wk undo` and `wk redo` move between.
+    `wk undo` and `wk redo` switch between them.
     """
     if len(names) > 2:
         raise BadInput(f"give at most a session and an agent; {names[2]!r} is one too many")
@@ -110,24 +110,21 @@ def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
         }
         for row in opened.all(
             "SELECT version, parent, reason, tokens, observations, verbatim_from, elided, compaction_id,"
-            " created_at FROM views"
-            " WHERE agent_id = ? ORDER BY version",
+            " created_at FROM views WHERE agent_id = ? ORDER BY version",
             (agent_id,),
         )
     ]  # fmt: skip
-    if as_json:
-        print_json(found)
-        return 0
-    for one in found:
-        mark, parent = ">" if one["current"] else " ", f"from {one['parent']}" if one["parent"] else ""
-        verbatim = f"messages from #{one['verbatim_from']}" if one["verbatim_from"] else "no messages"
-        when = time.strftime("%H:%M:%S", time.localtime(one["created_at"]))
-        click.echo(
-            f"{mark} {one['version']:>4} {when} {one['reason']:<11} {one['tokens']:>9,} tok "
-            f" {one['observations']} observations,"
-            f" {verbatim}, {one['elided']} shortened  {parent}"
-        )
-    return 0
+    return respond(as_json, found, map(_view_line, found))
+
+
+def _view_line(view: dict[str, Any]) -> str:
+    mark, parent = ">" if view["current"] else " ", f"from {view['parent']}" if view["parent"] else ""
+    verbatim = f"messages from #{view['verbatim_from']}" if view["verbatim_from"] else "no messages"
+    when = time.strftime("%H:%M:%S", time.localtime(view["created_at"]))
+    return (
+        f"{mark} {view['version']:>4} {when} {view['reason']:<11} {view['tokens']:>9,} tok "
+        f" {view['observations']} observations, {verbatim}, {view['elided']} shortened  {parent}"
+    )
 
 
 @memory.command()
@@ -135,13 +132,14 @@ def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
 @click.argument("fact")
 @db_option
 @json_option
-def pin(session: str, fact: str, db: Path | None, as_json: bool) -> int:
-    """Put a fact (its number, or a new text) into every prompt of the session."""
+@controls_session
+def pin(opened: SessionHandle, fact: str, as_json: bool) -> int:
+    """Add a fact (its number, or a new text) to every prompt of the session."""
     from watchkeeper.cli.control import command
 
     number = fact.removeprefix("#")
     payload = {"fact": int(number)} if number.isdecimal() else {"text": fact}
-    return command(SessionHandle(db, session, own=True), "pin", as_json, payload=payload)
+    return command(opened, "pin", as_json, payload=payload)
 
 
 @memory.command()
@@ -149,11 +147,12 @@ def pin(session: str, fact: str, db: Path | None, as_json: bool) -> int:
 @click.argument("fact", type=click.IntRange(1))
 @db_option
 @json_option
-def unpin(session: str, fact: int, db: Path | None, as_json: bool) -> int:
-    """Take a fact out of the prompts; it can still be recalled."""
+@controls_session
+def unpin(opened: SessionHandle, fact: int, as_json: bool) -> int:
+    """Remove a fact from the prompts; it can still be recalled."""
     from watchkeeper.cli.control import command
 
-    return command(SessionHandle(db, session, own=True), "unpin", as_json, payload={"fact": fact})
+    return command(opened, "unpin", as_json, payload={"fact": fact})
 
 
 @memory.command()
@@ -163,7 +162,7 @@ def unpin(session: str, fact: int, db: Path | None, as_json: bool) -> int:
 @db_option
 @json_option
 def search(query: str, session: str | None, limit: int, db: Path | None, as_json: bool) -> int:
-    """Search what agents have remembered, best first; in one session, what was said in it too."""
+    """Search the facts that agents remember, best match first; with --session, its messages too."""
     from watchkeeper.memory.recall import recall
 
     opened = SessionHandle(db, session)
@@ -175,19 +174,19 @@ def search(query: str, session: str | None, limit: int, db: Path | None, as_json
         }
         for one in recall(opened, opened.session_id or None, query, limit=limit, question=question)
     ]  # fmt: skip
-    if as_json:
-        print_json(found)
-        return 0
-    for one in found:
-        click.echo(f"[{one['kind']}] {clean(one['text'], 300)}   {clean(', '.join(one['sources']), 200)}")
-    if not found:
-        click.echo("nothing remembered matches")
-    return 0
+    return respond(
+        as_json,
+        found,
+        (
+            f"[{one['kind']}] {clean(one['text'], 300)}   {clean(', '.join(one['sources']), 200)}"
+            for one in found
+        ),
+        empty="nothing remembered matches",
+    )
 
 
 def _question(opened: SessionHandle, query: str) -> Any:
-    """The query as a vector where `recall_vectors` is on, to compare with the vectors that hosts have made;
-    else None."""
+    """The query as a vector if `recall_vectors` is on, to compare with those that hosts stored; else None."""
     from watchkeeper.runtime.config import load_config
 
     if not load_config().recall_vectors:
@@ -206,55 +205,52 @@ def _question(opened: SessionHandle, query: str) -> Any:
 
 @click.group()
 def agent() -> None:
-    """Reports on agents: who did what."""
+    """Reports on what agents did."""
 
 
 @agent.command()
 @last_session_argument
 @db_option
 @json_option
-def report(session: str, db: Path | None, as_json: bool) -> int:
-    """Who did what, where it stopped, and what remains."""
-    opened = SessionHandle(db, session)
+@reads_session
+def report(opened: SessionHandle, as_json: bool) -> int:
+    """Show what each agent did, where it stopped, and what remains."""
     whole = state.session_state(opened, opened.session_id)
-    plan = whole["plan"] or {"tasks": []}
-    by_id = {task["id"]: task for task in plan["tasks"]}
-    done = []
-    for one in whole["agents"]:
-        task = by_id.get(one["task_id"])
-        done.append(
-            {
-                "agent": one["id"], "name": one["name"], "role": one["role"], "task": task["name"] if task else None,
-                "status": one["status"], "turns": one["turn"], "stopped_at": one["status_reason"], "tokens": one["tokens"]["total"],
-                "cost_usd": one["cost_usd"], "elapsed_seconds": one["elapsed_seconds"],
-                "artifacts": [a["name"] for a in whole["artifacts"] if a["agent_id"] == one["id"] and a["kind"] == "artifact"],
-                "result": task["result"] if task and task["agent"] == one["id"] else None,
-            }
-        )  # fmt: skip
+    tasks = (whole["plan"] or {"tasks": []})["tasks"]
+    by_id = {task["id"]: task for task in tasks}
+    done = [_agent_report(one, by_id.get(one["task_id"]), whole["artifacts"]) for one in whole["agents"]]
     remains = [
         {"task": task["name"], "status": task["status"], "reason": task["error"] or task["status_reason"]}
-        for task in plan["tasks"]
+        for task in tasks
         if task["status"] not in ("done", "dropped")
     ]
-    if as_json:
-        print_json({"session": opened.session_id, "agents": done, "remains": remains})
-        return 0
+    value = {"session": opened.session_id, "agents": done, "remains": remains}
+    return respond(as_json, value, _report_lines(done, remains))
+
+
+def _agent_report(
+    agent: dict[str, Any], task: dict[str, Any] | None, artifacts: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "agent": agent["id"], "name": agent["name"], "role": agent["role"], "task": task["name"] if task else None,
+        "status": agent["status"], "turns": agent["turn"], "stopped_at": agent["status_reason"], "tokens": agent["tokens"]["total"],
+        "cost_usd": agent["cost_usd"], "elapsed_seconds": agent["elapsed_seconds"],
+        "artifacts": [one["name"] for one in artifacts if one["agent_id"] == agent["id"] and one["kind"] == "artifact"],
+        "result": task["result"] if task and task["agent"] == agent["id"] else None,
+    }  # fmt: skip
+
+
+def _report_lines(done: list[dict[str, Any]], remains: list[dict[str, Any]]) -> Iterator[str]:
     for item in done:
-        what = clean(item["task"] or "the plan", 60)
-        click.echo(
+        yield (
             f"{clean(item['name'], 40)} ({item['agent']}), {item['status']} after {item['turns']} turns:"
-            f" {what}"
+            f" {clean(item['task'] or 'the plan', 60)}"
         )
-        for label in ("stopped_at", "result"):
-            if item[label]:
-                click.echo(f"    {clean(item[label], 300)}")
-        if item["artifacts"]:
-            names = [clean(name, 40) for name in item["artifacts"]]
-            click.echo(
-                f"    saved {', '.join(names[:6])}"
-                + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        yield from (f"    {clean(item[key], 300)}" for key in ("stopped_at", "result") if item[key])
+        names = [clean(name, 40) for name in item["artifacts"]]
+        if names:
+            yield f"    saved {', '.join(names[:6])}" + (
+                f" and {len(names) - 6} more" if len(names) > 6 else ""
             )
-    click.echo(
-        "remains: " + (", ".join(f"{clean(r['task'], 40)} ({r['status']})" for r in remains) or "nothing")
-    )
-    return 0
+    left = ", ".join(f"{clean(task['task'], 40)} ({task['status']})" for task in remains)
+    yield f"remains: {left or 'nothing'}"

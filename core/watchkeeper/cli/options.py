@@ -1,12 +1,19 @@
-"""Options that several commands share, and how SESSION, AGENT and TASK are found."""
+"""What the commands share: their options, how they find a session, an agent or a task, and how they print.
+
+A command that reads has `@reads_session`, one that changes a run has `@controls_session`: both open the
+database and find SESSION before the command begins. `respond` prints an answer as JSON or as text.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +22,14 @@ import click
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.store import database, driver, sessions
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.imports import refuse_imported
+from watchkeeper.store.lease import LeaseHolder, probe
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 db_option = click.option("--db", type=click.Path(path_type=Path, dir_okay=False), help="The database file.")
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Machine form on standard output, and nothing else there."
+    "--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there."
 )
 
 
@@ -28,7 +37,7 @@ def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str
     """Shell completion of a session's id."""
     try:
         connection = database.open_readonly(ctx.params.get("db") or database.default_path())
-    except Exception:
+    except Exception:  # a shell that completes a word shows no error
         return []
     with connection:
         rows = connection.execute(
@@ -37,26 +46,82 @@ def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str
     return [name for name in ("last", *(row[0] for row in rows)) if name.startswith(incomplete)]
 
 
-def session_argument(function: F) -> F:
-    return click.argument("session", shell_complete=complete_session)(function)
+session_argument = click.argument("session", shell_complete=complete_session)
+last_session_argument = click.argument("session", default="last", shell_complete=complete_session)
+"""SESSION of a command that only reads: the newest by default."""
 
 
-def last_session_argument(function: F) -> F:
-    """SESSION of a command that only reads: `last` where none is named."""
-    return click.argument("session", default="last", shell_complete=complete_session)(function)
-
-
-def chosen_path(path: Path | None) -> Path:
-    """The database file that is meant, whether it is there or not."""
+def database_path(path: Path | None) -> Path:
+    """The absolute path of the database: that of `--db`, else the default. The file may not exist."""
     return (path or database.default_path()).expanduser().absolute()
 
 
+def reads_session(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a command `opened`, a `SessionHandle`, in place of its options `session` and `db`."""
+
+    @wraps(function)
+    def opening(session: str, db: Path | None, **options: Any) -> int:
+        return function(SessionHandle(db, session), **options)
+
+    return opening
+
+
+def controls_session(function: Callable[..., int]) -> Callable[..., int]:
+    """As `reads_session`, for a command that changes a run.
+
+    `last` is then the newest session that was run here. A tool of a run may not call such a command, and an
+    imported session is refused.
+    """
+
+    @wraps(function)
+    def opening(session: str, db: Path | None, **options: Any) -> int:
+        return function(open_for_control(db, session), **options)
+
+    return opening
+
+
+def open_for_control(path: Path | None, session: str) -> SessionHandle:
+    """The session, for a command that changes its run.
+
+    Raises:
+        BadInput: a tool of a run called the command, or the session was imported.
+        NotFound: there is no such session.
+    """
+    from watchkeeper.runtime.control import refuse_agents
+
+    refuse_agents()
+    opened = SessionHandle(path, session, own=True)
+    refuse_imported(opened.connection, opened.session_id)
+    return opened
+
+
+def find_session(path: Path, name: str, *, lock_timeout_seconds: float | None = None) -> str:
+    """The id of the session that `name` means (an id, a unique prefix, or `last`).
+
+    Raises:
+        NotFound, BadInput, StoreUnusable.
+    """
+    connection = database.open_readonly(path, lock_timeout_seconds=lock_timeout_seconds)
+    try:
+        return sessions.find(connection, name)
+    finally:
+        connection.close()
+
+
 class SessionHandle:
-    """A database opened to look, with the session that is meant. `own`: `last` is the newest session that was
-    run here."""
+    """A database that is open for reading, and one of its sessions.
+
+    Args:
+        path: the database; None: the default one.
+        session: an id, a unique prefix of one, or `last`; None: the command concerns no single session.
+        own: whether `last` is the newest session that was run here, not imported.
+
+    Raises:
+        NotFound, BadInput, StoreUnusable.
+    """
 
     def __init__(self, path: Path | None, session: str | None = None, *, own: bool = False) -> None:
-        self.path = chosen_path(path)
+        self.path = database_path(path)
         self.connection: Connection = database.open_readonly(self.path)
         self.connection.row_factory = sqlite3.Row
         with self._clear_errors():
@@ -77,20 +142,28 @@ class SessionHandle:
         except sqlite3.DatabaseError as error:
             raise StoreUnusable(driver.explain(self.path, error)) from error
 
+    @property
+    def status(self) -> str:
+        """The session's status, as stored."""
+        return str(self.one("SELECT status FROM sessions WHERE id = ?", (self.session_id,))[0])
+
+    @property
+    def host(self) -> LeaseHolder | None:
+        """The process that runs the session now, or None."""
+        return probe(self.path, self.session_id)
+
     def agent(self, name: str) -> str:
-        """The id of the agent that `name` means: an id, a unique prefix, or its name; the newest of that
-        name.
+        """The id of an agent, by id, unique prefix or name (the newest of that name), or by its task's name.
 
         Raises:
-            NotFound: none is meant.
-            BadInput: several are.
+            NotFound: no agent matches.
+            BadInput: several do.
         """
         rows = self.all(
-            "SELECT id, name, role FROM agents WHERE session_id = ? ORDER BY rowid DESC", (self.session_id,)
+            "SELECT id, name FROM agents WHERE session_id = ? ORDER BY rowid DESC", (self.session_id,)
         )
-        exact = [row["id"] for row in rows if name in (row["id"], row["name"])]
-        found = exact[:1] or [row["id"] for row in rows if row["id"].startswith(name)] if name else []
-        if not found:
+        found = _only_match(rows, name) if name else None
+        if found is None:
             task = self.one(
                 "SELECT assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (self.session_id, name)
             )
@@ -98,80 +171,110 @@ class SessionHandle:
                 return str(task[0])
             known = ", ".join(row["name"] for row in reversed(rows[-8:]))
             raise NotFound(f"no agent {name!r} in session {self.session_id}; there are {known or 'none yet'}")
-        if len(found) > 1:
-            raise BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
-        return str(found[0])
+        return found
 
     def task(self, name: str) -> str | None:
-        """The id of the task that `name` means: an id, a unique prefix, or its name; None if there is
-        none."""
+        """The id of a task, by id, unique prefix or name; None if no task matches.
+
+        Raises:
+            BadInput: several do.
+        """
         rows = self.all("SELECT id, name FROM tasks WHERE session_id = ?", (self.session_id,))
-        exact = [row["id"] for row in rows if name in (row["id"], row["name"])]
-        found = exact[:1] or [row["id"] for row in rows if row["id"].startswith(name)]
-        if len(found) > 1:
-            raise BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
-        return str(found[0]) if found else None
+        return _only_match(rows, name)
+
+
+def _only_match(rows: Sequence[Any], name: str) -> str | None:
+    """The id of the first row whose id or name is `name`, else of the only one whose id begins with it."""
+    exact = [row["id"] for row in rows if name in (row["id"], row["name"])]
+    found = exact[:1] or [row["id"] for row in rows if row["id"].startswith(name)]
+    if len(found) > 1:
+        raise ambiguous(name, found)
+    return str(found[0]) if found else None
+
+
+def ambiguous(name: str, found: Sequence[str]) -> BadInput:
+    """The error for a prefix that several ids begin with."""
+    return BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
 
 
 _OBEYED_OR_HIDDEN = re.compile(
     "[\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""Characters that JSON allows in a text, and that a terminal obeys (0x9b begins a control sequence) or
+"""Characters that JSON allows in a string and that a terminal obeys (0x9b begins a control sequence) or
 hides."""
 
 
 def json_text(value: Any) -> str:
-    """One line of JSON that a terminal only shows: what it would obey or hide is escaped."""
+    """One line of JSON. Characters that a terminal would obey or hide are escaped."""
     return _OBEYED_OR_HIDDEN.sub(
         lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False)
     )
 
 
 def print_json(value: Any) -> None:
+    """Print one line of JSON."""
     click.echo(json_text(value))
 
 
-_gone: list[bool] = []
-"""Not empty once what is printed went nowhere."""
+def respond(as_json: bool, value: Any, lines: str | Iterable[str], *, empty: str | None = None) -> int:
+    """Print `value` as JSON, or else the lines (`empty` if there are none); returns exit code 0.
+
+    `lines` may be a generator: with --json it is not run.
+    """
+    if as_json:
+        print_json(value)
+        return 0
+    shown = 0
+    for line in [lines] if isinstance(lines, str) else lines:
+        click.echo(line)
+        shown += 1
+    if not shown and empty is not None:
+        click.echo(empty)
+    return 0
+
+
+_output_closed: list[bool] = []
+"""Not empty once standard output was closed by its reader."""
 
 
 def say(text: str) -> None:
-    """Print a line. Once the reader has gone away (`wk demo --headless | head`), the rest goes nowhere, and
-    the work goes on."""
+    """Print a line. If the reader of a pipe has closed it (`wk demo --headless | head`), the rest is discarded
+    and the work goes on."""
     try:
         click.echo(text)
     except BrokenPipeError:
-        import sys
-
-        _gone.append(True)
+        _output_closed.append(True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def reader_is_gone() -> bool:
-    """Whether nobody reads any more what is printed: then whoever only prints has nothing left to do."""
+    """Whether the reader of standard output has closed it, so that a command that only prints can stop."""
     import select
-    import sys
 
-    if _gone:
+    if _output_closed:
         return True
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
     except (AttributeError, OSError, ValueError):
-        return False  # no pipe, or a system that cannot tell
+        return False  # not a pipe, or a system without poll
 
 
 def is_terminal() -> bool:
-    """Whether somebody sits at a terminal that can show a dashboard."""
-    import sys
-
+    """Whether input and output are a terminal that can show a dashboard."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb"
 
 
 def clean(text: Any, limit: int = 2_000) -> str:
-    """Text of a model, a tool or a file, made harmless for a terminal and put on one line."""
+    """Text of a model, a tool or a file, made harmless for a terminal, on one line of at most `limit`
+    characters."""
     from watchkeeper.records.text import sanitize
 
     one = " ".join(sanitize(str(text)).split())
     return one if len(one) <= limit else one[: limit - 1] + "…"
+
+
+def day_and_minute(moment: float) -> str:
+    """A moment in local time: 2026-11-22 16:05."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))

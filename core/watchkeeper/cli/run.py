@@ -1,5 +1,8 @@
-"""Which models a run uses: those that the user named, or picks at a terminal. None is picked for the user,
-and none that a workspace chooses makes the run dearer without the user's word.
+"""`wk demo`, `wk run` and `wk resume`: start a session, or continue one.
+
+Before a session starts, its model is chosen: the one that the user named, configured, or picks at a terminal.
+No model is picked for the user, and no model that a workspace chooses makes the run cost more unless the user
+confirms it. A session that a budget has paused gets a new limit before it is resumed.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ from watchkeeper.cli.options import (
     SessionHandle,
     clean,
     complete_session,
+    database_path,
     db_option,
     is_terminal,
     json_option,
     json_text,
-    print_json,
+    open_for_control,
+    respond,
     say,
     session_argument,
 )
@@ -46,23 +51,23 @@ if TYPE_CHECKING:
 
 
 LOCAL_SERVERS = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
-"""Ports on which programs that can speak the Messages API listen by default."""
+"""Default ports of programs that offer the Messages API."""
 
 PROBE_SECONDS = 0.25
-"""How long all probes of local servers may take together."""
+"""How long the probes of all local servers may take together."""
 
 LONGEST_COMMAND = 4_000
-"""Characters of a command that an error repeats whole."""
+"""The longest command, in characters, that an error repeats whole."""
 
 MOST_ROLES = 5
-"""Roles that one question or warning names."""
+"""How many roles one question or warning names."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A model, and the local server that was picked with it (None: the configured server, or Anthropic's)."""
+    """A model, and the local server that was picked with it (None: the configured one, or Anthropic's)."""
 
     ref: str
     base_url: str | None = None
@@ -80,11 +85,9 @@ class Offer:
 def choose_model(
     named: str | None, config: Config, *, arguments: Sequence[str], may_ask: bool
 ) -> ChosenModel:
-    """The model that `--model` named or the configuration holds; else the one that the user picks, if
-    `may_ask`.
+    """The model that `--model` names, else the configured one, else (if `may_ask`) the one that the user picks.
 
-    The surveyor is used where `--model` names it, and never otherwise. `arguments` are those of `wk`, for the
-    error.
+    The surveyor is used only if `--model` names it. `arguments` are those of `wk`, for the error.
 
     Raises:
         BadInput: none was chosen; the line ends with the command that chooses one.
@@ -111,11 +114,11 @@ def choose_model(
 def confirm_roles(
     workspace: Path, ref: str, allowed: Sequence[str], *, may_ask: bool, show: bool
 ) -> tuple[str, ...]:
-    """The user's answers about roles of the workspace that ask for a dearer model, in addition to `allowed`.
+    """Ask about roles of the workspace that want a model that costs more, beyond what `allowed` names.
 
-    Answers are as `SessionSettings.allow_models` holds them. Without `may_ask` nothing is allowed, and a
-    warning says which
-    model each of these roles runs on. `show`: print role, source and model of each role that is not built in.
+    Returns the models that the user confirmed, as `SessionSettings.allow_models` holds them. Without `may_ask`
+    none is confirmed, and a warning names the model that each such role runs on. `show`: print role, source and
+    model of each role that is not built in.
     """
     from watchkeeper.agents.roles import load_roles
     from watchkeeper.runtime.config import BUILT_IN, price_of, role_models, warning
@@ -154,16 +157,15 @@ def confirm_roles(
 
 
 def _offers(config: Config) -> list[Offer]:
-    """What this machine could run on: models of Anthropic where there is a key, the configured server, local
-    servers."""
+    """The models that are available here: Anthropic's if there is a key, the configured server's, and those of
+    local servers."""
     from watchkeeper.models.registry import rates
 
     own = config.anthropic
     configured = (own.base_url or os.environ.get("ANTHROPIC_BASE_URL") or "").strip()
     found: list[Offer] = []
     if configured and host_of(configured) != ANTHROPIC_HOST:
-        open_ports = [] if host_of(configured) not in LOOPBACK else [configured]
-        if not open_ports or _listening(open_ports):
+        if host_of(configured) not in LOOPBACK or _listening([configured]):
             found.append(Offer(f"a model of {clean(configured, 200)}, the configured server"))
     elif missing_key(SUGGESTED[0], api_key_env=own.api_key_env, base_url=configured) is None:
         variable = own.api_key_env or next(
@@ -171,8 +173,7 @@ def _offers(config: Config) -> list[Offer]:
             "the SDK's own credentials",
         )
         for ref in SUGGESTED:
-            rate = rates(ref)
-            price = f", {rate}" if rate is not None else ""
+            price = f", {rate}" if (rate := rates(ref)) is not None else ""
             found.append(Offer(f"{ref}{price} (key: {variable})", ref))
     urls = {f"http://127.0.0.1:{port}": name for port, name in LOCAL_SERVERS.items()}
     urls = {url: name for url, name in urls.items() if _place(url) != _place(configured)}
@@ -216,7 +217,7 @@ def _line(question: str) -> str:
 
 
 def _listening(urls: Sequence[str]) -> list[str]:
-    """Those of these loopback URLs where a program accepts a connection. Takes `PROBE_SECONDS` at most."""
+    """The loopback URLs at which a program accepts connections. Takes at most `PROBE_SECONDS`."""
     deadline = time.monotonic() + PROBE_SECONDS
     found = []
     for url in urls:
@@ -233,7 +234,7 @@ def _listening(urls: Sequence[str]) -> list[str]:
 
 
 def _place(url: str) -> tuple[str, int]:
-    """Host and port of a URL; `localhost` is 127.0.0.1. A URL that names none gives an empty host."""
+    """Host and port of a URL, with 127.0.0.1 for `localhost`. An invalid URL gives an empty host."""
     from urllib.parse import urlsplit
 
     try:
@@ -255,35 +256,29 @@ def _command(arguments: Sequence[str], ref: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word for a POSIX shell. What one line of a terminal cannot show is written as `$'…'` (bash, zsh,
+    """A word for a POSIX shell. One that a line of a terminal cannot show is written as `$'…'` (bash, zsh,
     ksh)."""
     if " ".join(sanitize(word).split()) != word:
-        escaped = "".join(
-            one if one.isascii() and one.isprintable() and one not in "\\' " else _escaped(one)
-            for one in word
-        )
-        return f"$'{escaped}'"
+        return f"$'{''.join(map(_escaped, word))}'"
     if word and shlex.quote(word) == word:
         return word
     return shlex.quote(word) if set(word) & set('"$`\\!') or not word else f'"{word}"'
 
 
 def _escaped(character: str) -> str:
+    if character.isascii() and character.isprintable() and character not in "\\' ":
+        return character
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
 def may_ask(*, as_json: bool) -> bool:
-    """Whether a person sits at a terminal who can answer a question."""
+    """Whether input and output are a terminal, so that the user can answer a question."""
     return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-# --- Budgets on the command line: new limits as a person types them, and what a session that one of them paused ---
-#
-# needs.
+# New limits for a session that a budget has paused.
 
 PAUSED_EXIT = 5
-
-KINDS = ("usd", "tokens", "turns", "seconds")
 
 _HELP = {
     "usd": "A new limit in USD: an amount, or +N for N more.",
@@ -294,23 +289,26 @@ _HELP = {
 
 
 def new_budget_options(function: Any) -> Any:
-    """`--budget-usd +2` and its like: options of a command that resumes."""
-    for kind in reversed(KINDS):
+    """The options `--budget-usd`, `--budget-tokens` and so on of a command that resumes."""
+    for kind in reversed(budgets.KINDS):
         function = click.option(f"--budget-{kind}", metavar="AMOUNT|+N", help=_HELP[kind])(function)
     return function
 
 
-def typed_budgets(options: dict[str, Any]) -> dict[str, str]:
-    """Kind → text, of the options that were given."""
-    return {kind: options[f"budget_{kind}"] for kind in KINDS if options.get(f"budget_{kind}") is not None}
+def typed_budgets(options: dict[str, Any]) -> dict[str, Any]:
+    """The budget options that were given: kind → text."""
+    return {
+        kind: options[f"budget_{kind}"] for kind in budgets.KINDS if options.get(f"budget_{kind}") is not None
+    }
 
 
 def limits_meant(opened: SessionHandle, kind: str, text: str) -> list[tuple[str | None, float]]:
-    """Whose limit `--budget-KIND TEXT` changes, and to what: each reached budget of that kind, or else the
-    session's.
+    """The task (None: the session) and the amount of each limit that `--budget-KIND TEXT` changes.
+
+    These are the reached budgets of that kind, or else the session's.
 
     Raises:
-        BadInput: no amount, or not more than what is used.
+        BadInput: the text is not an amount, or the amount is not more than what is used.
     """
     reached = [
         use for use in budgets.usage(opened, opened.session_id) if use.is_reached and use.budget.kind == kind
@@ -323,7 +321,7 @@ def limits_meant(opened: SessionHandle, kind: str, text: str) -> list[tuple[str 
 
 
 def set_limits(opened: SessionHandle, typed: dict[str, str]) -> None:
-    """Set new limits of a session that no host drives. All are checked before the first is written.
+    """Set new limits of a session that no host runs. All are checked before the first is written.
 
     Raises:
         BadInput: an amount is refused; nothing was changed.
@@ -337,33 +335,30 @@ def set_limits(opened: SessionHandle, typed: dict[str, str]) -> None:
 
 
 def raise_reached(opened: SessionHandle, typed: dict[str, str], *, ask: bool, as_json: bool) -> bool:
-    """Set the limits that were given, then see that no reached budget would pause the session again at once.
+    """Set the limits that were given; returns whether the session can now continue.
 
-    At a terminal (`ask`) each reached budget is shown with what is used of it, and a new limit is asked for.
-    Returns False where the session must stay paused; what to do next was said.
+    With `ask`, each budget that is still reached is shown with its use, and a new limit is asked for. If the
+    session must stay paused, the next command is printed.
 
     Raises:
         BadInput: an amount that was given is refused.
     """
     set_limits(opened, typed)
-    blocking = budgets.blocking(opened, opened.session_id)
-    while blocking and ask:
-        use = blocking[0]
-        if not _ask_limit(opened, use):
+    while (blocking := budgets.blocking(opened, opened.session_id)) and ask:
+        if not _ask_limit(opened, blocking[0]):
             break
-        blocking = budgets.blocking(opened, opened.session_id)
     if blocking:
         _advise(opened, blocking, as_json=as_json)
     return not blocking
 
 
 def budget_lines(uses: list[BudgetUse], session_id: str) -> list[str]:
-    """What is used of each budget, and the command that raises them."""
+    """A line on the use of each budget, and the command that raises them."""
     return [*(clean(use.describe()) for use in uses), f"raise it: {budgets.resume_command(session_id, uses)}"]
 
 
 def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
-    """Ask for a new limit until there is one; False where the person gives up."""
+    """Ask until a new limit is set; False if the user declines."""
     from watchkeeper.runtime.run_session import set_budget_without_host
 
     kind, owner = use.budget.kind, use.budget.task_id
@@ -410,8 +405,6 @@ def _advise(opened: SessionHandle, blocking: list[BudgetUse], *, as_json: bool) 
     say(json_text(result))
 
 
-# --- `wk demo`, `wk run`, `wk resume` ---------------------------------------------------------------------
-
 SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
 
 
@@ -438,12 +431,12 @@ approval_timeout_option = click.option(
 
 
 def driving_options(function: Any) -> Any:
-    """What `demo` and `run` share."""
+    """The options that `demo` and `run` share."""
     for option in reversed(
         [
             db_option,
             json_option,
-            click.option("--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard."),
+            click.option("--headless", is_flag=True, help="Run in the foreground and print progress, without the dashboard."),
             click.option("--workspace", type=click.Path(path_type=Path), help="The folder to work in (default: this one)."),
             click.option("--max-parallel", type=click.IntRange(1, 256), help="How many sub-agents work at a time."),
             click.option("--context-tokens", type=click.IntRange(2_000), help="A smaller context window than the model's own."),
@@ -466,8 +459,8 @@ def driving_options(function: Any) -> Any:
 def demo(**options: Any) -> int:
     """Survey a folder with the offline surveyor: real files, real tools, no key and no network.
 
-    The surveyor is no language model: it is a small deterministic program behind the same protocol. Kill it
-    at any moment, and `wk resume last` carries on. Its results: `wk artifacts last SURVEY.md`.
+    The surveyor is not a language model but a small deterministic program behind the same protocol. Kill it at
+    any moment, and `wk resume last` continues. Its result: `wk artifacts last SURVEY.md`.
     """
     return _start(SURVEY_GOAL, SURVEYOR, options)
 
@@ -477,7 +470,7 @@ allow_model_option = click.option(
     "allow_models",
     multiple=True,
     metavar="REF",
-    help="Let roles of the workspace, and the planner, choose this model although it costs more than yours (repeatable).",
+    help="Allow roles of the workspace, and the planner, to use this model although it costs more than yours (repeatable).",
 )
 
 
@@ -488,7 +481,7 @@ allow_model_option = click.option(
     "from_session",
     metavar="SESSION",
     shell_complete=complete_session,
-    help="Carry on SESSION, own or imported: its plan and what it knew go along. GOAL may then be left out.",
+    help="Continue the work of SESSION, own or imported, with its plan and facts. GOAL may then be left out.",
 )
 @click.option(
     "--model", metavar="REF", help="anthropic/<model>, or offline/surveyor (default: from the configuration)."
@@ -498,15 +491,15 @@ allow_model_option = click.option(
 def run(goal: str | None, from_session: str | None, model: str | None, **options: Any) -> int:
     """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
 
-    With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it
-    running. With --headless, or without a terminal, it runs in the foreground.
+    With a terminal, it runs in a background process (the host) and the dashboard opens; quitting the dashboard
+    can leave it running. With --headless, or without a terminal, it runs in the foreground.
 
-    Without --model and without `model` in the configuration, it asks at a terminal which model to use, and
-    refuses elsewhere.
+    Without --model and without `model` in the configuration, it asks which model to use; without a terminal, it
+    refuses.
     """
     if goal is None and from_session is None:
         raise click.UsageError(
-            'say what should be done: wk run "GOAL", or which session to carry on: --from SESSION'
+            'say what should be done: wk run "GOAL", or which session to continue: --from SESSION'
         )
     if goal is not None and not goal.strip():
         raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
@@ -519,9 +512,9 @@ def run(goal: str | None, from_session: str | None, model: str | None, **options
 @db_option
 @json_option
 @click.option(
-    "--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard."
+    "--headless", is_flag=True, help="Run in the foreground and print progress, without the dashboard."
 )
-@click.option("--detach", is_flag=True, help="Start the background host and return.")
+@click.option("--detach", is_flag=True, help="Start the host in the background and return.")
 @approval_timeout_option
 @allow_model_option
 @new_budget_options
@@ -536,21 +529,17 @@ def resume(
     allow_models: tuple[str, ...],
     **limits: str | None,
 ) -> int:
-    """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's
-    pause.
+    """Continue SESSION from the last saved step, with its plan, queue and every agent's memory. With AGENT,
+    resume only that agent.
 
-    Where a budget is used up, it says what is used and asks for a new limit; without a terminal, give one:
-    `wk resume last --budget-usd +2`. A host that is about to end, after `wk pause` or `wk compact` say, is
-    waited for, for 30 s at most.
+    If a budget is used up, it shows the use and asks for a new limit; without a terminal, give one: `wk resume
+    last --budget-usd +2`. If the host is about to end, for example after `wk pause`, it waits up to 30 s.
     """
-    from watchkeeper.runtime.control import check_configuration, check_resume, refuse_agents
+    from watchkeeper.runtime.control import check_configuration, check_resume
     from watchkeeper.runtime.lifecycle import SessionSettings
     from watchkeeper.runtime.run_session import allow_more_models
-    from watchkeeper.store.imports import refuse_imported
 
-    refuse_agents()
-    opened = SessionHandle(db, session, own=True)
-    refuse_imported(opened.connection, opened.session_id)
+    opened = open_for_control(db, session)
     typed = typed_budgets(limits)
     if agent is not None:
         from watchkeeper.cli.control import command
@@ -559,7 +548,7 @@ def resume(
             raise BadInput("a new budget is the session's or a task's: `wk budget`, or resume the session")
         return command(opened, "resume", as_json, agent_id=opened.agent(agent))
     _await_others(opened)
-    status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
+    status = opened.status
     if status in ("done", "cancelled"):
         from watchkeeper.cli.headless import print_result
 
@@ -589,23 +578,23 @@ def resume(
 
 
 def _await_others(opened: SessionHandle) -> None:
-    """Wait for a host that is soon gone, and say so.
+    """Wait for a host that is about to end, and print that.
 
     Raises:
-        DrivenElsewhere: one that goes on, or that does not end.
+        DrivenElsewhere: the host goes on, or does not end in time.
     """
     from watchkeeper.records.errors import DrivenElsewhere
     from watchkeeper.store import library
 
     session = opened.session_id
 
-    def told(holder: LeaseHolder) -> None:
+    def waiting(holder: LeaseHolder) -> None:
         click.echo(
-            f"wk: waiting for the host of session {session} (pid {holder.pid}) to end what it was told to do",
+            f"wk: waiting for the host of session {session} (pid {holder.pid}) to finish an earlier command",
             err=True,
         )
 
-    holder = library.outlast(opened.path, session, told)
+    holder = library.outlast(opened.path, session, waiting)
     if holder is None:
         return
     if library.goes_on(opened.connection, session):
@@ -615,8 +604,7 @@ def _await_others(opened: SessionHandle) -> None:
         )
     raise DrivenElsewhere(
         f"a host (pid {holder.pid}) still carries out an earlier command of session {session}; resume it"
-        " when that is done"
-        f" (`wk watch {session}`)"
+        f" when that is done (`wk watch {session}`)"
     )
 
 
@@ -625,11 +613,10 @@ def _start(
 ) -> int:
     from watchkeeper.runtime.control import check_configuration, check_key, refuse_agents
     from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, check_workspace, create_session
-    from watchkeeper.store import database
 
     refuse_agents()
     workspace = (options["workspace"] or Path.cwd()).expanduser()
-    path = (options["db"] or database.default_path()).expanduser().absolute()
+    path = database_path(options["db"])
     check_workspace(workspace, path)
     config = check_configuration(workspace)
     as_json = bool(options["as_json"])
@@ -639,12 +626,8 @@ def _start(
     ref = chosen.ref
     headless = bool(options["headless"]) or as_json or not is_terminal()
     speed = options["speed"]
-    budgets = {
-        kind: float(options[f"budget_{kind}"])
-        for kind in ("usd", "tokens", "turns", "seconds")
-        if options[f"budget_{kind}"] is not None
-    }
-    _check_model(ref, config, budgets)
+    limits = {kind: float(amount) for kind, amount in typed_budgets(options).items()}
+    _check_model(ref, config, limits)
     check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
     allowed = tuple(options.get("allow_models", ()))
     allowed += confirm_roles(workspace, ref, allowed, may_ask=asking, show=headless and not as_json)
@@ -662,12 +645,11 @@ def _start(
             base_url=chosen.base_url,
             allow_models=allowed,
         ),
-        budgets=budgets,
+        budgets=limits,
     )
     if headless:
-        import_module(
-            "watchkeeper.cli.headless"
-        )  # a Ctrl+C that came while it loads would find a session that nobody drives
+        # Loaded before the session exists: a Ctrl+C during the import must not leave a session without a host.
+        import_module("watchkeeper.cli.headless")
     session_id = random_id()
     try:
         create_session(path, wanted, new_id=lambda: session_id, prepare=carried.write if carried else None)
@@ -682,7 +664,7 @@ def _start(
 
 
 def _leave_paused(path: Path, session_id: str) -> None:
-    """A Ctrl+C between the session's row and its host: it rests, if its row is there at all."""
+    """Pause a session that was interrupted before its host ran, if its row was written."""
     from watchkeeper.runtime.run_session import pause_interrupted
 
     with suppress(NotFound):
@@ -690,7 +672,7 @@ def _leave_paused(path: Path, session_id: str) -> None:
 
 
 def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Continuation:
-    """What the session `name` hands on, and a line that says so."""
+    """Read what the new session takes over from the session `name`, and print a line about it."""
     from watchkeeper.runtime.continuation import carry
     from watchkeeper.store.user_secrets import user_redactor
 
@@ -699,7 +681,7 @@ def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Continua
     done = sum(task.status == "done" for task in brief.tasks)
     if not quiet:
         say(
-            f"carries on {carried.session_id}: {done} of {len(brief.tasks)} tasks done, {len(brief.facts)}"
+            f"continues {carried.session_id}: {done} of {len(brief.tasks)} tasks done, {len(brief.facts)}"
             f" facts  ({clean(carried.goal, 80)})"
         )
         if carried.workspace != str(workspace.resolve()):
@@ -711,7 +693,7 @@ def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Continua
 
 
 def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
-    """Say at once what would fail later: an unknown model, or a budget in USD for a model without a price."""
+    """Refuse now what would fail later: an unknown model, or a budget in USD for a model without a price."""
     if ref != SURVEYOR:
         from watchkeeper.models.registry import resolve
         from watchkeeper.runtime.host_factory import model_config
@@ -722,7 +704,7 @@ def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
 
         if not is_priced(ref):
             raise BadInput(
-                f"nobody knows a price of {ref}, so --budget-usd cannot be kept; use --budget-tokens"
+                f"the price of {ref} is unknown, so --budget-usd cannot be kept; use --budget-tokens"
             )
 
 
@@ -759,12 +741,12 @@ def _drive(
         trouble = await_host(path, session_id, pid)
         if trouble is not None:
             raise WatchkeeperError(f"the background host did not start: {trouble.removeprefix('wk: ')}")
-    if detach and as_json:
-        print_json({"session": session_id, "status": "running", "host": {"pid": pid}})
-        return 0
     if detach:
-        click.echo(f"session {session_id} runs in the background; watch it with `wk watch {session_id}`")
-        return 0
+        return respond(
+            as_json,
+            {"session": session_id, "status": "running", "host": {"pid": pid}},
+            f"session {session_id} runs in the background; watch it with `wk watch {session_id}`",
+        )
     from watchkeeper.cli.watch import open_dashboard
 
     return open_dashboard(path, session_id)

@@ -1,5 +1,7 @@
-"""textual-serve, with a guard before every route, addresses of its own, and no request to anybody else's
-machine.
+"""`wk serve`: the dashboard in a browser.
+
+textual-serve runs one dashboard process for each browser. Here it gets a guard before every route (see
+`guard`), its own pages, and a policy under which the page loads nothing from other machines.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ from watchkeeper.cli.guard import (
     new_token,
     token_file,
 )
-from watchkeeper.cli.options import complete_session, db_option
+from watchkeeper.cli.options import complete_session, database_path, db_option, find_session
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.process_secrets import handed_over
-from watchkeeper.store import database, sessions
+from watchkeeper.store import database
 from watchkeeper.store.user_secrets import config_text
 
 MOST_VIEWERS = 16
-"""Each has a process of its own."""
+"""How many browsers may have the dashboard open; each has its own process."""
 MOST_DELAYED = 32
-"""Refusals that wait at a time; more are given at once."""
+"""How many refusals wait at a time; further ones are answered at once."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -60,7 +62,7 @@ HEADERS = {
 
 
 class DashboardProcess(AppService):
-    """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, never in its
+    """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, not through its
     environment."""
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
@@ -79,7 +81,7 @@ class DashboardProcess(AppService):
         return process
 
 
-setattr(textual_serve.server, "AppService", DashboardProcess)  # noqa: B010 - its websocket handler has no other place to choose the process
+setattr(textual_serve.server, "AppService", DashboardProcess)  # noqa: B010 - its websocket handler has no other way to choose the process class
 
 
 class DashboardServer(Server):
@@ -95,12 +97,12 @@ class DashboardServer(Server):
         self._delayed = 0
 
     def initialize_logging(self) -> None:
-        """Warnings alone: a request's address may hold the token."""
+        """Log warnings only: a request's address may hold the token."""
         logging.basicConfig(level=logging.WARNING, format="wk serve: %(message)s")
         logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
 
     async def on_startup(self, app: web.Application) -> None:
-        """Say nothing: the command has said where it listens."""
+        """Print nothing: the command has printed the address."""
 
     def serve_on(self, sockets: list[socket.socket]) -> None:
         """Serve on sockets that are bound already, until SIGINT, SIGTERM or SIGHUP."""
@@ -119,7 +121,7 @@ class DashboardServer(Server):
     async def _guarded(
         self, request: web.Request, handler: Callable[[web.Request], Any]
     ) -> web.StreamResponse:
-        """Answer a request of any route (page, file, download, websocket) only where the guard admits it."""
+        """Answer a request of any route (page, file, download, websocket) only if the guard admits it."""
         asks_for_session = request.method == "GET" and request.path == "/" and "token" in request.query
         decision = self.guard.decide(
             Request(
@@ -133,7 +135,7 @@ class DashboardServer(Server):
             await self._delay(decision.delay_seconds)
             return web.Response(status=403, text=decision.reason + "\n", headers=HEADERS)
         if decision.is_new:
-            # The address without the token is what the browser keeps in its history.
+            # The browser keeps the address without the token in its history.
             left = urlencode([(name, value) for name, value in request.query.items() if name != "token"])
             moved = web.Response(status=303, headers={**HEADERS, "Location": f"/?{left}" if left else "/"})
             moved.set_cookie(
@@ -184,8 +186,8 @@ class DashboardServer(Server):
 def bind(host: str, port: int) -> list[socket.socket]:
     """Sockets that listen on every address of a host, all on one port (any free one for 0).
 
-    A name such as `localhost` has several addresses: one that was left free could be taken by another user,
-    who would be given the token of whoever opens the name.
+    A name such as `localhost` has several addresses. Another user could listen on one that is left free, and
+    would receive the token of a browser that opens the name.
 
     Raises:
         OSError: one of them cannot be bound.
@@ -197,7 +199,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
             try:
                 one = socket.socket(family, kind, protocol)
             except OSError:
-                continue  # a family that this machine has not
+                continue  # this machine has no such address family
             undo.callback(one.close)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -211,8 +213,6 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-# --- `wk serve`: the dashboard in a browser, for whoever has the token that it prints ---------------------
-
 DEFAULT_PORT = 8765
 
 
@@ -222,29 +222,29 @@ DEFAULT_PORT = 8765
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on; any but this machine's own needs a token that you chose.",
+    help="The address to listen on. Any but this machine's own needs a token that you choose.",
 )
 @click.option(
     "--port",
     default=DEFAULT_PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="0 takes any that is free.",
+    help="0 takes any free port.",
 )
 @click.option(
     "--token",
     envvar="WATCHKEEPER_SERVE_TOKEN",
     default="",
-    help="Instead of a random one. Others can read it in the list of processes; set WATCHKEEPER_SERVE_TOKEN instead.",
+    help="Use this instead of a random token. Other users can read it in the list of processes; set WATCHKEEPER_SERVE_TOKEN instead.",
 )
 @db_option
 @click.pass_context
 def serve(ctx: click.Context, session: str | None, host: str, port: int, token: str, db: Path | None) -> int:
-    """Show the dashboard in a browser, until interrupted. Who has the printed address may do all that the
-    dashboard does.
+    """Show the dashboard in a browser until interrupted. Anyone with the printed address can do everything
+    that the dashboard does.
 
-    The address holds a random token; the same address is in a file that only you can read. A browser that
-    opens it gets a session, which ends after an hour without use, after a day, and with this command.
+    The address holds a random token; it is also in a file that only you can read. A browser that opens it gets
+    a session, which ends after an hour without use, after a day, and with this command.
     """
     if find_spec("textual_serve") is None:
         raise BadInput("wk serve needs textual-serve; install it with: pip install textual-serve")
@@ -263,15 +263,12 @@ def serve(ctx: click.Context, session: str | None, host: str, port: int, token: 
             " WATCHKEEPER_SERVE_TOKEN instead",
             err=True,
         )
-    os.environ.pop("WATCHKEEPER_SERVE_TOKEN", None)  # no process that is started from here needs it
-    path = (db or database.default_path()).expanduser().absolute()
-    connection = database.open_readonly(path)
-    try:
-        session_id = sessions.find(connection, session) if session else ""
-    finally:
-        connection.close()
+    os.environ.pop("WATCHKEEPER_SERVE_TOKEN", None)  # no child process needs it
+    path = database_path(db)
+    session_id = find_session(path, session) if session else ""
+    database.open_readonly(path).close()  # a missing or damaged file is reported here, not in the browser
     command = shlex.join([sys.executable, "-P", "-m", "watchkeeper_tui", str(path), session_id])
-    # Who chose the token may have a proxy before it that has another name.
+    # A user who chose a token may reach the listener through a proxy, under another name.
     guard = Guard(token or new_token(), loopback_only=not token)
     return _serve(command, host, port, guard)
 
@@ -286,12 +283,12 @@ def _serve(command: str, host: str, port: int, guard: Guard) -> int:
             " --host"
         ) from None
     port = sockets[0].getsockname()[1]
-    # Told only now that the port is ours: another user's listener there would be given the token.
+    # Printed only now that the port is ours: another user's listener there would receive the token.
     address = f"http://{shown}:{port}/?{guard.token_query}"
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(
             number, lambda *_: sys.exit(0)
-        )  # so that the file goes, also before the server answers signals
+        )  # removes the file, also before the server handles signals
     with ExitStack() as ending:
         for one in sockets:
             ending.callback(one.close)

@@ -1,5 +1,7 @@
-"""`wk watch` of other programs' logs without a terminal: what is watched, then a line for each thing that
-happens.
+"""`wk watch`: the dashboard on one session, or a log of events where there is no terminal.
+
+The sessions of other programs are imported and followed in a process of their own while they are watched. This
+module is the only place of the command line that opens the dashboard.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from typing import Any
 
 import click
 
-from watchkeeper.cli.headless import EventPrinter, describe
+from watchkeeper.cli.headless import EventPrinter, called_tools, describe, follow
 from watchkeeper.cli.options import (
     SessionHandle,
     clean,
     complete_session,
+    database_path,
     db_option,
+    find_session,
     is_terminal,
     reader_is_gone,
     say,
@@ -29,12 +33,12 @@ from watchkeeper.cli.options import (
 from watchkeeper.records.errors import NotFound, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import plural
-from watchkeeper.store import database, sessions
+from watchkeeper.store import database
 from watchkeeper.store.user_secrets import config_text
 
 LOOK_SECONDS = 0.2
 RIPE_SECONDS = 0.3
-"""How long a reply whose end is not told may still grow, before it is printed as it stands."""
+"""How long a reply without a recorded end may still grow before it is printed as it is."""
 INTERRUPTED_EXIT = 130
 
 _NEW_CALLS = (
@@ -46,8 +50,8 @@ _NEW_CALLS = (
 
 
 def print_log(path: Path, session_id: str, what: str, follower: subprocess.Popen[bytes]) -> int:
-    """Print what happened and what happens in a followed session, until SIGINT or SIGTERM, or until nobody
-    reads it."""
+    """Print the past and new events of a followed session, until SIGINT or SIGTERM, or until the reader of the
+    output has closed it."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         printer = LogPrinter(path, session_id)
@@ -62,11 +66,11 @@ def print_log(path: Path, session_id: str, what: str, follower: subprocess.Popen
         return INTERRUPTED_EXIT
     finally:
         signal.signal(signal.SIGTERM, before)
-    printer.tell_trouble()
+    printer.report_trouble()
     if reader_is_gone():
         return 0
     print(
-        f"wk: the process that follows {clean(what, 200)} ended; `wk watch` once more goes on",
+        f"wk: the process that follows {clean(what, 200)} ended; run `wk watch` again to continue",
         file=sys.stderr,
     )
     return 1
@@ -81,11 +85,11 @@ class LogPrinter(EventPrinter):
         super().__init__(path, session_id, as_json=False)
         self._call = 0
         self._ripening: dict[int, float] = {}
-        """Replies that may still grow, and since when they are here."""
+        """Replies that may still grow, and when each was first seen."""
         self._others: set[str] = set()
 
     def introduce(self, what: str) -> None:
-        """Say what is watched."""
+        """Print which session is watched."""
         opened = SessionHandle(self._path)
         try:
             row = opened.one(
@@ -104,7 +108,7 @@ class LogPrinter(EventPrinter):
 
     def _lines(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
         lines = [*super()._lines(opened), *self._replies(opened)]
-        self._tell_others(opened)
+        self._announce_others(opened)
         return sorted(lines, key=lambda line: line[0])
 
     def _replies(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
@@ -119,7 +123,7 @@ class LogPrinter(EventPrinter):
                 and now - since < RIPE_SECONDS
             )
             if growing and not self._stop.is_set():
-                break  # those after it wait as well: they are told in order
+                break  # later replies wait too: they are printed in order
             self._ripening.pop(row["id"])
             self._call = row["id"]
             found.append((row["at"], row["agent_id"], "model.replied", self._reply(opened, row)))
@@ -138,9 +142,7 @@ class LogPrinter(EventPrinter):
         text = f"turn {row['turn']}  {row['prompt']:,} tok in, {row['output_tokens']:,} out  {cost}"
         if not row["usage_exact"]:
             text += " (estimated)"
-        called = ", ".join(clean(each, 40) for each in tools[:4]) + (
-            f" and {len(tools) - 4} more" if len(tools) > 4 else ""
-        )
+        called = called_tools([clean(each, 40) for each in tools])
         return f"{text}  → {called}" if called else text
 
     def _describe(self, kind: str, data: dict[str, Any]) -> str:
@@ -148,8 +150,8 @@ class LogPrinter(EventPrinter):
             return f"{clean(data.get('tool') or '?', 40)}  {data.get('seconds', 0):.1f} s  {clean(data.get('preview') or '', 120)}"
         return describe(kind, data)
 
-    def _tell_others(self, opened: SessionHandle) -> None:
-        """Sessions that are live as well: each is named once."""
+    def _announce_others(self, opened: SessionHandle) -> None:
+        """Name each other session that is live, once."""
         live = opened.all(
             "SELECT id, title, goal FROM sessions WHERE status = 'running' AND origin != 'run' AND"
             " deleted_at IS NULL"
@@ -163,12 +165,10 @@ class LogPrinter(EventPrinter):
                 )
 
 
-# --- `wk watch`: the dashboard, the one place where the command line reaches into it ----------------------
-
 START_LOCK_SECONDS = 5.0
-"""How long somebody looks at an empty terminal before a lock is told of."""
+"""How long the dashboard waits for a locked database before it reports the lock."""
 FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
-"""Names of programs, none of which can be the beginning of an id."""
+"""Names of programs. None can be the prefix of an id."""
 
 
 @click.command()
@@ -180,10 +180,10 @@ FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
 def watch(ctx: click.Context, session: str | None = None, db: Path | None = None) -> int:
     """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once.
 
-    PATH (a log or a folder of logs) or a program: its newest session is shown, and every session that is live
-    is followed.
+    With PATH (a log or a folder of logs) or a program, its newest session is shown and every live session is
+    followed.
     """
-    path = (db or database.default_path()).expanduser().absolute()
+    path = database_path(db)
     if session is not None and _means_logs(path, session):
         return _watch_foreign(path, session)
     if session is not None and _is_path(session):
@@ -191,38 +191,27 @@ def watch(ctx: click.Context, session: str | None = None, db: Path | None = None
             f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's"
             " id, or claude, codex, opencode"
         )
-    connection = database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)
-    try:
-        session_id = sessions.find(connection, session or "last")
-    finally:
-        connection.close()
-    if not is_terminal():
-        from watchkeeper.cli.headless import follow
-
-        return follow(path, session_id)
-    return open_dashboard(path, session_id)
+    session_id = find_session(path, session or "last", lock_timeout_seconds=START_LOCK_SECONDS)
+    return open_dashboard(path, session_id) if is_terminal() else follow(path, session_id)
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name can only be that of a file: an id is letters and digits."""
+    """Whether a name can only be a path: an id has letters and digits only."""
     return os.sep in name or "." in name or name.startswith("~")
 
 
 def _means_logs(path: Path, name: str) -> bool:
-    """Whether a name means a program or logs on disk. A bare name that is a session's means the session."""
+    """Whether a name means a program or logs on disk. A name that matches a session means the session."""
     if name in FOREIGN:
         return True
     if not Path(name).expanduser().exists():
         return False
     if _is_path(name) or not database.is_there(path):
         return True
-    connection = database.open_readonly(path)
     try:
-        sessions.find(connection, name)
+        find_session(path, name)
     except WatchkeeperError:
         return True
-    finally:
-        connection.close()
     return False
 
 
@@ -234,8 +223,7 @@ def open_dashboard(path: Path, session_id: str | None) -> int:
 
 
 def _watch_foreign(path: Path, what: str) -> int:
-    """Import the newest session of `what`, follow all that are live in a process beside this one, and show
-    the newest."""
+    """Import the newest session of `what` and show it, while another process follows all live sessions."""
     session_id = _import_newest(path, what)
     with _followed(path, what) as follower:
         if is_terminal():
@@ -244,16 +232,17 @@ def _watch_foreign(path: Path, what: str) -> int:
 
 
 def _import_newest(path: Path, what: str) -> str:
-    from watchkeeper.cli.imports import pricing, user, wanted_places
+    from watchkeeper.cli.imports import list_pricing, wanted_places
+    from watchkeeper.runtime.control import user_name
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.files import find
     from watchkeeper.transcripts.importer import Importer
 
     places, only = wanted_places((what,))
     writer = Writer(path)
-    importer = Importer(writer, pricing=pricing(), user_id=user(), only=only)
+    importer = Importer(writer, pricing=list_pricing(), user_id=user_name(), only=only)
     try:
-        # A log comes last that is perhaps no log, or of another program: then the one before it is meant.
+        # The newest file may be no log, or one of another program: then the one before it is tried.
         found = sorted(
             find(places, importer.may_be_log, lambda name, why: None), key=lambda each: each.modified_at
         )
@@ -267,13 +256,13 @@ def _import_newest(path: Path, what: str) -> str:
         importer.close()
         writer.close()
     raise NotFound(
-        f"no session of a known program in {', '.join(map(str, places))}; `wk import` says what lies there"
+        f"no session of a known program in {', '.join(map(str, places))}; `wk import` lists what is there"
     )
 
 
 @contextmanager
 def _followed(path: Path, what: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that imports what is written to the logs, as long as this one lives."""
+    """A process that imports new lines of the logs until the block ends."""
     place = str(Path(what).expanduser().absolute()) if Path(what).expanduser().exists() else what
     command = [sys.executable, "-P", "-m", "watchkeeper", "follow", place, "--parent", str(os.getpid())]
     with handed_over(config_text()) as handover:

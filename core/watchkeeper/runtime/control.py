@@ -6,6 +6,7 @@ dashboard may import, and it imports nothing heavy.
 
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 import sys
@@ -124,6 +125,14 @@ class CommandState:
 
     status: str
     result: str | None
+
+
+def user_name() -> str:
+    """The user who runs this process, for records of who did what; `unknown` if the system has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 def refuse_agents() -> None:

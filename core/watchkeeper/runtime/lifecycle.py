@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -14,15 +13,14 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.records.states import AgentStatus, CommandStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime.config import BUILT_IN, RoleModel
-from watchkeeper.store import agents, commands, database, driver, plans, sessions
+from watchkeeper.runtime.control import user_name
+from watchkeeper.store import agents, budgets, commands, database, driver, plans, sessions
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import decode, sqlite3
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Group
-
-BUDGET_KINDS = ("usd", "tokens", "turns", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def create_session(
     if not wanted.goal.strip():
         raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
     for kind, amount in wanted.budgets.items():
-        if kind not in BUDGET_KINDS or not 0 < amount < math.inf:  # NaN neither
+        if kind not in budgets.KINDS or not 0 < amount < math.inf:  # NaN neither
             raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
     session_id = new_id()
     connection = database.open_writable(database_path)
@@ -98,7 +96,7 @@ def create_session(
             sessions.create(
                 group,
                 session_id=session_id,
-                user_id=_user(),
+                user_id=user_name(),
                 goal=user_redactor().text(wanted.goal),
                 workspace=str(wanted.workspace.resolve()),
                 model=wanted.model,
@@ -137,13 +135,6 @@ def check_workspace(workspace: Path, database_path: Path) -> None:
         f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with"
         " --workspace"
     )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds of hosted time"}
 """Kind of budget → its unit. Tokens include cache reads; turns are model replies."""
+KINDS = tuple(UNITS)
 
 RESERVATION_SECONDS = 3_600.0
 """After this time a viewer may take a reservation for one whose host died; its own host keeps it until the

@@ -15,7 +15,7 @@ from watchkeeper.store.driver import sqlite3
 
 MISUSED = {
     "an unknown command": (["sesions"], "did you mean `wk sessions`"),
-    "a far-off command": (["zzz"], "there is no command 'zzz' (see `wk --help`)"),
+    "a far-off command": (["zzz"], "unknown command 'zzz' (see `wk --help`)"),
     "an unknown flag": (["demo", "--bogus"], "wk demo --help"),
     "a flag of another command": (["show", "last", "--headless"], "wk show --help"),
     "no goal": (["run"], "GOAL"),
@@ -130,7 +130,7 @@ class TestTheDatabase:
             assert said.code == 2
             assert where in said.err
             assert "damaged" in said.err
-        assert f"stands in {where}" in wk("doctor", "--db", demo).out
+        assert f"{where} in row" in wk("doctor", "--db", demo).out
 
     @pytest.mark.parametrize(
         "command",
@@ -153,7 +153,7 @@ class TestTheDatabase:
         began = time.monotonic()
         said = wk("undo", "last", "planner", "--db", demo)
         assert said.code in (1, 2)
-        assert "ended before it could" in said.error
+        assert "ended before it was done" in said.error
         assert "sessions.settings" in said.error
         assert time.monotonic() - began < 45
 

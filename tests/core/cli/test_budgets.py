@@ -24,7 +24,7 @@ def spent(wk: Wk, tmp_path: Path) -> str:
     assert ended.code == 5
     session = str(wk("sessions", "--json").json[0]["id"])
     assert "the session has used 3 turns of its budget of 3 turns" in ended.out
-    assert ended.out.splitlines()[-1].strip() == f"carry on   wk resume {session} --budget-turns +3"
+    assert ended.out.splitlines()[-1].strip() == f"continue   wk resume {session} --budget-turns +3"
     return session
 
 

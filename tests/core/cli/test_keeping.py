@@ -63,7 +63,7 @@ def test_a_fork_is_resumed_to_the_same_end(wk: Wk, demo: Path) -> None:
 
 
 @pytest.mark.parametrize(("step", "code", "told"), [
-    ("zzz", 2, "is no step"), ("nobody:3", 3, "no agent 'nobody'"), ("planner:999", 3, "has no turn 999"), ("99999", 3, "has no event #99999"),
+    ("zzz", 2, "invalid step"), ("nobody:3", 3, "no agent 'nobody'"), ("planner:999", 3, "has no turn 999"), ("99999", 3, "has no event #99999"),
 ])  # fmt: skip
 def test_a_step_that_is_none_is_told(wk: Wk, demo: Path, step: str, code: int, told: str) -> None:
     said = wk("fork", "last", "--at", step)
@@ -75,7 +75,7 @@ def test_prune_says_what_would_go_and_then_takes_it(wk: Wk, demo: Path) -> None:
     plan = wk("prune", "--older-than", "0d", "--dry-run", "--json").json
     assert [one["session"] for one in plan["sessions"]] == [session]
     assert plan["bytes"] > 10_000
-    assert "1 session would go" in wk("prune", "--keep", "0", "--dry-run").out
+    assert "1 session would be deleted" in wk("prune", "--keep", "0", "--dry-run").out
     assert "nothing to prune" in wk("prune", "--older-than", "1y").out
     assert wk("show", session).code == 0
     done = wk("prune", "--older-than", "0d")
@@ -93,8 +93,8 @@ def test_prune_takes_a_deleted_session_by_name_before_its_window_is_over(wk: Wk,
 
 
 def test_odd_conditions_are_told(wk: Wk, demo: Path) -> None:
-    assert "is no age" in wk("prune", "--older-than", "soon").error
-    assert "is no size" in wk("prune", "--larger-than", "big").error
+    assert "invalid age" in wk("prune", "--older-than", "soon").error
+    assert "invalid size" in wk("prune", "--larger-than", "big").error
     assert "not both" in wk("prune", "last", "--keep", "1").error
 
 

@@ -37,7 +37,7 @@ def test_a_database_that_cannot_be_read_any_more_ends_the_progress_with_one_line
     printer = EventPrinter(path, session, as_json=False)
     printer.start(from_start=True)
     printer.finish()
-    printer.tell_trouble()
+    printer.report_trouble()
     assert (
         capsys.readouterr().err == "wk: the progress was shown no further: disk I/O error; run `wk doctor`\n"
     )

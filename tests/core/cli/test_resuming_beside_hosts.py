@@ -107,7 +107,7 @@ def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(
     assert last_line(resumed.out)["status"] == "done"
     (said,) = resumed.err.splitlines()
     assert said.startswith("wk: waiting for the host")
-    assert "to end" in said
+    assert "to finish an earlier command" in said
     ground.assert_sound()
 
 

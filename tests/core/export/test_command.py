@@ -188,7 +188,7 @@ def test_wk_import_reads_an_export_back(
     assert run(["import", "sessn001.json", *other]) == 0
     assert "session sessn001 imported: 2 messages" in capsys.readouterr().out
     assert run(["import", "sessn001.json", *other]) == 0
-    assert "is here already; nothing was done" in capsys.readouterr().out
+    assert "is already here; nothing was done" in capsys.readouterr().out
     assert run(["export", "last", "-o", "again.json", *other]) == 0
     assert (here / "again.json").read_bytes() == (here / "sessn001.json").read_bytes()
     (here / "bad.json").write_text('{"format":"watchkeeper-session","version":1,')
