@@ -26,7 +26,7 @@ from watchkeeper.store.driver import (
     writing,
 )
 from watchkeeper.store.lease import lease_folder
-from watchkeeper.store.migrations import FIRST, FOURTH, SECOND, THIRD
+from watchkeeper.store.migrations import FIRST, FOURTH, SECOND, THIRD, number_rows
 
 if TYPE_CHECKING:
     from sqlite_utils import Database, Migrations
@@ -480,6 +480,13 @@ def migrations() -> Migrations:
         for statement in statements(FOURTH):
             db.execute(statement)
             reach("migration.statement")
+        (keeps_messages,) = db.execute(
+            "SELECT sql FROM sqlite_master WHERE name = 'messages_are_immutable'"
+        ).fetchone()
+        db.execute("DROP TRIGGER messages_are_immutable")
+        for _ in number_rows(db.conn):
+            reach("migration.statement")
+        db.execute(keeps_messages)
 
     return steps
 

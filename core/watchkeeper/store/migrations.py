@@ -4,6 +4,14 @@ one.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from watchkeeper.store.driver import Connection
+
 # --- Schema 1: sessions, plans, agents and their memory, artifacts, events, commands, budgets -------------
 
 FIRST = """
@@ -691,7 +699,7 @@ ALTER TABLE budgets ADD COLUMN commit_seq INTEGER;
 #
 # `events.commit_seq` says which events are one transaction. `state_changes` holds the values of columns that a
 # change replaced, where neither an event nor an append-only row tells them. `history_inferred` marks sessions
-# whose rows were numbered by their times (see `watchkeeper.store.numbering`).
+# whose rows were numbered by their times (see `number_rows`).
 
 FOURTH = """
 ALTER TABLE events ADD COLUMN commit_seq INTEGER;
@@ -707,3 +715,100 @@ CREATE TABLE state_changes (
 );
 CREATE INDEX state_changes_session ON state_changes (session_id);
 """
+
+
+# Rows of earlier schemas are numbered once, by the only order that they have: their times. A reply, its step, its
+# tool calls and its model call are told exactly, by the event of that turn.
+
+_OWN, _OF_AGENTS, _OF_PLANS = (
+    "session_id = ?",
+    "agent_id IN (SELECT id FROM agents WHERE session_id = ?)",
+    "plan_id IN (SELECT id FROM plans WHERE session_id = ?)",
+)
+_TURN = "CASE WHEN json_valid(e.data) THEN json_extract(e.data, '$.turn') END"
+_REPLY = (
+    f"SELECT t.rowid, e.seq FROM events e JOIN {{table}} t ON t.agent_id = e.agent_id AND t.turn = {_TURN}"  # noqa: S608 - constants
+    " WHERE e.session_id = ? AND e.kind = 'model.replied' AND t.commit_seq IS NULL{more}"
+)
+_REPLIES = {
+    "messages": "SELECT m.rowid, s.commit_seq FROM agents a JOIN steps s ON s.agent_id = a.id JOIN messages m"
+    " ON m.agent_id = s.agent_id AND m.seq = s.reply_seq WHERE a.session_id = ? AND m.commit_seq IS NULL AND"
+    " s.commit_seq IS NOT NULL",
+    "tool_calls": _REPLY.format(table="tool_calls", more=""),
+    "model_calls": _REPLY.format(
+        table="model_calls", more=" AND t.status = 'done' AND t.purpose IN ('turn', 'planner')"
+    ),
+}
+_TIMES = {
+    "plans": ("created_at", _OWN), "plan_revisions": ("at", _OF_PLANS), "tasks": ("created_at", _OWN),
+    "agents": ("created_at", _OWN), "steps": ("started_at", _OF_AGENTS), "messages": ("created_at", _OF_AGENTS),
+    "tool_calls": ("coalesce(started_at, ended_at, 0)", _OF_AGENTS),
+    "model_calls": ("started_at + latency_seconds", _OWN), "observations": ("created_at", _OF_AGENTS),
+    "views": ("created_at", _OF_AGENTS), "compactions": ("requested_at", _OWN),
+    "memory_snapshots": ("last_updated", _OWN), "facts": ("created_at", _OWN), "outputs": ("created_at", _OWN),
+    "handoffs": ("created_at", _OWN), "inbox": ("created_at", _OWN), "commands": ("created_at", _OWN),
+    "approvals": ("created_at", _OWN), "budgets": ("created_at", _OWN),
+}  # fmt: skip
+"""Each table whose rows have `commit_seq`, when its rows were written, and whose they are."""
+
+
+def number_rows(connection: Connection) -> Iterator[None]:
+    """Give each row of a run that has no `commit_seq` one, and mark the sessions of such rows. Yields after each
+    session.
+
+    Events that follow each other with the same time are taken for one transaction, and a row for part of the
+    first transaction that is not before its time. Other programs' sessions have too few events for that.
+    """
+    for (session_id,) in connection.execute(
+        "SELECT DISTINCT session_id FROM events WHERE kind = 'model.replied' AND commit_seq IS NULL"
+    ).fetchall():
+        first_of = _number_events(connection, session_id)
+        seqs, times = list(first_of), _rising(connection, session_id)
+        steps = connection.execute(_REPLY.format(table="steps", more=""), (session_id,)).fetchall()
+        _fill(connection, "steps", [(first_of[seq], row) for row, seq in steps])
+        for table, sql in _REPLIES.items():
+            rows = connection.execute(sql, (session_id,)).fetchall()
+            _fill(connection, table, [(first_of.get(seq, seq), row) for row, seq in rows])
+        after = seqs[-1] + 1
+        for table, (time, owner) in _TIMES.items():
+            rows = connection.execute(
+                f"SELECT rowid, {time} FROM {table} WHERE {owner} AND commit_seq IS NULL",  # noqa: S608 - constants
+                (session_id,),
+            ).fetchall()
+            places = [(bisect_left(times, _number(at)), row) for row, at in rows]
+            found = [(first_of[seqs[place]] if place < len(seqs) else after, row) for place, row in places]
+            _fill(connection, table, found)
+        connection.execute("UPDATE sessions SET history_inferred = 1 WHERE id = ?", (session_id,))
+        yield
+
+
+def _number_events(connection: Connection, session_id: str) -> dict[int, int]:
+    """Number the events of a session; the first event of the transaction of each."""
+    rows = connection.execute(
+        "SELECT seq, at FROM events WHERE session_id = ? ORDER BY seq", (session_id,)
+    ).fetchall()
+    first_of = {rows[0][0]: rows[0][0]}
+    for (before, earlier), (seq, at) in pairwise(rows):
+        first_of[seq] = first_of[before] if at == earlier else seq
+    connection.executemany(
+        "UPDATE events SET commit_seq = ? WHERE session_id = ? AND seq = ?",
+        [(first, session_id, seq) for seq, first in first_of.items()],
+    )
+    return first_of
+
+
+def _rising(connection: Connection, session_id: str) -> list[float]:
+    """The times of a session's events, made never to go back."""
+    times: list[float] = []
+    for (at,) in connection.execute("SELECT at FROM events WHERE session_id = ? ORDER BY seq", (session_id,)):
+        times.append(max(_number(at), times[-1]) if times else _number(at))
+    return times
+
+
+def _number(at: object) -> float:
+    """A time; a damaged row may hold anything."""
+    return float(at) if isinstance(at, int | float) else 0.0
+
+
+def _fill(connection: Connection, table: str, found: list[tuple[int, int]]) -> None:
+    connection.executemany(f"UPDATE {table} SET commit_seq = ? WHERE rowid = ?", found)  # noqa: S608 - constants

@@ -14,6 +14,7 @@ from tests.support.eventful_runs import all_states, jump_wall_clock, same
 
 from watchkeeper.store.history import History, RowsAt
 from watchkeeper.store.library import opened
+from watchkeeper.store.migrations import _TIMES, number_rows
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -145,4 +146,25 @@ async def test_reruns_under_a_clock_that_jumps_keep_their_order(
 ) -> None:
     jump_wall_clock(monkeypatch)
     await eventful_runs.failing_and_run_again(bench)
+    assert check(bench, recorded) > 20
+
+
+async def test_rows_of_an_earlier_schema_are_numbered_once_by_their_times(
+    bench: Bench, recorded: dict[int, list[Rows]]
+) -> None:
+    await eventful_runs.plain(bench)
+    with opened(bench.path) as connection:
+        connection.execute("DROP TRIGGER messages_are_immutable")
+        for table in ("events", *_TIMES):
+            connection.execute(f"UPDATE {table} SET commit_seq = NULL")
+        assert [None for _ in number_rows(connection)] == [None]
+        for table in ("events", *_TIMES):
+            assert connection.execute(
+                f"SELECT count(*) FROM {table} WHERE commit_seq IS NULL"
+            ).fetchone() == (0,)
+        assert connection.execute("SELECT history_inferred FROM sessions").fetchone() == (1,)
+    for states in recorded.values():
+        for rows in (row for state in states for table in state.values() for row in table):
+            rows.pop("commit_seq", None)
+            rows.pop("history_inferred", None)
     assert check(bench, recorded) > 20

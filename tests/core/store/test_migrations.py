@@ -153,3 +153,31 @@ def test_calls_that_an_ended_agent_left_pending_are_cancelled(tmp_path: Path) ->
         ("paused", "pending"),
     ]
     connection.close()
+
+
+def test_a_migration_numbers_the_rows_of_earlier_runs_and_marks_their_sessions(tmp_path: Path) -> None:
+    first_version(tmp_path / "old.db")
+    connection = sqlite3.connect(str(tmp_path / "old.db"), isolation_level=None)
+    connection.execute(
+        "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active)"
+        " VALUES ('s', 'ada', 'g', '/w', 'm', 'done', 0, 0)"
+    )
+    connection.execute(
+        "INSERT INTO agents (id, session_id, name, role, model, status, created_at, last_active)"
+        " VALUES ('a', 's', 'a', 'r', 'm', 'done', 1.0, 1.0)"
+    )
+    for seq, at, kind, data in (
+        (1, 1.0, "session.running", "{}"), (2, 1.0, "agent.created", "{}"), (3, 2.0, "model.replied", "{"),
+        (4, 3.0, "model.replied", '{"turn": 1}'),
+    ):  # fmt: skip
+        connection.execute("INSERT INTO events VALUES ('s', ?, ?, ?, 'a', NULL, ?)", (seq, at, kind, data))
+    connection.execute("INSERT INTO steps VALUES ('a', 1, 2, NULL, 'odd', NULL)")
+    connection.close()
+    connection = database.open_writable(tmp_path / "old.db")
+    numbers = {
+        table: [row[0] for row in connection.execute(f"SELECT commit_seq FROM {table} ORDER BY rowid")]
+        for table in ("events", "agents", "steps", "messages")
+    }
+    assert numbers == {"events": [1, 1, 3, 4], "agents": [1], "steps": [4], "messages": [1, None, 4]}
+    assert connection.execute("SELECT history_inferred FROM sessions").fetchone() == (1,)
+    connection.close()
