@@ -36,7 +36,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFacts:
-    """How one tool call stands."""
+    """One tool call and its state."""
 
     tool_use_id: str
     name: str
@@ -100,7 +100,7 @@ class FactFacts:
 
 @dataclass(frozen=True, slots=True)
 class ObservationFacts:
-    """A text that stands for a range of messages in the agent's context."""
+    """A text that replaces a range of messages in the agent's context."""
 
     id: int
     kind: str
@@ -155,7 +155,7 @@ class AgentReading:
     views: tuple[ViewFacts, ...]
     """The newest versions of its context without their observations, newest first."""
     inbox: tuple[InboxFacts, ...]
-    """What it will be told before its next turn, oldest first."""
+    """What the agent will receive before its next turn, oldest first."""
 
 
 _TOOL_CALLS = lines(
@@ -202,7 +202,7 @@ class AgentSnapshotReader:
         self._inbox = IncrementalQuery(_INBOX, lambda raw: InboxFacts(*raw))
 
     def read(self, connection: Connection) -> AgentReading:
-        """All of it as it stands. To be called inside one transaction."""
+        """The agent's present state. Call it inside one transaction."""
         agent = (self._agent_id,)
         return AgentReading(
             self._tool_calls.read(connection, agent),
@@ -314,9 +314,10 @@ def system_prompt(connection: Connection, agent_id: str) -> str:
     return str(row[0]) if row else ""
 
 
-# --- What the dashboard's report on one agent rests on, beside its row: what it was asked and gave back, what it ---
+# --- Rows for the dashboard's report on one agent -----------------------------------------------------------
 #
-# made, and its tool and model calls summed up. Texts are as stored: hostile until sanitised.
+# Beside the agent's row: its task and result, what it made, and totals of its tool and model calls. Texts are
+# as stored: hostile until sanitised.
 
 MOST_ARTIFACTS = 200
 
@@ -334,8 +335,8 @@ _OUTPUTS = (
     " WHERE o.agent_id = ? GROUP BY o.kind, o.name ORDER BY max(o.id) LIMIT ?"
 )
 RECENT = 100
-"""The newest calls of each kind are read anew each time: they may still change. Those before are counted
-once."""
+"""So many of the newest calls of each kind are read every time, since they may still change. Earlier ones are
+counted once."""
 
 _OLDEST_TURN = (
     "SELECT turn FROM tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 1 OFFSET ?"
@@ -361,7 +362,7 @@ class ToolTotal:
     name: str
     calls: int
     errors: int
-    """Those that failed, were denied, or of which nobody knows what they did."""
+    """Calls that failed, were denied, or whose effect is unknown."""
     running: int
     seconds: float
 
@@ -384,7 +385,7 @@ class ReportFacts:
     """One agent's work."""
 
     instructions: str
-    """Of its task; empty for an agent without one."""
+    """Instructions of its task; empty for an agent without one."""
     expected: tuple[str, ...]
     """Names of the outputs that were asked for."""
     inputs: int
@@ -420,15 +421,14 @@ class ReportReader:
         self._report: ReportFacts | None = None
 
     def read(self, connection: Connection, agent: AgentFacts) -> ReportFacts:
-        """The report as it stands; the same object where nothing changed. To be called inside one
-        transaction."""
+        """The present report; the same object if nothing changed. Call it inside one transaction."""
         task = connection.execute(_TASK, (agent.task_id, agent.id)).fetchone() or ("", "[]", None, 0)
         handed = connection.execute(_HANDED, (self._session_id, agent.id)).fetchone()
         tools = tuple(sorted(self._tools(connection).values(), key=lambda each: (-each.calls, each.name)))
         # What is saved is saved by a tool, or at the end.
-        stands = (tools, agent.status, agent.last_seq)
-        if stands != self._stood:
-            self._stood = stands
+        current = (tools, agent.status, agent.last_seq)
+        if current != self._stood:
+            self._stood = current
             found = connection.execute(_OUTPUTS, (agent.id, MOST_ARTIFACTS))
             self._artifacts = tuple(ArtifactFacts(*row) for row in found)
         report = ReportFacts(
@@ -488,9 +488,9 @@ def _listed(text: str | None) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-# --- What the dashboard reads of one compaction: the views before and after it, and the messages that it ---
+# --- Rows of one compaction for the dashboard ---------------------------------------------------------------
 #
-# replaced.
+# The views before and after it, and the messages that it replaced.
 
 MOST_MESSAGES = 300
 """The newest replaced messages that are read."""
@@ -512,7 +512,7 @@ class CompactionDetail:
     messages: tuple[StoredMessage, ...]
     """Those of them that were read, oldest first; of a long text its beginning."""
     tokens: int
-    """Of all that were replaced."""
+    """Tokens of all replaced messages."""
 
     @property
     def count(self) -> int:

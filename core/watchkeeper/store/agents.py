@@ -24,7 +24,7 @@ from watchkeeper.store.transaction import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One agent as it stands."""
+    """One agent in its present state."""
 
     id: str
     task_id: str | None
@@ -122,7 +122,7 @@ def move(
     parked_until: float | None = None,
     **about: Any,
 ) -> None:
-    """Change how an agent stands, with its event. `parked_until` (wall time) belongs to PARKED.
+    """Change an agent's state, with its event. `parked_until` (wall time) belongs to PARKED.
 
     Raises:
         ValueError: the move is not in `AGENT_MOVES`.
@@ -153,8 +153,8 @@ CUT_SHORT = (
 
 
 def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status: AgentStatus) -> None:
-    """An agent has ended: its calls that never began are cancelled, the effect of one that ran is unknown,
-    nobody is asked."""
+    """An agent has ended: its pending calls are cancelled, a running call becomes unknown, its questions
+    expire."""
     for call_id, name, was in tx.all(
         "SELECT id, name, status FROM tool_calls WHERE agent_id = ? AND status IN (?, ?) ORDER BY id",
         (agent_id, ToolCallStatus.PENDING, ToolCallStatus.RUNNING),
@@ -214,8 +214,7 @@ def begin_step(tx: Transaction, agent_id: str, turn: int, reply_seq: int, starte
 
 
 def reopen_step(tx: Transaction, agent_id: str, turn: int) -> None:
-    """A step that a crash or a pause left open goes on: what passed since its reply was nobody's work, and is
-    left out."""
+    """Continue a step that a crash or a pause left open; the time since its reply does not count as work."""
     tx.execute(
         "UPDATE steps SET started_at = ?1 - max(0, reply.created_at - started_at) FROM messages AS reply"
         " WHERE steps.agent_id = ?2 AND turn = ?3 AND ended_at IS NULL AND reply.agent_id = ?2 AND reply.seq"
@@ -404,7 +403,8 @@ def ask_approval(
 
 
 def expire_approval(tx: Transaction, approval_id: str, tool: str) -> None:
-    """Nobody answered in time. A question that was answered meanwhile keeps its answer."""
+    """Expire a question without an answer in time. A question that was answered meanwhile keeps its
+    answer."""
     changed = tx.execute(
         "UPDATE approvals SET status = ?, decided_at = ?, reason = 'the approval timed out' WHERE id = ? AND"
         " status = ?",

@@ -1,9 +1,8 @@
-"""What a question for a person shows: the whole input of the call, who asks, for which task, in which folder.
+"""A question as a person sees it: the whole input of the call, the agent, its task and its folder.
 
 One projection for the dashboard, `wk show` and `wk approve --show`. Nothing is cut. `write` and `edit` are
-shown as a difference from the file as it is now, with the digest that the answer carries back. Texts are
-those of a model: whoever puts them on a screen passes them through `records.text.reveal`, which hides
-nothing.
+shown as a difference from the present file, with the digest that the answer returns. The texts come from a
+model: a caller that displays them passes them through `records.text.reveal`, which hides nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Question:
     """The model's input."""
     sections: tuple[Section, ...]
     digest: str
-    """Of the file that would change, as it was when this was read; empty where there is none."""
+    """Digest of the file that would change, when this was read; empty if there is no file."""
 
     @property
     def is_edited(self) -> bool:
@@ -316,9 +315,9 @@ def _span(start: int, length: int) -> str:
     return f"{start + 1 if length else start},{length}"
 
 
-# --- What a person allowed for the rest of a session: a tool, or the commands of a pattern. A fork begins ---
+# --- What a person allowed for the rest of a session --------------------------------------------------------
 #
-# without any.
+# A tool, or the commands of a pattern. A fork begins without any.
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +327,7 @@ class Grant:
     id: int
     tool: str
     pattern: str | None
-    """Of commands (see `records.command_pattern`); None: every call of the tool."""
+    """Pattern of commands (see `records.command_pattern`); None: every call of the tool."""
     granted_by: str
     created_at: float
     revoked_by: str | None

@@ -105,7 +105,9 @@ def resolve(reads: Reads, session_id: str, name_or_ref: str) -> str | None:
     return ref_of(row[0]) if row else None
 
 
-# --- Which artifacts a session holds on to: by name, in what was handed on, and in its own notes about those ---
+# --- Which artifacts a session refers to --------------------------------------------------------------------
+#
+# By name, in handoffs, and in its own notes about those.
 
 _ARTIFACT_REF = re.compile(r"artifact://sha256/([0-9a-f]{64})")
 
@@ -166,7 +168,7 @@ def note_text(connection: Connection, name: str) -> str | None:
     try:
         return (zlib.decompress(row[1]) if row[0] == "zlib" else bytes(row[1])).decode("utf-8", "replace")
     except zlib.error:
-        return None  # damaged; whoever reads it by name is told
+        return None  # damaged; reading it by name raises the error
 
 
 def digests_in(text: str) -> Iterator[str]:

@@ -129,10 +129,10 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-# --- Files that are being written under a name of their own, and what is left of those whose writer was killed ---
+# --- Files in the making, and those of killed writers -------------------------------------------------------
 #
-# A writer holds a lock on its file as long as it lives. So a file of this kind that nobody holds was left by a
-# kill, and whoever writes the next one into the same folder takes it away.
+# A file has a name of its own while it is written. Its writer holds a lock on it until it ends. So an
+# unlocked file of this kind was left by a killed writer, and the next writer into the same folder deletes it.
 
 _SUFFIX = ".wk-part"
 _NAME = re.compile(rf"\..*\.[0-9a-f]{{12}}{re.escape(_SUFFIX)}", re.DOTALL)
@@ -162,7 +162,7 @@ def unfinished(target: Path) -> Iterator[tuple[Path, int]]:
 def _made(target: Path) -> tuple[Path, int]:
     while True:
         part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}{_SUFFIX}")
-        # Created anew and for us alone: what was put there before we came is not written through.
+        # Must not exist yet, and is ours alone: nothing that another process put there is written through.
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         with contextlib.suppress(OSError):  # a file system without locks: then nothing there is ever swept
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -36,7 +36,7 @@ class Budget:
     """One limit."""
 
     task_id: str | None
-    """None: of the whole session."""
+    """None: the whole session."""
     kind: str
     amount: float
     required: float | None = None
@@ -385,7 +385,7 @@ def settle_reservation(tx: Transaction, reservation_id: str) -> None:
 
 
 def _round_up(amount: float, kind: str) -> float:
-    """To two figures, upwards: 1,234 becomes 1,300."""
+    """Round up to two significant digits: 1,234 becomes 1,300."""
     if amount <= 0:
         return 1.0
     step = 10.0 ** (math.floor(math.log10(amount)) - 1)
@@ -396,13 +396,12 @@ def _round_up(amount: float, kind: str) -> float:
     return float(f"{math.ceil(amount / step - 1e-9) * step:.6g}")
 
 
-# --- Rows of `rate_limits`: what a provider asks of all hosts of this database, one row for each provider and ---
+# --- Rows of `rate_limits` ----------------------------------------------------------------------------------
 #
-# model.
-#
-# `rate`: hold back for some seconds; calls wait for it. `usage`: a usage limit until `until`; agents are
-# parked. `blocked`: no credit or a bad key, which has no time (`until` is 0); the session pauses. A row of the
-# last two kinds stays until a call has succeeded.
+# What a provider asks of all hosts of this database, one row for each provider and model. `rate`: hold back
+# for some seconds; calls wait for it. `usage`: a usage limit until `until`; agents are parked. `blocked`: no
+# credit or a bad key, which has no end (`until` is 0); the session pauses. A row of the last two kinds stays
+# until a call has succeeded.
 
 RATE, USAGE, BLOCKED = "rate", "usage", "blocked"
 

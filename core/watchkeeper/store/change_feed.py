@@ -22,7 +22,7 @@ STEP_MILLISECONDS = 2
 processor."""
 
 QUIET_SECONDS = 10
-"""After so long without a file event they are collected less often, where whoever waits can do with that."""
+"""After so long without a file event, events are collected less often, if the waiting caller allows that."""
 
 RESTING = 4
 """Then `data_version` is asked so many times less often, too: a file event is heard of all the same."""

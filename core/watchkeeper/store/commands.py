@@ -74,7 +74,7 @@ def settle(
 
 
 def compaction_made(reads: Any, command_id: int, agent_id: str) -> Any:
-    """The pass that a host made for this command before it died, and had not told of yet; or None.
+    """The pass that a host made for this command and did not report before it died; or None.
 
     `tokens_before, tokens_after, high_water, reason`. The event of its beginning names the command: wall
     times of two hosts say nothing, since clocks are set back.
@@ -102,9 +102,8 @@ def decide_approval(
 ) -> bool:
     """Answer a question that waits; False if it was answered before.
 
-    `scope`: `once`, `tool`, `pattern` or `grant` of an approval. `edited_input` takes the place of the
-    model's input of the
-    call. `subject_digest`: of the file as the person saw it; None: as it was when the question was put.
+    `scope`: `once`, `tool`, `pattern` or `grant` of an approval. `edited_input` replaces the model's input of
+    the call. `subject_digest`: digest of the file as the person saw it; None: as it was when the agent asked.
     """
     edited = encode(edited_input) if edited_input is not None else None
     changed = tx.execute(

@@ -50,9 +50,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     }
 )
 PAGE_BYTES = 8_192
-"""Of a new file; one that is there keeps what it has. Most of it is messages of some kilobytes: measured
-against SQLite's own 4,096, the file of three thousand steps is a tenth smaller and an import takes 5 to 8 %
-less time; a step by itself takes 0.1 ms more."""
+"""Page size of a new file; an existing one keeps its own. Most of a file is messages of some kilobytes.
+Measured against SQLite's own 4,096: the file of three thousand steps is a tenth smaller, an import takes 5 to
+8 % less time, and a step by itself takes 0.1 ms more."""
 VIEWER_LOCK_SECONDS = 1.0
 """How long whatever keeps a screen up to date waits for a lock: then it says so, and tries again."""
 
@@ -142,8 +142,8 @@ def is_there(path: Path) -> bool:
     """Whether there is a file of that name.
 
     Raises:
-        StoreUnusable: that cannot be told, what has the name is no file (SQLite would wait for ever at a
-            named pipe), or the file has a second name.
+            StoreUnusable: the system does not say so, the name belongs to something other than a file (SQLite
+                would wait for ever at a named pipe), or the file has a second name.
     """
     try:
         mode = path.stat().st_mode
@@ -253,7 +253,7 @@ def _look(connection: Connection) -> tuple[int, int, bool]:
 
 
 def file_system_of(folder: Path, mounts: str = "/proc/mounts") -> str | None:
-    """The type of the file system that holds `folder` (Linux), or None where that cannot be told."""
+    """The type of the file system that holds `folder` (Linux), or None if it is unknown."""
     try:
         lines = Path(mounts).read_text(errors="replace").splitlines()
     except OSError:
@@ -271,13 +271,12 @@ def file_system_of(folder: Path, mounts: str = "/proc/mounts") -> str | None:
     return kind
 
 
-# --- Where the files of a database are: never in the workspace of a session that it holds -----------------
+# --- Where a database may be: never in a session's workspace ------------------------------------------------
 #
-# An agent's file tools change any file of their workspace. A database there could be overwritten by a single
-# `write`.
+# An agent's file tools change any file of their workspace. A single `write` could overwrite a database there.
 
 SUFFIXES = ("", "-wal", "-shm", "-journal")
-"""Of the database's name: the file itself, and what SQLite keeps beside it."""
+"""Endings of the database's name: none for the file itself, the others for SQLite's files beside it."""
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -374,13 +373,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-# --- Which files SQLite has open under a database's names: one that is removed, or has a second name, is ---
+# --- Noticing a database that was removed or has two names --------------------------------------------------
 #
-# noticed.
-#
-# SQLite goes on with a file that has no name any more, while others begin a new one: nothing of either is seen
-# by the other. A database with two names (hard links) has two write-ahead logs, one for each name: opened by
-# both, it is corrupted.
+# The check compares the files that SQLite has open under the database's names. SQLite continues with a file
+# whose name was removed, while other processes make a new one: neither side sees the other's changes. A
+# database with two names (hard links) has two write-ahead logs, one for each name; opened by both, it is
+# corrupted.
 
 Identity = tuple[int, int] | None
 """Device and number of a file; None where there is none."""
@@ -435,10 +433,10 @@ def _file_identity(name: str) -> Identity:
     return found.st_dev, found.st_ino
 
 
-# --- The tables, as migrations. A migration that has been released is never edited; a change is a new one ---
+# --- The tables, as migrations ------------------------------------------------------------------------------
 #
-# Column names are the vocabulary of the whole program. JSON columns hold objects or lists as text. Times are
-# seconds since 1970 (UTC). Only rowid tables.
+# A released migration is never edited; a change is a new one. Column names are the vocabulary of the whole
+# program. JSON columns hold objects or lists as text. Times are seconds since 1970 (UTC). Only rowid tables.
 
 APPLICATION_ID = 0x57_4B_50_52
 """`PRAGMA application_id` of every Watchkeeper database ("WKPR")."""
@@ -506,9 +504,9 @@ def statements(script: str) -> list[str]:
     return found
 
 
-# --- Values that no Watchkeeper writes: a file can be whole as a database, and damaged (or changed by hand) in ---
+# --- Values that no Watchkeeper writes ----------------------------------------------------------------------
 #
-# its rows.
+# A file can be whole as a database and still have damaged rows, or rows that were changed by hand.
 
 _TYPES = {"TEXT": "'text'", "INTEGER": "'integer'", "REAL": "'real', 'integer'"}
 
@@ -526,7 +524,7 @@ _JSON = {
 
 
 def first_odd_value(connection: Connection) -> str | None:
-    """Where the first such value stands, `events.data in row 12`; None where every value can be read. Reads
+    """The place of the first such value, `events.data in row 12`; None if every value can be read. Reads
     every row."""
     for table, column, rule in _rules(connection):
         # Both names come from the schema itself, in quotation marks.

@@ -39,7 +39,7 @@ SAFE_SQLITE = (3, 51, 3)
 """The first version without the WAL-reset bug (sqlite.org, release history)."""
 
 
-# --- JSON as the store holds it: compact text that SQLite can always bind ---------------------------------
+# --- JSON in the store: compact text that SQLite can bind ---------------------------------------------------
 
 _LONGEST_BITS = 10_000
 """Below Python's limit of 4,300 digits for reading an integer."""
@@ -105,7 +105,7 @@ def plain(text: str) -> str:
     return text
 
 
-# --- What a session's store, a host's transaction and a plain connection are asked alike ------------------
+# --- One interface for stores, transactions and connections -------------------------------------------------
 
 
 class Reads(Protocol):
@@ -116,8 +116,8 @@ class Reads(Protocol):
 
 
 class Writes(Reads, Protocol):
-    """Anything that can change rows, as of one moment: a host's transaction, or whoever holds a session that
-    has no host."""
+    """A handle that can change rows, as of one moment: a host's transaction, or a held session without a
+    host."""
 
     @property
     def now(self) -> float:
@@ -144,7 +144,7 @@ class Queries:
 
 
 class Unfenced(Queries):
-    """A plain connection of whoever needs no fence, because the session has no host: a fork, a document read.
+    """A plain connection that needs no fence, because the session has no host: a fork, a document read.
     `Writes`."""
 
     def __init__(self, connection: Connection, now: float) -> None:
@@ -156,7 +156,7 @@ class Unfenced(Queries):
         return int(self._connection.execute(sql, parameters).rowcount)
 
 
-# --- Folders that Watchkeeper makes for its own files: for their owner alone ------------------------------
+# --- Watchkeeper's own folders, for their owner alone -------------------------------------------------------
 
 PRIVATE = 0o700
 
@@ -182,8 +182,8 @@ def make_private(folder: Path) -> None:
 
 LOCK_TIMEOUT_SECONDS = 30.0
 ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
-"""How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it
-sooner: that is what a person's command waits for, and a host that holds one."""
+"""Seconds between two requests for the write lock. A process that asks more often gets it sooner. The urgent
+values are for a person's command, and for a host that holds one."""
 FULL_DISK_BYTES = 1 << 20
 """With less free space than this, an I/O error is taken for a full disk: SQLite says no more where it cannot
 make shared memory."""
@@ -214,12 +214,12 @@ def writing(
     timeout_seconds: float | None = None,
     urgent: Callable[[], bool] = _never_urgent,
 ) -> Iterator[None]:
-    """A transaction that holds the write lock from its start; committed at the end, or taken back where
-    anything raises.
+    """A transaction that holds the write lock from its start: committed at the end, rolled back on any
+    exception.
 
     Args:
-        name: of its fault points, `name.before_commit` and `name.after_commit`.
-        timeout_seconds, urgent: as of `begin_immediate`.
+            name: prefix of its fault points, `name.before_commit` and `name.after_commit`.
+            timeout_seconds, urgent: see `begin_immediate`.
 
     Raises:
         sqlite3.OperationalError: still locked after `timeout_seconds`, the disk is full, …

@@ -1,10 +1,10 @@
-"""Rows of `facts`: what agents and people want remembered, and by whom each may be recalled.
+"""Rows of `facts`: what agents and people want remembered, and which agents may recall each.
 
-Who sees a fact is decided by its own scope: `agent`, only the agent that wrote it (and one that was made from
-its memory); `session`, every agent of the session; `workspace`, every agent of this session and of later ones
-on the same workspace. A fact that a newer one supersedes is kept, and told by nothing but its own pointer,
-`fact://<hex>`. The pointer is the digest of its words, so that a fork and an imported session, whose facts
-have other ids, resolve it too.
+A fact's own scope decides who sees it. `agent`: only the agent that wrote it, and one that was made from its
+memory. `session`: every agent of the session. `workspace`: every agent of this session and of later ones on
+the same workspace. A fact that a newer one supersedes is kept, but only its own pointer, `fact://<hex>`,
+finds it. The pointer is the digest of its words, so that a fork and an imported session, whose facts have
+other ids, resolve it too.
 """
 
 from __future__ import annotations
@@ -218,12 +218,11 @@ def current_facts(
     writer: str | None = None,
     limit: int = 1_000,
 ) -> list[Fact]:
-    """The facts that hold now and that `reader` may see, oldest first; of more than `limit` the pinned and
-    the newest.
+    """The current facts that `reader` may see, oldest first; above `limit`, the pinned ones and the newest.
 
     Args:
-        reader: the agent that is told; None: one that has no facts of its own yet (of scope `agent` it sees
-            none).
+            reader: the agent that reads; None: one without facts of its own yet (it sees none of scope
+                `agent`).
         workspace: also what earlier sessions kept for this workspace.
         writer: only what this agent wrote in the session.
     """
@@ -248,7 +247,7 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
         raise ValueError(f"there is no fact {fact_id} in this session")
     if pinned and row[1] is not None:
         raise ValueError(f"fact {fact_id} was replaced by fact {row[1]}; pin that one")
-    # What one agent keeps to itself is in nobody's prompt: pinning shows it to the session.
+    # A fact of scope `agent` is in no other prompt: pinning shows it to the session.
     scope = ", scope = CASE scope WHEN 'agent' THEN 'session' ELSE scope END" if pinned else ""
     _keep_replaced(tx, fact_id)
     tx.execute(f"UPDATE facts SET pinned = ?{scope} WHERE id = ?", (int(pinned), fact_id))  # noqa: S608
@@ -291,8 +290,8 @@ def find_facts(
         session_id: whose facts; None: of all sessions.
         workspace: also facts of this workspace's scope, from any session.
         reader: the agent that asks; it sees its own facts of scope `agent`.
-        everyone: facts of scope `agent` too, whoever wrote them (a person looks).
-        near: also these facts, by id, of those that may be seen.
+            everyone: facts of scope `agent` too, from every writer (a person reads).
+            near: also these facts, by id, if they may be seen.
     """
     bound = (session_id, workspace, reader, int(everyone), limit)
     found: dict[int, Any] = {}
@@ -335,14 +334,12 @@ def pinned_facts(reads: Any, session_id: str, *, limit: int = 100) -> list[Any]:
     return rows[::-1]
 
 
-# --- When a new fact says again, or brings up to date, what an older one said: a rule on two texts, no model ---
+# --- When a new fact repeats or updates an older one --------------------------------------------------------
 #
-# asked.
-#
-# The rule is conservative, since a fact that is superseded is recalled no more. Two facts are the same if they
-# differ only in articles, "now", case and punctuation. One updates the other only where both speak of the same
-# subject *before* a verb that has one answer at a time ("is", "listens on", "lives in", "is set to", `key:`),
-# and after it
+# A rule on two texts, without a model. It is conservative, since a superseded fact is no longer recalled. Two
+# facts are the same if they differ only in articles, "now", case and punctuation. One updates the other only
+# if both speak of the same subject *before* a verb that has one answer at a time ("is", "listens on", "lives
+# in", "is set to", `key:`), and after it
 #
 # - nothing differs but one value of the same sort (a number, a version, a path, a URL, a hash, on/off), in the
 #   same words; or
@@ -443,7 +440,7 @@ def subject_of(text: str) -> list[str]:
 
 
 def _tokens(text: str) -> list[str]:
-    """Words and values, lower-cased, without fillers; a colon or `=` at a word's end stands for itself."""
+    """Words and values, lower-cased, without fillers; a colon or `=` at a word's end is a token."""
     found: list[str] = []
     for token in _TOKEN.findall(text):
         token = token.strip(_EDGES)

@@ -151,12 +151,12 @@ def ask_lock(descriptor: int) -> LeaseHolder | None:
     return None if kind == fcntl.F_UNLCK else LeaseHolder(pid)
 
 
-# --- Who watches a session: each dashboard holds a shared lock on a small file beside the lease -----------
+# --- Which sessions are being watched -----------------------------------------------------------------------
 #
-# A lock ends with its process, so a dashboard that was killed watches nothing, and no clock decides. A host
-# asks whether anybody holds one (`F_GETLK`), which takes no lock. A POSIX lock is dropped when its process
-# closes *any* descriptor of the file: `is_watched` therefore answers from memory for sessions that this very
-# process watches.
+# Each dashboard holds a shared lock on a small file beside the lease. A lock ends with its process, so a
+# dashboard that was killed watches nothing, and no clock decides. A host asks whether any process holds one
+# (`F_GETLK`), which takes no lock. A POSIX lock is dropped when its process closes *any* descriptor of the
+# file: `is_watched` therefore answers from memory for sessions that this very process watches.
 
 _watched: dict[Path, tuple[int, int]] = {}
 """The files that this process holds, each with its descriptor and how many watch by it."""
@@ -169,7 +169,7 @@ def watch_path(database_path: Path, session_id: str) -> Path:
 
 
 class Presence:
-    """Says that somebody who can answer watches a session, until `close()` or the end of the process."""
+    """Marks a session as watched by a person who can answer, until `close()` or the end of the process."""
 
     def __init__(self, database_path: Path, session_id: str) -> None:
         self._path: Path | None = watch_path(database_path, session_id)
@@ -186,7 +186,7 @@ class Presence:
                 return
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:  # a file system without locks: nobody is known to watch
+            except OSError:  # a file system without locks: no viewer is known
                 os.close(descriptor)
                 self._path = None
                 return
@@ -207,8 +207,7 @@ class Presence:
 
 
 def is_watched(database_path: Path, session_id: str) -> bool:
-    """Whether somebody watches the session who can answer its questions. Takes nothing and waits for
-    nothing."""
+    """Whether a person who can answer its questions watches the session. Takes no lock and does not wait."""
     path = watch_path(database_path, session_id)
     with _changing:
         if path in _watched:

@@ -26,9 +26,9 @@ from watchkeeper.store.driver import Connection, decode, decode_or, encode, make
 from watchkeeper.store.lease import Lease, LeaseHolder, holders, lease_folder, probe
 from watchkeeper.store.user_secrets import user_redactor
 
-# --- Beyond the lock: whether the host that has a session goes on by itself, or is soon gone and worth waiting ---
+# --- Whether a session's host continues by itself -----------------------------------------------------------
 #
-# for.
+# The lock alone does not say so. A host that soon ends is worth waiting for.
 
 SOON_SECONDS = 30.0
 """How long a host that is to end is waited for: it finishes its steps, or the command that it was started
@@ -38,7 +38,7 @@ LOOK_SECONDS = 0.02
 
 
 def goes_on(connection: Connection, session_id: str) -> bool:
-    """Whether the host that holds the lease drives the session, and was not told to pause it.
+    """Whether the host that holds the lease drives the session, and has no order to pause it.
 
     One that was started for a single command does not drive, nor does one that has only claimed the session.
     """
@@ -66,10 +66,10 @@ def goes_on(connection: Connection, session_id: str) -> bool:
 def outlast(
     path: Path, session_id: str, told: Callable[[LeaseHolder], None] = lambda holder: None
 ) -> LeaseHolder | None:
-    """Wait for a host that is soon gone; returns who has the session after that, if anybody.
+    """Wait for a host that soon ends; returns the holder of the session after that, if there is one.
 
-    `told` hears of the wait, once, before it begins. A host that goes on, or that runs in this very process,
-    is not waited for.
+    `told` is called once with the holder, before the wait begins. There is no wait for a host that continues,
+    or that runs in this very process.
     """
     holder = probe(path, session_id)
     if holder is None or holder.pid == os.getpid():
@@ -92,7 +92,9 @@ def outlast(
     return holder
 
 
-# --- Changing a session that nobody drives: its lease is held, and its rows change in short transactions ---
+# --- Changing a session without a host ----------------------------------------------------------------------
+#
+# Its lease is held, and its rows change in short transactions.
 
 T = TypeVar("T")
 
@@ -141,7 +143,8 @@ def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
         holder = probe(path, session_id)
         by = f"a live host (pid {holder.pid})" if holder else "another program just now"
         raise DrivenElsewhere(
-            f"session {session_id} is driven by {by}, so nobody else can {what} it; `wk pause {session_id}`"
+            f"session {session_id} is driven by {by}, so no other process can {what} it; "
+            f"`wk pause {session_id}`"
             " first"
         ) from None
     try:
@@ -151,7 +154,7 @@ def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
 
 
 def change(path: Path, session_id: str, what: str, work: Callable[[Connection], T]) -> T:
-    """Run `work` in one short transaction on a session that nobody drives; returns what it returns.
+    """Run `work` in one short transaction on a session without a host; returns its result.
 
     Raises:
         NotFound: no such session.
@@ -194,7 +197,7 @@ def in_short_transactions(
     return count
 
 
-# --- A session's title and tags ---------------------------------------------------------------------------
+# --- A session's title and tags -----------------------------------------------------------------------------
 
 LONGEST_TITLE = 400
 LONGEST_TAG = 60
@@ -281,7 +284,9 @@ def tag_of(text: str) -> str:
     return tag
 
 
-# --- Deleting a session with a way back: it is hidden at once, and its rows go when the undo window is over ---
+# --- Deleting a session, with undo --------------------------------------------------------------------------
+#
+# It is hidden at once, and its rows are deleted when the undo window is over.
 
 UNDO_DAYS = 7.0
 """How long a deleted session can be restored before `wk prune` takes its rows away."""
@@ -392,7 +397,7 @@ def _meant(known: list[str], name: str) -> list[str]:
 
 
 MOVED_APPLICATION_ID = 0x57_4B_4D_56
-"""Of a file whose content was moved elsewhere, for who had it open ("WKMV")."""
+"""Application id of a file whose content was moved elsewhere, for processes that had it open ("WKMV")."""
 
 
 @dataclass(frozen=True, slots=True)

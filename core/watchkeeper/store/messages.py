@@ -298,7 +298,9 @@ def save_snapshot(
     )
 
 
-# --- Reading passes over agents' contexts that were begun and not applied: what a host finds that takes over ---
+# --- Passes that began and were not applied -----------------------------------------------------------------
+#
+# A host that takes over finds them here.
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +346,7 @@ def last_pass(reads: Any, agent_id: str, triggers: Sequence[str]) -> ReadingPass
 
 
 def moved_by_hand_since(reads: Any, agent_id: str, found: ReadingPass) -> bool:
-    """Whether the agent's context was taken back, or forward again, since that pass began."""
+    """Whether an undo or redo changed the agent's context since that pass began."""
     row = reads.one(
         "SELECT 1 FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"
         " WHERE a.id = ? AND e.kind IN ('compaction.undo', 'compaction.redo') AND e.seq >"
@@ -356,7 +358,9 @@ def moved_by_hand_since(reads: Any, agent_id: str, found: ReadingPass) -> bool:
     return row is not None
 
 
-# --- Whether a compaction pays for itself: what it spent once, against what it spares each later call -----
+# --- Whether a compaction pays for itself -------------------------------------------------------------------
+#
+# Its cost, once, against its savings in each later call.
 
 _ROWS = (
     "WITH done AS (SELECT id, agent_id, status, tokens_before, tokens_after, tokens_spent,"
@@ -388,7 +392,9 @@ def worth(reads: Any, session_id: str) -> dict[int, dict[str, Any]]:
     return found
 
 
-# --- What began a compaction of an imported session, where its log tells that only later ------------------
+# --- The cause of an imported session's compaction ----------------------------------------------------------
+#
+# Its log names the cause only after the compaction.
 
 
 def tell_trigger(cursor: Any, agent_id: str, trigger: str) -> None:

@@ -432,9 +432,9 @@ CREATE TABLE rate_limits (
 """
 
 
-# --- Schema 2: deleting with a way back, forks, other programs' transcripts, message ids that outlive a vacuum, ---
+# --- Schema 2: deletion with undo, forks, transcripts, search -----------------------------------------------
 #
-# an index of words.
+# Also message ids that outlive a vacuum.
 
 SECOND = """
 ALTER TABLE sessions ADD COLUMN deleted_at REAL;
@@ -554,13 +554,12 @@ BEGIN DELETE FROM embeddings WHERE kind = 'fact' AND item = old.id; END;
 """
 
 
-# --- Schema 3: order without clocks, approvals shown whole, limits that park, reservations, containment, ---
+# --- Schema 3: order without clocks, approvals, limits ------------------------------------------------------
 #
-# revisions of imports.
-#
-# Old sessions are numbered in the order of their insertion: that is what `rowid` says in SQLite, the only
-# engine that has files of earlier schemas. Every row that a run's transaction writes has `commit_seq`, the
-# number of the first event that its transaction may write; rows of an earlier schema have none.
+# Approvals shown whole, limits that park, reservations, containment, revisions of imports. Old sessions are
+# numbered in the order of their insertion: `rowid` gives it in SQLite, the only engine that has files of
+# earlier schemas. Every row that a run's transaction writes has `commit_seq`, the number of the first event
+# that its transaction may write; rows of an earlier schema have none.
 
 THIRD = """
 ALTER TABLE sessions ADD COLUMN ordinal INTEGER;

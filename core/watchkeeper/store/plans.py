@@ -20,7 +20,7 @@ OPEN = frozenset({TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED, Tas
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task as it stands."""
+    """One task in its present state."""
 
     id: str
     name: str
@@ -117,7 +117,7 @@ _STANDINGS = (
 
 
 def all_standings(reads: Any, session_id: str) -> list[Standing]:
-    """How every task of a session's plans stands, in no order."""
+    """The state of every task of a session's plans, in no order."""
     return [_standing(row) for row in reads.all(f"{_STANDINGS} WHERE session_id = ?", (session_id,))]
 
 
@@ -239,7 +239,7 @@ def advance(tx: Transaction, plan_id: str) -> None:
 
 
 def move(tx: Transaction, task_id: str, status: TaskStatus, reason: str | None = None, **about: Any) -> None:
-    """Change how a task stands, with its event, queue and cursor.
+    """Change a task's state, with its event, queue and cursor.
 
     Raises:
         ValueError: the move is not in `TASK_MOVES`.

@@ -142,10 +142,10 @@ def plan_prune(
 def prune_sessions(
     path: Path, plan: PrunePlan, *, told: Callable[[PruneCandidate], None] | None = None
 ) -> PruneResult:
-    """Take away what the plan names, and the artifacts that nothing refers to any more, beside hosts that
-    work.
+    """Delete what the plan names, and the artifacts without references, while hosts work.
 
-    A session that a host took since the plan was made stays, and is told of. `told` hears of each that went.
+    A session that a host took since the plan was made stays, and the result names it. `told` is called with
+    each deleted candidate.
     """
     work = _Pruning(path, plan.doomed, told)
     with opened(path) as connection:
@@ -180,8 +180,8 @@ class _Pruning:
                 with driven_by_nobody(self._path, one.id, "prune"):
                     held = artifacts.held_by(connection, one.id) | _noted(connection, one.id)
                     self.candidates |= held
-                    # Whoever goes on with a prune that was killed learns from here what else may go. Nobody
-                    # reads the settings of a session again that is hidden for good, as it is before this
+                    # A process that continues a killed prune learns from here what else it may delete. No
+                    # process reads the settings of a session that is hidden for good, as it is before this
                     # transaction ends.
                     noted = json.dumps({_HELD: sorted(held)})
                     connection.execute("UPDATE sessions SET settings = ? WHERE id = ?", (noted, one.id))
@@ -335,7 +335,7 @@ def _pages(connection: Connection, which: str) -> int:
     return int(pages * size)
 
 
-# --- Taking the rows of a session away, a few at a time ---------------------------------------------------
+# --- Deleting the rows of a session, a few at a time --------------------------------------------------------
 
 ROWS_AT_ONCE = 50
 
@@ -362,8 +362,7 @@ def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
 
 
 def purge_all_but_its_row(connection: Connection, session_id: str) -> Iterator[None]:
-    """As `purge_rows`, but the hidden row of the session stays, for whoever has more to do before it is
-    forgotten."""
+    """As `purge_rows`, but keep the hidden row of the session, for a caller that has more to do first."""
     connection.execute(
         "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1 WHERE id = ?",
         (BEING_PURGED, session_id),

@@ -63,7 +63,7 @@ def create(
 
 
 def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None) -> None:
-    """Change how the session stands, with its event; `ended_at` follows.
+    """Change the session's state, with its event; `ended_at` follows.
 
     Raises:
         ValueError: the move is not in `SESSION_MOVES`.
@@ -142,14 +142,14 @@ def find(connection: Connection, name: str, *, own: bool = False) -> str:
     return str(rows[0][0])
 
 
-# --- How the processes of a session's tools are held together, so that the next host can end what an earlier one ---
+# --- How a session's tool processes are contained -----------------------------------------------------------
 #
-# left.
+# The next host needs this to end the processes that an earlier host left.
 
 
 @dataclass(frozen=True, slots=True)
 class StoredContainment:
-    """One that nobody has ended yet."""
+    """A containment that no host has ended yet."""
 
     id: int
     kind: str

@@ -1,8 +1,8 @@
-"""Reading the same rows again and again at the price of what changed.
+"""Reading the same rows repeatedly, at the price of what changed.
 
-SQLite walks the rows and writes them as lines of JSON, all in one step, with the interpreter's lock released:
-a busy screen is not held up, as it would be by one step a row. A line that is what it was is not even parsed:
-it gives the very object it gave before, so that whoever compares two readings compares identities.
+SQLite walks the rows and writes them as lines of JSON in one step, with the interpreter's lock released: so a
+busy screen is not blocked, as it would be by one step a row. An unchanged line is not even parsed: it gives
+the same object as before, so that a caller compares two readings by identity.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def accept_any_text(connection: Connection) -> Connection:
     return connection
 
 
-# --- The rows that the dashboard reads of one session (`dashboard_fold` reads them). Texts are as stored: ---
+# --- Rows of one session for the dashboard ------------------------------------------------------------------
 #
-# hostile until sanitised.
+# `dashboard_fold` reads them. Texts are as stored: hostile until sanitised.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class RoleFacts:
     """`built-in`, or its file."""
     model: str
     unconfirmed: str | None
-    """The workspace's choice of a dearer model, which nobody confirmed."""
+    """The workspace's choice of a dearer model, without a person's confirmation."""
 
     @property
     def is_built_in(self) -> bool:
@@ -267,7 +267,7 @@ class CompactionFacts:
     model: str | None
     cost_usd: float | None
     stall_seconds: float | None
-    """How long the agent's loop waited for it; None where nobody tells."""
+    """How long the agent's loop waited for it; None if unknown."""
     cache_tokens_invalidated: int
     requested_at: float
     ended_at: float | None
@@ -284,7 +284,7 @@ class ApprovalFacts:
     question: str
     created_at: float
     folder: str | None = None
-    """Of the agent's shell, where that is known."""
+    """Folder of the agent's shell, if known."""
     cause: str | None = None
     note: str | None = None
     """Why it is asked, beyond the permission."""
@@ -340,7 +340,7 @@ def compaction_facts(row: Sequence[Any], origin: str) -> CompactionFacts:
 
 
 def composition_of(text: str) -> tuple[tuple[str, int], ...]:
-    """The tokens of a context by kind, in the order stored; figures that are none are left out."""
+    """The tokens of a context by kind, in the order stored; values that are no numbers are left out."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -354,17 +354,17 @@ def composition_of(text: str) -> tuple[tuple[str, int], ...]:
     )
 
 
-# --- The dashboard's reading of one session, renewed at the price of what changed since the reading before ---
+# --- The dashboard's reading of one session -----------------------------------------------------------------
 #
-# Every renewal compares every row, inside SQLite: what it gives is what a first reading would give, whoever
-# wrote.
+# A renewal costs what changed since the reading before. It compares every row, inside SQLite: its result is
+# what a first reading would give, whichever process wrote.
 
 EVENTS_KEPT = 2000
 """The newest events of a session that a reading holds."""
 SPEND_SECONDS = 60.0
 EVENT_SECONDS = 5.0
 RATES_SECONDS = 1.0
-"""How often rates are reckoned anew."""
+"""How often rates are computed."""
 FIRST_CALLS = 20_000
 FIRST_EVENTS = 100_000
 """How far back a first reading looks for what is within those seconds."""
@@ -491,8 +491,7 @@ class SessionSnapshotReader:
         self._pace = _Pace(session_id)
 
     def read(self, connection: Connection, now: float) -> SessionReading | None:
-        """The session as it stands; None where it was deleted or never was. To be called inside one
-        transaction."""
+        """The present session; None if it was deleted or never existed. Call it inside one transaction."""
         row = connection.execute(_SESSION, (self.session_id,)).fetchone()
         if row is None:
             return None
@@ -503,7 +502,7 @@ class SessionSnapshotReader:
                 SessionFacts(**values, missing_logs=row[-2], cost_estimated=bool(row[-1])),
             )
         facts, only = self._facts, (self.session_id,)
-        events, anew = self._tail(connection, facts.event_seq)
+        events, whole = self._tail(connection, facts.event_seq)
         return SessionReading(
             session=facts,
             tasks=self._tasks.read(connection, only),
@@ -514,20 +513,20 @@ class SessionSnapshotReader:
             budgets=self._budgets.read(connection, only),
             rates=self._pace.read(connection, now, facts),
             events=events,
-            events_anew=anew,
+            events_anew=whole,
         )
 
     def _tail(self, connection: Connection, newest: int) -> tuple[tuple[EventFacts, ...], bool]:
-        anew = not self._last_seq or newest < self._last_seq or newest - self._last_seq >= EVENTS_KEPT
+        whole = not self._last_seq or newest < self._last_seq or newest - self._last_seq >= EVENTS_KEPT
         if newest == self._last_seq:
             return (), False
         text = connection.execute(
-            _EVENTS, (self.session_id, 0 if anew else self._last_seq, EVENTS_KEPT)
+            _EVENTS, (self.session_id, 0 if whole else self._last_seq, EVENTS_KEPT)
         ).fetchone()[0]
         events = tuple(EventFacts(*raw) for raw in reversed(json.loads(text)))
         if events:
             self._last_seq = events[-1].seq
-        return events, anew
+        return events, whole
 
 
 class _Pace:
@@ -595,12 +594,10 @@ def _agent(raw: Raw) -> AgentFacts:
     )
 
 
-# --- Which passes were taken back: the view that a pass made is not among those that the agent's current view ---
+# --- Which passes were undone -------------------------------------------------------------------------------
 #
-# came from.
-#
-# A pass keeps the status with which it ended. Undo points the agent at an older view, or enters a new one that
-# continues it.
+# The view of an undone pass is not among the ancestors of the agent's current view. A pass keeps the status
+# with which it ended. Undo points the agent at an older view, or adds a new one that continues it.
 
 _PARENTS = "SELECT agent_id, version, parent FROM views WHERE agent_id IN (SELECT value FROM json_each(?))"
 
@@ -648,8 +645,8 @@ def _rows(connection: Connection, versions: dict[str, int]) -> list[tuple[str, i
 def _is_undone(
     each: CompactionFacts, version: int | None, parents: dict[tuple[str, int], int | None]
 ) -> bool:
-    """From the current view back: the pass stands where its view is on the way. Where the way is lost,
-    nothing is claimed."""
+    """Whether the current view does not descend from the view of the pass; False if a parent on the way is
+    missing."""
     if each.status != "applied" or not isinstance(each.view_after, int) or not isinstance(version, int):
         return False  # a damaged row may hold anything
     while version is not None and version > each.view_after:

@@ -79,7 +79,7 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
 
 
 def result(reads: Any, session_id: str) -> dict[str, Any]:
-    """The last line of a headless run: how the session stands, in figures."""
+    """The last line of a headless run: the session's state, in numbers."""
     row = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
     tasks = {
         one["status"]: one["n"]
@@ -118,7 +118,7 @@ def artifacts(reads: Any, session_id: str) -> list[dict[str, Any]]:
 
 
 def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 200) -> list[dict[str, Any]]:
-    """Sessions, the newest first, with the figures of a list: those `among` these ids, or all that are not
+    """Sessions, newest first, with the statistics of a list: those `among` these ids, or all that are not
     deleted."""
     where, parameters = "s.deleted_at IS NULL", []
     if among is not None:
@@ -364,5 +364,5 @@ def _estimated(reads: Any, session_id: str) -> set[str]:
 
 
 def _cost(row: Any) -> float | None:
-    """None where nothing is priced yet: never 0 for what nobody knows."""
+    """None if nothing has a price yet: never 0 for an unknown price."""
     return None if row["cost_usd"] is None else round(row["cost_usd"], 10)

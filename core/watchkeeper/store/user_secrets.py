@@ -1,8 +1,7 @@
-"""What takes secrets out of whatever a person's own commands write: goals, messages to agents, titles,
-imported logs.
+"""Removing secrets from text that a person's commands write: goals, messages, titles, imported logs.
 
-A host has the configuration at hand. Whoever writes without one (a command line, the dashboard) reads from it
-only what is secret, and goes on without where the file is damaged: the host is who complains of that.
+A host has the configuration at hand. A writer without one (a command line, the dashboard) reads only the
+secrets from it. If the file is damaged, the writer continues without them; the host reports the damage.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one writer of a process: a thread, a connection, and group commit.
 
-Batches queued by any number of agents share one `BEGIN IMMEDIATE … COMMIT`; nobody is told "done" before the
-commit. On any error the whole group is rolled back and its batches run singly (no savepoints: SQLITE_FULL
-inside one rolls back the whole transaction), so one bad batch never harms its neighbours. A batch may
+Batches queued by any number of agents share one `BEGIN IMMEDIATE … COMMIT`; no batch is reported as done
+before the commit. On any error the whole group is rolled back and its batches run singly (no savepoints:
+SQLITE_FULL inside one rolls back the whole transaction), so one bad batch never harms the others. A batch may
 therefore run twice, and must change nothing but the database.
 """
 
@@ -38,8 +38,7 @@ get theirs."""
 LARGEST_GROUP = 512
 
 SAVE_SECONDS = 2.0
-"""How long readers are waited for when what was told must be brought into the file because its log was
-removed."""
+"""How long to wait for readers when the log was removed and its committed content must go into the file."""
 
 
 class Group:
@@ -127,12 +126,12 @@ class Writer:
         self._gather_seconds = gather_seconds
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._urgent = threading.Event()
-        """A batch is queued that somebody waits for: the thread does not leave the lock to others first."""
+        """A queued batch has a waiter: the thread does not leave the lock to others first."""
         self._stopping = False
         self._connection = database.open_writable(path, check_same_thread=False)
         self._closed = False
         self._closing = threading.Lock()
-        """Nothing is queued behind the mark that ends the thread, where nobody would ever run it."""
+        """Nothing is queued behind the mark that ends the thread, since it would never run."""
         self._files = identities(path)
         self._abandoned = False
         """The connection stays open to the end of the process: closing it would write an old log over what is
@@ -167,11 +166,10 @@ class Writer:
         return await done
 
     def close(self) -> None:
-        """Commit what is queued, bring the log into the file as far as readers let it, and close the
-        connection.
+        """Commit the queue, write the log into the file as far as readers let it, and close the connection.
 
-        SQLite itself does so only where the last connection to close may write, and viewers' may not: whoever
-        copies the file when nothing uses it any more has all of it.
+        SQLite itself writes the log back only if the last connection to close may write, and viewers' may
+        not. With this, a copy of the unused file is complete.
         """
         with self._closing:
             if not self._closed:
@@ -225,7 +223,7 @@ class Writer:
         except BaseException as error:
             if driver.is_busy(error):
                 self._gather(items)
-            # A lock that outlasts the wait is nobody's fault in the group: one wait for it, not one for each.
+            # No batch of the group causes a lock that outlasts the wait: wait once, not once for each.
             if len(items) == 1 or not self._connection_serves(error):
                 outcomes = [(None, error)] * len(items)
             else:
@@ -248,7 +246,7 @@ class Writer:
             except Exception as error:
                 if driver.shortage(self.path, error) is None:
                     raise
-            with contextlib.suppress(sqlite3.Error):  # the log begins anew, in room that it already has
+            with contextlib.suppress(sqlite3.Error):  # the log restarts in space that it already has
                 self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
             time.sleep(wait_seconds)
         self._exhausted = True
@@ -315,10 +313,9 @@ class Writer:
         return False
 
     def _save_log(self) -> None:
-        """Bring as much as can be of a log that has no name any more into the file that has one, and begin
-        the log anew.
+        """Write as much as possible of a removed log into the database file, and restart the log.
 
-        Else the index of the log, where it is left, would send everybody to what is gone.
+        Otherwise a remaining index of the log would point every process to removed content.
         """
         deadline = time.monotonic() + SAVE_SECONDS
         busy = True
@@ -333,9 +330,9 @@ class Writer:
 
     def _told(self, error: BaseException | None) -> BaseException | None:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
-            told = driver.unusable(self.path, error)
-            told.__cause__ = error
-            return told
+            unusable = driver.unusable(self.path, error)
+            unusable.__cause__ = error
+            return unusable
         return error
 
 
@@ -347,7 +344,7 @@ def _acknowledge(items: list[_Item], outcomes: list[tuple[Any, BaseException | N
             assert item.loop is not None
             by_loop.setdefault(item.loop, []).append((item.done, value, error))
         elif not item.done.set_running_or_notify_cancel():
-            continue  # its waiter left; the batch stands all the same
+            continue  # its waiter left; the batch is committed all the same
         elif error is None:
             item.done.set_result(value)
         else:

@@ -1,5 +1,4 @@
-"""What of a message its words are taken from, and how they are told apart: by SQLite's own tokenizer,
-everywhere.
+"""Words of messages for the index, always split by SQLite's own tokenizer.
 
 The index, the messages that it does not hold yet, the check of a phrase and the ranking all tokenize with
 `TOKENIZE`, so that a message is found, or not, for one reason only.
@@ -25,7 +24,7 @@ TOKENIZE = "tokenize='unicode61 remove_diacritics 2'"
 
 HEAD_CHARACTERS = 262_144
 TAIL_CHARACTERS = 65_536
-"""Of a larger message only the head and the tail are indexed: one message must not hold the write lock for
+"""Only so much of a larger message's head and tail is indexed: one message must not hold the write lock for
 long."""
 
 _CJK = re.compile(
@@ -37,7 +36,7 @@ _MARKS = (
     "\u3000-\u3004\u3008-\u3020\u3030\ufe0f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
     "\U0001f300-\U0001f320\U0001f400-\U0001f43e\U0001f442-\U0001f4f7\U0001f500-\U0001f53d\U0001f5fb-\U0001f640\U0001f680-\U0001f6c5"
 )
-"""Of what is no ASCII, a good part of what `TOKENIZE` takes for no letter: quotation marks, dashes, arrows,
+"""Many of the non-ASCII characters that `TOKENIZE` takes for no letter: quotation marks, dashes, arrows,
 boxes, older emoji."""
 _CJK_AND_MARKS = re.compile(f"[ {_MARKS}{_CJK.pattern[1:-2]}]*")
 _CJK_RUNS = re.compile(f"({_CJK.pattern})")
@@ -48,7 +47,7 @@ _FOUR_BYTES = next(code for code in "IL" if array(code).itemsize == 4)
 _UTF_32 = f"utf-32-{sys.byteorder[0]}e"
 _BLOB_CHARACTERS = 1_024
 _BLOB = re.compile(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
-"""Base64, hexadecimal, minified: nobody types it, and one would weigh as much as a page of words."""
+"""Base64, hexadecimal, minified: no search asks for it, and one would weigh as much as a page of words."""
 _BLOB_RUN = b"x" * _BLOB_CHARACTERS
 _BLOB_BYTES = bytes(
     ord("x") if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "+/_=-") else 0
@@ -114,7 +113,7 @@ def _with_pairs(text: str, data: bytes) -> bytearray:
     """The words of `tokenizable`, in any order and some of them twice: enough for an index that keeps no
     places.
 
-    Of a page of code with a few words of Chinese, the expression looks through what is not ASCII alone.
+    On a page of code with a few words of Chinese, the expression searches only the non-ASCII characters.
     """
     runs = b" ".join(data.translate(_ASCII_BLANKED).split()).decode()
     if _CJK_AND_MARKS.fullmatch(runs):
@@ -133,7 +132,7 @@ def _with_pairs(text: str, data: bytes) -> bytearray:
 
 def _pairs(match: re.Match[str]) -> str:
     run = match[0]
-    # The last is one character alone: whoever looks for one character looks for what begins with it.
+    # The last is one character alone: a search for one character finds words that begin with it.
     return f" {' '.join(run[at : at + 2] for at in range(len(run)))} "
 
 
@@ -180,7 +179,7 @@ def _add_leaves(value: Any, found: list[str]) -> None:
         for one in value.values():
             if isinstance(one, str):
                 found.append(one)
-            elif isinstance(one, dict) or isinstance(one, list):  # noqa: SIM101 - "dict | list" is made anew each time
+            elif isinstance(one, dict) or isinstance(one, list):  # noqa: SIM101 - "dict | list" is rebuilt each time
                 found.extend(_leaves(one))
     else:
         found.extend(_leaves(value))
@@ -252,24 +251,22 @@ class WordTable:
         run("COMMIT")
 
 
-# --- The index of words over all messages: FTS5, kept beside the agents' steps and never in a step's ------
+# --- The index of words over all messages (FTS5) ------------------------------------------------------------
 #
-# transaction.
+# It is written in the background, never in the transaction of an agent's step. A message is indexed once,
+# after its commit, in ids' order: `message_index.indexed_through` says how far. A search reads the messages
+# above it (`message_search`), so that it is complete whether or not an indexer runs.
 #
-# A message is indexed once, after its commit, in ids' order: `message_index.indexed_through` says how far. What
-# is above it is searched by reading it (`message_search`), so that a search is complete whether or not an
-# indexer runs.
-#
-# The index is cut into parts of `PART_MESSAGES` ids: `messages_fts`, then `messages_fts_1`, `messages_fts_2`, …
-# Within one FTS5 table a prefix query merges all postings of all words with that prefix before the first row
-# comes, in one call that nothing can interrupt (200 ms for three letters of a million messages); in parts, the
-# newest answers within some 10 ms, and mostly nobody needs the others. FTS5 also never merges a million
-# messages into one segment again.
+# The index is cut into parts of `PART_MESSAGES` ids: `messages_fts`, then `messages_fts_1`, `messages_fts_2`,
+# … Within one FTS5 table a prefix query merges all postings of all words with that prefix before the first
+# row comes, in one call that nothing can interrupt (200 ms for three letters of a million messages). In
+# parts, the newest answers within some 10 ms, and most searches need no other. FTS5 also never merges a
+# million messages into one segment again.
 #
 # `detail=none` keeps which message holds which word, and no positions: a fifth of the size, twice the speed.
-# Phrases are checked on the messages themselves. Besides its words, each message is indexed under its session's
-# `session_word`; and `messages_fts_sessions` says whose messages the ids from `first_id` to the next row's are,
-# so that a search for sessions need not ask each of a common word's hits.
+# Phrases are checked on the messages themselves. Each message is also indexed under its session's
+# `session_word`. `messages_fts_sessions` gives the session of the messages from `first_id` to the next row's,
+# so that a search for sessions need not look up each of a common word's hits.
 
 PART_MESSAGES = 65_536
 
@@ -337,8 +334,9 @@ def unindexed(connection: Connection) -> int:
 
 @lru_cache(maxsize=256)
 def session_word(session_id: str) -> str:
-    """The word under which a session's messages are indexed: it begins with a character of private use, so no
-    text has it by chance. Whoever finds a message by it still asks the message's agent for its session."""
+    """The word under which a session's messages are indexed. It begins with a character of private use, so no
+    text contains it by chance. A search that finds a message by it still asks the message's agent for its
+    session."""
     return "\ue000" + "".join(character for character in session_id.lower() if character.isalnum())
 
 
@@ -397,12 +395,12 @@ def index_until(
 
 
 def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | bytearray]]) -> None:
-    """Within the caller's own transaction: index the messages that it has just inserted, the last of all, of
-    which it has the texts. For imports, which have read these messages a moment ago: as `index_within`, at
-    half the cost.
+    """Within the caller's own transaction: index the messages that it has just inserted, the newest of all.
+
+    For imports, which still have the texts of these messages: as `index_within`, at half the cost.
 
     Args:
-        texts: of each message inserted, in order, its session and its `indexed_text`.
+            texts: session and `indexed_text` of each inserted message, in order.
     """
     newest = connection.execute("SELECT ifnull(max(id), 0) FROM messages").fetchone()[0]
     through, _ = _state(connection)

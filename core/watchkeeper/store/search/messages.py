@@ -122,7 +122,7 @@ def _quoted(token: str) -> str:
     return '"' + token.replace('"', '""') + '"'
 
 
-# --- The piece of a message around the words that were found, with the words marked -----------------------
+# --- Snippets: the text around the found words, marked ------------------------------------------------------
 
 SNIPPET_CHARACTERS = 160
 LEAD_CHARACTERS = 40
@@ -190,7 +190,7 @@ def _folded(character: str) -> str:
 
 @lru_cache(maxsize=64)
 def _pattern(term: Term) -> re.Pattern[str]:
-    """Where the term stands in a folded text: whole words, or the beginning of the last one."""
+    """Where a folded text contains the term: whole words, or the beginning of the last one."""
     if cjk(term.text):
         return re.compile(re.escape(fold(term.text.strip())))
     gap = r"[\W_\u0300-\u036f]+"
@@ -199,8 +199,7 @@ def _pattern(term: Term) -> re.Pattern[str]:
 
 
 def _best(patterns: Sequence[re.Pattern[str]], folded: str, first: Sequence[int], width: int) -> int:
-    """Of the first places of each term, that from which on the most terms are near; the start where there is
-    none."""
+    """Among the first places of each term, the start of the span with the most terms; 0 if there is none."""
     near = [
         (sum(pattern.search(folded, at, at + width) is not None for pattern in patterns), -at) for at in first
     ]
@@ -217,11 +216,11 @@ def _append(pieces: list[Piece], text: str, *, found: bool) -> None:
         pieces.append(Piece(lead + words + tail, found))
 
 
-# --- Searching messages: the newest first, within a time, and true about what was not looked at -----------
+# --- Searching messages -------------------------------------------------------------------------------------
 #
-# A search walks messages from the newest to the oldest: first those above the index's high-water, which it
-# reads, then the
-# index, part by part. It can stop anywhere: at its limit, at its deadline, or because somebody has typed on.
+# A search goes from the newest message to the oldest: first those above the index's high-water, which it
+# reads, then the index, part by part. It may stop anywhere: at its limit, at its deadline, or because the
+# person has typed on. Its result says what it did not search.
 
 RANKED_MESSAGES = 500
 """Ranking looks at this many of the newest messages found: older ones would need every posting of a common
@@ -304,15 +303,15 @@ def search(
     cancelled: Callable[[], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Found:
-    """Messages that hold every word of `text`: the newest first, or the best first among the newest
+    """Messages that contain every word of `text`: newest first, or best first among the newest
     `RANKED_MESSAGES`.
 
-    Words are compared without case and accents. A word with signs in it (`schema.py`), and what stands in
-    quotation marks, is a phrase. With `prefix` the last word, from three letters on, may be the beginning of
-    one. Sessions that are deleted are left out; with `session_id`, all others too. `cancelled` is asked often
-    and ends the search.
+    Words are compared without case and accents. A word with signs in it (`schema.py`), and text in quotation
+    marks, is a phrase. With `prefix` the last word, from three letters on, may be the beginning of one.
+    Deleted sessions are left out; with `session_id`, all others too. The search calls `cancelled` often, and
+    ends when it is true.
 
-    The connection's progress handler is used meanwhile, and taken off afterwards.
+    The search uses the connection's progress handler, and removes it afterwards.
     """
     with _Search(connection, text, session_id, prefix, deadline_seconds, cancelled, monotonic) as walk:
         wanted = max(limit, RANKED_MESSAGES) if ranked else limit
@@ -415,7 +414,7 @@ class _Search:
         ]
 
     def hits(self, places: list[_Place]) -> Iterator[Hit]:
-        """With their snippets, if somebody still waits for them."""
+        """The hits with their snippets, unless the caller cancelled."""
         if self.stopped is Stopped.CANCELLED:
             yield from (Hit(*place, ()) for place in places)
             return
@@ -486,7 +485,7 @@ class _Search:
                 return
 
     def _checked(self, rows: Iterator[_Place]) -> Iterator[_Place]:
-        """Of messages that hold all tokens, those that hold them as the words were typed."""
+        """Among messages that contain all tokens, those that contain the words as typed."""
         while not self._must_stop():
             some = {row[0]: row for row in islice(rows, _AT_ONCE)}
             if not some:

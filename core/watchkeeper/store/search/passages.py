@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 NEWEST_MESSAGES = 20_000
 HEAD_CHARACTERS = 16_000
-"""Of each message's JSON this much is searched. 20,000 messages of 300 characters take some 0.15 s of CPU."""
+"""So many characters of each message's JSON are searched. 20,000 messages of 300 characters take some 0.15 s
+of CPU."""
 
 # The newest rowids come from the primary key's index alone; only then are contents read.
 _MASKS = (
@@ -126,8 +127,9 @@ def calls_of(reads: Any, session_id: str, names: Sequence[str]) -> frozenset[str
     return frozenset(row[0] for row in rows)
 
 
-# --- Rows of `embeddings`: what recall has turned into vectors, and how alike they are to a question's ----
+# --- Rows of `embeddings`: the vectors that recall made -----------------------------------------------------
 #
+# They are compared with a question's vector.
 # Vectors are 32-bit floats, little-endian, of length 1. Comparing needs sqlite-vec in the connection
 # (`load_extension`); everything else does not.
 

@@ -74,7 +74,7 @@ def parse_filters(search: str) -> Filters:
     """`state:paused model:opus tag:x workspace:x user:x id:x cost>1 since:2026-11-01 before:… compacted`; all else
     are words.
 
-    What stands in quotation marks is never a filter. `state:deleted` finds the sessions that can still be
+    Text in quotation marks is never a filter. `state:deleted` finds the sessions that can still be restored.
     restored.
 
     Raises:
@@ -123,10 +123,10 @@ def search_messages(
     cancelled: Callable[[], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> tuple[dict[str, MessageHit], bool]:
-    """The newest message of each session that holds every word, and whether all messages were looked through.
+    """The newest message of each session that contains every word, and whether all messages were searched.
 
-    `words`: as typed (`Filters.text`), or one by one. It stops after `seconds`, at `limit` sessions, or when
-    `cancelled` says that nobody waits for the answer any more.
+    `words`: as typed (`Filters.text`), or one by one. The search stops after `seconds`, at `limit` sessions,
+    or when `cancelled` says that the caller no longer waits for the answer.
     """
     text = (
         words if isinstance(words, str) else " ".join(f'"{word}"' if " " in word else word for word in words)
@@ -183,12 +183,12 @@ def _day(text: str) -> float | None:
         return None
 
 
-# --- What the list of sessions reads: one row a session, newest first, filtered by words ------------------
+# --- Rows of the session list, newest first, filtered by words ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SessionHead:
-    """What names a session, and how it stands. Texts are hostile until sanitised."""
+    """The names and the state of a session. Texts are hostile until sanitised."""
 
     id: str
     goal: str
