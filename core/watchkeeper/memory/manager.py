@@ -269,10 +269,10 @@ class HierarchicalContextManager:
             summarization_threshold: the fraction of `max_tokens` from which on older messages are summarised.
             tokenizer: a callable `str -> int` or an object with `count`; None: tiktoken's o200k_base.
             summarizer: see `Summarizer`; None: the deterministic digest does its work.
-                max_wait_seconds: how long `add_message` may wait for a late pass before it uses a digest; 0:
-                    it never waits.
+            max_wait_seconds: how long `add_message` may wait for a late pass before it uses a digest; 0: it
+                never waits.
             pin_first: keep the first user message at the front for ever.
-                timeout_seconds: limit of one call of the summariser.
+            timeout_seconds: limit of one call of the summariser.
             passes_per_hour: no more automatic passes than this; the digest keeps the bound without them.
             on_change: is given every `Change`, in order: the records to store.
             state: a `ContextState` made by `ContextState.restore`, to carry on from what was stored.

@@ -142,8 +142,8 @@ def is_there(path: Path) -> bool:
     """Whether there is a file of that name.
 
     Raises:
-            StoreUnusable: the system does not say so, the name belongs to something other than a file (SQLite
-                would wait for ever at a named pipe), or the file has a second name.
+        StoreUnusable: the system does not say so, the name belongs to something other than a file (SQLite
+            would wait for ever at a named pipe), or the file has a second name.
     """
     try:
         mode = path.stat().st_mode

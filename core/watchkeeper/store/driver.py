@@ -218,8 +218,8 @@ def writing(
     exception.
 
     Args:
-            name: prefix of its fault points, `name.before_commit` and `name.after_commit`.
-            timeout_seconds, urgent: see `begin_immediate`.
+        name: prefix of its fault points, `name.before_commit` and `name.after_commit`.
+        timeout_seconds, urgent: see `begin_immediate`.
 
     Raises:
         sqlite3.OperationalError: still locked after `timeout_seconds`, the disk is full, …

@@ -221,8 +221,7 @@ def current_facts(
     """The current facts that `reader` may see, oldest first; above `limit`, the pinned ones and the newest.
 
     Args:
-            reader: the agent that reads; None: one without facts of its own yet (it sees none of scope
-                `agent`).
+        reader: the agent that reads; None: one without facts of its own yet (it sees none of scope `agent`).
         workspace: also what earlier sessions kept for this workspace.
         writer: only what this agent wrote in the session.
     """
@@ -290,8 +289,8 @@ def find_facts(
         session_id: whose facts; None: of all sessions.
         workspace: also facts of this workspace's scope, from any session.
         reader: the agent that asks; it sees its own facts of scope `agent`.
-            everyone: facts of scope `agent` too, from every writer (a person reads).
-            near: also these facts, by id, if they may be seen.
+        everyone: facts of scope `agent` too, from every writer (a person reads).
+        near: also these facts, by id, if they may be seen.
     """
     bound = (session_id, workspace, reader, int(everyone), limit)
     found: dict[int, Any] = {}

@@ -102,7 +102,7 @@ class SessionContainment:
     """One host's containment of one session. It is made, and committed, when the first worker starts.
 
     Args:
-            store: the store of the session that this host has claimed.
+        store: the store of the session that this host has claimed.
         mark: the session's mark (`surroundings.mark_of`).
         wanted: the kind to use, which the machine allows (`check_containment`); None: the best that it
             allows.

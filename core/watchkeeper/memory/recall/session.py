@@ -56,7 +56,7 @@ def held_verbatim(
     Args:
         only: this agent's messages alone.
         visible: which messages may be found.
-            said: extracts a message's text from its content. Text that it leaves out is not found.
+        said: extracts a message's text from its content. Text that it leaves out is not found.
     """
     found: dict[tuple[str, int], tuple[str, int, str, str, float]] = {}
     for needle in needles_of(query):
@@ -262,8 +262,8 @@ def recall(
     Args:
         reads: has `one` and `all` (a transaction, a host's reads, a viewer's).
         session_id: None: the facts of all sessions, and no messages.
-            reader: the agent that asks. Messages that its context shows now are left out; its own facts of
-                scope `agent` are included. None: a person asks, and sees the facts of every agent.
+        reader: the agent that asks. Messages that its context shows now are left out; its own facts of scope
+            `agent` are included. None: a person asks, and sees the facts of every agent.
         messages: whether to search them too.
         question: the query as a vector; the connection behind `reads` has sqlite-vec then.
 

@@ -400,7 +400,7 @@ def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | byte
     For imports, which still have the texts of these messages: as `index_within`, at half the cost.
 
     Args:
-            texts: session and `indexed_text` of each inserted message, in order.
+        texts: session and `indexed_text` of each inserted message, in order.
     """
     newest = connection.execute("SELECT ifnull(max(id), 0) FROM messages").fetchone()[0]
     through, _ = _state(connection)
