@@ -1,6 +1,7 @@
-"""Logs that were compressed since: Codex packs those that nobody wrote to for a week (`rollout-….jsonl.zst`),
-and people pack what they put aside. A packed log is read as the log that it was, under the name that it had.
-Of one that was cut, or is damaged somewhere, what comes before that is read.
+"""Logs as files: found on disk, unpacked where they were compressed, and read as lines.
+
+Codex compresses logs that were not written to for a week (`rollout-….jsonl.zst`), and people compress old ones. A
+compressed log is read under the name that it had before. If it is cut or damaged, what comes before that is read.
 """
 
 from __future__ import annotations
@@ -163,9 +164,7 @@ def _pieces(packed: Path) -> Iterator[bytes | OSError]:
             yield OSError(f"it cannot be unpacked ({error})")
 
 
-# --- Finding logs: files and folders as they are on real disks, with links in circles and doors that stay ---
-#
-# shut.
+# Finding logs on real disks: links may form circles, and folders may be unreadable.
 
 HEAD_BYTES = 65_536
 MOST_PASSED = 128 << 20
@@ -286,7 +285,7 @@ def _reason(error: OSError, path: Path) -> str:
     return (error.strerror or str(error)).lower()
 
 
-# --- A growing file as lines, from where the last reading ended; a line of any length costs bounded memory ---
+# A growing file as lines, from where the last reading ended. A line of any length costs bounded memory.
 
 BUFFER_BYTES = 1 << 18
 """How much a log is read at a time."""

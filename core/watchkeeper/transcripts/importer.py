@@ -32,7 +32,7 @@ from watchkeeper.transcripts.files import packed_name
 from watchkeeper.transcripts.reading import Chunk, Overtaken, apply, open_log, programs
 from watchkeeper.transcripts.records import ModelCall, Program
 
-# --- What an import did, counted; and the one line that says it -------------------------------------------
+# What an import did, counted, and the line that reports it.
 
 MOST_REASONS = 4
 
@@ -111,9 +111,7 @@ def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-# --- Logs that were renamed or moved since they were imported (Codex moves a thread's into its archive): the ---
-#
-# same logs.
+# Logs that were renamed or moved since their import (Codex archives threads) are recognised as the same logs.
 
 
 class MovedLogs:
@@ -154,9 +152,7 @@ class MovedLogs:
         return rows.load_file(self._connection, now)
 
 
-# --- Sessions that are shown as live because their logs grow: each is held by its lease, as a run of our own is ---
-#
-# by its host.
+# Sessions that are shown as live while their logs grow: the importer holds their leases, as a host does for a run.
 
 LEASES = 32
 """Sessions that are held at once: those that grew last."""

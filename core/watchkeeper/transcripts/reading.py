@@ -22,9 +22,7 @@ from watchkeeper.transcripts.jsontext import parse, same_bytes
 from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Skipped, Source
 from watchkeeper.transcripts.session_importer import SessionImporter
 
-# --- Which programs' logs can be read, and whose log a file is: told by its content, its place only says where ---
-#
-# to look.
+# Which programs can be read, and which of them wrote a file: its content decides, not its place.
 
 READERS = (
     "watchkeeper.transcripts.claude",
@@ -50,7 +48,7 @@ def program_of(source: Source) -> Program | None:
     return next((each for each in programs() if each.recognises(source)), None)
 
 
-# --- What every reader of JSON lines says of a line that holds no record: why it is none ------------------
+# What every reader of JSON lines answers for a line that holds no record.
 
 
 def no_record(data: bytes, session: str, *, opened: bool) -> list[Record]:
@@ -64,7 +62,7 @@ def no_record(data: bytes, session: str, *, opened: bool) -> list[Record]:
     return [broken] if opened else [Session(session), broken]
 
 
-# --- Which lines of a log may hold a secret: asked of several lines at once, because most hold none -------
+# Which lines may hold a secret: several lines are searched at once, because most hold none.
 
 _AT_ONCE = 32 * 1024
 """Bytes of lines that are searched together: fewer cost more calls, and more are searched again where one is
@@ -104,7 +102,7 @@ def _searched(lines: list[tuple[Line, bytes]], suspects: Callable[[bytes], bool]
         yield SearchedLine(line, part, possible and suspects(part))
 
 
-# --- Which lines of a log that is read once more are kept raw already -------------------------------------
+# Which lines are stored raw already, when a log is read again.
 
 
 class RawDedup:
@@ -147,7 +145,7 @@ def _number_of(text: str) -> int:
     return hash(text if record is None else same_bytes(record))
 
 
-# --- One batch of an import as one transaction: rows of every session in it, and how far each file was read ---
+# One batch of an import as one transaction: rows of every session in it, and how far each file was read.
 
 
 class Overtaken(Exception):

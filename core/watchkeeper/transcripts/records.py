@@ -61,7 +61,7 @@ from watchkeeper.records.messages import Content, Role
 from watchkeeper.records.ports import ALPHABET, LENGTH
 from watchkeeper.transcripts.jsontext import same_bytes, text_of
 
-# --- Ids made of what names a thing in its own program, so that importing it again finds it ---------------
+# Ids, made of what names a thing in its own program: importing it again finds it.
 
 AGENT_LENGTH = 11
 """Characters of an imported agent's or task's id: there are many more of them than of sessions."""
@@ -511,9 +511,7 @@ class Program(Protocol):
         ...
 
 
-# --- Tokens of imported text, without a tokenizer: four bytes of JSON a token, opaque data left out. Estimates, ---
-#
-# always.
+# Tokens of imported text, estimated without a tokenizer: four bytes of JSON a token, opaque data left out.
 
 BYTES_PER_TOKEN = 4
 IMAGE_TOKENS = 1_500

@@ -34,7 +34,7 @@ from watchkeeper.transcripts.records import (
     id_of,
 )
 
-# --- The types of record in Claude Code's logs, as seen up to version 2.1.220 -----------------------------
+# The types of record in the logs of Claude Code, up to version 2.1.220.
 
 CONVERSATION = frozenset({"user", "assistant", "system", "summary", "custom-title", "ai-title", "progress"})
 """What is understood, at least in part."""
@@ -56,11 +56,9 @@ SYNTHETIC = "<synthetic>"
 """The model of a message that Claude Code made itself: an error, an interruption."""
 
 
-# --- What of a line of Claude Code's log anybody here reads; all else of it is passed over as it is parsed ---
-#
-# Half of a log is `toolUseResult`, which says once more what the message says, and the messages inside
-# `progress`. A field that the reader is to look at must stand here: tests feed it every record with and without
-# the rest.
+# The fields of a line that the reader uses. The parser skips all others: half of a log is `toolUseResult`, which
+# repeats the message, and the messages inside `progress`. A field that the reader reads must be declared here;
+# tests feed it every record with and without the rest.
 
 
 class Usage(TypedDict, total=False):
@@ -207,9 +205,10 @@ def without_tool_output(data: bytes) -> bytes:
     return b"".join((data[:begin], kept, data[begin + len(outcome) :]))
 
 
-# --- What a reply says of the model call that made it: its usage, in Anthropic's terms --------------------
+# What a reply says of the model call that made it.
 
 _new = tuple.__new__
+"""Makes a named tuple at a third of the cost."""
 
 
 class CallBook:
@@ -290,13 +289,12 @@ def _costs_more(usage: dict[str, Any]) -> bool:
     return searched or usage.get("speed") == "fast" or usage.get("service_tier") == "batch"
 
 
-# --- Reads one log of Claude Code, line by line -----------------------------------------------------------
+# Reading one log, line by line.
 #
 # What is known of the format is in docs/transcripts.md. A line is one record: one content block of a reply, one
 # user message, one note of the program. Records are chained by `parentUuid`; the file is only ever appended to,
 # so that what a compaction dropped still stands in it.
 
-"""Makes a named tuple at a third of the cost: for what each line of a gigabyte makes."""
 _NOT_FOR_US = "known, and of no use here"
 _TITLES = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title": ("customTitle", 3)}
 """Type of record → its field, and which one wins."""
@@ -682,7 +680,7 @@ def _error_text(record: dict[str, Any]) -> str:
     return f"API error {status}" if status else text_of(record.get("content")) or "API error"
 
 
-# --- Where Claude Code's logs lie, how one is recognised, and whose log a file is -------------------------
+# Where the logs of Claude Code are, how one is recognised, and which session and agent it belongs to.
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _AGENT_FILE = re.compile(r"agent-(?P<id>.+)")

@@ -26,7 +26,7 @@ from watchkeeper.transcripts.records import (
     Rewind,
 )
 
-# --- Teammates: agents of one process that their lead wakes again and again by messages -------------------
+# Teammates: agents of one process that their lead wakes by messages.
 #
 # Each time one is woken, a new `agent-<id>.jsonl` with all of its history is begun. They are one agent: known
 # by its name and by what it was told at first, which the call that started it says as well.
@@ -53,9 +53,8 @@ def teammate_of(record: dict[str, Any], meta: dict[str, Any]) -> str | None:
     )
 
 
-# --- Where a person went back and said something else: records are chained by `parentUuid`, and two prompts have ---
-#
-# one parent.
+# Rewinds: the person went back and said something else. Records are chained by `parentUuid`, so two prompts
+# have one parent.
 #
 # Parallel calls make branches as well, so that a branch of anything but prompts says nothing.
 
@@ -331,9 +330,7 @@ def _newest(entries: dict[str, V], count: int) -> dict[str, V]:
     return dict(list(entries.items())[-count:])
 
 
-# --- Claude Code's plans: the whole list at each `TodoWrite`, or single items by `TaskCreate` and ---------
-#
-# `TaskUpdate`.
+# Plans: the whole list at each `TodoWrite`, or single items by `TaskCreate` and `TaskUpdate`.
 
 Status = Literal["pending", "running", "done", "failed", "cancelled", "dropped"]
 

@@ -14,7 +14,7 @@ from watchkeeper.transcripts.codex.threads import Thread, thread_of
 from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.records import Source
 
-# --- Where Codex's logs lie, how one is recognised, and whose log a file is -------------------------------
+# Where the logs of Codex are, how one is recognised, and which session it belongs to.
 
 _FILE = re.compile(
     r"rollout-.+?-(?P<id>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(_[0-9a-f-]{36})?", re.IGNORECASE

@@ -12,9 +12,7 @@ from typing import Any, Literal
 
 from watchkeeper.transcripts.jsontext import bindable, text_of
 
-# --- The types of record in Codex's logs, as seen from the first (2025-05, without an envelope) up to version ---
-#
-# 0.162.
+# The types of record in the logs of Codex, from the first (2025-05, without an envelope) to version 0.162.
 
 LINES = frozenset(
     {
@@ -245,9 +243,7 @@ def stands_in(payload: dict[str, Any]) -> str:
     return whole if not message or message in whole else f"{whole}\n\n{message}"
 
 
-# --- Events beside the response items: errors, and how calls ended where an event tells it better than the ---
-#
-# output.
+# Events beside the response items: errors, and how calls ended where an event says more than the output.
 
 OUTCOMES_KEPT = 200
 

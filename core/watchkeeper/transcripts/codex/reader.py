@@ -49,9 +49,8 @@ from watchkeeper.transcripts.records import (
     id_of,
 )
 
-# --- Token counts: events that tell the sum so far and what the last call used; in later versions, records of ---
-#
-# each response.
+# Token counts: events with the sum so far and the usage of the last call; in later versions, a record for each
+# response.
 #
 # The same count is logged again and again (with each news of rate limits, after a compaction, on resuming): one
 # sum is one call. Where only sums are told, a call is the difference to the sum before. Where a record tells of
@@ -146,9 +145,8 @@ def _vector(usage: Any) -> list[int] | None:
     return found
 
 
-# --- Scripts of Codex's code mode: calls of tools inside one leave no lines of their own; a plan that is written ---
-#
-# out there is read.
+# Scripts of Codex's code mode: tool calls inside a script have no lines of their own. A plan that a script writes
+# out is read.
 #
 # A script is JavaScript: `await tools.update_plan({plan: [{step: "Look", status: "in_progress"}]})`. A plan
 # that is put together while it runs cannot be told from it.
@@ -192,7 +190,7 @@ def _said(literal: str) -> str:
         return inside
 
 
-# --- What calls of Codex's own tools do: agents that a thread spawned, and its plan -----------------------
+# What calls of Codex's own tools do: agents that a thread spawned, and its plan.
 #
 # A spawned agent has a log of its own as well, where it is not lost.
 
@@ -357,9 +355,9 @@ def plan_items(arguments: dict[str, Any]) -> list[PlanItem] | None:
     return found
 
 
-# --- What one thread says and hears: its response items as messages, its calls of tools with their results ---
+# One thread: its response items as messages, and its tool calls with their results.
 #
-# Codex writes a reply item by item; it goes on until its tokens are counted or somebody else speaks.
+# Codex writes a reply item by item. It ends when its tokens are counted or another party speaks.
 
 TURNS_KEPT = 200
 PLANS_KEPT = 20

@@ -34,7 +34,7 @@ from watchkeeper.transcripts.records import (
     ToolResult,
 )
 
-# --- What a person took back in a session of OpenCode: undone, redone, or removed for good ----------------
+# What a person undid in a session: undone, redone, or removed for good.
 #
 # A session's `revert` names a message (or one of its parts): it and all that follows are in the context no
 # more. They stay stored while nothing else is said, so that they can be brought back (`revert` is gone, and
@@ -140,7 +140,7 @@ class Undoing:
         return f"{self._session}:undo:{self._count}"
 
 
-# --- One part of a message as records: what it says now, given what was told of it before -----------------
+# One part of a message as records: what it says now, given what was stored of it before.
 
 _STATUS: dict[str, Any] = {
     "pending": "pending",

@@ -22,7 +22,7 @@ from watchkeeper.transcripts.opencode.conversation import Conversation, Group, P
 from watchkeeper.transcripts.opencode.parts import NOT_FOR_US, digest
 from watchkeeper.transcripts.records import Raw, Record
 
-# --- OpenCode's database as a file: opened for reading, and told from others by its tables ----------------
+# The database as a file: opened for reading only, and recognised by its tables.
 
 BUSY_SECONDS = 5.0
 TABLES = ("session", "session_v2", "message", "part", "todo", "session_message")
@@ -96,9 +96,7 @@ def _has_sessions(columns: dict[str, set[str]]) -> bool:
     )
 
 
-# --- OpenCode 2: a session's messages are rows of one table, each with its parts inside; here they become what ---
-#
-# they were before.
+# OpenCode 2: messages are rows of one table, each with its parts inside. They are converted to the earlier form.
 #
 # `session_message` holds a row for each message by its `seq`: what a person or the program said, a reply with
 # its content (texts, reasoning, tools) and its usage, a compaction with its summary, and notes of switches.
