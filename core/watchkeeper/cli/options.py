@@ -269,10 +269,9 @@ def is_terminal() -> bool:
 def clean(text: Any, limit: int = 2_000) -> str:
     """Text of a model, a tool or a file, made harmless for a terminal, on one line of at most `limit`
     characters."""
-    from watchkeeper.records.text import sanitize
+    from watchkeeper.records.text import one_line
 
-    one = " ".join(sanitize(str(text)).split())
-    return one if len(one) <= limit else one[: limit - 1] + "…"
+    return one_line(str(text), limit)
 
 
 def day_and_minute(moment: float) -> str:

@@ -28,7 +28,7 @@ from watchkeeper.cli.options import (
     respond,
 )
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
-from watchkeeper.records.text import clock_text, countdown, plural
+from watchkeeper.records.text import clock_text, cost_text, countdown, plural
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import database, driver, state
 from watchkeeper.store.driver import sqlite3
@@ -290,10 +290,11 @@ def artifacts(opened: SessionHandle, name: str | None, as_json: bool) -> int:
 
 def cost_of(row: dict[str, Any]) -> str:
     """`$1.2345`; `~` marks an estimate, `+` a lower bound because some calls have no price."""
+    text = cost_text(row["cost_usd"], row["tokens"]["total"])
     if row["cost_usd"] is None:
-        return "unpriced" if row["tokens"]["total"] else "-"
+        return text
     estimated, more = "~" if row["cost_estimated"] else "", "+" if row["unpriced_calls"] else ""
-    return f"{estimated}${row['cost_usd']:.4f}{more}"
+    return f"{estimated}{text}{more}"
 
 
 SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}

@@ -75,7 +75,10 @@ def reveal(text: str) -> str:
     return _NOT_PLAIN.sub(_revealed, text)
 
 
-# --- Words that every interface uses in the same way --------------------------------------------------------
+def one_line(text: str, limit: int = 2_000) -> str:
+    """`text` made harmless by `sanitize` and put on one line of at most `limit` characters."""
+    line = " ".join(sanitize(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def plural(count: int, noun: str) -> str:
@@ -83,9 +86,34 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def cost_text(cost_usd: float | None, tokens: int) -> str:
+    """`$0.1234`; without a cost `unpriced` if tokens were used, else `-`."""
+    if cost_usd is None:
+        return "unpriced" if tokens else "-"
+    return f"${cost_usd:,.4f}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """`4.2 s`, `3 min 05 s`, `2 h 07 min`; `–` for a duration that is not known."""
+    if seconds is None or seconds < 0:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
 def utc_text(moment: float) -> str:
     """Wall time as `2026-11-22 14:20 UTC`."""
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def utc_seconds_text(moment: float | None) -> str:
+    """Wall time as `2026-11-22 14:20:07 UTC`; `–` for none, or for one that no calendar has."""
+    try:
+        return "–" if moment is None else f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return "–"
 
 
 def clock_text(moment: float, now: float) -> str:

@@ -13,7 +13,7 @@ from tests.core.transcripts.opencode_book import Book, compacted
 from tests.core.transcripts.test_opencode_second import Second
 
 from watchkeeper.store.database import open_readonly
-from watchkeeper.transcripts.export.overview import Said, transcript
+from watchkeeper.transcripts.export.overview import TranscriptMessage, transcript
 
 
 def _talk(book: Book, session: str, *prompts: str) -> list[str]:
@@ -53,7 +53,7 @@ def _context(store: Store) -> list[str]:
     return found
 
 
-def _transcript(store: Store) -> list[Said]:
+def _transcript(store: Store) -> list[TranscriptMessage]:
     with closing(open_readonly(store.path)) as connection:
         return list(transcript(connection, store.one("SELECT id FROM agents"), lambda text: text))
 
@@ -85,7 +85,7 @@ def test_what_is_brought_back_is_in_the_context_again(store: Store, logs: Path) 
     store.run(book.database(logs))
     book.undo(session, second)
     store.run(book.database(logs))
-    assert [said.seq for said in _transcript(store) if said.taken_back] == [5, 6, 7, 8]
+    assert [said.seq for said in _transcript(store) if said.undone] == [5, 6, 7, 8]
     for place, expected in (
         (second, _turn("one")),
         (first, []),
@@ -95,7 +95,7 @@ def test_what_is_brought_back_is_in_the_context_again(store: Store, logs: Path) 
         book.redo(session) if place is None else book.undo(session, place)
         store.run(book.database(logs))
         assert _context(store) == expected
-    assert not any(said.taken_back for said in _transcript(store))
+    assert not any(said.undone for said in _transcript(store))
     book.undo(session, second)
     store.run(book.database(logs))
     assert _context(store) == _turn("one")

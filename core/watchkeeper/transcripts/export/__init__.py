@@ -17,8 +17,7 @@ from watchkeeper.records.redact import Redactor
 from watchkeeper.store.backup import unfinished
 from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts.export.document import write_json
-from watchkeeper.transcripts.export.markdown import write_markdown
-from watchkeeper.transcripts.export.page import write_page
+from watchkeeper.transcripts.export.pages import write_markdown, write_page
 
 # --- The forms that a session can be exported in, by name -------------------------------------------------
 

@@ -1,5 +1,8 @@
-"""What the readable forms say of a session beside its transcripts: how it stands, its plan, its agents, what
-they cost.
+"""The view of a session that the HTML and Markdown templates render: state, plan, agents, cost, compactions,
+memory, artifacts and messages.
+
+Texts in it contain no secrets and no control characters, and are on one line unless a docstring says
+otherwise. They are hostile all the same: a template escapes them. Lists that can be long are iterators.
 """
 
 from __future__ import annotations
@@ -7,225 +10,52 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
-from watchkeeper.records.text import sanitize
-from watchkeeper.store.driver import Connection, decode
+from watchkeeper.records.text import one_line, sanitize
+from watchkeeper.store.driver import Connection, decode, decode_or
 from watchkeeper.store.imports import missing_logs, partial_reason
-
-# --- Figures as people read them, the same in every form --------------------------------------------------
 
 GLYPHS = {
     "running": "●", "working": "●", "paused": "‖", "waiting": "?", "parked": "◷", "done": "✓", "failed": "✗", "cancelled": "×",
     "dropped": "×", "pending": "·", "idle": "·", "stale": "~",
     "applied": "✓", "rejected": "×", "abandoned": "×", "undone": "~", "prepared": "·",
 }  # fmt: skip
-"""State is never told by colour alone."""
+"""A mark for each state, so that colour alone never shows it."""
 
-
-def moment(at: float | None) -> str:
-    """A time in UTC, to the second; a dash where there is none, or none that a calendar has."""
-    if at is None:
-        return "–"
-    try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return "–"
-
-
-def duration(seconds: float | None) -> str:
-    """`4.2 s`, `3 min 05 s`, `2 h 07 min`."""
-    if seconds is None or seconds < 0:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60:,} h {minutes % 60:02d} min"
-
-
-def cost(spent: UsageTotals) -> str:
-    """`$0.1234`, or why there is no figure."""
-    if spent.cost_usd is None:
-        return "unpriced" if spent.total else "–"
-    return f"${spent.cost_usd:,.4f}"
-
-
-def glyph(status: str) -> str:
-    return GLYPHS.get(status, "·")
-
-
-# --- What a message says, in pieces that a page can show: text, thinking, calls of tools, and their results ---
-
-LONGEST = 100_000
-"""Characters of one piece; of a longer one the rest is left out, and how much that is."""
+LONGEST_PIECE = 100_000
+"""Characters of one piece of a message that are shown."""
+MOST_FACTS = 2_000
 
 Clean = Callable[[Any], Any]
-"""Takes secrets out of a JSON value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One block of a message. `text` is free of control characters, and nothing else: it is hostile still."""
-
-    kind: str
-    """`text`, `thinking`, `call`, `result`, or `other`."""
-    text: str
-    left_out: int = 0
-    """Characters of the text that are not here."""
-    name: str = ""
-    """Of a call: the tool."""
-    id: str = ""
-    """What ties a result to its call."""
-    is_error: bool = False
-
-
-def pieces(content: Any, clean: Clean) -> Iterator[Piece]:
-    """The pieces of a message's content, in order, without secrets."""
-    content = clean(content)
-    if isinstance(content, str):
-        yield _piece("text", content)
-        return
-    for block in content if isinstance(content, list) else []:
-        if not isinstance(block, dict):
-            continue
-        kind = block.get("type")
-        if kind == "text":
-            yield _piece("text", _text(block.get("text")))
-        elif kind == "thinking":
-            yield _piece("thinking", _text(block.get("thinking")))
-        elif kind == "tool_use":
-            given = block.get("input")
-            shown = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, indent=2)
-            yield _piece("call", shown, name=line(block.get("name")), id=line(block.get("id")))
-        elif kind == "tool_result":
-            wrong = bool(block.get("is_error"))
-            yield _piece(
-                "result", _flat(block.get("content")), id=line(block.get("tool_use_id")), is_error=wrong
-            )
-        else:
-            yield _piece("other", _described(block))
-
-
-def line(value: Any, limit: int = 200) -> str:
-    """A value as harmless text on one line."""
-    text = " ".join(sanitize(_text(value)[: limit * 4]).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def lines(value: Any, limit: int = LONGEST) -> str:
-    """A value as harmless text of several lines."""
-    text = sanitize(_text(value))
-    return text if len(text) <= limit else text[:limit] + f"\n[… {len(text) - limit:,} characters more]"
-
-
-def _piece(kind: str, text: str, *, name: str = "", id: str = "", is_error: bool = False) -> Piece:
-    harmless = sanitize(text[:LONGEST])
-    return Piece(kind, harmless, max(0, len(text) - LONGEST), name, id, is_error)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
-
-
-def _flat(content: Any) -> str:
-    if not isinstance(content, list):
-        return _text(content)
-    return "\n".join(
-        (_text(block.get("text")) if block.get("type") == "text" else _described(block))
-        for block in content
-        if isinstance(block, dict)
-    )
-
-
-def _described(block: dict[str, Any]) -> str:
-    """A block that is no text: what it is, and how large."""
-    source = block.get("source")
-    kind = _text(block.get("type")) or "block"
-    if not isinstance(source, dict):
-        return f"[{kind}]"
-    data = source.get("data")
-    size = f", {len(data) * 3 // 4:,} bytes" if isinstance(data, str) else ""
-    return f"[{kind}: {_text(source.get('media_type')) or _text(source.get('type'))}{size}]"
-
-
-# --- An agent's messages for the readable forms, one at a time --------------------------------------------
-
-_REWINDS = (
-    "SELECT v.reason, v.elided, coalesce(p.elided, '[]') FROM views v LEFT JOIN views p"
-    " ON p.agent_id = v.agent_id AND p.version = v.parent"
-    " WHERE v.agent_id = ? AND v.reason IN ('rewind', 'restored') ORDER BY v.version"
-)
-_MESSAGES = "SELECT seq, role, content, tokens, created_at FROM messages WHERE agent_id = ? ORDER BY seq"
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One message, in pieces, without secrets."""
-
-    seq: int
-    role: str
-    tokens: int
-    at: float
-    pieces: tuple[Piece, ...]
-    taken_back: bool = False
-    """A person went back to before it: it is in the context no more."""
-
-
-def transcript(connection: Connection, agent_id: str, clean: Clean) -> Iterator[Said]:
-    """Every message of an agent, in order."""
-    gone = _taken_back(connection, agent_id)
-    for row in connection.execute(_MESSAGES, (agent_id,)):
-        yield Said(
-            row[0], str(row[1]), row[3], row[4], tuple(pieces(_content(row[2]), clean)), row[0] in gone
-        )
-
-
-def _taken_back(connection: Connection, agent_id: str) -> frozenset[int]:
-    gone: set[int] = set()
-    for reason, after, before in connection.execute(_REWINDS, (agent_id,)):
-        # `[seq, head, tail, pointer, tokens]`: what was taken back has no tokens left.
-        now = {each[0] for each in decode(after) if not each[4]}
-        gone |= now
-        if reason == "restored":
-            gone -= {each[0] for each in decode(before) if not each[4]} - now
-    return frozenset(gone)
-
-
-def _content(stored: str) -> Any:
-    try:
-        return decode(stored)
-    except ValueError:
-        # What is no JSON is shown as it is: reading goes on where keeping (the JSON form) must refuse.
-        return stored
-
-
-MOST_FACTS = 2_000
+"""Removes secrets from a JSON value."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """Tokens and cost, and what the figure is worth."""
+    """Tokens and cost, and how reliable the cost is."""
 
     calls: int
     tokens: tuple[int, int, int, int]
-    """Input, output, read from the cache, written to it."""
+    """Input, output, cache read, cache write."""
     cost_usd: float | None
     label: str
-    """`exact`, `estimated`, `unpriced`, `in part unpriced`, each perhaps with `, partial` behind it: a lower
-    bound; empty where nothing was spent."""
+    """`exact`, `estimated`, `unpriced` or `in part unpriced`, perhaps followed by `, partial` (a lower bound);
+    empty without tokens."""
 
     @property
     def total(self) -> int:
         return sum(self.tokens)
 
+    @property
+    def note(self) -> str:
+        """The label, unless the cost says the same."""
+        return "" if self.label == "unpriced" else self.label
+
 
 @dataclass(frozen=True, slots=True)
 class AgentLine:
-    """One agent. Texts here and below are free of secrets and control characters, on one line but where
-    said."""
+    """One agent."""
 
     id: str
     name: str
@@ -254,30 +84,27 @@ class TaskLine:
     reason: str
     role: str
     attempt: int
-    instructions: str
-    """Of several lines, as `result` and `error` are."""
-    result: str
-    error: str
+    texts: Mapping[str, str]
+    """Instructions, result and error, as far as they exist; each of several lines."""
     needs: tuple[str, ...]
     """Titles of the tasks that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class FactLine:
-    """One thing that is remembered."""
+    """One fact that is remembered."""
 
     id: int
     kind: str
     text: str
     sources: tuple[str, ...]
-    agent_id: str | None
     pinned: bool
     superseded_by: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLine:
-    """One thing that was made: the newest of its name."""
+    """The newest output of its name."""
 
     name: str
     kind: str
@@ -288,7 +115,7 @@ class OutputLine:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A session but for its transcripts and compactions."""
+    """A session without its messages and compactions."""
 
     id: str
     title: str
@@ -306,26 +133,35 @@ class Overview:
     seconds: float
     compactions: int
     revision: int
-    """How often the plan was revised; 0 without one."""
+    """How often the plan was revised; 0 without a plan."""
     spent: UsageTotals
     partial: str
-    """Why the totals are lower bounds; empty where they are not."""
+    """Why the totals are lower bounds; empty if they are complete."""
     models: Mapping[str, UsageTotals]
     tasks: tuple[TaskLine, ...]
     agents: tuple[AgentLine, ...]
     facts: tuple[FactLine, ...]
-    facts_in_all: int
+    """The newest facts, at most `MOST_FACTS`."""
+    fact_count: int
     outputs: tuple[OutputLine, ...]
+
+    @property
+    def done(self) -> int:
+        """How many tasks are done."""
+        return sum(task.status == "done" for task in self.tasks)
 
 
 def overview(connection: Connection, session_id: str, clean: Clean) -> Overview:
-    """Read a session's overview; `clean` takes secrets out."""
+    """Read the overview of a session."""
     rows = _Rows(connection, clean)
     session = rows.one("SELECT * FROM sessions WHERE id = ?", session_id)
-    by_agent, by_model, whole = _spending(rows, session_id)
-    goal = lines(clean(session["goal"]))
+    labels, models = _spending(rows, session_id)
+    goal = text_lines(clean(session["goal"]))
     missing = missing_logs(connection, session_id)
     plan = rows.one("SELECT revision FROM plans WHERE id = ?", session["current_plan_id"])
+    spent = _usage(session, session["model_calls"], set().union(*labels.values()))
+    if missing:
+        spent = replace(spent, label=f"{spent.label}, partial" if spent.label else "partial")
     return Overview(
         id=line(session_id),
         title=line(clean(session["title"])) or line(goal, 160),
@@ -345,63 +181,61 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Overview:
             session_id,
         )["n"],
         revision=plan["revision"] if plan else 0,
-        spent=_partly(_spent(session, session["model_calls"], whole), missing),
+        spent=spent,
         partial=partial_reason(missing),
-        models=by_model,
+        models=models,
         tasks=_tasks(rows, session_id),
-        agents=_agents(rows, session_id, by_agent),
+        agents=_agents(rows, session_id, labels),
         facts=_facts(rows, session_id),
-        facts_in_all=rows.one("SELECT count(*) AS n FROM facts WHERE session_id = ?", session_id)["n"],
+        fact_count=rows.one("SELECT count(*) AS n FROM facts WHERE session_id = ?", session_id)["n"],
         outputs=_outputs(rows, session_id),
     )
 
 
 class _Rows:
-    """Rows by column name, whatever the connection's own row factory."""
+    """Rows by column name, whatever the row factory of the connection."""
 
     def __init__(self, connection: Connection, clean: Clean) -> None:
         self._connection = connection
         self.clean = clean
 
-    def all(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+    def all(self, sql: str, *parameters: Any) -> Iterator[dict[str, Any]]:
         cursor = self._connection.execute(sql, parameters)
         names = [one[0] for one in cursor.description]
-        return [dict(zip(names, tuple(row), strict=True)) for row in cursor]
+        return (dict(zip(names, tuple(row), strict=True)) for row in cursor)
 
     def one(self, sql: str, *parameters: Any) -> dict[str, Any]:
-        return next(iter(self.all(sql, *parameters)), {})
+        """The first row; empty if there is none."""
+        return next(self.all(sql, *parameters), {})
 
 
-def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[str, UsageTotals], set[str]]:
-    """What figures are worth, by agent; what each model cost; what the sum is worth."""
-    by_agent: dict[str, set[str]] = {}
-    whole: set[str] = set()
-    worth = "CASE WHEN price_status = 'exact' AND NOT usage_exact THEN 'estimated' ELSE price_status END"
-    spent_something = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens > 0"
-    for row in rows.all(
-        f"SELECT DISTINCT agent_id, {worth} AS worth FROM model_calls WHERE session_id = ? AND {spent_something}",  # noqa: S608
-        session_id,
-    ):
-        by_agent.setdefault(row["agent_id"], set()).add(row["worth"])
-        whole.add(row["worth"])
-    by_model: dict[str, UsageTotals] = {}
-    for row in rows.all(
-        "SELECT model, count(*) AS calls, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,"  # noqa: S608
-        " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,"
-        " sum(cost_usd) AS cost_usd,"
-        f" group_concat(DISTINCT CASE WHEN {spent_something} THEN {worth} END) AS worths,"
-        f" sum({spent_something} AND cost_usd IS NULL) AS unpriced_calls"
-        " FROM model_calls WHERE session_id = ? GROUP BY model ORDER BY sum(cost_usd) DESC,"
-        " sum(output_tokens) DESC",
-        session_id,
-    ):
-        by_model[line(rows.clean(row["model"]))] = _spent(
-            row, row["calls"], set((row["worths"] or "").split(",")) - {""}
-        )
-    return by_agent, by_model, whole
+_HAS_TOKENS = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens > 0"
+_LABEL = "CASE WHEN price_status = 'exact' AND NOT usage_exact THEN 'estimated' ELSE price_status END"
+_LABELS_BY_AGENT = (
+    f"SELECT DISTINCT agent_id, {_LABEL} AS label FROM model_calls WHERE session_id = ? AND {_HAS_TOKENS}"  # noqa: S608
+)
+_BY_MODEL = (
+    "SELECT model, count(*) AS calls, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,"  # noqa: S608
+    " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,"
+    " sum(cost_usd) AS cost_usd,"
+    f" group_concat(DISTINCT CASE WHEN {_HAS_TOKENS} THEN {_LABEL} END) AS labels,"
+    f" sum({_HAS_TOKENS} AND cost_usd IS NULL) AS unpriced_calls"
+    " FROM model_calls WHERE session_id = ? GROUP BY model ORDER BY sum(cost_usd) DESC, sum(output_tokens) DESC"
+)
 
 
-def _spent(row: dict[str, Any], calls: int, worths: set[str]) -> UsageTotals:
+def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[str, UsageTotals]]:
+    """How reliable the costs are, by agent; what each model cost."""
+    labels: dict[str, set[str]] = {}
+    for row in rows.all(_LABELS_BY_AGENT, session_id):
+        labels.setdefault(row["agent_id"], set()).add(row["label"])
+    return labels, {
+        line(rows.clean(row["model"])): _usage(row, row["calls"], set((row["labels"] or "").split(",")))
+        for row in rows.all(_BY_MODEL, session_id)
+    }
+
+
+def _usage(row: dict[str, Any], calls: int, labels: set[str]) -> UsageTotals:
     tokens = (row["input_tokens"], row["output_tokens"], row["cache_read_tokens"], row["cache_write_tokens"])
     cost = row["cost_usd"]
     if not sum(tokens):
@@ -411,16 +245,11 @@ def _spent(row: dict[str, Any], calls: int, worths: set[str]) -> UsageTotals:
     elif row["unpriced_calls"]:
         label = "in part unpriced"
     else:
-        label = "estimated" if "estimated" in worths else "exact"
+        label = "estimated" if "estimated" in labels else "exact"
     return UsageTotals(calls, tokens, cost, label)
 
 
-def _partly(spent: UsageTotals, missing: int) -> UsageTotals:
-    """The figures of a session to which so many agents' logs are missing."""
-    return replace(spent, label=f"{spent.label}, partial" if spent.label else "partial") if missing else spent
-
-
-def _agents(rows: _Rows, session_id: str, worths: dict[str, set[str]]) -> tuple[AgentLine, ...]:
+def _agents(rows: _Rows, session_id: str, labels: dict[str, set[str]]) -> tuple[AgentLine, ...]:
     clean = rows.clean
     return tuple(
         AgentLine(
@@ -437,23 +266,26 @@ def _agents(rows: _Rows, session_id: str, worths: dict[str, set[str]]) -> tuple[
             messages=row["last_seq"],
             compactions=row["compactions"],
             seconds=row["active_seconds"],
-            spent=_spent(row, row["model_calls"], worths.get(row["id"], set())),
+            spent=_usage(row, row["model_calls"], labels.get(row["id"], set())),
         )
         for row in rows.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", session_id)
     )
 
 
+_TASKS = "SELECT * FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position"
+_NEEDS = (
+    "SELECT d.task_id, d.depends_on FROM tasks t CROSS JOIN task_dependencies d ON d.task_id = t.id"
+    " WHERE t.session_id = ? ORDER BY d.rowid"
+)
+_TASK_TEXTS = {"instructions": 20_000, "result": 20_000, "error": 4_000}
+
+
 def _tasks(rows: _Rows, session_id: str) -> tuple[TaskLine, ...]:
     clean = rows.clean
-    found = rows.all("SELECT * FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position", session_id)
+    found = list(rows.all(_TASKS, session_id))
     titles = {row["id"]: line(clean(row["title"])) for row in found}
     needs: dict[str, list[str]] = {}
-    for row in rows.all(
-        "SELECT d.task_id, d.depends_on FROM tasks t CROSS JOIN task_dependencies d ON d.task_id = t.id"
-        " WHERE t.session_id = ?"
-        " ORDER BY d.rowid",
-        session_id,
-    ):
+    for row in rows.all(_NEEDS, session_id):
         needs.setdefault(row["task_id"], []).append(titles.get(row["depends_on"], line(row["depends_on"])))
     return tuple(
         TaskLine(
@@ -464,43 +296,42 @@ def _tasks(rows: _Rows, session_id: str) -> tuple[TaskLine, ...]:
             reason=line(clean(row["status_reason"]), 400),
             role=line(row["role"]),
             attempt=row["attempt"],
-            instructions=lines(clean(row["instructions"]), 20_000),
-            result=lines(clean(row["result"]), 20_000),
-            error=lines(clean(row["error"]), 4_000),
+            texts={
+                name.capitalize(): text_lines(clean(row[name]), limit)
+                for name, limit in _TASK_TEXTS.items()
+                if row[name]
+            },
             needs=tuple(needs.get(row["id"], ())),
         )
         for row in found
     )
 
 
+_FACTS = "SELECT id, kind, text, sources, pinned, superseded_by FROM facts WHERE session_id = ? ORDER BY id DESC LIMIT ?"
+
+
 def _facts(rows: _Rows, session_id: str) -> tuple[FactLine, ...]:
-    found = rows.all(
-        "SELECT id, kind, text, sources, agent_id, pinned, superseded_by FROM facts WHERE session_id = ?"
-        " ORDER BY id DESC LIMIT ?",
-        session_id,
-        MOST_FACTS,
-    )
-    return tuple(
+    newest = [
         FactLine(
             row["id"],
             line(row["kind"]),
             line(rows.clean(row["text"]), 4_000),
             tuple(line(one) for one in rows.clean(decode(row["sources"]))),
-            row["agent_id"],
             bool(row["pinned"]),
             row["superseded_by"],
         )
-        for row in reversed(found)
-    )
+        for row in rows.all(_FACTS, session_id, MOST_FACTS)
+    ]
+    return tuple(reversed(newest))
+
+
+_OUTPUTS = (
+    "SELECT o.name, o.kind, a.media_type, a.size, o.digest FROM outputs o JOIN artifacts a ON a.digest = o.digest"
+    " WHERE o.id IN (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name"
+)
 
 
 def _outputs(rows: _Rows, session_id: str) -> tuple[OutputLine, ...]:
-    found = rows.all(
-        "SELECT o.name, o.kind, o.digest, a.size, a.media_type FROM outputs o JOIN artifacts a ON a.digest ="
-        " o.digest"
-        " WHERE o.id IN (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name",
-        session_id,
-    )
     return tuple(
         OutputLine(
             line(rows.clean(row["name"])),
@@ -509,31 +340,68 @@ def _outputs(rows: _Rows, session_id: str) -> tuple[OutputLine, ...]:
             row["size"],
             row["digest"],
         )
-        for row in found
+        for row in rows.all(_OUTPUTS, session_id)
     )
 
 
-# --- What each compaction did to its agent's context: what it dropped, what it kept, and what it cites ----
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """An agent or a task in the tree of the plan, with what is drawn below it."""
+
+    item: AgentLine | TaskLine
+    children: tuple[PlanNode, ...]
+
+    @property
+    def is_task(self) -> bool:
+        return isinstance(self.item, TaskLine)
+
+
+_DEEPEST = 12
+"""Levels of agents that are drawn below each other; deeper ones are drawn at the top."""
+
+
+def plan_tree(session: Overview) -> tuple[PlanNode, ...]:
+    """The lead, with the tasks below it, the agents of each task, and the agents that those started.
+
+    Each agent and each task is there once, even if the rows name each other as parents.
+    """
+    left = {agent.id: agent for agent in session.agents}
+    tasks = {task.id for task in session.tasks}
+    below: dict[str | None, list[AgentLine]] = {}
+    for agent in session.agents:
+        parent = agent.parent_id if agent.parent_id in left and agent.parent_id != agent.id else None
+        below.setdefault(agent.task_id if agent.task_id in tasks else parent, []).append(agent)
+
+    def nodes(agents: list[AgentLine], depth: int, first: tuple[PlanNode, ...] = ()) -> tuple[PlanNode, ...]:
+        return tuple(
+            PlanNode(agent, first + (nodes(below.get(agent.id, []), depth + 1) if depth < _DEEPEST else ()))
+            for agent in agents
+            if left.pop(agent.id, None)
+        )
+
+    drawn = tuple(PlanNode(task, nodes(below.get(task.id, []), 1)) for task in session.tasks)
+    roots = below.get(None, [])
+    drawn = nodes(roots[:1], 0, drawn) or drawn
+    return drawn + nodes(roots[1:], 0) + nodes(list(session.agents), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A text that stands for messages."""
+    """A text that replaces messages in the context."""
 
     kind: str
     text: str
-    """Of several lines; free of secrets and control characters."""
+    """Of several lines."""
     tokens: int
     covers: tuple[int, int]
     citations: tuple[int, ...]
-    """The `seq`s of the messages that it rests on."""
+    """The `seq`s of the messages that it cites."""
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionPage:
-    """One pass over an agent's context."""
+class CompactionEntry:
+    """One compaction of an agent's context."""
 
-    id: int
     agent_id: str
     trigger: str
     status: str
@@ -542,102 +410,210 @@ class CompactionPage:
     model: str
     at: float
     seconds: float | None
-    cost_usd: float | None
     tokens_before: int | None
     tokens_after: int | None
     first: int
     last: int
-    """The messages `first … last` left the context (or would have); none where `last < first`."""
+    """The messages `first … last` left the context (or would have left it); none if `last < first`."""
     kept: tuple[Kept, ...]
-    """What stands for them, and was not in the context before."""
+    """The texts that replace them and that the context did not have before."""
     verbatim_from: int | None
-    """The first message that is in the context as it was said."""
+    """The first message that the context has verbatim."""
 
     @property
     def applied(self) -> bool:
-        """Whether it changed the context, even if that was undone since."""
+        """Whether it changed the context, even if that was undone later."""
         return self.status in ("applied", "undone")
 
     @property
-    def dropped(self) -> int:
+    def replaced(self) -> int:
         return max(0, self.last - self.first + 1)
 
     @property
     def cited(self) -> tuple[int, ...]:
-        """Which of the dropped messages are cited."""
-        return tuple(
-            sorted({seq for one in self.kept for seq in one.citations if self.first <= seq <= self.last})
-        )
+        """Which of the replaced messages are cited."""
+        cited = {seq for one in self.kept for seq in one.citations}
+        return tuple(sorted(seq for seq in cited if self.first <= seq <= self.last))
 
 
 _COMPACTIONS = (
-    "SELECT id, agent_id, trigger, status, reason, instructions, model, coalesce(ended_at, requested_at),"
-    " seconds, cost_usd,"
-    " tokens_before, tokens_after, high_water, view_before, view_after FROM compactions WHERE session_id = ?"
+    "SELECT *, coalesce(ended_at, requested_at) AS at FROM compactions WHERE session_id = ?"
     " ORDER BY coalesce(ended_at, requested_at), id"
 )
 
 
-def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterator[CompactionPage]:
-    """Every pass of a session, in the order of the times that are shown, one at a time.
+def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterator[CompactionEntry]:
+    """Every compaction of a session, in the order of the times that are shown.
 
-    The logs of another program's agents are imported one after the other, so the numbers of passes are in
-    another order.
+    The numbers of imported compactions have another order: the logs of agents are imported one by one.
     """
-    for row in connection.execute(_COMPACTIONS, (session_id,)):
-        agent_id, high_water = row[1], row[12]
-        before, after = _view(connection, agent_id, row[13]), _view(connection, agent_id, row[14])
-        old, new = set(before[0] if before else ()), after[0] if after else ()
-        kept = [_kept(connection, agent_id, one, clean) for one in new if one not in old]
+    for row in _Rows(connection, clean).all(_COMPACTIONS, session_id):
+        agent_id, high_water = row["agent_id"], row["high_water"] or 0
+        before = _view(connection, agent_id, row["view_before"])
+        after = _view(connection, agent_id, row["view_after"])
         if after is None:
-            kept = _of_pass(connection, agent_id, row[0], clean)
-        first = 1 if before is None else before[1] if before[1] is not None else (high_water or 0) + 1
-        if after is not None and after[1] is not None:
-            last = after[1] - 1
+            kept = _observations(connection, agent_id, "compaction_id", row["id"], clean)
         else:
-            last = high_water or 0
-        yield CompactionPage(
-            id=row[0],
+            new = [one for one in after[0] if before is None or one not in before[0]]
+            kept = [text for one in new for text in _observations(connection, agent_id, "id", one, clean)]
+        first = 1 if before is None else high_water + 1 if before[1] is None else before[1]
+        yield CompactionEntry(
             agent_id=agent_id,
-            trigger=line(row[2]),
-            status=line(row[3]),
-            reason=line(clean(row[4]), 600),
-            instructions=line(clean(row[5]), 2_000),
-            model=line(clean(row[6])),
-            at=row[7],
-            seconds=row[8],
-            cost_usd=row[9],
-            tokens_before=row[10],
-            tokens_after=row[11],
+            trigger=line(row["trigger"]),
+            status=line(row["status"]),
+            reason=line(clean(row["reason"]), 600),
+            instructions=line(clean(row["instructions"]), 2_000),
+            model=line(clean(row["model"])),
+            at=row["at"],
+            seconds=row["seconds"],
+            tokens_before=row["tokens_before"],
+            tokens_after=row["tokens_after"],
             first=first,
-            last=last,
-            kept=tuple(one for one in kept if one is not None),
+            last=high_water if after is None or after[1] is None else after[1] - 1,
+            kept=tuple(kept),
             verbatim_from=after[1] if after else None,
         )
 
 
 def _view(connection: Connection, agent_id: str, version: int | None) -> tuple[list[int], int | None] | None:
-    row = connection.execute(
-        "SELECT observations, verbatim_from FROM views WHERE agent_id = ? AND version = ?",
-        (agent_id, version),
-    ).fetchone()
+    """The observations of a view, and the first message that it has verbatim."""
+    sql = "SELECT observations, verbatim_from FROM views WHERE agent_id = ? AND version = ?"
+    row = connection.execute(sql, (agent_id, version)).fetchone()
     return None if row is None else (decode(row[0]), row[1])
 
 
-_KEPT = "SELECT kind, text, tokens, first_seq, last_seq, citations FROM observations WHERE agent_id = ?"
-
-
-def _kept(connection: Connection, agent_id: str, observation_id: int, clean: Clean) -> Kept | None:
-    row = connection.execute(f"{_KEPT} AND id = ?", (agent_id, observation_id)).fetchone()
-    return None if row is None else _read(row, clean)
-
-
-def _of_pass(connection: Connection, agent_id: str, compaction_id: int, clean: Clean) -> list[Kept | None]:
+def _observations(
+    connection: Connection, agent_id: str, column: str, number: int, clean: Clean
+) -> list[Kept]:
     rows = connection.execute(
-        f"{_KEPT} AND compaction_id = ? ORDER BY id", (agent_id, compaction_id)
-    ).fetchall()
-    return [_read(row, clean) for row in rows]
+        "SELECT kind, text, tokens, first_seq, last_seq, citations FROM observations WHERE agent_id = ?"  # noqa: S608
+        f" AND {column} = ? ORDER BY id",
+        (agent_id, number),
+    )
+    return [
+        Kept(line(kind), text_lines(clean(text), 60_000), tokens, (first, last), tuple(decode(citations)))
+        for kind, text, tokens, first, last, citations in rows
+    ]
 
 
-def _read(row: Any, clean: Clean) -> Kept:
-    return Kept(line(row[0]), lines(clean(row[1]), 60_000), row[2], (row[3], row[4]), tuple(decode(row[5])))
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One block of a message."""
+
+    kind: str
+    """`text`, `thinking`, `call`, `result`, or `other`."""
+    text: str
+    """Of several lines."""
+    left_out: int = 0
+    """How many more characters the text has."""
+    name: str = ""
+    """The tool of a call."""
+    id: str = ""
+    """Links a result to its call."""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptMessage:
+    """One message of an agent."""
+
+    seq: int
+    role: str
+    tokens: int
+    at: float
+    pieces: tuple[Piece, ...]
+    undone: bool = False
+    """A person returned to a point before it: the context no longer has it."""
+
+
+_MESSAGES = "SELECT seq, role, content, tokens, created_at FROM messages WHERE agent_id = ? ORDER BY seq"
+
+
+def transcript(connection: Connection, agent_id: str, clean: Clean) -> Iterator[TranscriptMessage]:
+    """Every message of an agent, in order."""
+    undone = _undone(connection, agent_id)
+    for seq, role, content, tokens, at in connection.execute(_MESSAGES, (agent_id,)):
+        # Damaged JSON is shown as it is stored: reading continues where keeping (the JSON form) must refuse.
+        shown = tuple(_pieces(clean(decode_or(content, content))))
+        yield TranscriptMessage(seq, str(role), tokens, at, shown, seq in undone)
+
+
+_REWINDS = (
+    "SELECT v.reason, v.elided, coalesce(p.elided, '[]') FROM views v LEFT JOIN views p"
+    " ON p.agent_id = v.agent_id AND p.version = v.parent"
+    " WHERE v.agent_id = ? AND v.reason IN ('rewind', 'restored') ORDER BY v.version"
+)
+
+
+def _undone(connection: Connection, agent_id: str) -> frozenset[int]:
+    undone: set[int] = set()
+    for reason, after, before in connection.execute(_REWINDS, (agent_id,)):
+        # `[seq, head, tail, pointer, tokens]`: a message that was undone has no tokens left.
+        now = {each[0] for each in decode(after) if not each[4]}
+        undone |= now
+        if reason == "restored":
+            undone -= {each[0] for each in decode(before) if not each[4]} - now
+    return frozenset(undone)
+
+
+def _pieces(content: Any) -> Iterator[Piece]:
+    if isinstance(content, str):
+        yield _piece("text", content)
+        return
+    for block in content if isinstance(content, list) else []:
+        if not isinstance(block, dict):
+            continue
+        match block.get("type"):
+            case "text" | "thinking" as kind:
+                yield _piece(kind, _text(block.get(kind)))
+            case "tool_use":
+                given = block.get("input")
+                shown = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, indent=2)
+                yield _piece("call", shown, name=line(block.get("name")), id=line(block.get("id")))
+            case "tool_result":
+                is_error = bool(block.get("is_error"))
+                shown = _result_text(block.get("content"))
+                yield _piece("result", shown, id=line(block.get("tool_use_id")), is_error=is_error)
+            case _:
+                yield _piece("other", _described(block))
+
+
+def _piece(kind: str, text: str, *, name: str = "", id: str = "", is_error: bool = False) -> Piece:
+    shown = sanitize(text[:LONGEST_PIECE])
+    return Piece(kind, shown, max(0, len(text) - LONGEST_PIECE), name, id, is_error)
+
+
+def _result_text(content: Any) -> str:
+    if not isinstance(content, list):
+        return _text(content)
+    return "\n".join(
+        _text(block.get("text")) if block.get("type") == "text" else _described(block)
+        for block in content
+        if isinstance(block, dict)
+    )
+
+
+def _described(block: dict[str, Any]) -> str:
+    """What a block that is not text holds, and its size."""
+    source = block.get("source")
+    kind = _text(block.get("type")) or "block"
+    if not isinstance(source, dict):
+        return f"[{kind}]"
+    data = source.get("data")
+    size = f", {len(data) * 3 // 4:,} bytes" if isinstance(data, str) else ""
+    return f"[{kind}: {_text(source.get('media_type')) or _text(source.get('type'))}{size}]"
+
+
+def line(value: Any, limit: int = 200) -> str:
+    """A value as harmless text on one line."""
+    return one_line(_text(value), limit)
+
+
+def text_lines(value: Any, limit: int = LONGEST_PIECE) -> str:
+    """A value as harmless text of several lines."""
+    text = sanitize(_text(value))
+    return text if len(text) <= limit else text[:limit] + f"\n[… {len(text) - limit:,} characters more]"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)

@@ -75,7 +75,7 @@
     }
   }
 
-  function messageElement(agent, [seq, role, at, tokens, pieces, takenBack]) {
+  function messageElement(agent, [seq, role, at, tokens, pieces, undone]) {
     const element = make("article", `message ${role === "assistant" ? "assistant" : "user"}`);
     element.id = `m-${agent}-${seq}`;
     const header = make("header");
@@ -83,7 +83,7 @@
     link.href = `#${element.id}`;
     const results = role === "user" && pieces.length > 0 && pieces.every((piece) => piece[0] === "result");
     header.append(link, make("b", "", results ? "tool results" : role), make("span", "", at), make("span", "", `${number(tokens)} tokens`));
-    if (takenBack) header.append(make("span", "", "taken back"));
+    if (undone) header.append(make("span", "", "undone"));
     element.append(header);
     for (const piece of pieces) element.append(...pieceElements(piece));
     return element;
