@@ -205,7 +205,7 @@ class AgentMemory:
         message_rows.add_view(tx, self.agent_id, self.state.view, tokens=self.state.tokens)
 
     def snapshot(self) -> Snapshot:
-        """The memory as it is now."""
+        """The present memory."""
         state, view = self.state, self.state.view
         blob = {
             "agent": self.agent_id,

@@ -99,7 +99,7 @@ class ObserverRunner:
             task.cancel()
 
     async def abandon(self, reason: str) -> None:
-        """The loop ends: give up what is in flight. Chunks that are written stay, for a loop that resumes."""
+        """The loop ends: abandon running calls. Written chunks stay, for a loop that resumes."""
         self.drop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         waiting = {row["id"] for row in self._open_rows() if row["status"] == "prepared"}
@@ -321,7 +321,7 @@ class CompactionRunner:
 
     @property
     def outlives_loop(self) -> bool:
-        """Whether a pass is in flight that may go on, and be landed, while the agent rests."""
+        """Whether a pass is running that may continue, and be applied, while the agent waits."""
         return self._flight is not None and self._observing is None
 
     async def ready(self) -> None:

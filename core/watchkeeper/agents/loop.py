@@ -1,9 +1,10 @@
 """One agent's loop: a sequence of steps, each one transaction.
 
-(a) the model's reply, its model call and its tool intents; (b) `running`, before each call that may have an
-effect; (c) each result; (d) the results message with everything that changed with it. Whatever moment the
-process dies at, `run` on the same agent carries on: an open turn is settled first, a `pending` call runs, a
-`running` one is marked unknown, and runs again only if its tool is declared idempotent.
+The transactions are: (a) the model's reply, its model call and its tool intents; (b) `running`, before each
+call that may have an effect; (c) each result; (d) the results message with everything that changed with it.
+At whatever moment the process dies, `run` on the same agent continues. It settles an open turn first: a
+`pending` call runs; a `running` call is marked unknown, and runs again only if its tool is declared
+idempotent.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def text_of(content: list[Block]) -> str:
 
 
 MOST_CONTINUATIONS = 3
-"""How often a reply that was cut at its output limit is asked to go on."""
+"""How often the model is asked to continue a reply that was cut at its output limit."""
 
 NOT_RUN = "[not run] The input of this call did not arrive as valid JSON. Make the call again. "
 
@@ -469,7 +470,7 @@ class AgentLoop:
         return load_messages(self._environment.store, self._agent.id, seq, seq)[0]
 
     async def _rest(self) -> RunResult:
-        """Nothing to answer: a planner waits for its inbox; anyone else has reported already."""
+        """Nothing to answer: a planner waits for its inbox; any other agent has reported already."""
         if self._agent.task_id is not None:
             return await self._fail("it was continued without a new instruction")
         await self._environment.store.commit(lambda tx: agents.move(tx, self._agent.id, AgentStatus.IDLE))
@@ -490,7 +491,7 @@ class AgentLoop:
     # --- endings --------------------------------------------------------------------------------------------
 
     def _how_it_ends(self, stop_reason: str) -> RunResult | None:
-        """What a reply without tool calls means; None: ask it to go on."""
+        """The result of a reply without tool calls; None: ask the model to continue."""
         if stop_reason in ("max_tokens", "pause_turn") and self._continuations < MOST_CONTINUATIONS:
             return None
         if stop_reason == "refusal":

@@ -100,7 +100,7 @@ class ModelCallResult:
 
 @dataclass(slots=True)
 class UsageAccumulator:
-    """Calls that work beside a loop has made, until they are recorded; and what they cost in all."""
+    """Background model calls that are not recorded yet, and the total cost of all."""
 
     calls: list[tuple[ModelCallResult, int]] = field(default_factory=list)
     """Each with the agent's turn when the call began."""
@@ -164,12 +164,11 @@ async def call_model(
 ) -> ModelCallResult:
     """Call the model once (its own retries included). Never raises for what a model or a provider does.
 
-    Room for the call is reserved in the budgets of the session and of `task_id` first, which may wait for
-    other calls. `shown`: whether the agent's live row follows the call; a call beside the loop leaves it
-    alone.
+    Room for the call is reserved first in the budgets of the session and of `task_id`, which may wait for
+    other calls. `shown`: whether the agent's live row follows the call; a background call leaves it alone.
 
     Raises:
-        HostFault: the machine ran out of something, and still had none of it when the call was tried again.
+        HostFault: a resource of the machine ran out, also when the call was tried again.
     """
     clock, agent_id = environment.clock, request.agent_id
     live: LiveBoard = environment.live if shown else _Unshown()
@@ -306,13 +305,13 @@ async def call_beside(
     estimated_prompt_tokens: int,
     spent: UsageAccumulator | None,
 ) -> str:
-    """Call the agent's model beside its loop, at background priority; returns the text of the reply.
+    """Call the agent's model in the background of its loop, at low priority; returns the text of the reply.
 
-    The call is added to `spent` with the agent's `turn`, whether it came to a reply or not; one that no
-    budget covers is not made.
+    The call is added to `spent` with the agent's `turn`, with or without a reply. A call that no budget
+    covers is not made.
 
     Raises:
-        ModelError: it failed, or was not made.
+        ModelError: the call failed, or was not made.
     """
     called = await call_model(
         environment,

@@ -272,7 +272,7 @@ class Approvals:
         return None
 
     async def _digest(self, call: Call) -> str:
-        """Digest of the file that the call would change, as it is now."""
+        """Digest of the file that the call would change, in its present state."""
         if call.name not in FILE_CHANGES:
             return ""
         environment = self._environment

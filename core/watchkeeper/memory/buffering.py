@@ -137,12 +137,12 @@ class BufferingCoordinator:
     def launch_observer(
         self, observe: Observe, messages: Sequence[Any], end_index: int, previous_observations: Any = None
     ) -> None:
-        """Call `observe(messages, previous_observations)` beside the caller; a no-op while one is in flight,
-        or aborted.
+        """Call `observe(messages, previous_observations)` in the background; a no-op while a call runs or
+        after an abort.
 
         Success appends a chunk and sets the watermark to `end_index`, an index into the verbatim messages. A
-        failure is logged and frees the slot. The messages are copied: what the caller does with its own
-        changes nothing.
+        failure is logged and frees the slot. The messages are copied, so later changes by the caller have no
+        effect.
 
         Raises:
             RuntimeError: no event loop is running.
@@ -265,7 +265,7 @@ class BufferingCoordinator:
         return self._reflection is not None
 
     def consume_buffered_reflection(self) -> ReflectorOutput | None:
-        """The reflection that waits, which then waits no more; None where there is none."""
+        """Take the waiting reflection out of the buffer; None if there is none."""
         reflection, self._reflection = self._reflection, None
         return reflection
 
@@ -277,7 +277,7 @@ class BufferingCoordinator:
         return BufferingState(tuple(self._chunks), self._watermark)
 
     def restore_state(self, state: BufferingState) -> None:
-        """Put completed chunks and watermark in place of what is there."""
+        """Replace chunks and watermark by these completed chunks and this watermark."""
         self._chunks = list(state.chunks)
         self._watermark = state.watermark
 

@@ -1,12 +1,11 @@
-"""Compaction beside an agent's loop: snapshot, ask a model, judge, publish; or leave no trace.
+"""Compaction in the background of an agent's loop: snapshot, ask a model, judge, publish; or leave no trace.
 
-A pass has two phases. *Prepare* works on a snapshot (what the context says up to a high-water mark) and may
-take as long as it takes; messages added meanwhile are not its business. *Publish* puts the result in place in
-one move, after the checks of `publishing.spliced`. One pass runs at a time; a second request is a no-op that
-says so.
+A pass has two phases. *Prepare* works on a snapshot (the context up to a high-water mark) and may take any
+time; it ignores messages added meanwhile. *Publish* applies the result in one move, after the checks of
+`publishing.spliced`. One pass runs at a time; a second request is a no-op that says so.
 
-Where the model errs, hangs, says nothing, or says more than it read, it is asked once more for something
-shorter; then the deterministic digest takes its place, so that a pass always makes progress.
+If the model fails, hangs, returns nothing, or returns more than it read, the pass asks once more for a
+shorter text. If that fails too, the deterministic digest replaces it, so that a pass always makes progress.
 """
 
 from __future__ import annotations
@@ -114,8 +113,7 @@ STRONGER = (
 )
 WORDS_PER_TOKEN = 0.6
 STUCK_CHARACTERS = 8_000
-"""Shorter summaries may say a thing twice; a longer one that repeats itself comes from a model that is
-stuck."""
+"""Shorter summaries may repeat a statement; a longer one that repeats itself comes from a stuck model."""
 
 
 class Summarizer(Protocol):

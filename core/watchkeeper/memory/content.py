@@ -124,7 +124,7 @@ def copied_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def frozen_content(content: Content) -> Content:
-    """`frozen`, for what comes from outside.
+    """`frozen`, for content from outside.
 
     Raises:
         ValueError: it is nested more than `MOST_LEVELS` deep.

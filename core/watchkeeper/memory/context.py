@@ -61,7 +61,8 @@ class ContextState:
         self.calibration = 1.0
         self.limits = limits
         self.epoch = 0
-        """Advances when the view changes by hand (undo, redo, a digest asked for): a pass begun before is void."""
+        """Advances when the view changes by hand (undo, redo, a digest on request): every earlier pass is
+        then void."""
         self.last_refusal = ""
         """Why the last `digest` had nothing to gain."""
         self.notebook = DigestIndex()
@@ -369,8 +370,8 @@ class ContextState:
         return self._take(fitted, reason, at)
 
     def fold(self, *, at: float) -> Change | None:
-        """Make one provisional digest of all observations, for a reflection still to come; None where none is
-        smaller."""
+        """Make one provisional digest of all observations until there is a reflection; None if it would not
+        be smaller."""
         fitted = self._bench(at).build(0, fitting.digest_budget(self.limit), fold_all=True)
         if not fitted.new or fitted.tokens >= self.tokens:
             return None

@@ -311,7 +311,7 @@ def digest_budget(limit: int, share: float = DIGEST_SHARE) -> int:
 
 
 def forced(bench: FitInputs) -> Fitted:
-    """The best context within the limit; where there is none, the smallest that can be made."""
+    """The best context within the limit; if there is none, the smallest possible one."""
     smallest: Fitted | None = None
     for tried in _attempts(bench):
         if tried.tokens <= bench.limit:
@@ -362,7 +362,7 @@ def _shortened(bench: FitInputs, cut: int, group: int) -> Iterator[Fitted]:
         return
     if newest + front < bench.limit and cut < group:
         yield from _squeezed(bench, cut, range(cut, group), None)
-    # What tools brought can be read again by its pointer; what the agent said last is how it goes on.
+    # A tool's result can be read again by its pointer; the agent's last words say how it continues.
     brought = [place for place in range(cut, len(bench.tail)) if bench.tail[place].role == "user"]
     said = sum(bench.cost(message) for message in bench.tail[cut:] if message.role == "assistant")
     if bench.limit - front - said > len(brought) * bench.limit * USEFUL_SHARE:

@@ -144,7 +144,7 @@ def undo_target(views: Mapping[int, View], current: View) -> View:
 
 
 def redo_stack(views: Mapping[int, View], current: View) -> list[int]:
-    """Versions that redo leads to, the next one last; empty where the newest view does not come from
+    """Versions that redo leads to, the next one last; empty if the newest view does not descend from
     `current`."""
     newest = views[max(views)]
     left = _left_by_undo(views, newest)

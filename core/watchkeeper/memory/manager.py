@@ -5,10 +5,9 @@
     reply = await my_model(manager.get_context())
     await manager.add_message({"role": "assistant", "content": reply})
 
-Short-term memory are the messages shown as they are, long-term memory the observations that stand for older
-ones.
-Summaries are written beside the loop: no call here waits for the summariser, but `compact`, `idle` and
-`close`, which say so.
+Short-term memory is the messages shown unchanged. Long-term memory is the observations that replace older
+messages. Summaries are written in the background: no call here waits for the summariser, except `compact`,
+`idle` and `close`, which say so.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class ReadOnly(Sequence[Message]):
 # A pass is a task. It may outlive the need for its result, or the event loop that ran it.
 
 CLOSING_SECONDS = 1.0
-"""How long `Hangar.close` waits for what was given up."""
+"""How long `PassRegistry.close` waits for cancelled passes."""
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class PassTask:
         return not self.task.done() and is_lost(self.task)
 
     def cancel(self) -> None:
-        """Ask it to stop, where anybody could hear it."""
+        """Ask the task to stop, if its event loop can still receive the request."""
         if not is_lost(self.task):
             self.task.cancel()
 
@@ -159,7 +158,7 @@ def _retrieved(task: asyncio.Task[Any]) -> None:
 log = logging.getLogger(__name__)
 
 SwapEvent = Literal["swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned"]
-"""A pass began; has its text; took its place (or a digest did); could not; was given up."""
+"""A pass began; has its text; was applied (or a digest was); was rejected; was abandoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +206,7 @@ class Listeners:
         return stop
 
     def emit(self, swap: Swap) -> None:
-        """Tell everybody who listens to this event."""
+        """Call every listener of this event."""
         for callback in tuple(self._callbacks.get(swap.event, ())):
             try:
                 result = callback(swap)
@@ -394,7 +393,7 @@ class HierarchicalContextManager:
             return self._state.last_seq
 
     def _in_order(self) -> asyncio.Lock:
-        """One lock for each event loop that the manager lives through: a lock belongs to the loop that waited
+        """One lock for each event loop in which the manager is used: a lock belongs to the loop that waited
         on it."""
         loop = asyncio.get_running_loop()
         if self._order is None or self._order[0] is not loop:
@@ -458,11 +457,10 @@ class HierarchicalContextManager:
         return flight.outcome or self._nothing("The pass was abandoned.")
 
     def undo(self) -> View:
-        """Go back to the view before the last compaction; messages added since stay. Gives up a pass in
-        flight.
+        """Go back to the view before the last compaction; messages added since stay. Abandons a running pass.
 
         Raises:
-            ValueError: there is none, or it does not fit any more.
+            ValueError: there is no such view, or it no longer fits the window.
         """
         return self._move(self._state.undo, "The context went back to an earlier version.")
 
@@ -493,8 +491,8 @@ class HierarchicalContextManager:
                 self._land()
 
     async def close(self) -> None:
-        """Give up a pass in flight, start none any more, and wait until nothing of the manager runs (a second
-        at most).
+        """Abandon a running pass, start no further one, and wait until no task of the manager runs (at most a
+        second).
 
         Messages can still be added and read.
         """

@@ -93,7 +93,7 @@ class Reflection:
 
     @property
     def is_open(self) -> bool:
-        """Whether a reflector was launched whose text is neither swapped in nor given up."""
+        """Whether a reflector was launched whose text is neither applied nor abandoned."""
         return self._reading is not None
 
     @property

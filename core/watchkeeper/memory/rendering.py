@@ -41,8 +41,8 @@ def pointer_of(agent_id: str, first: int, last: int | None = None) -> str:
 
 
 def elide(message: Message, agent_id: str, budget: int, counter: TokenCounter) -> Elision:
-    """The longest form of `message` of at most `budget` tokens, or its shortest form where none is that
-    small."""
+    """The longest form of `message` of at most `budget` tokens; if no form is that small, its shortest
+    form."""
     pointer = pointer_of(agent_id, message.seq)
     words, others = _lengths(message.content)
     total = words + others

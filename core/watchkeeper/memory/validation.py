@@ -84,7 +84,7 @@ IDENTIFIERS_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A text that may stand for messages, and what it rests on."""
+    """A text that may replace messages, and the messages that it cites."""
 
     text: str
     citations: tuple[int, ...]

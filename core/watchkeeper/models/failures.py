@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 # server's own wording, add a row.
 
 JUST_PASSED_SECONDS = 3_600.0
-"""A usage limit that ended no longer ago, by its own words, and still holds, ends soon: clocks differ, and
+"""A usage limit whose stated end passed no longer ago, and which still holds, ends soon: clocks differ, and
 times are rounded."""
 
 ASK_AGAIN_SECONDS = 60.0
 """The wait where such a limit names no later time."""
 
 READ_CHARS = 2_000
-"""How much of a message is searched: it comes from outside, and may be made to cost time."""
+"""How much of a message is searched: it comes from outside, and may be crafted to cost time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What was observed of a failed call, before anyone judges it."""
+    """The observed facts of a failed call, before any judgement."""
 
     message: str
     """In the server's or the network's own words."""
@@ -384,8 +384,8 @@ def describe(failure: Failure, verdict: Verdict) -> str:
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """The delay that a response asks for, by `retry-after-ms`, or `retry-after` in seconds or as a date.
 
-    A time in one of the other forms that `moment_or_duration` knows counts too. None where there is none, or
-    where it cannot be understood; never negative.
+    A time in one of the other forms that `moment_or_duration` knows counts too. None if there is none or it
+    cannot be understood; never negative.
     """
     try:
         milliseconds = float(headers.get("retry-after-ms", ""))
@@ -489,13 +489,13 @@ class RetryPolicy:
     base_seconds: float = 2.0
     cap_seconds: float = 45.0
     """The longest wait of our own choosing. With the default base, five waits take up to about a minute;
-    with the attempts between them a dead provider is given up after about two."""
+    together with the attempts, a call to a dead provider fails after about two."""
     longest_server_delay_seconds: float = 900.0
     """If a server asks for a longer delay, the call does not wait: it fails with the time when the delay
     ends."""
 
     def wait_seconds(self, retry: int, rng: random.Random, retry_after_seconds: float | None) -> float | None:
-        """The wait before retry number `retry` (from 1), or None to give up now.
+        """The wait before retry number `retry` (from 1), or None to stop retrying now.
 
         The wait is never shorter than a server's delay; up to a tenth (at most 5 s) is added so that agents
         with the same delay do not retry in the same second. Without a server's delay, the wait is drawn from

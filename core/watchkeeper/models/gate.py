@@ -23,14 +23,14 @@ RANK = {Purpose.TURN: 0, Purpose.PLANNER: 1, Purpose.REFLECTOR: 2, Purpose.OBSER
 """Lower goes first."""
 
 FOREGROUND = frozenset({Purpose.TURN, Purpose.PLANNER})
-"""Calls that an agent cannot go on without."""
+"""Calls without which an agent cannot continue."""
 
 LOOK_AGAIN_SECONDS = 5.0
 """How long a rate limit is trusted before it is read again: another host may have shortened it."""
 
 LONGEST_LIMIT_SECONDS = 1_000.0
-"""No server is waited for as long (`RetryPolicy.longest_server_delay_seconds`): a later end was noted by a
-clock that was wrong, then or now, and would hold everybody up until that day."""
+"""No call waits longer for a server (`RetryPolicy.longest_server_delay_seconds`). A later end comes from a
+clock that was wrong, then or now, and would block every call until that day."""
 
 
 @dataclass(frozen=True, slots=True)

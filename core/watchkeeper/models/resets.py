@@ -1,6 +1,6 @@
-"""When a limit ends, as providers say it: in headers, in fields of the body, and in words.
+"""When a limit ends, as providers state it: in headers, in fields of the body, and in words.
 
-Everything here comes from outside and may be wrong; what cannot be understood counts as not said.
+All input comes from outside and may be wrong; a value that cannot be understood counts as absent.
 
 Sources: `retry-after` (RFC 9110), `anthropic-ratelimit-*-reset` (docs.anthropic.com, rate limits),
 `x-ratelimit-reset-*` of OpenAI-shaped servers, and the wordings of usage limits that the tests hold.

@@ -37,8 +37,7 @@ def _finite(digits: str) -> float:
 
 
 def without_lone_surrogates(value: Any) -> Any:
-    """The same structure with every lone surrogate replaced by U+FFFD; the same object where there is
-    none."""
+    """The same structure with every lone surrogate replaced by U+FFFD; the same object if there is none."""
     if isinstance(value, str):
         return (
             value
@@ -207,7 +206,7 @@ class ReplyAssembler:
 
     @property
     def chars(self) -> int:
-        """Characters received in deltas: what an estimate of output tokens rests on."""
+        """Characters received in deltas, from which output tokens are estimated."""
         return self._chars
 
     def _start(self, event: dict[str, Any]) -> None:

@@ -156,7 +156,7 @@ class FileChange:
     path: str
     """As the model gave it."""
     target: str
-    """The file that it leads to, links followed; empty where there is none."""
+    """The file that it leads to, links followed; empty if there is none."""
     digest: str
     """Digest of the file in its present state; `REFUSED` if the tool would refuse the path anyway."""
     before: str | None
@@ -197,8 +197,8 @@ def state_digest(target: Path, descriptor: int | None) -> str:
 def digest_of(
     workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()
 ) -> str:
-    """Identifies the file that the call would change, as it is now. Empty for other tools, `REFUSED` for a
-    path that is refused.
+    """Identifies the file that the call would change, in its present state. Empty for other tools, `REFUSED`
+    for a refused path.
 
     A file of `protected` is not opened: closing it would drop the locks that this process has on it.
     """

@@ -54,7 +54,7 @@ class Observation:
     covers: tuple[int, int]
     """First and last `seq` (both included) of the messages that it covers."""
     citations: tuple[int, ...]
-    """The `seq`s that the text rests on; never empty."""
+    """The `seq`s of the messages that the text cites; never empty."""
     level: int = 0
     """Compression level: 0 for observations of messages, higher for reflections."""
     replaces: tuple[int, ...] = ()

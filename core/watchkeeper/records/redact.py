@@ -423,7 +423,7 @@ def _wrapped_at(text: str, form: str, begin: int) -> tuple[int, int] | None:
 
 
 def _forwards(text: str, form: str, at: int) -> int | None:
-    """Where `form` ends if it begins at this place and goes on behind each break."""
+    """Where `form` ends if it begins at this place and continues after each break."""
     return _through(
         form, at, lambda place: text[place : place + 1], lambda place: _skipped(_BREAK.match(text, place))
     )

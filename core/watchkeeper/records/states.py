@@ -62,7 +62,7 @@ class ToolCallStatus(StrEnum):
 
 
 class ModelCallStatus(StrEnum):
-    """How a model call ended. `ABANDONED`: given up by a pause or a cancel, which is no error."""
+    """How a model call ended. `ABANDONED`: stopped by a pause or a cancel, which is no error."""
 
     DONE = "done"
     ERROR = "error"

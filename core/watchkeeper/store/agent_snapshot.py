@@ -502,7 +502,7 @@ class CompactionDetail:
 
     facts: CompactionFacts
     seconds: float | None
-    """How long the pass took beside the loop."""
+    """How long the pass took in the background."""
     before: ViewFacts | None
     after: ViewFacts | None
     """None while the pass has not been applied."""

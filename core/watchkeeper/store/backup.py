@@ -144,8 +144,8 @@ _COMPANIONS = ("-wal", "-shm", "-journal")
 def unfinished(target: Path) -> Iterator[tuple[Path, int]]:
     """A new, empty file beside `target` (hidden, mode 0600): its path, and a descriptor that writes it.
 
-    Where the block has not renamed it, it is taken away with what SQLite laid beside it. So are, first, those
-    in this folder whose writers were killed.
+    If the block has not renamed the file, it is deleted together with SQLite's files beside it. Before that,
+    the files of killed writers in this folder are deleted.
 
     Raises:
         OSError: the folder cannot be written.
@@ -187,7 +187,7 @@ def _remove_if_left(part: Path) -> None:
     try:
         found = os.fstat(descriptor)
         if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its writer lives
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its writer still runs
             _remove(part)
     finally:
         os.close(descriptor)

@@ -64,13 +64,13 @@ class BudgetUse:
 
     @property
     def least(self) -> float:
-        """An amount must be more than this to be of use."""
+        """A useful amount is more than this."""
         return max(self.used or 0.0, 0.0)
 
     @property
     def shortfall(self) -> float:
-        """What to add so that the run goes on for a while, a round figure: what is missing, and as much again
-        as was used.
+        """How much to add so that the run continues for a while, rounded: the missing amount, and the used
+        amount again.
 
         At least the limit itself again, and ten calls like the one that did not fit.
         """
@@ -170,10 +170,10 @@ def usage(reads: Any, session_id: str) -> list[BudgetUse]:
 
 
 def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
-    """The reached budgets because of which a host would pause again at once; empty where something could go
-    on.
+    """The reached budgets because of which a host would pause again at once; empty if an agent could
+    continue.
 
-    A session's budget stops everything. A task's stops its task: nothing goes on where the planner has
+    A session's budget stops everything. A task's budget stops its task. Nothing continues if the planner has
     nothing to answer and every other open task waits for a stopped one.
     """
     reached = [use for use in usage(reads, session_id) if use.is_reached]

@@ -28,8 +28,8 @@ RESTING = 4
 """Then `data_version` is asked so many times less often, too: a file event is heard of all the same."""
 
 LET_GO_SECONDS = 2.0
-"""How long nothing is open after a file was taken away: while one connection of a process still has it, new
-ones get it too."""
+"""How long nothing is open after a file was removed: while one connection of a process has it open, new ones
+get it too."""
 
 AFTERMATH_SECONDS = 0.3
 """How long after a file event a commit may take to become visible: as long as a slow fsync."""
@@ -69,7 +69,7 @@ class ChangeFeed:
         self._files: dict[str, Identity] = {}
         self._let_go_until = 0.0
         self._thread = threading.Thread(target=self._watch, name="watchkeeper-changes", daemon=True)
-        with suppress(RuntimeError):  # no thread can be started now: the poll in `wait` goes on alone
+        with suppress(RuntimeError):  # no thread can be started now: the poll in `wait` continues alone
             self._thread.start()
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -145,8 +145,8 @@ class ChangeFeed:
                 step = self._collect(step)
                 self._resting = step != self._step
         except BaseException:  # a panic of the library is no `Exception`
-            # No file events here (watches or descriptors exhausted, folder gone): the poll in `wait` goes on
-            # alone.
+            # No file events here (watches or descriptors exhausted, folder gone): the poll in `wait`
+            # continues alone.
             self._resting = False
 
     def _collect(self, step: int) -> int:

@@ -381,7 +381,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 # corrupted.
 
 Identity = tuple[int, int] | None
-"""Device and number of a file; None where there is none."""
+"""Device and number of a file; None if there is none."""
 
 
 def identities(path: Path) -> dict[str, Identity]:

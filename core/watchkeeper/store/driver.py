@@ -1,8 +1,8 @@
 """The one SQLite of this process.
 
 SQLite before 3.51.3 can corrupt a WAL database that two processes write. `pysqlite3` carries a newer one
-where it has a wheel, and sqlite-utils picks it up by itself; two SQLite libraries in one process would also
-drop each other's POSIX locks, so everybody imports `sqlite3` from here.
+where it has a wheel, and sqlite-utils picks it up by itself. Two SQLite libraries in one process would also
+drop each other's POSIX locks, so every module imports `sqlite3` from here.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def decode(text: str) -> Any:
 
 
 def decode_or(text: str, otherwise: Any) -> Any:
-    """The value, or `otherwise` where the text is damaged: for readers that go on without it."""
+    """The value, or `otherwise` if the text is damaged: for readers that continue without it."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -195,7 +195,7 @@ def read_only_uri(path: Path) -> str:
 
 
 def wal_bytes(path: Path) -> int:
-    """How large the write-ahead log beside the file is; 0 where there is none. Opens nothing."""
+    """How large the write-ahead log beside the file is; 0 if there is none. Opens nothing."""
     try:
         return os.stat(f"{path}-wal").st_size
     except OSError:

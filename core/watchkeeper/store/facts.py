@@ -254,8 +254,8 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
 
 
 def read_fact(reads: Any, session_id: str, digest: str, *, reader: str | None = None) -> str | None:
-    """A fact in words by the beginning of its digest, superseded or not, with its pointers; None where there
-    is none that `reader` may see."""
+    """A fact in words by the beginning of its digest, superseded or not, with its pointers; None if `reader`
+    may see no such fact."""
     row = reads.one(
         "SELECT f.kind, f.text, f.sources, n.digest, f.id FROM facts f JOIN sessions s ON s.id = ?1 LEFT"
         " JOIN facts n"
@@ -282,8 +282,9 @@ def find_facts(
     near: Sequence[int] = (),
     limit: int = 200,
 ) -> list[Any]:
-    """Facts that hold any of the words (by their stems, BM25) or literals: `(id, kind, text, sources,
-    agent_id, created_at, replaces)`, `sources` and `replaces` as JSON.
+    """Facts that contain any of the words (by their stems, BM25) or literals.
+
+    Returns `(id, kind, text, sources, agent_id, created_at, replaces)`, `sources` and `replaces` as JSON.
 
     Args:
         session_id: whose facts; None: of all sessions.

@@ -270,7 +270,7 @@ def tag_of(text: str) -> str:
     """
     tag = plain(text).strip().lstrip("#+")
     if user_redactor().text(tag) != tag:
-        raise BadInput("a tag is seen by everybody; this one is a secret")
+        raise BadInput("every reader sees tags; this one is a secret")
     if (
         not tag
         or len(tag) > LONGEST_TAG
@@ -292,8 +292,8 @@ UNDO_DAYS = 7.0
 """How long a deleted session can be restored before `wk prune` takes its rows away."""
 
 BEING_PURGED = 0.0
-"""`deleted_at` of a session whose rows are being taken away (or are not all there yet): it has no way
-back."""
+"""`deleted_at` of a session whose rows are being deleted (or are not all there yet): it cannot be
+restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,11 +337,11 @@ def delete_session(path: Path, session_id: str, *, now: float | None = None) -> 
 
 
 def restore_session(path: Path, session_id: str) -> None:
-    """Bring a deleted session back as it was.
+    """Restore a deleted session unchanged.
 
     Raises:
         BadInput: it is not deleted.
-        NotFound: there is no such session, or its rows are being taken away already.
+        NotFound: there is no such session, or its rows are being deleted already.
         DrivenElsewhere, StoreUnusable: see `changing.change`.
     """
 

@@ -180,8 +180,8 @@ def begin_compaction(
     model: str,
     command: int | None = None,
 ) -> int:
-    """A pass over an agent's context began beside its loop; returns its id. `command`: what it is to carry
-    out."""
+    """Record the beginning of a background pass over an agent's context; returns its id. `command`: the
+    command that it carries out."""
     compaction_id = tx.insert(
         "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, high_water,"
         " tokens_before, model,"

@@ -190,7 +190,7 @@ def set_dependencies(tx: Transaction, task_id: str, depends_on: Sequence[str]) -
 
 
 def revise(tx: Transaction, plan_id: str, reason: str) -> int:
-    """Keep the plan as it is now as a new revision (goal, queue, cursor, graph); returns its number.
+    """Keep the present plan as a new revision (goal, queue, cursor, graph); returns its number.
 
     The cursor counts the tasks that have ended; the queue lists those that have not, in order.
     """

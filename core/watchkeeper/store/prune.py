@@ -1,4 +1,4 @@
-"""Retention: which sessions may go, how much room they take, and taking them away beside hosts that work."""
+"""Retention: which sessions can be deleted, how much space they take, and deleting them while hosts work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from watchkeeper.store.library import BEING_PURGED, UNDO_DAYS, driven_by_nobody,
 from watchkeeper.store.search.index import index_until
 
 INDEX_SECONDS = 5.0
-"""How long a prune works at taking the words of what went out of the index; the hosts go on with it."""
+"""How long a prune removes the words of deleted messages from the index; the hosts continue the work."""
 
 _HELD = "held"
 """The key under which a session's row keeps, while it is pruned, which artifacts it referred to."""
@@ -350,11 +350,11 @@ _MESSAGES = "SELECT id FROM messages WHERE agent_id = ? LIMIT ?"
 
 
 def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
-    """Delete everything of a session but its artifacts: first it is hidden for good, and its own row goes
+    """Delete everything of a session but its artifacts. It is hidden for good first, and its own row goes
     last.
 
-    Yields after every few rows, between which a transaction may end: what was begun can be gone on with at
-    any time.
+    Yields after every few rows, between which a transaction may end; an interrupted purge can continue at any
+    time.
     """
     yield from purge_all_but_its_row(connection, session_id)
     connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))

@@ -94,7 +94,7 @@ OWN_ORIGINS = ("run", "fork")
 
 
 def newest_session(connection: Connection, *, own: bool = False) -> str | None:
-    """The id of the session that was added last (the highest `ordinal`), or None where there is none.
+    """The id of the session that was added last (the highest `ordinal`), or None if there is none.
 
     With `own`, imported sessions do not count. Deleted ones never do. No clock decides.
     """
@@ -107,16 +107,16 @@ def newest_session(connection: Connection, *, own: bool = False) -> str | None:
 
 
 def find(connection: Connection, name: str, *, own: bool = False) -> str:
-    """The id of the session that `name` means: `last`, an id, or a unique prefix of one. Deleted ones are
-    never meant.
+    """The id of the session that `name` means: `last`, an id, or a unique prefix of one. Deleted sessions
+    never match.
 
     `last` is `newest_session`. `own` is for commands that control a run: their `last` is the newest session
-    that was run here. Where there is none, it is the newest imported one, which such a command refuses with
-    the reason.
+    that was run here. If there is none, it is the newest imported one, which such a command refuses with the
+    reason.
 
     Raises:
-        NotFound: none is meant.
-        BadInput: several are.
+        NotFound: no session matches.
+        BadInput: several match.
     """
 
     def ask(sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
@@ -174,7 +174,7 @@ def begin(tx: Transaction, kind: str, detail: dict[str, Any], *, host_name: str,
 def register(
     tx: Transaction, containment_id: int, agent_id: str | None, processes: Iterable[tuple[int, int]]
 ) -> None:
-    """Add processes, each a process id and a start time; one that is there already stays."""
+    """Add processes, each a process id and a start time; rows that exist stay unchanged."""
     tx.executemany(
         "INSERT INTO tool_processes (session_id, containment_id, agent_id, pid, start_ticks, created_at)"
         " VALUES (?, ?, ?, ?, ?, ?)"

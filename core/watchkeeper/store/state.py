@@ -26,7 +26,7 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     paid = worth(reads, session_id)
     foreign = (
         session["origin"].removeprefix("export:") in PROGRAMS
-    )  # whose logs do not tell what a pass held up
+    )  # whose logs do not say what a pass blocked
     guessed = _estimated(reads, session_id)
     rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))
     agents = [_agent(row, row["id"] in guessed) for row in rows]
@@ -354,7 +354,7 @@ def _tokens(row: Any) -> dict[str, int]:
 
 
 def _estimated(reads: Any, session_id: str) -> set[str]:
-    """The agents of whose cost some rests on an estimated price or on estimated tokens."""
+    """The agents with some cost from an estimated price or from estimated tokens."""
     rows = reads.all(
         "SELECT DISTINCT agent_id FROM model_calls WHERE session_id = ? AND cost_usd IS NOT NULL"
         " AND (price_status = 'estimated' OR usage_exact = 0)",

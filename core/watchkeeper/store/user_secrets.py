@@ -25,7 +25,7 @@ def config_folder() -> Path:
 
 
 def config_text() -> str:
-    """The user's configuration as it is written; empty where there is none that can be read."""
+    """The user's configuration as written; empty if none can be read."""
     try:
         return (config_folder() / "config.toml").read_text("utf-8")
     except (OSError, ValueError, RuntimeError):

@@ -134,8 +134,8 @@ class Writer:
         """Nothing is queued behind the mark that ends the thread, since it would never run."""
         self._files = identities(path)
         self._abandoned = False
-        """The connection stays open to the end of the process: closing it would write an old log over what is
-        there now."""
+        """The connection stays open to the end of the process: closing it would write an old log over the new
+        content."""
         self._exhausted = False
         """Room was waited for, and did not come."""
         self.commits = 0
@@ -277,11 +277,11 @@ class Writer:
         return outcomes
 
     def _check_files(self) -> None:
-        """Refuse to write where a file was taken away (SQLite would go on with one that has no name any more)
-        or got a second name. A host commits at each heartbeat, so it notices either within seconds.
+        """Refuse to write if a file was removed or got a second name (SQLite would continue with the unnamed
+        file). A host commits at each heartbeat, so it notices either within seconds.
 
         Raises:
-            _FilesChanged: "done" would be a lie.
+            _FilesChanged: the commit could not be reported as done.
         """
         found = identities(self.path)
         changed = taken_away(self._files, found)

@@ -250,7 +250,8 @@ class McpServers:
         """One line for each server or tool that cannot be used, after `start`."""
 
     async def start(self) -> None:
-        """Start every server, and ask for its tools. One that fails is a warning: the others go on."""
+        """Start every server, and ask for its tools. A server that fails is a warning: the others
+        continue."""
         self._silent = set(self._links)
         failures = await asyncio.gather(*(self._ask(link) for link in self._links))
         for link, failure in zip(self._links, failures, strict=True):

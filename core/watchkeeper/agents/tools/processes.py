@@ -180,11 +180,11 @@ def kill_tree(pid: int) -> None:
 
 
 def mark_limits(mark: str) -> bool:
-    """Mark this process, and all that it starts, with a resource limit made of `mark`; False where that is
-    not possible.
+    """Mark this process, and all that it starts, with a resource limit made of `mark`; False if that is
+    impossible.
 
-    `RLIMIT_LOCKS` limits nothing since Linux 2.4. It is inherited, whatever the environment, session or
-    parent becomes, everybody can read it, and without privilege it can only be lowered.
+    `RLIMIT_LOCKS` limits nothing since Linux 2.4. Children inherit it, whatever their environment, session or
+    parent. Every process can read it, and without privilege it can only be lowered.
     """
     if sys.platform != "linux":
         return False

@@ -122,7 +122,7 @@ def _allow(libc: ctypes.CDLL, rules: int, path: str, access: int) -> bool:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         if host_fault(error) is not None:
-            raise  # else what is there would be closed to this worker for good
+            raise  # otherwise this worker could never open the files there
         return False
     try:
         rule = _PathBeneath(access, place)
@@ -281,11 +281,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def enter_namespace(parent_pid: int) -> None:
-    """Go on as the first process of a new namespace. The process that was called stays outside, and ends as
-    this one ends.
+    """Continue as the first process of a new namespace. The calling process stays outside, and ends with this
+    one.
 
-    `parent_pid` is the host: when it dies, the process outside is killed, and with it this one. Call it
-    before there are threads.
+    `parent_pid` is the host: when it dies, the kernel kills the process outside, and with it this one. Call
+    it before any thread starts.
 
     Raises:
         OSError: the system does not allow it.

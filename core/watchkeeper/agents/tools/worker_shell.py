@@ -1,5 +1,5 @@
-"""In a worker: one agent's shell. It keeps its folder, variables and jobs from call to call, as long as it
-lives."""
+"""In a worker: one agent's shell. While it runs, it keeps its folder, variables and jobs from call to
+call."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ START_SECONDS = 60.0
 LARGEST_LINE = 16 * 1024 * 1024
 _BESIDE_THE_LOOP = 256 * 1024
 _FOR_THE_RUN = (-signal.SIGINT, -signal.SIGHUP)
-"""Exit codes of a worker that died of what a terminal sends to everybody."""
+"""Exit codes of a worker that died of a signal which the terminal sends to every process."""
 
 
 class ChildFailed(Exception):

@@ -210,8 +210,8 @@ def _may_hold_a_blob(text: str) -> bool:
 
 
 def _holds_a_blob(text: str) -> bool:
-    """Whether there is one. The expression tries every beginning within a run that is too short: it is slow
-    where there is none."""
+    """Whether the text contains such a run. The expression tries every beginning within a run that is too
+    short, so it is slow if there is none."""
     return _BLOB_RUN in text.encode("ascii", "replace").translate(_BLOB_BYTES)
 
 

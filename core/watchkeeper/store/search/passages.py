@@ -23,7 +23,7 @@ HEAD_CHARACTERS = 16_000
 """So many characters of each message's JSON are searched. 20,000 messages of 300 characters take some 0.15 s
 of CPU."""
 
-# The newest rowids come from the primary key's index alone; only then are contents read.
+# The primary key's index alone gives the newest rowids; the contents are read after that.
 _MASKS = (
     "SELECT agent_id, seq, (SELECT sum(1 << p.key) FROM json_each(?3) AS p WHERE instr(head, p.value) > 0)"
     " FROM"

@@ -215,14 +215,14 @@ class SessionLine(SessionHead):
     agents: int
     compactions: int
     cost_estimated: bool
-    """Some of the cost rests on an estimated price or on estimated tokens."""
+    """Some of the cost comes from an estimated price or from estimated tokens."""
 
 
 COST_ESTIMATED = (
     "EXISTS (SELECT 1 FROM model_calls c WHERE c.session_id = s.id AND c.cost_usd IS NOT NULL"
     " AND (c.price_status = 'estimated' OR c.usage_exact = 0))"
 )
-"""Whether some of the cost of the session `s` rests on an estimated price or on estimated tokens."""
+"""Whether some of the cost of the session `s` comes from an estimated price or from estimated tokens."""
 
 _SELECT = (
     "SELECT s.id, substr(s.goal, 1, 500), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"  # noqa: S608 - a constant
