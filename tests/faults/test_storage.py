@@ -320,6 +320,7 @@ def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert [row[0] for row in connection.execute("SELECT name FROM _sqlite_migrations ORDER BY name")] == [
         "first",
+        "fourth",
         "second",
         "third",
     ]

@@ -28,7 +28,6 @@ APPROXIMATE = {
     "compactions": {"cost_usd"},
     "budgets": {"amount"},
     "tool_calls": {"started_at", "ended_at"},
-    "facts": {"pinned"},
 }
 """What a host sets in a step that no event tells of, or what is counted anew at every step."""
 
@@ -168,3 +167,27 @@ async def test_reruns_under_a_clock_that_jumps_keep_their_order(
     jump_wall_clock(monkeypatch)
     await eventful_runs.failing_and_run_again(bench)
     assert check(bench, recorded) > 20
+
+
+async def test_a_fact_is_replayed_as_it_was_before_it_was_pinned_or_superseded(bench: Bench) -> None:
+    await eventful_runs.plain(bench)
+    with closing(database.open_writable(bench.path)) as connection:
+        fact, agent_id, seq = connection.execute("SELECT id, agent_id, commit_seq FROM facts").fetchone()
+        (last,) = connection.execute("SELECT max(seq) FROM events").fetchone()
+        for commit_seq, old in ((seq + 3, 0), (seq + 6, 1)):
+            values = f'{{"scope": "session", "pinned": {old}, "superseded_by": null}}'
+            connection.execute(
+                "INSERT INTO state_changes (session_id, commit_seq, table_name, row_id, old_values)"
+                " VALUES (?, ?, 'facts', ?, ?)",
+                (bench.session, commit_seq, str(fact), values),
+            )
+        (other,) = connection.execute("SELECT max(id) FROM facts").fetchone()
+        connection.execute("UPDATE facts SET superseded_by = ? WHERE id = ?", (other, fact))
+        recording = open_recording(connection, bench.session)
+        assert recording is not None
+        pinned: list[bool | None] = []
+        for position in (seq, seq + 4, last):
+            more = recording.agent(connection, recording.at(connection, position), agent_id, 1)
+            assert more is not None
+            pinned.append(next((one.pinned for one in more.facts if one.id == fact), None))
+    assert pinned == [False, True, None]
