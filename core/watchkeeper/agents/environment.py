@@ -1,4 +1,4 @@
-"""What a host lends to the loops of its agents."""
+"""The services and settings that a host gives to the loops of its agents."""
 
 from __future__ import annotations
 

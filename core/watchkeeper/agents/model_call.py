@@ -1,4 +1,4 @@
-"""One model call of a loop: a slot, the stream shown as it comes, and what is recorded of it."""
+"""One model call of a loop: its slot, its stream on the screen, and its record."""
 
 from __future__ import annotations
 

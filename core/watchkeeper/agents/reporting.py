@@ -1,4 +1,4 @@
-"""What a sub-agent's end means for its task, its planner and the session: rows of one transaction."""
+"""How a sub-agent's end changes its task, its planner and the session: rows of one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carrying out tool calls: permission, intent before effect, result after; and what a crash left behind."""
+"""Running tool calls: permission, intent before effect, result after; and recovery after a crash."""
 
 from __future__ import annotations
 

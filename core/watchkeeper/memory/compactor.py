@@ -2,7 +2,7 @@
 
 A pass has two phases. *Prepare* works on a snapshot (the context up to a high-water mark) and may take any
 time; it ignores messages added meanwhile. *Publish* applies the result in one move, after the checks of
-`publishing.spliced`. One pass runs at a time; a second request is a no-op that says so.
+`validation.spliced`. One pass runs at a time; a second request is a no-op that says so.
 
 If the model fails, hangs, returns nothing, or returns more than it read, the pass asks once more for a
 shorter text. If that fails too, the deterministic digest replaces it, so that a pass always makes progress.

@@ -1,4 +1,4 @@
-"""Reading message content: its text, its tool calls and results, in whatever shape it came."""
+"""Message content in every shape: immutable copies, its texts, its tool calls and results, allowed cuts."""
 
 from __future__ import annotations
 

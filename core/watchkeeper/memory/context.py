@@ -1,9 +1,9 @@
-"""One agent's context: every message that it ever had, and the view of them that a model is shown. No I/O.
+"""One agent's context: every message that it ever had, and the view of them that a model receives. No I/O.
 
-Each call that changes something returns a `Change`, the records to store. A crash of the caller between two calls loses
-nothing, because the stored records are the truth and not this object.
+Each call that changes something returns a `Change`, the records to store. If the caller crashes between two
+calls, nothing is lost: the stored records are the truth, not this object.
 
-What always holds, whatever is appended:
+Invariants, whatever is appended:
 
 - every message is verbatim, elided or covered by a cited observation;
 - no cut separates a tool call from its result;

@@ -1,7 +1,7 @@
 """Making a context fit its window without a model: what to digest, what to shorten, in which order.
 
-First the older messages become a digest and the newest turn stays verbatim; where that is too much, the
-newest turn is shortened, largest messages first; last, only the newest group stays, as short as can be.
+First the older messages become a digest and the newest turn stays verbatim. If that is too much, the newest
+turn is shortened, largest messages first. Last, only the newest group stays, as short as possible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which view an undo leads to, and which a redo: pure functions of the versions."""
+"""The message history of one agent: its limits, its records of change, its views, and undo and redo."""
 
 from __future__ import annotations
 

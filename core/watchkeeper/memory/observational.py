@@ -1,11 +1,11 @@
 """Observational memory: an observer keeps a log of messages ahead of need, a reflector keeps the log short.
 
-The engine is asked to `advance` after each message and at no other time; it never waits. Chunks that
-observers have written are activated in one move of the view when the threshold is reached, keeping about a
-fifth of the window verbatim. Where observer or reflector fail, deterministic digests take their part, so that
-both always progress.
+The caller calls `advance` after each message and at no other time; it never waits. When the threshold is
+reached, one move of the view activates the chunks that observers have written, and about a fifth of the
+window stays verbatim. If observer or reflector fail, deterministic digests replace their work, so that both
+always progress.
 
-It owns the compaction of its `ContextState`: do not run a `Compactor` on the same state but by hand.
+The engine owns the compaction of its `ContextState`: a `Compactor` may run on the same state only by hand.
 """
 
 from __future__ import annotations

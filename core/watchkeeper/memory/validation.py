@@ -1,4 +1,5 @@
-"""The checks that a prepared pass must hold before it takes its place in a view."""
+"""The checks of a prepared pass: whether its text fits the view, and whether a model's text can be
+trusted."""
 
 from __future__ import annotations
 

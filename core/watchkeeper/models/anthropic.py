@@ -1,8 +1,8 @@
 """Claude, and every server that speaks the Messages API, through the official SDK.
 
-The SDK carries requests, credentials and connections. Three things are done here instead, because a durable,
-watched run needs them otherwise: retries (its own are silent; ours are events), assembling the reply (see
-`assemble`), and judging errors (see `errors`).
+The SDK carries requests, credentials and connections. This package does three things itself, because a
+durable, watched run needs them otherwise: retries (the SDK's are silent; ours are events), assembling the
+reply (see `stream`), and judging errors (see `failures`).
 """
 
 from __future__ import annotations

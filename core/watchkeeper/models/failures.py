@@ -1,8 +1,9 @@
-"""What the SDK raised, as a `Failure`: the one place that knows its exceptions and those beneath it.
+"""Failures of model calls: reading the SDK's exceptions, judging them by a table, waiting before a retry.
 
-Not everything that goes wrong is an `APIError`: a disconnect inside a stream is `httpx2.RemoteProtocolError`,
-a stall `httpx2.ReadTimeout`, and an illegal header or base_url an error of the HTTP library. Exceptions are
-recognised by the names of their classes, so that this module imports neither library.
+This is the one place that knows the SDK's exceptions and those beneath it. Not every failure is an
+`APIError`: a disconnect inside a stream is `httpx2.RemoteProtocolError`, a stall `httpx2.ReadTimeout`, and an
+illegal header or base_url an error of the HTTP library. Exceptions are recognised by the names of their
+classes, so that this module imports neither library.
 """
 
 from __future__ import annotations

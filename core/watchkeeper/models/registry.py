@@ -1,4 +1,4 @@
-"""From a reference such as `anthropic/claude-sonnet-5` to a model that can be called."""
+"""Models by reference, such as `anthropic/claude-sonnet-5`, and their prices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Text that can be sent: JSON bodies are UTF-8, and a lone surrogate has no UTF-8; and JSON that can be sent
-again.
+"""A streamed reply: strict JSON, assembling its blocks, decoding its events within time limits.
+
+JSON bodies are UTF-8, and a lone surrogate has no UTF-8, so lone surrogates are replaced.
 """
 
 from __future__ import annotations

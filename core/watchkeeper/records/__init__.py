@@ -1,1 +1,1 @@
-"""What is stored, as frozen dataclasses and state machines. No I/O, no other room imported."""
+"""Stored records as frozen dataclasses, and state machines. No I/O; imports no other room."""

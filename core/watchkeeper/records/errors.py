@@ -1,5 +1,4 @@
-"""Errors named for what the user must do. Each carries the exit code of the command line
-(docs/commands.md)."""
+"""Errors, named for the action that the user must take. Each has an exit code (docs/commands.md)."""
 
 from __future__ import annotations
 

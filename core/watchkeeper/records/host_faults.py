@@ -1,8 +1,8 @@
-"""What the machine runs out of: the one place that tells it from a fault of a model, a tool or a provider.
+"""Host faults: the one place that tells exhausted resources of the machine from other faults.
 
-A host fault passes when the machine has room again. What was asked is not wrong, so a model is never given it
-as an answer: the call stays pending and is tried again. If it still fails, the session pauses (exit code 5)
-until a person resumes it.
+A host fault passes when the machine has resources again. The request is not wrong, so the model never
+receives the fault as an answer: the call stays pending and is tried again. If it still fails, the session
+pauses (exit code 5) until a person resumes it.
 """
 
 from __future__ import annotations

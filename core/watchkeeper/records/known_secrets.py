@@ -1,5 +1,4 @@
-"""Which values a user's configuration says to be secret: what it gives to MCP servers, and the key that it
-names."""
+"""The secret values in a user's configuration: those for MCP servers, and the key that it names."""
 
 from __future__ import annotations
 

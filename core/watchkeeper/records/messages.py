@@ -1,4 +1,4 @@
-"""What an agent remembers: immutable messages, the observations that replace them, and versions of the view.
+"""Immutable messages, observations and views; one model call; the size of a context.
 
 A *view* is an ordered list of observations and the `seq` from which messages are verbatim. Compaction writes
 observations and a new view; undo points at an earlier view. Messages are never changed and never deleted.

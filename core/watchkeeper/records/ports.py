@@ -1,4 +1,4 @@
-"""Time, passed in rather than asked for, so that tests decide it."""
+"""Clocks and id sources, passed in rather than global, so that tests control them."""
 
 from __future__ import annotations
 

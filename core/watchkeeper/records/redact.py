@@ -1,4 +1,4 @@
-"""Secrets are taken out once, before anything reaches a model or the store."""
+"""Redaction: secrets are removed once, before anything reaches a model or the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State machines: each a table of what may follow what, checked in one place (`check`)."""
+"""State machines. Each is a table of allowed moves; `check` checks them all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the dashboard reads of the one agent it looks at: transcript, model calls, facts, the make-up of its
-context.
-"""
+"""The dashboard's reading of one agent: transcript, model calls, facts, and the make-up of its context."""
 
 from __future__ import annotations
 

@@ -380,7 +380,7 @@ def ask_approval(
     """Put a question to a person.
 
     `cause`: `permission`, `repetition` or `changed`; `note` says in a line why it is asked. `folder` is that
-    of the agent's shell, `subject_digest` that of the file that would change (see `records.file_subject`).
+    of the agent's shell, `subject_digest` that of the file that would change (`records.approval_subjects`).
     """
     tx.execute(
         "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, cause,"

@@ -327,7 +327,7 @@ class Grant:
     id: int
     tool: str
     pattern: str | None
-    """Pattern of commands (see `records.command_pattern`); None: every call of the tool."""
+    """Pattern of commands (see `records.approval_subjects`); None: every call of the tool."""
     granted_by: str
     created_at: float
     revoked_by: str | None

@@ -1,5 +1,4 @@
-"""Budgets of a session and of its tasks: what may be spent, what is used, and what calls in progress may
-still use.
+"""Budgets of a session and of its tasks: the limit, the used amount, and the reservations of calls.
 
 A budget is a row of `budgets`; a call in progress is a row of `reservations`, written before the call and
 deleted in the transaction that records it. Every reader (host, command line, dashboard) asks the same

@@ -1,6 +1,4 @@
-"""Learning that the database changed: `watchfiles` on its folder, `PRAGMA data_version` as the truth beside
-it.
-"""
+"""Noticing changes of the database: `watchfiles` on its folder, confirmed by `PRAGMA data_version`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Opening the database: which file, which pragmas, which schema; and one clear line when it cannot be
-used.
-"""
+"""Opening the database: its file, its pragmas, its schema; and a one-line error when it is unusable."""
 
 from __future__ import annotations
 

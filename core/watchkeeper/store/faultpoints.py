@@ -1,4 +1,4 @@
-"""Named places where the crash tests kill the process. Costs one test of a global elsewhere.
+"""Named places where the crash tests kill the process. In other runs, each costs one test of a global.
 
 `WATCHKEEPER_FAULT=point:n` kills the process with SIGKILL at the n-th time (from 1) that it reaches `point`.
 """

@@ -1,9 +1,8 @@
 """Who drives a session. Liveness is a POSIX lock on a small file; correctness is the epoch in the database.
 
-A lock vanishes with its process, whatever killed it, so nothing is stale after a crash or a restart of the
+A lock ends with its process, for whatever reason, so nothing is stale after a crash or a restart of the
 machine. Probing takes no lock (`F_GETLK`). A POSIX lock is dropped when its process closes *any* descriptor
-of the file, so a
-host never probes its own session: `probe` answers for it from memory.
+of the file, so a host never probes its own session: `probe` answers for it from memory.
 """
 
 from __future__ import annotations

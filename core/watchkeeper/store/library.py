@@ -1,9 +1,9 @@
-"""The library of sessions: what may be done with one without a host.
+"""The library of sessions: actions on a session that need no host.
 
-Renaming, tagging, deleting with a way back, forking, pruning and backing up. Each change holds the session's
-lease while it lasts, so that no host can begin beside it, and commits in short transactions, so that hosts of
-other sessions are not kept waiting. Nothing here starts a process or asks a model, and importing it costs
-next to nothing.
+These are renaming, tagging, deleting with undo, forking, pruning and backing up. Each change holds the
+session's lease while it lasts, so that no host can begin at the same time, and commits in short transactions,
+so that hosts of other sessions do not wait. Nothing here starts a process or asks a model, and importing it
+costs next to nothing.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def rename_session(path: Path, session_id: str, title: str) -> str | None:
 
     Raises:
         BadInput: longer than 400 characters.
-        DrivenElsewhere, NotFound, StoreUnusable: see `changing.change`.
+        DrivenElsewhere, NotFound, StoreUnusable: see `change`.
     """
     kept = title_of(title)
 
@@ -244,7 +244,7 @@ def change_tags(
 
     Raises:
         BadInput: not such a word, or too many.
-        DrivenElsewhere, NotFound, StoreUnusable: see `changing.change`.
+        DrivenElsewhere, NotFound, StoreUnusable: see `change`.
     """
     added, removed = [tag_of(one) for one in add], {tag_of(one).casefold() for one in remove}
 
@@ -315,7 +315,7 @@ def delete_session(path: Path, session_id: str, *, now: float | None = None) -> 
 
     Raises:
         BadInput: it is deleted already.
-        DrivenElsewhere, NotFound, StoreUnusable: see `changing.change`.
+        DrivenElsewhere, NotFound, StoreUnusable: see `change`.
     """
     at = time.time() if now is None else now
 
@@ -342,7 +342,7 @@ def restore_session(path: Path, session_id: str) -> None:
     Raises:
         BadInput: it is not deleted.
         NotFound: there is no such session, or its rows are being deleted already.
-        DrivenElsewhere, StoreUnusable: see `changing.change`.
+        DrivenElsewhere, StoreUnusable: see `change`.
     """
 
     def work(connection: Connection) -> None:

@@ -1,6 +1,4 @@
-"""The scripts of the migrations, one a module. One that has been released is never edited; a change is a new
-one.
-"""
+"""The scripts of the migrations. A released migration is never edited; a change is a new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store tool made of a specification and a function of the transaction."""
+"""A store tool, built from a specification and a function of the transaction."""
 
 from __future__ import annotations
 

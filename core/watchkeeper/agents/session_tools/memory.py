@@ -1,5 +1,6 @@
-"""The tool `recall`: a search that reads beside the store's writer, in a thread, so that no agent's step
-waits for it.
+"""Memory tools: `recall`, `remember`, `read_back` and `compact`.
+
+`recall` searches in a thread, beside the store's writer, so that no agent's step waits for it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The tools that agents call: what each declares, who may call it, and how it is kept from doing harm."""
+"""The tools that agents call: their declarations, their permissions, and their isolation."""

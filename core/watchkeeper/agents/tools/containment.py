@@ -1,8 +1,8 @@
-"""What holds the processes of a session's tools together, so that none of them outlives its host unseen.
+"""Containment of a session's tool processes, so that none of them outlives its host unseen.
 
-A command can leave its worker, its process group and its environment behind (`env -i setsid … &`). When a
-host is killed, what it left running must end before another host looks at the outside world, or a late effect
-would come after that look. Three ways to hold them, the first that the machine allows:
+A command can leave its worker, its process group and its environment (`env -i setsid … &`). When a host is
+killed, its remaining processes must end before another host looks at the outside world, or a late effect
+would come after that look. There are three ways to contain them; the first that the machine allows is used:
 
 - `cgroup`: a cgroup (version 2) for the session below that of the host. The next host has the kernel kill all
   in it.
@@ -12,9 +12,10 @@ would come after that look. Three ways to hold them, the first that the machine 
   process that outlives a call before the result of the call.
 
 In all three, processes are also known by a mark that they inherit: an environment variable and, on Linux, a
-resource limit without an effect, which neither `env -i` nor `setsid` removes.
+resource limit without an effect. Neither `env -i` nor `setsid` removes the limit.
 
-None of them reaches what another program starts on request (`docker run`, `ssh`, `at`, `systemd-run`).
+None of them reaches processes that another program starts on request (`docker run`, `ssh`, `at`,
+`systemd-run`).
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class SessionContainment:
 
     Args:
         store: the store of the session that this host has claimed.
-        mark: the session's mark (`surroundings.mark_of`).
+        mark: the session's mark (`processes.mark_of`).
         wanted: the kind to use, which the machine allows (`check_containment`); None: the best that it
             allows.
     """

@@ -55,8 +55,8 @@ class ToolContext:
     """The same when the call runs again after a crash: what a tool gives to a service that takes each request
     once."""
     subject_digest: str = ""
-    """Digest of the file whose change a person approved (see `records.file_subject`); the tool changes no
-    other."""
+    """Digest of the file whose change a person approved (see `records.approval_subjects`); the tool changes
+    no other."""
     program: ProgramRun | None = None
     """For `bash`: run this program outside the shell, instead of the command."""
 

@@ -1,8 +1,8 @@
-"""Process trees: how everything that a tool started is found and killed, whatever it did to get away.
+"""Process trees: finding and killing everything that a tool started, however it tried to escape.
 
 On Linux a worker is a *subreaper*: a daemon that it (or its shell) started stays its descendant even after
-`setsid` and a double fork, so that walking the tree finds it. Elsewhere only processes whose parents live are
-found, and the group.
+`setsid` and a double fork, so a walk of the tree finds it. On other systems, only the process group and
+processes with a running parent are found.
 """
 
 from __future__ import annotations

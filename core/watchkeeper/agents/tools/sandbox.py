@@ -1,4 +1,7 @@
-"""Kept apart from `worker`, which runs as `__main__` and so would define it twice."""
+"""In a worker: Landlock, the protected database files, and PID namespaces.
+
+Not part of `worker`, which runs as `__main__` and would define these classes twice.
+"""
 
 from __future__ import annotations
 

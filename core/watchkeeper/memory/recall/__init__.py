@@ -1,7 +1,7 @@
-"""Recall: finding again what was said and learned, and keeping standing instructions in sight.
+"""Recall: finding earlier messages and facts again, and keeping standing instructions in every prompt.
 
 Promises: works with no network and no model; the same query on the same documents gives the same answer;
-every hit says why it was found and carries pointers that `read_back` resolves; any text is a valid query.
+    every hit says why it was found and carries pointers that `read_back` resolves; any text is a valid query.
 """
 
 from watchkeeper.memory.recall.pinned import lift, pinned_lines, standing_instructions

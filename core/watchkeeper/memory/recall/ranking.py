@@ -1,7 +1,7 @@
 """Ranking documents by a query: BM25 over stems, lifted by neighbours, coverage and exact identifiers.
 
-What each part gains was measured on recorded chats (docs/memory.md); what gained nothing is not here
-(proximity of the query's words, a lift for replies to questions, fusion of ranks).
+docs/memory.md measures on recorded chats what each part gains. Parts without a gain were left out (proximity
+of the query's words, a lift for replies to questions, fusion of ranks).
 """
 
 from __future__ import annotations

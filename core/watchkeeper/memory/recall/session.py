@@ -1,4 +1,4 @@
-"""Recall on the store: the facts that a reader may see, and what was said in the session's messages."""
+"""Recall on the store: the facts that a reader may see, and the session's messages."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class WordTable:
 #
 # It is written in the background, never in the transaction of an agent's step. A message is indexed once,
 # after its commit, in ids' order: `message_index.indexed_through` says how far. A search reads the messages
-# above it (`message_search`), so that it is complete whether or not an indexer runs.
+# above it (`search.messages`), so that it is complete whether or not an indexer runs.
 #
 # The index is cut into parts of `PART_MESSAGES` ids: `messages_fts`, then `messages_fts_1`, `messages_fts_2`,
 # … Within one FTS5 table a prefix query merges all postings of all words with that prefix before the first

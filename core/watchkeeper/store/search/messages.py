@@ -1,5 +1,6 @@
-"""What a person types to search messages, as FTS5 queries. Nothing typed is ever FTS5 syntax: every word is
-quoted.
+"""Searching messages: the query as a person types it, the snippets, and the search itself.
+
+No typed text is ever FTS5 syntax: every word is quoted.
 """
 
 from __future__ import annotations

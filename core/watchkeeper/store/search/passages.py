@@ -1,4 +1,4 @@
-"""Messages of a session as recall reads them: which hold the words that are sought, and their texts.
+"""Messages of a session for recall: those that contain the words of a query, their texts and vectors.
 
 There is no full-text index over messages: it would cost every step of every agent (a third more database, a
 slower append) for what a few searches an hour need. A search reads the newest messages once, inside SQLite.

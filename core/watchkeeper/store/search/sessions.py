@@ -1,4 +1,4 @@
-"""Finding sessions: filters among the words, and the words themselves in messages, within a bounded time."""
+"""Finding sessions by filters, and by words in their messages, within a bounded time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Filters:
     clauses: tuple[str, ...]
     values: tuple[object, ...]
     text: str = ""
-    """The words as they were typed, for `message_search`."""
+    """The words as they were typed, for `search.messages`."""
     deleted: bool = False
     """Whether it is deleted sessions that are looked for; they are hidden else."""
 
