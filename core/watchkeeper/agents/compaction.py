@@ -38,7 +38,7 @@ OBSERVER, REFLECTOR = "observer", "reflector"
 """Triggers of the rows, by which a later host tells them from passes of a summariser."""
 
 WRITTEN_TOKENS = 2_048
-"""The longest text that is asked for."""
+"""The longest text that a prompt requests."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class ObserverRunner:
         await self._drop_void()
 
     def drop(self) -> None:
-        """Stop what is in flight, and write nothing of it."""
+        """Stop the running call, and write nothing of it."""
         self._engine.abort()
         for task in self._tasks:
             task.cancel()
@@ -270,7 +270,7 @@ class ObserverRunner:
 # context's own digest keeps the bound meanwhile.
 
 SUMMARY_TOKENS = 2_048
-"""The longest summary that is asked for."""
+"""The longest summary that a prompt requests."""
 
 HEADING_TOKENS = 160
 """What the context's own words around observations may take."""
@@ -298,7 +298,7 @@ class _PassTask:
 
 
 class CompactionRunner:
-    """Begins, lands and abandons the passes over one agent's memory; at most one is in flight."""
+    """Begins, publishes and abandons the passes over one agent's memory; at most one runs."""
 
     def __init__(self, environment: Environment, agent: Agent, memory: AgentMemory) -> None:
         self._environment = environment
@@ -325,7 +325,7 @@ class CompactionRunner:
         return self._flight is not None and self._observing is None
 
     async def ready(self) -> None:
-        """Wait until the pass in flight can be landed, if there is one."""
+        """Wait until the running pass can be published, if there is one."""
         if self._flight is not None:
             await asyncio.wait({self._flight.task})
 
@@ -353,7 +353,7 @@ class CompactionRunner:
                 self._pacer.started(clock.monotonic())
 
     async def land(self) -> None:
-        """Publish the pass in flight, if it is ready."""
+        """Publish the running pass, if it is ready."""
         flight = self._flight
         if flight is not None and flight.task.done():
             await self._land(flight)
@@ -443,8 +443,8 @@ class CompactionRunner:
         )
 
     def drop(self) -> None:
-        """Stop what is in flight without a word, because the store takes none any more; `take_over` finds it
-        as it is."""
+        """Stop the running pass without a record, because the store takes none any more; `take_over` finds
+        it."""
         if self._observing is not None:
             self._observing.drop()
         if self._flight is not None:

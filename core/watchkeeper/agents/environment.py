@@ -48,8 +48,7 @@ class AgentControl:
             self._now.set()
 
     def cancel_pause(self) -> bool:
-        """Take back a pause that has not come; False where it comes already, so that the loop ends before it
-        can go on."""
+        """Cancel a pause that has not come. False if it is coming already, so that the loop ends first."""
         if self.pause_reason is not None and not self._came and not self._now.is_set():
             self.pause_reason = None
         return self.pause_reason is None
@@ -153,7 +152,7 @@ class Reservation:
     """Say what the call used (tokens, USD, turns); `store.budgets.settle_reservation` in the transaction that
     records it."""
     release: Callable[[], None]
-    """The call was given up, and nothing of it will be recorded."""
+    """The call was abandoned, and nothing of it will be recorded."""
 
 
 class BudgetGuard(Protocol):
@@ -207,7 +206,7 @@ class LimitGuard(Protocol):
         ...
 
     def is_closed(self, model_ref: str) -> bool:
-        """Whether no call may be made now, so that work beside the loops is not begun."""
+        """Whether no call may be made now, so that no background work begins."""
         ...
 
     async def await_test(self, model_ref: str) -> None:

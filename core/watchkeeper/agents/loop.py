@@ -160,7 +160,8 @@ class AgentLoop:
         *,
         rested: AgentLoop | None = None,
     ) -> None:
-        """`rested`: the agent's loop before, which ended with a pass in flight; this one takes it along."""
+        """`rested`: the agent's previous loop, which ended while a pass was running; this loop takes the pass
+        over."""
         self._environment = environment
         self._agent = agent
         self._control = control
@@ -191,8 +192,8 @@ class AgentLoop:
         return self._turn
 
     async def run(self) -> RunResult:
-        """Work. Whatever a model or a tool does becomes an ending, and so does a machine that is short of
-        something for a call.
+        """Work until an end. Every fault of a model or a tool becomes a result, and so does a host fault of a
+        call.
 
         Raises:
             LeaseLost, StoreUnusable: nothing more can be written.

@@ -42,7 +42,7 @@ def system_prompt(role: str, instructions: str, *, workspace: str, agents_md: st
 
 
 def with_pinned(system: str, pinned: Sequence[str]) -> str:
-    """The system prompt with what a person has said for good: in every call, whatever is compacted."""
+    """The system prompt with a person's standing instructions: in every call, whatever is compacted."""
     if not pinned:
         return system
     return (

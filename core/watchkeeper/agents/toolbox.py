@@ -375,7 +375,7 @@ class Approvals:
         agents.move(tx, self._agent.id, AgentStatus.WORKING)
 
     def _answered(self, call: Call, question_id: str) -> Permit:
-        """The answer of a question as it is stored."""
+        """The stored answer of a question."""
         row = self._environment.store.one(
             "SELECT a.status, a.reason, a.subject_digest, a.scope, c.edited_input FROM approvals a"
             " JOIN tool_calls c ON c.id = a.tool_call_id WHERE a.id = ?",
@@ -462,9 +462,9 @@ class Toolbox:
         return name not in LOOKING and not isinstance(self._environment.tools.get(name), StoreTool)
 
     async def carry_out(self, calls: list[Call], turn: int) -> None:
-        """Do every call that has not ended, until a pause is asked for.
+        """Run every call that has not ended, until a pause is requested.
 
-        Neighbouring calls that only look run side by side.
+        Neighbouring calls that only read run side by side.
         """
         waiting = [call for call in calls if call.status in (ToolCallStatus.PENDING, ToolCallStatus.RUNNING)]
         while waiting and self._control.pause_reason is None:
@@ -477,7 +477,7 @@ class Toolbox:
                     raise result
 
     def _side_by_side(self, call: Call) -> bool:
-        """Whether it may run beside its neighbours: it only looks, and needs no answer."""
+        """Whether it may run beside its neighbours: it only reads, and needs no answer."""
         return (
             call.name in LOOKING
             and self._environment.permission(self._agent.role, call.name) is Permission.ALLOW

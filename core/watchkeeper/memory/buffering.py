@@ -118,15 +118,14 @@ class BufferingCoordinator:
         return max(min(even, most), config.min_tokens)
 
     def should_buffer(self, unobserved_tokens: float, buffer_interval: float) -> bool:
-        """Whether to launch an observer: enough to observe, none in flight, not aborted."""
+        """Whether to launch an observer: enough to observe, none running, not aborted."""
         return unobserved_tokens >= buffer_interval and self._observer is None and not self._aborted
 
     def should_reflect(
         self, observation_tokens: float, effective_threshold: float, reflection_buffer_activation: float
     ) -> ReflectionNeed:
-        """`sync`: the observations have outgrown the threshold, act now (also in flight or aborted). `async`:
-        launch a
-        reflector ahead of need. `none`: neither."""
+        """`sync`: the observations exceed the threshold, act now (also while one runs or after an abort).
+        `async`: launch a reflector ahead of need. `none`: neither."""
         if observation_tokens >= effective_threshold:
             return "sync"
         early = observation_tokens >= effective_threshold * reflection_buffer_activation
@@ -208,14 +207,14 @@ class BufferingCoordinator:
         return list(self._chunks), self._watermark
 
     def commit_activation(self) -> None:
-        """The chunks stand in the context now: forget them, start over at index 0, and make observers in
-        flight stale."""
+        """The context contains the chunks now: drop them, restart at index 0, and make running observers
+        stale."""
         self._chunks.clear()
         self._watermark = 0
         self._epoch += 1
 
     def advance_epoch(self) -> None:
-        """Make observers in flight stale: they keep their slot until they end, and leave nothing."""
+        """Make running observers stale: they keep their slot until they end, and their result is dropped."""
         self._epoch += 1
 
     def get_watermark(self) -> int:
@@ -229,7 +228,7 @@ class BufferingCoordinator:
     # --- the reflector --------------------------------------------------------------------------------------
 
     def launch_reflector(self, reflect: Reflect, observations: Any) -> None:
-        """Call `reflect(observations)` beside the caller; a no-op while one is in flight, or aborted.
+        """Call `reflect(observations)` in the background; a no-op while a call runs or after an abort.
 
         Success keeps its output for `consume_buffered_reflection`. A failure is logged and frees the slot.
         """
@@ -272,8 +271,8 @@ class BufferingCoordinator:
     # --- the whole ------------------------------------------------------------------------------------------
 
     def get_state(self) -> BufferingState:
-        """Completed chunks and watermark, copied. What is in flight, and a buffered reflection, are not part
-        of it."""
+        """A copy of the completed chunks and the watermark, without running calls and a buffered
+        reflection."""
         return BufferingState(tuple(self._chunks), self._watermark)
 
     def restore_state(self, state: BufferingState) -> None:
@@ -282,8 +281,8 @@ class BufferingCoordinator:
         self._watermark = state.watermark
 
     def abort(self) -> None:
-        """For good: slots are free at once, later launches do nothing, what is in flight is discarded when it
-        ends.
+        """Abort for good: slots are free at once, later launches do nothing, results of running calls are
+        dropped.
 
         Completed chunks and a buffered reflection stay.
         """

@@ -145,7 +145,7 @@ class CompactionPass:
 
     @property
     def high_water(self) -> int:
-        """The mark that is used: the one asked for, moved back so that no pair is cut."""
+        """The mark that is used: the requested one, moved back so that no pair is cut."""
         return self.covers[1]
 
 
@@ -374,8 +374,7 @@ class Compactor:
         )
 
     def publish(self, prepared: Prepared, *, at: float) -> PassOutcome:
-        """Put a prepared pass in its place and free the slot; the outcome says why where that was not
-        possible."""
+        """Apply a prepared pass and free the slot; if it cannot be applied, the outcome says why."""
         before = self.state.tokens
         try:
             change = self.state.publish(prepared, at=at)

@@ -315,7 +315,7 @@ def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bo
 def newest_group(messages: Sequence[Message]) -> int:
     """Index at which the newest group begins: the last message, or the calls that it brings results for.
 
-    The smallest part that the API takes by itself: only results that directly follow their call bind here.
+    The smallest part that the API accepts alone: only results that directly follow their call belong to it.
     """
     last = len(messages) - 1
     place = last

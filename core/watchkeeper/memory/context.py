@@ -292,7 +292,7 @@ class ContextState:
         return self._fitted(at)
 
     def set_limits(self, limits: ContextLimits, calibration: float) -> None:
-        """New limits, between turns. Changes nothing by itself: the next `append` or `fit` does."""
+        """Set new limits, between turns. The context changes only with the next `append` or `fit`."""
         self.limits = limits
         self.calibration = calibration
 
@@ -312,12 +312,12 @@ class ContextState:
         self._history.forget_before(start)
 
     def load_earlier(self, messages: Sequence[Message]) -> None:
-        """Messages before the first one loaded, consecutive up to it: views that show them can be gone back
-        to."""
+        """Add messages before the first one loaded, consecutive up to it, so that undo can return to views
+        that show them."""
         self._history.load_earlier(messages)
 
     def begin_pass(self, high_water: int) -> None:
-        """A pass that reads up to `high_water` is in flight: digests made meanwhile split there."""
+        """A pass that reads up to `high_water` is running: digests made meanwhile split there."""
         self._marks.append(high_water)
 
     def end_pass(self, high_water: int) -> None:
@@ -402,7 +402,8 @@ class ContextState:
         return cut
 
     def publish(self, prepared: Prepared, *, at: float) -> Change | Rejection:
-        """Put what a pass made in its place, if it may stand there; else say why not, and change nothing."""
+        """Apply the result of a pass if its place in the view allows it; else say why not, and change
+        nothing."""
         if prepared.epoch != self.epoch:
             return Rejection("The context was changed by hand while the pass ran.")
         observation = Observation(

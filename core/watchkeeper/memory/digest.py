@@ -460,7 +460,7 @@ def _latest_of_each(lines: list[_Line], title: str) -> list[_Line]:
 
 
 def _by_rank(lines: list[_Line], title: str) -> list[_Line]:
-    """Which lines come first when room is short: the newest; of goals, the first and then the newest."""
+    """Which lines come first when space is short: the newest; of the goals, the first and then the newest."""
     newest = list(reversed(lines))
     if title == "Goals" and len(newest) > 1:
         return [newest[-1], *newest[:-1]]

@@ -174,7 +174,7 @@ class FitInputs:
     """The messages that `view` does not cover."""
     pinned: Message | None
     marks: Sequence[int]
-    """High-water marks of passes in flight: no digest may cover messages on both sides of one."""
+    """High-water marks of running passes: no digest may cover messages on both sides of one."""
     next_id: int
     at: float
     instructions: str | None = None
@@ -185,7 +185,7 @@ class FitInputs:
     labels: dict[str, int] = field(default_factory=dict)
     """Tokens of the observations' labels, as far as they were counted."""
     cuts: dict[bool, list[bool]] = field(default_factory=dict)
-    """The allowed cuts of `tail`, as far as they were asked for."""
+    """The allowed cuts of `tail`, as far as computed."""
 
     def build(
         self,

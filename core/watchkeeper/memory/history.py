@@ -24,7 +24,7 @@ class ContextLimits:
     summarization_threshold: float = 0.75
     """The fraction of `max_tokens` from which on a compaction should run."""
     overhead_tokens: int = 0
-    """System prompt, tool definitions and pinned instructions, which are sent beside the messages."""
+    """Tokens of system prompt, tool definitions and pinned instructions, sent in addition to the messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

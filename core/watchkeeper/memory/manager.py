@@ -87,7 +87,7 @@ CLOSING_SECONDS = 1.0
 
 @dataclass(slots=True)
 class PassTask:
-    """One pass in flight, or landed and not yet published."""
+    """One pass: running, or finished and not yet published."""
 
     run: CompactionPass
     task: asyncio.Task[Prepared]
@@ -96,7 +96,7 @@ class PassTask:
 
     @property
     def is_running(self) -> bool:
-        """Whether it will still end by itself."""
+        """Whether it will still end without help."""
         return not self.task.done() and not is_lost(self.task)
 
     @property
@@ -117,7 +117,7 @@ class PassRegistry:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, run: CompactionPass, work: Coroutine[Any, Any, Prepared]) -> PassTask:
-        """Run `work` beside the caller."""
+        """Run `work` in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -357,7 +357,7 @@ class HierarchicalContextManager:
 
     @property
     def is_compacting(self) -> bool:
-        """Whether a pass is in flight."""
+        """Whether a pass is running."""
         return self._flight is not None and self._flight.is_running
 
     # --- messages -------------------------------------------------------------------------------------------
@@ -425,11 +425,10 @@ class HierarchicalContextManager:
     # --- compaction -----------------------------------------------------------------------------------------
 
     async def compact(self, up_to: int | None = None, instructions: str | None = None) -> PassOutcome:
-        """Compact now and wait for it (adding messages meanwhile is fine; they stay verbatim).
+        """Compact now and wait for the result. Messages may be added meanwhile; they stay verbatim.
 
-        `up_to`: the id of the last message to cover; it moves back where it would separate a tool call from
-        its result, and `outcome.high_water` says where it came to lie. While a pass is in flight this is a
-        no-op that says so.
+        `up_to`: the id of the last message to cover. It moves back if it would separate a tool call from its
+        result; `outcome.high_water` is the mark used. While another pass runs, this is a no-op that says so.
         """
         if self._closed:
             return self._nothing("The manager is closed.")
@@ -479,7 +478,7 @@ class HierarchicalContextManager:
         return change.view
 
     async def idle(self) -> None:
-        """Wait until no pass is in flight; what has landed is in place then."""
+        """Wait until no pass is running; finished passes are applied then."""
         while self._flight is not None:
             self._leave_lost()
             flight = self._flight

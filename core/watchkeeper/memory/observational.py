@@ -61,7 +61,7 @@ class ObservationalSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The observations that a reflector in flight reads."""
+    """The observations that a running reflector reads."""
 
     observations: tuple[Observation, ...]
     epoch: int
@@ -255,7 +255,7 @@ class ObservationalMemory:
         self._ranges: list[_Range] = []
         self._launched: _Range | None = None
         self._reading: _Range | None = None
-        """What the observer in flight reads."""
+        """The messages that the running observer reads."""
         self._kept = keep
         self._shown = self._signature()
 
@@ -284,7 +284,7 @@ class ObservationalMemory:
         return changes
 
     def abort(self) -> None:
-        """The agent's session ended: nothing is launched any more, what is in flight is discarded."""
+        """The agent's session ended: launch nothing more, and drop the results of running calls."""
         self.coordinator.abort()
         self._reflection.end()
 
@@ -294,7 +294,7 @@ class ObservationalMemory:
         return self._reflection.is_open
 
     def held_marks(self) -> frozenset[int]:
-        """The last message of each chunk that waits, and of what an observer in flight reads."""
+        """The last message of each waiting chunk, and of the running observer's messages."""
         self._collect()
         marks = {place.last for place in self._ranges}
         if self._reading is not None and self.coordinator.is_observer_in_flight():
@@ -326,8 +326,8 @@ class ObservationalMemory:
         return tail[0].seq if tail else self.state.last_seq + 1
 
     def _collect(self) -> None:
-        """Put the range beside a chunk that has arrived since (there is one observer, so one range, at a
-        time)."""
+        """Add its range to a chunk that has arrived since (one observer runs at a time, so there is one
+        range)."""
         chunks, _ = self.coordinator.get_completed_chunks()
         if len(chunks) > len(self._ranges) and self._launched is not None:
             self._ranges.append(self._launched)

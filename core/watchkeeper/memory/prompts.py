@@ -122,7 +122,7 @@ def _enclosed(tag: str, text: str) -> str:
 
 
 def summary_prompt(run: CompactionPass, instructions: str | None = None) -> str:
-    """What a summariser is asked for a pass."""
+    """The summariser's prompt for a pass."""
     parts = []
     if run.previous:
         parts.append(

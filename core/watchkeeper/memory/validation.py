@@ -199,7 +199,7 @@ async def _breathe(since: float) -> float:
 
 
 async def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
-    """`text` with each identifier that it dropped as a line `identifier → #seq`; the newest where room is
+    """`text` with each identifier that it dropped as a line `identifier → #seq`; the newest if space is
     short."""
     lines: list[tuple[int, str]] = []
     heading = "\nAlso mentioned:"

@@ -76,7 +76,7 @@ UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 
 
 def request_body(model: str, request: ModelRequest, *, prompt_cache: bool = True) -> dict[str, Any]:
-    """The arguments of `messages.create` for this request. The request itself is left as it is."""
+    """The arguments of `messages.create` for this request. The request itself is not changed."""
     messages = [
         {"role": message["role"], "content": without_lone_surrogates(message["content"])}
         for message in request.messages

@@ -76,7 +76,7 @@ class Rule:
     name: str
     kind: ErrorKind
     advice: str = ""
-    """What a person should do next; empty where the runtime acts by itself."""
+    """What a person should do next; empty if the runtime acts without help."""
     statuses: frozenset[int] = frozenset()
     types: frozenset[str] = frozenset()
     codes: frozenset[str] = frozenset()
@@ -224,7 +224,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def classify(failure: Failure) -> Verdict:
-    """Judge a failure. Total: whatever a server sends, there is an answer.
+    """Judge a failure. Total: every response of a server gets a verdict.
 
     Without a rule: 501 and 4xx can never work, so the task fails; 5xx, an error inside a stream and a lost
     connection pass by themselves; a redirect or another 2xx means that `base_url` is not the Messages API.
@@ -244,10 +244,10 @@ def classify(failure: Failure) -> Verdict:
 
 
 def asked_seconds(failure: Failure, verdict: Verdict) -> float | None:
-    """How long the provider asks to be left alone, in seconds from now; None where it names no time.
+    """How long the provider asks us to wait, in seconds from now; None if it names no time.
 
-    A body that names the end of a usage limit goes before a shorter `retry-after`. A bad key, or credit that
-    is gone, has no time, whatever a header says; a usage limit (429) has.
+    A body that names the end of a usage limit overrides a shorter `retry-after`. A bad key, or used-up
+    credit, has no end, whatever a header says; a usage limit (429) has.
     """
     header = failure.retry_after_seconds
     if verdict.kind is ErrorKind.RETRY:
@@ -298,11 +298,10 @@ _OF_THE_BODY = frozenset({"content-encoding", "content-length", "transfer-encodi
 
 
 def error_bounding_client(**options: Any) -> AsyncClient:
-    """The SDK's own HTTP client, which gives errors back with as much of their bodies as came within the
-    bounds.
+    """The SDK's own HTTP client, which returns errors with as much of their bodies as came within the bounds.
 
-    `options` are those of `DefaultAsyncHttpxClient`. What breaks while such a body is read leaves it as long
-    as it is: the status says more than the way in which the connection ended.
+    `options` are those of `DefaultAsyncHttpxClient`. If reading such a body fails, the part read so far is
+    kept: the status says more than the way in which the connection ended.
     """
     import httpx2
     from anthropic import DefaultAsyncHttpxClient

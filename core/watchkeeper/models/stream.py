@@ -73,7 +73,7 @@ def _encodable(text: str) -> bool:
 
 EXCERPT_CHARS = 120
 MAX_REPLY_CHARS = 32 * 1024 * 1024
-"""A reply longer than this is a server gone wrong; real ones end at `max_tokens`."""
+"""Only a faulty server sends a longer reply; real ones end at `max_tokens`."""
 
 MOST_TOKENS_REPORTED = 10**9
 """More than this is no count of one call, and would not add up in the store."""

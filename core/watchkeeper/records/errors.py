@@ -10,7 +10,7 @@ class WatchkeeperError(Exception):
 
 
 class BadInput(WatchkeeperError):
-    """A flag, a file, a folder or a value that cannot be used as it is."""
+    """A flag, a file, a folder or a value that cannot be used."""
 
     exit_code = 2
 

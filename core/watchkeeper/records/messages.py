@@ -24,7 +24,7 @@ class Message:
     """One message of one agent, as it was added."""
 
     seq: int
-    """Its place in the agent's history, from 1, without gaps."""
+    """Its position in the agent's history, from 1, without gaps."""
     role: Role
     content: Content
     tokens: int
@@ -36,7 +36,7 @@ class Message:
 
 class ObservationKind(StrEnum):
     DIGEST = "digest"
-    """Made without a model; `provisional` until a summary takes its place."""
+    """Made without a model; `provisional` until a summary replaces it."""
     SUMMARY = "summary"
     OBSERVATION = "observation"
     REFLECTION = "reflection"
@@ -207,7 +207,7 @@ class ErrorKind(StrEnum):
     """What the runtime must do about a failed call."""
 
     RETRY = "retry"
-    """Passes by itself: 429, 5xx, 529, time-out, broken stream."""
+    """A fault that passes without help: 429, 5xx, 529, time-out, broken stream."""
     PAUSE = "pause"
     """Needs a person: no credit, bad key, no permission. The session pauses, resumable."""
     COMPACT = "compact"

@@ -60,10 +60,10 @@ class RecallTool:
     permission = Permission.ALLOW
 
     def __init__(self, store: SessionStore, *, vectors: bool = False) -> None:
-        """`vectors`: the setting `recall_vectors`. Where the extra is missing, one warning says so, once."""
+        """`vectors`: the setting `recall_vectors`. If the extra is missing, one warning says so, once."""
         self._store = store
         self.warning: str | None = None
-        """Why vectors are not used though they were asked for."""
+        """Why vectors are not used although the setting is on."""
         if vectors:
             from watchkeeper.memory.recall.session import unavailable
 

@@ -21,7 +21,7 @@ MOST_TOLD = 100
 """Tasks of a plan up to which each change of it tells how all of them stand."""
 
 MOST_FAILURES = 5
-"""How often a planner may resume a task that fails at the same turn. A person may go on doing so."""
+"""How often a planner may resume a task that fails at the same turn. A person may continue to do so."""
 
 MOST_ATTEMPTS = 10
 """How many attempts a planner may give to one task. A person may give more."""

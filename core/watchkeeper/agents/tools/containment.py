@@ -50,7 +50,7 @@ from watchkeeper.store.sessions import StoredContainment
 
 CGROUP_PREFIX = "watchkeeper-"
 END_SECONDS = 10.0
-"""How long killed processes may take to be gone."""
+"""How long killed processes may take to disappear."""
 SHORT_SECONDS = 0.5
 """How long a host that ran out of something tries to kill them. It must pause; the next host ends what is
 left."""
@@ -252,7 +252,7 @@ def own_cgroup() -> Path:
 
 
 def kill_cgroup(path: Path) -> bool:
-    """Have the kernel kill all in a cgroup, and remove it; returns whether it is gone."""
+    """Have the kernel kill all processes in a cgroup, and remove it; returns whether it was removed."""
     if not path.name.startswith(CGROUP_PREFIX):
         return False
     began = time.monotonic()

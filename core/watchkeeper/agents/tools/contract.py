@@ -104,7 +104,7 @@ class OutsideTool(Tool, Protocol):
     """Runs outside the database: in a worker process, or over MCP."""
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Do it. Errors that the model can mend come back as results with `is_error`; cancelling stops the
+        """Run the call. Errors that the model can correct are results with `is_error`; cancelling stops the
         work.
 
         Raises:

@@ -64,8 +64,7 @@ def shorten_content(content: Any, limit: int) -> str | list[dict[str, Any]]:
 
 
 def is_content(value: Any) -> bool:
-    """Whether a value that came from a worker may go to a model as it is: text, or text, image and document
-    blocks."""
+    """Whether a worker's value may go to a model unchanged: text, or text, image and document blocks."""
     if isinstance(value, str):
         return True
     return isinstance(value, list) and all(_is_block(block) for block in value)

@@ -84,7 +84,7 @@ def adopt_orphans() -> bool:
 
 
 def die_with_parent(parent_pid: int, number: signal.Signals) -> bool:
-    """Be sent `number` when the parent dies; True if the system does that. Exits if the parent is gone
+    """Receive `number` when the parent dies; True if the system supports that. Exits if the parent has ended
     already."""
     done = _prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != parent_pid:

@@ -51,8 +51,8 @@ Answer = tuple[Any, bool]
 Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 LEAVE_SECONDS = 2.0
-"""How long a worker whose server has gone waits for the calls under way to notice, and for its answers to be
-read."""
+"""How long a worker whose server has ended waits for running calls to notice, and for a reader of its
+answers."""
 GRACE_SECONDS = 1.0
 LITTLE_MEMORY_BYTES = 16 << 20
 MOST_MEMORY_BYTES = 2 << 30
@@ -170,7 +170,7 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
             True,
         )
     except Exception as error:
-        # A fault of the tool is the model's to read; the worker itself goes on.
+        # The model receives a fault of the tool; the worker itself continues.
         fault = host_fault(error)
         content, is_error = f"{request.get('tool')}: {type(error).__name__}: {error}", True
     content = shorten_content(content, WORKER_CHARACTERS)
@@ -221,7 +221,7 @@ def _limit_memory() -> None:
 
 
 def _memory_is_short() -> bool:
-    """Whether the machine has none even for little, so that a call which asked for too much is not the
+    """Whether even a small request fails for lack of memory, so that the size of the call is not the
     reason."""
     try:
         mmap.mmap(-1, LITTLE_MEMORY_BYTES).close()

@@ -62,8 +62,7 @@ def read_plainly(workspace: Path, arguments: dict[str, Any], refuses: Refuses) -
 
 
 def _read(target: Path, refuses: Refuses) -> bytes | None:
-    """A small regular file's bytes; None for any other, and where another file was put in its place since it
-    was checked."""
+    """A small regular file's bytes; None for any other, and if another file replaced it after the check."""
     descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -442,7 +441,8 @@ def _undone_on_fault(undo: Callable[[], bool]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _system_faults(file_path: str) -> Iterator[None]:
-    """Turn an error of the system into a few words, without a path of the host. A shortage passes as it is.
+    """Turn an error of the system into a few words, without a path of the host. A host fault passes
+    unchanged.
 
     Raises:
         ValueError: in its place.

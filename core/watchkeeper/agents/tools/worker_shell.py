@@ -157,8 +157,7 @@ async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
 
 
 async def _check_written(session: BashSession) -> None:
-    """Tell a shell that ended by itself from one whose command could not be written to it, and so never
-    began.
+    """Distinguish a shell that ended from one whose command could not be written to it, and so never began.
 
     Raises:
         HostFault: the machine ran out of something.

@@ -185,7 +185,7 @@ class Child:
         _close_transport(self._process)
 
     async def close(self, grace_seconds: float) -> None:
-        """End it as `kill` does, but let it first end by itself what it started."""
+        """End it as `kill` does, but first let it end what it started."""
         if self.alive and self._process.stdin is not None:
             self._process.stdin.close()
             with suppress(TimeoutError):
@@ -312,7 +312,7 @@ async def _spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
 
 
 def _told_fault(line: str) -> HostFault | None:
-    """The shortage that a worker's last words tell of: by itself, or by the interpreter that could not load
+    """The host fault in a worker's last words: its own record, or that of an interpreter that could not load
     it."""
     with suppress(ValueError):
         return from_record(json.loads(line))
