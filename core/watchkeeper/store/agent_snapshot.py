@@ -141,8 +141,8 @@ class InboxFacts:
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
-    """One consistent reading of what changes beside the transcript. Unchanged parts are the objects of the
-    one before."""
+    """One consistent reading of all changing data but the transcript. Unchanged parts are the earlier
+    objects."""
 
     tool_calls: tuple[ToolCallFacts, ...]
     """The newest, newest first."""
@@ -373,7 +373,7 @@ class ArtifactFacts:
     kind: str
     """`artifact`, or `result` for the text that it handed back."""
     size: int | None
-    """In bytes; None where the text itself is gone."""
+    """In bytes; None if the text itself was deleted."""
     created_at: float
     versions: int
 
@@ -385,7 +385,7 @@ class ReportFacts:
     instructions: str
     """Instructions of its task; empty for an agent without one."""
     expected: tuple[str, ...]
-    """Names of the outputs that were asked for."""
+    """Names of the outputs that the task expects."""
     inputs: int
     """How many artifacts it was given."""
     result: str | None

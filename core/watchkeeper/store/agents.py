@@ -196,7 +196,8 @@ def note_context(
     context_tokens: int,
     composition: dict[str, int],
 ) -> None:
-    """The agent's view, its place in its history, and the size and make-up of its context, after a step."""
+    """Record the agent's view, its position in its history, and the size and make-up of its context, after a
+    step."""
     tx.execute(
         "UPDATE agents SET view_version = ?, last_seq = ?, message_tokens = ?, context_tokens = ?,"
         " composition = ?,"
@@ -247,8 +248,8 @@ def input_digest(name: str, arguments: Any) -> str:
 def add_intents(
     tx: Transaction, agent_id: str, turn: int, seq: int, calls: Sequence[tuple[str, str, bool, str | None]]
 ) -> list[int]:
-    """Commit what the model asked for: `(tool_use_id, name, idempotent, input_digest)` by position; returns
-    the calls' ids."""
+    """Commit the calls that the model requested, `(tool_use_id, name, idempotent, input_digest)` by position;
+    returns their ids."""
     return [
         tx.insert(
             "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name,"

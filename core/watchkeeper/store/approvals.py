@@ -273,8 +273,7 @@ _NO_NEWLINE = "\n\\ No newline at end of file"
 
 
 def _whole(lines: list[str]) -> list[str]:
-    """Lines of a text; a last one without a line break says so, since it differs from the same one with
-    it."""
+    """Lines of a text. If the last line has no line break, a note says so, since the two texts differ."""
     if not lines:
         return lines
     return lines[:-1] if lines[-1] == "" else [*lines[:-1], lines[-1] + _NO_NEWLINE]

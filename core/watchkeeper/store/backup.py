@@ -137,7 +137,7 @@ def _sync(path: Path) -> None:
 _SUFFIX = ".wk-part"
 _NAME = re.compile(rf"\..*\.[0-9a-f]{{12}}{re.escape(_SUFFIX)}", re.DOTALL)
 _COMPANIONS = ("-wal", "-shm", "-journal")
-"""What SQLite lays beside a database."""
+"""Endings of the files that SQLite keeps beside a database."""
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def insert(
 
 
 def newest(reads: Any, session_id: str) -> int:
-    """The id of the newest command of a session, or 0: ids grow, whatever clocks do."""
+    """The id of the newest command of a session, or 0. Ids grow, and do not depend on clocks."""
     return int(reads.one("SELECT coalesce(max(id), 0) FROM commands WHERE session_id = ?", (session_id,))[0])
 
 

@@ -52,7 +52,7 @@ PAGE_BYTES = 8_192
 Measured against SQLite's own 4,096: the file of three thousand steps is a tenth smaller, an import takes 5 to
 8 % less time, and a step by itself takes 0.1 ms more."""
 VIEWER_LOCK_SECONDS = 1.0
-"""How long whatever keeps a screen up to date waits for a lock: then it says so, and tries again."""
+"""How long a reader that updates a screen waits for a lock; after that it says so, and tries again."""
 
 
 def default_path() -> Path:
@@ -388,7 +388,7 @@ def identities(path: Path) -> dict[str, Identity]:
 
 
 def taken_away(before: Mapping[str, Identity], now: Mapping[str, Identity]) -> list[str]:
-    """The names whose file is gone or another one; those that were not there before do not count."""
+    """The names whose file was removed or replaced; names that did not exist before do not count."""
     return [name for name, was in before.items() if was is not None and was != now[name]]
 
 

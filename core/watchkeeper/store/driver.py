@@ -190,7 +190,7 @@ make shared memory."""
 
 
 def read_only_uri(path: Path) -> str:
-    """The URI under which SQLite opens a file only to read it, whatever its name holds."""
+    """The URI under which SQLite opens a file read-only, whatever characters its name contains."""
     return f"file:{quote(str(path.absolute()))}?mode=ro"
 
 
@@ -298,7 +298,7 @@ def _exhausted(path: Path, short_of: Shortage) -> StoreExhausted:
 
 
 def shortage(path: Path, error: Exception) -> Shortage | None:
-    """What ran out. SQLite itself says so only of memory and, mostly, of the disk."""
+    """The resource that ran out. SQLite itself reports only memory and, mostly, the disk."""
     fault = host_fault(error)
     if fault is not None:
         return fault.shortage

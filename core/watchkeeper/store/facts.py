@@ -89,7 +89,7 @@ class Fact:
 
 
 def normal(text: str) -> str:
-    """A fact's text as it is kept: on one line, single spaces."""
+    """A fact's text in its stored form: on one line, single spaces."""
     return re.sub(r"\s+", " ", text).strip()
 
 
@@ -112,17 +112,16 @@ def add_fact(
     replaces: int | None = None,
     also: bool = False,
 ) -> RememberResult:
-    """Remember a fact, unless it is known already (`superseding.is_same`, or the same words of another kind).
+    """Remember a fact, unless it is known already (`is_same`, or the same words of another kind).
 
-    One that is known becomes visible to the wider of both scopes, and pinned if either is. A fact or decision
-    that brings an earlier one of its kind up to date (`superseding.is_update`) supersedes it, where its scope
-    is as wide and its confidence as high and the earlier one is not pinned; the earlier one is kept, and
-    recalled no more.
+    A known fact becomes visible to the wider of both scopes, and pinned if either is. A fact or decision that
+    updates an earlier one of its kind (`is_update`) supersedes it, if its scope is as wide, its confidence as
+    high, and the earlier one is not pinned. The earlier one is kept, but no longer recalled.
 
     Args:
-        replaces: the id of a fact that this one supersedes, whatever it says. The new fact's scope becomes as
-            wide as that one's: who knew the old answer gets the new one.
-        also: both hold; no earlier fact is superseded but the one that `replaces` names.
+        replaces: the id of a fact that this one supersedes, whatever its text. The new fact's scope becomes
+            as wide as that one's: every agent that knew the old answer gets the new one.
+        also: keep both; only the fact that `replaces` names is superseded.
 
     Raises:
         ValueError: `replaces` names no fact that the session sees, or one that was superseded already.
@@ -234,10 +233,10 @@ def current_facts(
 
 
 def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
-    """Show a fact of the session in every prompt from now on, or no more; returns its text.
+    """Show a fact of the session in every prompt from now on, or stop showing it; returns its text.
 
     Raises:
-        ValueError: the session has no such fact, or a newer one took its place.
+        ValueError: the session has no such fact, or a newer one superseded it.
     """
     row = tx.one(
         "SELECT text, superseded_by FROM facts WHERE id = ? AND session_id = ?", (fact_id, tx.session_id)

@@ -130,8 +130,7 @@ def opened(path: Path) -> Iterator[Connection]:
 
 @contextmanager
 def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
-    """Hold the session's lease, so that no host can take it meanwhile. A host that is soon gone is waited
-    for.
+    """Hold the session's lease, so that no host can take it meanwhile; waits for a host that soon ends.
 
     Raises:
         DrivenElsewhere: a live host has it; the message says to pause it before one can `what` it.
@@ -222,7 +221,7 @@ def rename_session(path: Path, session_id: str, title: str) -> str | None:
 
 
 def title_of(text: str) -> str | None:
-    """The title as it is kept: one line, without secrets; None where nothing is left.
+    """The title in its stored form: one line, without secrets; None if nothing is left.
 
     Raises:
         BadInput: longer than 400 characters.
@@ -359,7 +358,7 @@ def restore_session(path: Path, session_id: str) -> None:
 
 
 def deleted_sessions(connection: Connection, *, limit: int = 1_000) -> tuple[DeleteResult, ...]:
-    """What can be restored, the last deleted first, whatever the clocks said."""
+    """The sessions that can be restored, the last deleted first; no clock decides."""
     rows = connection.execute(
         "SELECT id, substr(coalesce(title, goal), 1, 500), deleted_at FROM sessions WHERE deleted_at > 0"
         " ORDER BY deletion_ordinal DESC LIMIT ?",
@@ -478,7 +477,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
 
 
 def _remove_leases(path: Path) -> None:
-    """What is left beside a database that was moved: leases that no host holds, and the logs of hosts."""
+    """Delete the remains of a moved database: leases that no host holds, and the logs of hosts."""
     folder = lease_folder(path)
     with contextlib.suppress(OSError):
         for left in [*folder.glob("*.lock"), *folder.glob("*.log")]:

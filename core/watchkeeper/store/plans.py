@@ -122,7 +122,7 @@ def all_standings(reads: Any, session_id: str) -> list[Standing]:
 
 
 def load_standings(reads: Any, task_ids: Sequence[str]) -> list[Standing]:
-    """How these tasks stand; those that are gone are left out."""
+    """The states of these tasks; deleted tasks are left out."""
     if not task_ids:
         return []
     wanted = encode(list(task_ids))

@@ -400,7 +400,7 @@ def purge_artifacts(connection: Connection, digests: Iterable[str]) -> Iterator[
 
 
 def forget_places(connection: Connection) -> Iterator[None]:
-    """Forget where in the index of words the messages of sessions that are gone stood."""
+    """Delete the rows that say where in the index of words the messages of deleted sessions were."""
     gone = connection.execute(
         "SELECT first_id FROM messages_fts_sessions WHERE session_id NOT IN (SELECT id FROM sessions)"
     ).fetchall()

@@ -333,8 +333,8 @@ class Rates:
 
 
 def compaction_facts(row: Sequence[Any], origin: str) -> CompactionFacts:
-    """A pass as read, in a session of this origin: other programs' logs do not tell what it held up, and 0
-    would be a claim."""
+    """A pass of a session of this origin. Other programs' logs do not say how long a pass blocked; 0 would be
+    a claim."""
     facts = CompactionFacts(*row)
     return replace(facts, stall_seconds=None) if origin.removeprefix("export:") in PROGRAMS else facts
 

@@ -154,9 +154,9 @@ class Writer:
         return done
 
     async def commit(self, batch: Callable[[Group], T], *, urgent: bool = False) -> T:
-        """Queue a batch and wait for its commit. Cancelling the wait does not take the batch back.
+        """Queue a batch and wait for its commit. Cancelling the wait does not cancel the batch.
 
-        `urgent`: a person waits for it; the write lock is asked for before other processes get it.
+        `urgent`: a person waits for it, so it asks for the write lock more often than other processes.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -178,7 +178,7 @@ class Writer:
         self._thread.join()
         if self._abandoned:
             return
-        # A file with two names is left as it is: a program that opened it by the other name does not see our
+        # A file with two names is not changed: a program that opened it by the other name does not see our
         # locks.
         if not taken_away(self._files, identities(self.path)) and not self._has_second_name():
             with contextlib.suppress(sqlite3.Error):

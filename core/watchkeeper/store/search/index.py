@@ -483,8 +483,8 @@ def _add(connection: Connection, texts: list[_Text]) -> None:
 
 
 def _note_sessions(connection: Connection, number: int, texts: list[_Text]) -> None:
-    """Where another session's messages begin. Each part begins with a row, so that it can be read by
-    itself."""
+    """Record where another session's messages begin. Each part begins with a row, so that it can be read
+    alone."""
     first = number * PART_MESSAGES
     connection.execute(
         "DELETE FROM messages_fts_sessions WHERE first_id >= ?", (texts[0][0],)

@@ -257,7 +257,7 @@ class Stopped(StrEnum):
     """Why a search did not look at every message."""
 
     LIMIT = "limit"
-    """It found as many as were asked for; there may be more."""
+    """The search reached its limit; there may be more results."""
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
 
@@ -376,7 +376,7 @@ class _Search:
         self._table.close()
 
     def places(self) -> Generator[_Place]:
-        """Where the words are, the newest first; ends early when `stopped` says so."""
+        """The places of the words, newest first; ends early when `stopped` says so."""
         if not self._query.terms:
             return
         with self._interruptible():

@@ -35,7 +35,7 @@ _MASKS = (
 
 
 class Reads:
-    """A connection of its own to search with, for one thread at a time, beside the writer and every other
+    """A separate connection for searches, for one thread at a time, beside the writer and every other
     reader."""
 
     def __init__(self, path: Path) -> None:
@@ -86,8 +86,8 @@ _HOLDING = (
 def holding(
     reads: Any, session_id: str, piece: str, *, agent_id: str | None = None, limit: int = 12
 ) -> list[tuple[str, int]]:
-    """`(agent_id, seq)` of the newest messages whose JSON holds `piece` anywhere, as it is written; at most
-    `limit`."""
+    """`(agent_id, seq)` of at most `limit` newest messages whose JSON contains `piece` anywhere, as
+    written."""
     return [
         (row[0], row[1]) for row in reads.all(_HOLDING, (session_id, agent_id, NEWEST_MESSAGES, piece, limit))
     ]
@@ -183,8 +183,7 @@ def missing_facts(reads: Any, session_id: str, model: str, limit: int) -> list[t
 
 
 def add(tx: Transaction, kind: str, model: str, vectors: Sequence[tuple[int, bytes]]) -> None:
-    """Keep vectors of messages (`message`) or facts (`fact`) by id; those that are gone meanwhile are left
-    out."""
+    """Store vectors of messages (`message`) or facts (`fact`) by id; those deleted meanwhile are left out."""
     table = {"message": "messages", "fact": "facts"}[kind]
     tx.executemany(
         f"INSERT OR REPLACE INTO embeddings (kind, item, model, vector) SELECT ?, id, ?, ? FROM {table} WHERE id = ?",  # noqa: S608
