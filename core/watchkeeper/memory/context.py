@@ -107,7 +107,7 @@ class ContextState:
         state.calibration = calibration
         return state
 
-    # --- what is shown ---
+    # --- what is shown --------------------------------------------------------------------------------------
 
     @property
     def view(self) -> View:
@@ -251,7 +251,7 @@ class ContextState:
             self._history.odd,
         )
 
-    # --- changes ---
+    # --- changes --------------------------------------------------------------------------------------------
 
     def append(self, role: Role, content: Content, *, at: float, tokens: int | None = None) -> Change:
         """Add a message; where the bound would be passed, a digest takes older ones' place in the same
