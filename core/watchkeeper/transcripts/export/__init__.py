@@ -1,7 +1,7 @@
-"""A whole session in one file: Markdown and a web page to read, JSON to keep, to move and to import again.
+"""A whole session in one file: Markdown or a web page to read, JSON to keep, to move and to import again.
 
-Promises: rows are streamed, never held at once; secrets are taken out unless that was forbidden; nothing that
-an agent, a tool or a file said becomes markup or script; and JSON → import → JSON gives the same document.
+Promises: rows are streamed, and never all in memory; secrets are removed unless the caller forbids it; nothing
+that an agent, a tool or a file wrote becomes markup or script; and JSON → import → JSON gives the same document.
 """
 
 from __future__ import annotations
@@ -19,25 +19,18 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts.export.document import write_json
 from watchkeeper.transcripts.export.pages import write_markdown, write_page
 
-# --- The forms that a session can be exported in, by name -------------------------------------------------
-
 Write = Callable[[Connection, str, TextIO, Callable[[], Redactor] | None], int | None]
-"""Connection (in a read transaction), session id, where to, what takes secrets out (None leaves them in) →
-how many."""
+"""Takes a connection (in a read transaction), a session id, the file, and what makes a redactor (None leaves
+secrets in); returns how many secrets were removed."""
 
 WRITERS: Mapping[str, Write] = {"md": write_markdown, "html": write_page, "json": write_json}
 
 
-# --- Writing a file so that it is there whole or not at all, for its owner alone, and over nothing by -----
-#
-# accident.
-
-
 @contextmanager
 def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
-    """A text file (UTF-8, mode 0600) that takes the name `path` once the block has ended well.
+    """A text file (UTF-8, mode 0600) that takes the name `path` when the block ends without an error.
 
-    Until then it has a name of its own beside it; where the block fails, it is taken away.
+    Until then it has a temporary name in the same folder. If the block fails, the file is removed.
 
     Raises:
         BadInput: something of that name is there and `replace` was not said, or it is no plain file, or the
