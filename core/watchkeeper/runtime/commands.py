@@ -1,4 +1,9 @@
-"""Applying commands: each in the transaction that changes what it changes, or refused with a reason."""
+"""The commands that other processes queue for a host: pause, resume, compact, approve and so on.
+
+Each command is applied in the transaction that makes its change, so that a crash leaves it applied once or
+still queued, or it is refused with a reason. `DetachedCompactions` runs the compactions of agents whose loop
+does not run.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,6 @@ from watchkeeper.records.states import (
     TaskStatus,
 )
 from watchkeeper.runtime import lifecycle
-from watchkeeper.runtime.background import RestingPasses
 from watchkeeper.runtime.limits import Parking, UsageLimits
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
@@ -43,9 +47,29 @@ from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
 MOST_PINNED = 2_000
-"""Characters of a text that is pinned: it is in every prompt."""
+"""The longest pinned text, in characters; it is part of every prompt."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the queue."""
+
+    id: int
+    kind: str
+    agent_id: str | None
+    task_id: str | None
+    payload: dict[str, Any]
+    requested_by: str
+
+    def settle(self, tx: Transaction, status: CommandStatus, result: str) -> None:
+        """Store how the command ended."""
+        commands.settle(tx, self.id, self.kind, status, result, agent_id=self.agent_id, task_id=self.task_id)
+
+
+class NotYet(Exception):
+    """The command stays queued, because it can be applied when something that runs now has ended."""
 
 
 class CommandedHost(Protocol):
@@ -55,7 +79,6 @@ class CommandedHost(Protocol):
     store: SessionStore
     usage_limits: UsageLimits
     parking: Parking
-    resting: RestingPasses
 
     @property
     def pausing(self) -> bool:
@@ -78,23 +101,23 @@ class CommandedHost(Protocol):
         """The running loop's control, or None where no loop runs."""
 
     def loop_of(self, agent_id: str) -> AgentLoop | None:
-        """The agent's running loop, or that of a resting agent whose compaction continues; or None."""
+        """The agent's running loop, or that of an idle agent whose compaction continues; or None."""
 
     def restrict_to(self, task_ids: set[str]) -> None:
         """If the host was started for one command: these tasks may run."""
 
     def failed(self, error: BaseException) -> None:
-        """Work beside the loops failed: the host ends with this error."""
+        """Work in the background failed: the host ends with this error."""
 
 
 class CommandQueue:
-    """The host's side of `commands`."""
+    """Applies the queued commands of one session."""
 
     def __init__(self, host: CommandedHost) -> None:
         self._host = host
         self._store = host.store
-        self.compactions = CompactCommands(host, self.memory_of)
-        self._appliers: dict[str, Callable[[Command], Awaitable[str | None]]] = {
+        self.compactions = DetachedCompactions(host, self.memory_of)
+        self._handlers: dict[str, Callable[[Command], Awaitable[str | None]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "cancel": self._cancel,
@@ -111,6 +134,11 @@ class CommandQueue:
             "unpin": self._pin,
             "revoke": self._revoke,
         }
+        """The handler of each kind of command.
+
+        It returns the result, which is then stored; None if it has stored the result itself, in the transaction
+        that made the change. It raises ValueError to refuse the command, and NotYet to leave it queued.
+        """
 
     async def apply_waiting(self) -> None:
         """Apply what is queued, in order."""
@@ -119,59 +147,36 @@ class CommandQueue:
             " WHERE session_id = ? AND status = 'queued' ORDER BY id",
             (self._store.session_id,),
         )
-        for row in rows:
-            command = Command(
-                row[0], row[1], row[2], row[3], self._host.environment.redact(decode(row[4])), row[5]
-            )
+        for number, kind, agent_id, task_id, payload, requested_by in rows:
+            payload = self._host.environment.redact(decode(payload))
+            command = Command(number, kind, agent_id, task_id, payload, requested_by)
             try:
-                applier = self._appliers.get(command.kind)
-                if applier is None:
-                    raise ValueError(f"this host knows no command {command.kind}")
-                said = await applier(command)
+                handler = self._handlers.get(kind)
+                if handler is None:
+                    raise ValueError(f"this host has no command {kind}")
+                result = await handler(command)
             except ValueError as refused:
-                reason = str(refused)
-                await self._settle(command, CommandStatus.REFUSED, reason)
+                await self._settle(command, CommandStatus.REFUSED, str(refused))
             except NotYet:
                 continue
             else:
-                if said is not None:
-                    await self._settle(command, CommandStatus.APPLIED, said)
+                if result is not None:
+                    await self._settle(command, CommandStatus.APPLIED, result)
             self._host.wake_host()
 
     async def _settle(self, command: Command, status: CommandStatus, result: str) -> None:
-        await self._store.commit(
-            lambda tx: commands.settle(
-                tx,
-                command.id,
-                command.kind,
-                status,
-                result,
-                agent_id=command.agent_id,
-                task_id=command.task_id,
-            ),
-            urgent=True,
-        )
+        await self._store.commit(lambda tx: command.settle(tx, status, result), urgent=True)
 
-    async def _commit(self, command: Command, said: str, change: Callable[[Transaction], T]) -> T:
-        """Change rows and mark the command applied in one transaction: after a crash it is done once, or
-        still queued."""
+    async def _commit(self, command: Command, result: str, change: Callable[[Transaction], T]) -> T:
+        """Change rows and mark the command applied in one transaction: after a crash it was applied once, or
+        is still queued."""
 
         def write(tx: Transaction) -> T:
             changed = change(tx)
-            commands.settle(
-                tx,
-                command.id,
-                command.kind,
-                CommandStatus.APPLIED,
-                said,
-                agent_id=command.agent_id,
-                task_id=command.task_id,
-            )
+            command.settle(tx, CommandStatus.APPLIED, result)
             return changed
 
         return await self._store.commit(write, urgent=True)
-
-    # --- each kind ------------------------------------------------------------------------------------------
 
     async def _pause(self, command: Command) -> str | None:
         reason = f"paused by {command.requested_by}"
@@ -195,8 +200,8 @@ class CommandQueue:
     async def _resume(self, command: Command) -> str | None:
         self._refuse_by_budget(command)
         if command.agent_id is None:
-            # The host of another command drives nothing: it goes on as one that does when that command is
-            # done.
+            # A host that was started for another command runs no agents; when that command is done, it goes on
+            # as one that does.
             if self._host.driving_once or not self._host.cancel_pause():
                 raise NotYet
             await self._commit(command, "resumed", lifecycle.lift_pauses)
@@ -205,7 +210,7 @@ class CommandQueue:
         agent = self._agent(command)
         control = self._host.control_of(agent.id)
         if control is not None and agent.status in AGENT_ENDED:
-            control.stop_now()  # the loop still waits for what was cancelled with the agent; it ends first
+            control.stop_now()  # the loop of the cancelled agent must end first
             raise NotYet
         if control is not None and control.pause_reason is not None:
             if self._host.pausing:
@@ -213,18 +218,18 @@ class CommandQueue:
             if agent.status is not AgentStatus.PAUSED:
                 if not control.cancel_pause():
                     raise NotYet
-                return f"{agent.name} goes on: its pause had not come"
+                return f"{agent.name} continues: its pause was cancelled before it took effect"
         if agent.status is AgentStatus.PARKED:
             await self._host.parking.wake_now(agent)
-            return f"{agent.name} tries one call now; where the usage limit still holds, it is parked again"
+            return f"{agent.name} tries one call now; if the usage limit still applies, it is parked again"
         if agent.status is AgentStatus.PAUSED:
-            said = f"{agent.name} goes on" + self._after_its_compaction(agent)
+            said = f"{agent.name} continues" + self._after_its_compaction(agent)
             await self._commit(command, said, lambda tx: lifecycle.lift(tx, agent.id, agent.task_id))
             return None
         task = self._task_of(agent)
         if task is not None and task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
-            text = "A person resumed you. Go on where you stopped."
-            said = f"{agent.name} goes on where it stopped" + self._after_its_compaction(agent)
+            text = "A person resumed you. Continue where you stopped."
+            said = f"{agent.name} continues where it stopped" + self._after_its_compaction(agent)
             await self._commit(command, said, lambda tx: plan_tools.resume(tx, task, text))
             return None
         raise ValueError(
@@ -232,7 +237,7 @@ class CommandQueue:
         )
 
     def _refuse_by_budget(self, command: Command) -> None:
-        """A resume that would pause again at once is refused with what is used and how to raise the budget.
+        """Refuse a resume that would pause again at once; the error says what is used and how to raise the budget.
 
         Raises:
             ValueError: a budget of the session, or of the agent's task, covers no further call.
@@ -246,12 +251,10 @@ class CommandQueue:
             raise ValueError(f"{uses[0].describe()}; raise it with `wk budget`, then resume")
 
     def _after_its_compaction(self, agent: Agent) -> str:
-        """Said, and shown, of an agent that cannot go on at once."""
+        """A note, also shown on the dashboard, that an agent continues only after its compaction."""
         if not self.compactions.is_about(agent.id):
             return ""
-        self._host.environment.live.show(
-            agent.id, "working", "goes on when its context has been compacted, as was ordered"
-        )
+        self._host.environment.live.show(agent.id, "working", "continues when its context has been compacted")
         return ", when its compaction has ended"
 
     async def _cancel(self, command: Command) -> None:
@@ -310,7 +313,7 @@ class CommandQueue:
     async def _steer(self, command: Command) -> None:
         text = str(command.payload.get("text") or "").strip()
         if not text:
-            raise ValueError("there is nothing to say; give a text")
+            raise ValueError("the message is empty; give a text")
         agent = self._agent(command)
         if agent.status in AGENT_ENDED:
             raise ValueError(f"{agent.name} is {agent.status}; resume or re-run it, or steer the planner")
@@ -372,7 +375,7 @@ class CommandQueue:
             event.set()
 
     def _edited(self, command: Command, tool_name: str) -> dict[str, Any] | None:
-        """The input that the person put in the place of the model's, or None.
+        """The input that the user wrote in place of the model's, or None.
 
         Raises:
             ValueError: the tool would not take it.
@@ -383,7 +386,7 @@ class CommandQueue:
         tool = self._host.environment.tools.get(tool_name)
         if tool is None:
             raise ValueError(
-                f"the tool {tool_name} is not there now, so its edited input cannot be checked; approve it"
+                f"the tool {tool_name} is not available now, so its edited input cannot be checked; approve it"
                 " later"
             )
         fault = validate_arguments(tool.spec.input_schema, edited) or mark_fault(tool_name, edited)
@@ -396,7 +399,7 @@ class CommandQueue:
         """`once`, `tool` or `pattern`, and the pattern.
 
         Raises:
-            ValueError: this question cannot be answered so.
+            ValueError: this question does not allow that scope.
         """
         scope = str(command.payload.get("scope") or "once")
         if scope not in ("once", "tool", "pattern"):
@@ -430,8 +433,7 @@ class CommandQueue:
         self._host.environment.budgets.look_again()
 
     async def _pin(self, command: Command) -> None:
-        """`fact` (an id), or for `pin` a `text` with its `sources`: what every prompt of the session is to
-        show."""
+        """Pin or unpin a `fact` (an id); `pin` also takes a new `text` with its `sources`."""
         fact, text = command.payload.get("fact"), str(command.payload.get("text") or "").strip()
         pinned = command.kind == "pin"
         if (
@@ -467,10 +469,8 @@ class CommandQueue:
             await self._store.commit(partial(snapshot.write, turn=current.turn if current else agent.turn))
         return f"{len(everyone)} memories persisted"
 
-    # --- who is meant ---------------------------------------------------------------------------------------
-
     def memory_of(self, agent: Agent) -> AgentMemory:
-        """The memory that the agent's loop uses, or one loaded from the rows where none runs."""
+        """The memory of the agent's loop, or one loaded from the database if no loop runs."""
         loop = self._host.loop_of(agent.id)
         if loop is not None:
             return loop.memory
@@ -497,11 +497,10 @@ class CommandQueue:
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:
-    """End a session for good: every task and agent that has not ended is cancelled, and all that was done is
-    kept.
+    """End a session for good: cancel every task and agent that has not ended. Finished work is kept.
 
     Raises:
-        ValueError: it has ended already.
+        ValueError: the session has already ended.
     """
     status = tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0]
     if status in (SessionStatus.DONE, SessionStatus.CANCELLED):
@@ -516,66 +515,97 @@ def cancel_session(tx: Transaction, reason: str) -> None:
     sessions.set_status(tx, SessionStatus.CANCELLED, reason)
 
 
-# --- The command `compact`: beside the loop of an agent that works, and beside everything else where the agent ---
-#
-# rests.
+class DetachedCompactions:
+    """Compactions of agents whose loop does not run: those that people order, and those that outlive a loop.
 
+    - An idle agent keeps the loop whose compaction is in progress (`keep`). The compaction is applied when it is
+      ready. If the agent works again first, its next loop takes it over (`take`).
+    - An agent that has ended is compacted as a whole, and no loop of it may start meanwhile (`is_about`).
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One row of the queue."""
-
-    id: int
-    kind: str
-    agent_id: str | None
-    task_id: str | None
-    payload: dict[str, Any]
-    requested_by: str
-
-
-class NotYet(Exception):
-    """The command stays queued: it can be applied later, when something has ended that makes the host look
-    again."""
-
-
-class CompactCommands:
-    """Begins what is ordered. The command is told as applied in the transaction in which its pass begins, or,
-    where the agent has ended, in the one in which it is published; until then it is queued, so that a crash
-    forgets neither."""
+    A `compact` command is marked applied in the transaction in which an idle or working agent's compaction
+    begins, and for an ended agent in the one in which it is applied. Until then it is queued, so that it
+    survives a crash.
+    """
 
     def __init__(self, host: CommandedHost, memory_of: Callable[[Agent], AgentMemory]) -> None:
         self._host = host
         self._memory_of = memory_of
-        self._tasks: dict[str, tuple[int, asyncio.Task[None]]] = {}
-        """Agent → the command that compacts it, and its work."""
-        self._ends = False
+        self._idle: dict[str, AgentLoop] = {}
+        """Idle agent → its loop, whose compaction is in progress."""
+        self._applying: set[asyncio.Task[None]] = set()
+        """Waits for the compactions of idle agents."""
+        self._ended: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        """Agent that has ended → the command that compacts it, and the work."""
+        self._host_ends = False
 
     @property
     def under_way(self) -> bool:
-        """Whether a pass runs over the context of an agent that has no loop."""
-        return bool(self._tasks)
+        """Whether an agent that has ended is being compacted, which the host waits for."""
+        return bool(self._ended)
 
     def is_about(self, agent_id: str) -> bool:
-        """Whether such a pass runs over the context of this agent, so that no loop of it may start."""
-        return agent_id in self._tasks
+        """Whether the agent is being compacted so that no loop of it may start."""
+        return agent_id in self._ended
+
+    def loop_of(self, agent_id: str) -> AgentLoop | None:
+        """The loop of an idle agent whose compaction is in progress, or None."""
+        return self._idle.get(agent_id)
+
+    def keep(self, agent_id: str, loop: AgentLoop) -> None:
+        """Keep the loop of an agent that became idle, and apply its compaction when it is ready."""
+        self._idle[agent_id] = loop
+        task = asyncio.create_task(self._apply_when_ready(agent_id, loop), name=f"resting-{agent_id}")
+        self._applying.add(task)
+        task.add_done_callback(self._applied)
+
+    def take(self, agent_id: str) -> AgentLoop | None:
+        """Hand the kept loop over to the agent's next one."""
+        return self._idle.pop(agent_id, None)
 
     async def end(self) -> None:
-        """The host ends first: the passes are abandoned, and their commands wait for the next host."""
-        self._ends = True
-        await self.drop()
+        """The host ends: apply what is ready and abandon the rest. Commands that are not applied stay queued."""
+        self._host_ends = True
+        await self._cancel_ended()
+        loops = list(self._idle.values())
+        self._idle.clear()
+        for loop in loops:
+            await loop.compaction.land()
+            await loop.compaction.abandon("the agent rests and its host ended", goes_on=True)
+        await asyncio.gather(*self._applying, return_exceptions=True)
 
     async def drop(self) -> None:
-        """Stop; without a word where the store takes none any more."""
-        tasks = [task for _, task in self._tasks.values()]
+        """Stop without writing anything, because the host may write no more."""
+        await self._cancel_ended()
+        for loop in self._idle.values():
+            loop.compaction.drop()
+        for task in self._applying:
+            task.cancel()
+
+    async def _cancel_ended(self) -> None:
+        tasks = [task for _, task in self._ended.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _apply_when_ready(self, agent_id: str, loop: AgentLoop) -> None:
+        await loop.compaction.ready()
+        if self._idle.get(agent_id) is loop:
+            await loop.compaction.land()
+        if self._idle.get(agent_id) is loop:
+            del self._idle[agent_id]
+
+    def _applied(self, task: asyncio.Task[None]) -> None:
+        self._applying.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._host.failed(error)
+
     async def apply(self, command: Command) -> None:
-        """Begin the pass.
+        """Begin the compaction that a `compact` command orders.
 
         Raises:
-            ValueError: why it cannot be.
+            ValueError: it cannot be begun, with the reason.
+            NotYet: it runs in the background; the command is settled when it ends.
         """
         host = self._host
         agent = agents.load(host.store, command.agent_id) if command.agent_id else None
@@ -584,8 +614,8 @@ class CompactCommands:
         up_to = command.payload.get("up_to")
         if up_to is not None and (isinstance(up_to, bool) or not isinstance(up_to, int)):
             raise ValueError("up_to must be the number of a message")
-        if agent.id in self._tasks:
-            if self._tasks[agent.id][0] == command.id:
+        if agent.id in self._ended:
+            if self._ended[agent.id][0] == command.id:
                 raise NotYet
             raise ValueError(f"a compaction of {agent.name} is running already")
         loop = host.loop_of(agent.id)
@@ -593,61 +623,60 @@ class CompactCommands:
             await self._begin(command, agent, loop)
             now = agents.load(host.store, agent.id)
             if now is not None and now.status is AgentStatus.IDLE and host.loop_of(agent.id) is None:
-                host.resting.keep(agent.id, loop)  # it came to rest while the pass was begun
+                self.keep(agent.id, loop)  # it became idle while the compaction was begun
         elif agent.status is AgentStatus.IDLE and not host.driving_once:
             loop = AgentLoop(host.environment, agent, AgentControl())
-            await loop.compaction.take_over(begin_again=False)  # this order is newer
+            await loop.compaction.take_over(begin_again=False)  # this command is newer
             await self._begin(command, agent, loop)
-            host.resting.keep(agent.id, loop)
+            self.keep(agent.id, loop)
         elif host.driving_once:
             await self._whole(command, agent)
         else:
-            task = asyncio.create_task(self._beside(command, agent), name=f"compact-{agent.id}")
-            self._tasks[agent.id] = command.id, task
+            task = asyncio.create_task(self._in_background(command, agent), name=f"compact-{agent.id}")
+            self._ended[agent.id] = command.id, task
             raise NotYet
 
     async def _begin(self, command: Command, agent: Agent, loop: AgentLoop) -> None:
         doing = "rests" if agent.status is AgentStatus.IDLE else "works"
 
-        def tell(tx: Transaction, begun: CompactionPass) -> None:
+        def settle(tx: Transaction, begun: CompactionPass) -> None:
             said = f"{agent.name} is compacted up to message {begun.high_water} while it {doing}"
-            _settle(tx, command, CommandStatus.APPLIED, said)
+            command.settle(tx, CommandStatus.APPLIED, said)
 
         begun = await loop.compaction.begin(
             trigger="manual",
             up_to=command.payload.get("up_to"),
             instructions=_instructions(command),
-            also=tell,
+            also=settle,
         )
         if isinstance(begun, Rejection):
             raise ValueError(begun.reason)
 
-    async def _beside(self, command: Command, agent: Agent) -> None:
-        """The whole pass over the context of an agent that has ended, while the host goes on."""
+    async def _in_background(self, command: Command, agent: Agent) -> None:
+        """Compact an agent that has ended, while the host goes on."""
         try:
             try:
                 await self._whole(command, agent)
             except ValueError as refused:
                 reason = str(refused)
                 await self._host.store.commit(
-                    lambda tx: _settle(tx, command, CommandStatus.REFUSED, reason), urgent=True
+                    lambda tx: command.settle(tx, CommandStatus.REFUSED, reason), urgent=True
                 )
         except Exception as error:
             self._host.failed(error)
         finally:
-            del self._tasks[agent.id]
+            del self._ended[agent.id]
             self._host.wake_host(agent.id)
 
     async def _whole(self, command: Command, agent: Agent) -> None:
         compaction = CompactionRunner(self._host.environment, agent, self._memory_of(agent))
-        await compaction.take_over(
-            begin_again=False
-        )  # this command is newer, or the one that was not finished
+        # A compaction that was left unfinished is that of this command, or older.
+        await compaction.take_over(begin_again=False)
         made = commands.compaction_made(self._host.store, command.id, agent.id)
         if made is not None:
             said = _compacted(agent, *made)
             await self._host.store.commit(
-                lambda tx: _settle(tx, command, CommandStatus.APPLIED, said), urgent=True
+                lambda tx: command.settle(tx, CommandStatus.APPLIED, said), urgent=True
             )
             return
 
@@ -656,7 +685,7 @@ class CompactCommands:
                 said = _compacted(
                     agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason
                 )
-                _settle(tx, command, CommandStatus.APPLIED, said)
+                command.settle(tx, CommandStatus.APPLIED, said)
 
         try:
             outcome = await compaction.run(
@@ -667,7 +696,7 @@ class CompactCommands:
                 also=settle,
             )
         except asyncio.CancelledError:
-            if self._ends:
+            if self._host_ends:
                 await compaction.abandon("its host ended")
             else:
                 compaction.drop()
@@ -678,12 +707,6 @@ class CompactCommands:
 
 def _instructions(command: Command) -> str | None:
     return command.payload.get("instructions") or None
-
-
-def _settle(tx: Transaction, command: Command, status: CommandStatus, said: str) -> None:
-    commands.settle(
-        tx, command.id, command.kind, status, said, agent_id=command.agent_id, task_id=command.task_id
-    )
 
 
 def _compacted(

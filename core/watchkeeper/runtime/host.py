@@ -1,8 +1,14 @@
-"""The host: drives one session from wherever its rows say it stands, until it ends, pauses or is told to
-stop.
+"""The host: runs one session from its last saved step until it ends, pauses or is stopped.
 
-Level-triggered: `reconcile` compares what the database says with the loops that run, and makes them agree. A
-crash at any moment therefore needs no special path; resuming is starting.
+`_reconcile` compares the rows of the database with the agents' loops that run, and makes them agree. It decides
+by the current state alone, so a crash at any moment needs no path of its own: a resume is a start.
+
+The host is made of parts, and each promises one thing:
+
+- `scheduler`: which tasks and agents may run next, kept up to date from the log of events.
+- `limits`: which model may be called now, and when agents that a usage limit has parked continue.
+- `commands`: what other processes ask for, and compactions of agents whose loop does not run.
+- `background`: hosted time, news of commands, and the search index.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from watchkeeper.records.errors import LeaseLost, StoreUnusable, WatchkeeperErro
 from watchkeeper.records.host_faults import HostFault, Shortage, host_fault
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import lifecycle
-from watchkeeper.runtime.background import CommandWatch, Heartbeat, Indexing, RestingPasses
+from watchkeeper.runtime.background import CommandWatch, Heartbeat, Indexing
 from watchkeeper.runtime.commands import CommandQueue
 from watchkeeper.runtime.config import RoleModel, task_model
 from watchkeeper.runtime.lifecycle import SessionSettings
@@ -39,7 +45,7 @@ from watchkeeper.store.transaction import Transaction
 log = logging.getLogger(__name__)
 
 MOST_NUDGES = 3
-"""How often an idle planner is told that nothing runs any more before the session pauses."""
+"""How often an idle planner is asked to continue before the session pauses."""
 
 PAUSED_EXIT, INTERRUPTED_EXIT = 5, 130
 
@@ -57,7 +63,7 @@ class HostResult:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An agent's loop as it runs."""
+    """An agent's loop that runs."""
 
     task: asyncio.Task[RunResult]
     control: AgentControl
@@ -87,23 +93,20 @@ class SessionHost:
         self._agents_md = agents_md
         self._once = once
         self._only: set[str] | None = None
-        """With `once`: the tasks that may run; everything else stays as it was."""
+        """With `once`: the tasks that may run; all others stay as they are."""
         self._board = Schedule(self.store, self.store.session_id)
         self._loops: dict[str, Running] = {}
-        self.resting: RestingPasses = RestingPasses(on_failure=self.failed)
         self._changed = asyncio.Event()
         self._stopping: tuple[str, int] | None = None
         """Why everything pauses, and the exit code that goes with it."""
         self.warnings: list[str] = []
-        """What could not be used (a damaged role file, an MCP server that is down): one line each, shown as
-        events."""
+        """One line for each thing that cannot be used, such as a damaged role file; they become events."""
         self._nudges = 0
-        self._short: dict[str, tuple[int, int]] = {}
-        """Agents whose loop ended because the machine ran out of something: at which turn, and how often
-        there."""
-        self._waiting_for_room: dict[str, asyncio.Task[None]] = {}
+        self._shortages: dict[str, tuple[int, int]] = {}
+        """Agents whose loop ended because the machine ran out of something: at which turn, and how often."""
+        self._retrying: dict[str, asyncio.Task[None]] = {}
         self._short_of: Shortage | None = None
-        """Why everything pauses, if it is the machine."""
+        """What the machine ran out of, if everything pauses because of that."""
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
         self.heartbeat = Heartbeat(self.store, environment.clock)
@@ -111,8 +114,6 @@ class SessionHost:
         self.usage_limits.on_change = self.wake_host
         self.parking = Parking(self.store, environment.clock, self.usage_limits, self.wake_host)
         self._last_command = commands.newest(self.store, self.store.session_id)
-
-    # --- what others may ask --------------------------------------------------------------------------------
 
     def wake_host(self, agent_id: str | None = None) -> None:
         """Look again at what should run, and at this agent. Safe from the event loop only."""
@@ -129,16 +130,16 @@ class SessionHost:
         self.wake_host()
 
     def cancel_pause(self) -> bool:
-        """Take back a pause of everything that has not come; False while some agent is being stopped for it.
+        """Cancel a pause of everything that has not begun; False while some agent is being stopped for it.
 
         Raises:
-            ValueError: this host is being stopped, so that another one must go on.
+            ValueError: this host is being stopped, so that another one must continue.
         """
         if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
             raise ValueError("its host is being stopped; resume the session when it has ended")
         self._stopping = None
-        gone_on = [running.control.cancel_pause() for running in self._loops.values()]
-        return all(gone_on)
+        cancelled = [running.control.cancel_pause() for running in self._loops.values()]
+        return all(cancelled)
 
     @property
     def pausing(self) -> bool:
@@ -146,17 +147,17 @@ class SessionHost:
         return self._stopping is not None
 
     def control_of(self, agent_id: str) -> AgentControl | None:
-        """The running loop's control, or None where no loop runs."""
+        """The control of the agent's running loop, or None if no loop runs."""
         running = self._loops.get(agent_id)
         return running.control if running else None
 
     def loop_of(self, agent_id: str) -> AgentLoop | None:
-        """The agent's running loop, or that of a resting agent whose compaction goes on; or None."""
+        """The agent's running loop, or that of an idle agent whose compaction continues; or None."""
         running = self._loops.get(agent_id)
-        return running.loop if running else self.resting.of(agent_id)
+        return running.loop if running else self.commands.compactions.loop_of(agent_id)
 
     def restrict_to(self, task_ids: set[str]) -> None:
-        """With `once`: these tasks may run."""
+        """With `once`: let these tasks run."""
         if self._once is not None:
             self._only = (self._only or set()) | task_ids
             self._board.forget()
@@ -166,10 +167,8 @@ class SessionHost:
         """Whether this host was started for one command alone."""
         return self._once is not None
 
-    # --- the drive ------------------------------------------------------------------------------------------
-
     async def run(self, *, resume: bool) -> HostResult:
-        """Drive the session to its end.
+        """Run the session until it ends or pauses.
 
         Raises:
             LeaseLost: another host took over.
@@ -215,16 +214,14 @@ class SessionHost:
                     break
                 await self._changed.wait()
             await self.commands.compactions.end()
-            await self.resting.end()
             return await self._finish()
         finally:
             watch.close()
-            for task in (*background, *self._waiting_for_room.values()):
+            for task in (*background, *self._retrying.values()):
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             await self._drop_loops()
             await self.commands.compactions.drop()
-            self.resting.drop()
             self.parking.close()
             await indexing.close()
 
@@ -245,25 +242,31 @@ class SessionHost:
         await self._wake_parked()
         await self._dispatch_ready()
         self.heartbeat.rest(not self._loops and len(self.parking) > 0)
-        if self._loops or self._waiting_for_room or self.commands.compactions.under_way:
+        if self._loops or self._retrying or self.commands.compactions.under_way:
             return False
         return await self._out_of_work()
 
     async def _wake_parked(self) -> None:
-        """Start those again whose usage limit has ended."""
+        """Continue agents whose usage limit has ended."""
         if not len(self.parking):
             return
-        room = self._settings.max_parallel - len(self._loops) + (self._planner_id() in self._loops)
+        room = self._room(self._planner_id())
         woken = await self.parking.wake(running=self._loops.__contains__, room=room, may_run=self._may_drive)
         for agent in woken:
             self._look_at(agent.id)
 
+    def _room(self, planner_id: str | None) -> int:
+        """How many more sub-agents may run; the planner does not count."""
+        return self._settings.max_parallel - len(self._loops) + (planner_id in self._loops)
+
     def _planner_id(self) -> str | None:
-        planner_id: str | None = self.store.one(_PLANNER, (self.store.session_id,))[0]
+        planner_id: str | None = self.store.one(
+            "SELECT planner_agent_id FROM sessions WHERE id = ?", (self.store.session_id,)
+        )[0]
         return planner_id
 
     def _look_at(self, agent_id: str) -> None:
-        """Start the loop of an agent that should run, or stop that of one that ended."""
+        """Start the loop of an agent that should run, or stop the loop of one that has ended."""
         agent, running = agents.load(self.store, agent_id), self._loops.get(agent_id)
         if agent is None:
             return
@@ -274,14 +277,14 @@ class SessionHost:
         elif self._should_run(agent):
             self._start(agent)
         elif agent.status is AgentStatus.IDLE:
-            self._board.look_at(agent_id)  # its mail comes without an event
+            self._board.look_at(agent_id)  # new mail is not an event
 
     def _may_drive(self, agent: Agent) -> bool:
-        """Whether this host may run the agent at all, and nothing else is done with it now."""
-        if agent.id in self._waiting_for_room:
+        """Whether this host may run the agent, and is not compacting it or waiting to retry it."""
+        if agent.id in self._retrying:
             return False
         if self.commands.compactions.is_about(agent.id):
-            return False  # its context is being compacted, and it is looked at again after that
+            return False  # it is looked at again when its context has been compacted
         if self._only is not None and agent.task_id not in self._only:
             return False
         return self._once is None or self._only is not None
@@ -301,7 +304,7 @@ class SessionHost:
 
     def _start(self, agent: Agent) -> None:
         control = AgentControl()
-        loop = AgentLoop(self.environment, agent, control, rested=self.resting.take(agent.id))
+        loop = AgentLoop(self.environment, agent, control, rested=self.commands.compactions.take(agent.id))
         task = asyncio.create_task(loop.run(), name=f"agent-{agent.id}")
         self._loops[agent.id] = Running(task, control, loop)
         task.add_done_callback(lambda done: self._ended(agent, done))
@@ -327,7 +330,7 @@ class SessionHost:
             return
         ending = task.result()
         if ending.outcome is TaskOutcome.IDLE and ended is not None and ended.loop.compaction.outlives_loop:
-            self.resting.keep(agent.id, ended.loop)
+            self.commands.compactions.keep(agent.id, ended.loop)
         if ending.outcome is TaskOutcome.BLOCKED or (
             ending.outcome is TaskOutcome.PAUSED and self._stopping is None and agent.task_id is None
         ):
@@ -335,17 +338,17 @@ class SessionHost:
             self.pause_all(ending.reason)
 
     def _try_again(self, agent_id: str, turn: int, fault: HostFault) -> None:
-        """Start an agent's loop anew after a wait, from what is committed; where that was in vain, pause the
+        """Restart an agent's loop after a wait, from its last saved step; after several tries, pause the
         session."""
-        last_turn, tries = self._short.get(agent_id, (turn, 0))
+        last_turn, tries = self._shortages.get(agent_id, (turn, 0))
         tries = tries if turn == last_turn else 0
-        self._short[agent_id] = (turn, tries + 1)
+        self._shortages[agent_id] = (turn, tries + 1)
         if tries >= len(host_faults.RETRY_SECONDS):
             self._short_of = fault.shortage
             self.pause_all(fault.advice(self.store.session_id))
             return
         self._live.show(agent_id, "retrying", str(fault))
-        self._waiting_for_room[agent_id] = asyncio.create_task(
+        self._retrying[agent_id] = asyncio.create_task(
             self._wait_for_room(agent_id, host_faults.RETRY_SECONDS[tries])
         )
 
@@ -353,16 +356,16 @@ class SessionHost:
         try:
             await self.environment.clock.sleep(seconds)
         finally:
-            del self._waiting_for_room[agent_id]
+            del self._retrying[agent_id]
             self.wake_host(agent_id)
 
     async def _dispatch_ready(self) -> None:
         if self._once is not None and self._only is None:
             return
-        planner_id = self.store.one(_PLANNER, (self.store.session_id,))[0]
+        planner_id = self._planner_id()
         if planner_id is None:
             return
-        free = self._settings.max_parallel - len(self._loops) + (planner_id in self._loops)
+        free = self._room(planner_id)
         parked = len(self.parking) - (planner_id in self.parking)
         while free > 0:
             # A parked agent keeps its place, except before tasks whose own model may be called.
@@ -375,19 +378,12 @@ class SessionHost:
                 continue
             role = self._roles.get(task.role)
             if role is None:
-                await self.store.commit(
-                    partial(
-                        _cannot_start,
-                        task=task,
-                        reason=f"{self._roles.gone(task.role)}; the task cannot start",
-                    )
-                )
-                self.wake_host()
+                await self._fail_task(task, f"{self._roles.gone(task.role)}; the task cannot start")
                 continue
             model, warning = task_model(self._models[role.name], task.model, self._settings.allow_models)
             if warning is not None:
                 text = self.environment.redact(f"{task.name}: {warning}")
-                await self.store.commit(partial(_warn, text=text))
+                await self.store.commit(partial(Transaction.event, kind="host.warning", text=text))
             try:
                 agent_id = await dispatch(
                     self.environment,
@@ -402,17 +398,25 @@ class SessionHost:
             except WatchkeeperError as error:
                 if host_fault(error) is not None:
                     raise
-                await self.store.commit(partial(_cannot_start, task=task, reason=str(error)))
-                self.wake_host()
+                await self._fail_task(task, str(error))
                 continue
             agent = agents.load(self.store, agent_id)
-            if (
-                agent is not None
-                and agent.id not in self._loops
-                and not self.commands.compactions.is_about(agent.id)
-            ):
+            if agent is not None and agent_id not in self._loops and self._may_drive(agent):
                 self._start(agent)
                 free -= 1
+
+    async def _fail_task(self, task: Task, reason: str) -> None:
+        """Fail a task whose agent cannot be created (a missing role, an unknown model), and notify the
+        planner."""
+
+        def write(tx: Transaction) -> None:
+            tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task.id))
+            plans.move(tx, task.id, TaskStatus.RUNNING)
+            plans.move(tx, task.id, TaskStatus.FAILED, reason)
+            reporting.tell_planner(tx, "task_failed", task.id, error=reason, attempt=task.attempt)
+
+        await self.store.commit(write)
+        self.wake_host()
 
     def _may_call(self, task_id: str) -> bool:
         """Whether the model of a task that could start is free of usage limits."""
@@ -423,7 +427,7 @@ class SessionHost:
         return not self.parking.is_closed(model)
 
     async def _settle_stale(self) -> None:
-        """Stale tasks whose inputs are there again, one layer of the graph after the other."""
+        """Settle stale tasks whose inputs are available again, one layer of the graph after the other."""
         while settled := self._board.settled_stale():
             for task in filter(None, (plans.load_task(self.store, task_id) for task_id in settled)):
                 inputs = [one.ref for one in inputs_of(self.store, task)]
@@ -432,9 +436,9 @@ class SessionHost:
             self._board.refresh()
 
     async def _out_of_work(self) -> bool:
-        """No loop runs: is that the end, or must somebody be told?"""
+        """No loop runs. Returns whether the host is done; if not, something else will wake it."""
         if any(self._may_drive(agent) for agent in self.parking.agents()):
-            return False  # they go on by themselves
+            return False  # they continue when their limit ends
         if self._once is not None:
             return self._only is None or not self._anything_ready()
         if self._anything_ready():
@@ -443,30 +447,33 @@ class SessionHost:
         tasks = [
             task for task in plans.load_tasks(self.store, self.store.session_id) if task.status in plans.OPEN
         ]
-        stuck = [task for task in tasks if task.status is TaskStatus.PAUSED]
-        if stuck:
-            self._stopping = (f"{stuck[0].name} is paused: {stuck[0].status_reason}", PAUSED_EXIT)
-            return True
-        planner = agents.load(self.store, self.store.one(_PLANNER, (self.store.session_id,))[0])
-        assert planner is not None
-        if planner.status is AgentStatus.PAUSED:
-            self._stopping = (planner.status_reason or "the planner is paused", PAUSED_EXIT)
-            return True
-        if planner.status is AgentStatus.CANCELLED:
-            self._stopping = ("the planner was cancelled; resume it or cancel the session", PAUSED_EXIT)
-            return True
-        if self._nudges >= MOST_NUDGES:
-            self._stopping = (
-                "the planner ended its turn without finishing, and nothing is left to run; steer it",
-                PAUSED_EXIT,
-            )
+        reason = self._why_stuck(tasks)
+        if reason is not None:
+            self._stopping = (reason, PAUSED_EXIT)
             return True
         self._nudges += 1
         left = ", ".join(f"{task.name} ({task.status})" for task in tasks)
         text = f"Nothing runs any more. {'Left: ' + left + '. ' if left else ''}Go on with the plan, or call finish_session."
-        await self.store.commit(lambda tx: plans.post(tx, planner.id, "nudge", {"text": text}))
+        planner_id = self._planner_id()
+        assert planner_id is not None
+        await self.store.commit(lambda tx: plans.post(tx, planner_id, "nudge", {"text": text}))
         self.wake_host()
         return False
+
+    def _why_stuck(self, tasks: list[Task]) -> str | None:
+        """Why the session pauses although it has not ended; None if the planner is to continue."""
+        for task in tasks:
+            if task.status is TaskStatus.PAUSED:
+                return f"{task.name} is paused: {task.status_reason}"
+        planner = agents.load(self.store, self._planner_id() or "")
+        assert planner is not None
+        if planner.status is AgentStatus.PAUSED:
+            return planner.status_reason or "the planner is paused"
+        if planner.status is AgentStatus.CANCELLED:
+            return "the planner was cancelled; resume it or cancel the session"
+        if self._nudges >= MOST_NUDGES:
+            return "the planner ended its turn without finishing, and nothing is left to run; steer it"
+        return None
 
     def _anything_ready(self) -> bool:
         if self._board.has_ready(self._only):
@@ -493,15 +500,13 @@ class SessionHost:
         }
         return HostResult(status, row[1], codes.get(status, 0))
 
-    # --- beside the loops -----------------------------------------------------------------------------------
-
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Something beside the loops failed: the host ends with it."""
+        """Work in the background failed: the host ends with this error."""
         self._error = self._error or error
         self.wake_host()
 
@@ -511,19 +516,3 @@ class SessionHost:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-_PLANNER = "SELECT planner_agent_id FROM sessions WHERE id = ?"
-
-
-def _warn(tx: Transaction, *, text: str) -> None:
-    tx.event("host.warning", text=text)
-
-
-def _cannot_start(tx: Transaction, *, task: Task, reason: str) -> None:
-    """A task whose agent cannot even be made (a role that is gone, an unknown model) fails, and the planner
-    is told."""
-    tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task.id))
-    plans.move(tx, task.id, TaskStatus.RUNNING)
-    plans.move(tx, task.id, TaskStatus.FAILED, reason)
-    reporting.tell_planner(tx, "task_failed", task.id, error=reason, attempt=task.attempt)

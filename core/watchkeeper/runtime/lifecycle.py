@@ -1,4 +1,8 @@
-"""Starting a session: one row, with everything that a host needs to drive it later, on its own."""
+"""The life of a session's row: created, opened by a host, paused, resumed.
+
+A new session is one row with everything that a host needs to run it later. The functions that take a
+transaction change the rows of a session when a host opens it, pauses it or settles its stale tasks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from watchkeeper.store.writer import Group
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What was decided when a session started; kept in its row, so that a resume needs no flag again."""
+    """The settings of a session. They are stored in its row, so that a resume needs no flags."""
 
     max_parallel: int = 4
     context_tokens: int | None = None
@@ -34,18 +38,16 @@ class SessionSettings:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     approval_timeout_seconds: float | None = None
-    """Set by a program that embeds `Runtime`. The command line gives a time-out to the host that it
-    starts."""
+    """Set by a program that embeds `Runtime`. The command line gives the time-out to the host instead."""
     base_url: str | None = None
-    """A local server that was picked for this session; it is sent no key. None: the server of the
-    configuration."""
+    """A local server that was picked for this session; it gets no key. None: the configured server."""
     allow_models: tuple[str, ...] = ()
     """Models that the user allowed although they cost more: `provider/model`, or `role=provider/model`
     (`runtime.role_models`)."""
 
     @classmethod
     def load(cls, text: str) -> SessionSettings:
-        """From the JSON of a row; what a newer program wrote there is passed over."""
+        """From the JSON of a row. Settings of a newer release are ignored."""
         known = {key: value for key, value in decode(text).items() if key in cls.__slots__}
         for name in ("allow", "deny", "allow_models"):
             known[name] = tuple(known.get(name, ()))
@@ -54,7 +56,7 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """What a person asks for."""
+    """A session to create."""
 
     goal: str
     workspace: Path
@@ -72,9 +74,9 @@ def create_session(
     now: float | None = None,
     prepare: Callable[[Transaction], None] | None = None,
 ) -> str:
-    """Write the session's row, without secrets in its goal; returns its id. A host drives it from there.
+    """Write the session's row, with secrets redacted from its goal; returns its id. Nothing runs yet.
 
-    `prepare` writes more in the same transaction: what the session starts with (see `runtime.carrying`).
+    `prepare` writes more in the same transaction: what the session starts with (see `continuation`).
 
     Raises:
         BadInput: the workspace is no folder or contains the database, the goal is empty, or a budget cannot
@@ -122,8 +124,7 @@ def check_workspace(workspace: Path, database_path: Path) -> None:
     """
     try:
         if workspace.is_dir():
-            with_names = next(iter(workspace.iterdir()), None)
-            del with_names
+            next(workspace.iterdir(), None)  # raises if the folder cannot be read
             refuse_inside(database_path, workspace)
             return
         exists = workspace.exists()
@@ -139,9 +140,6 @@ def check_workspace(workspace: Path, database_path: Path) -> None:
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
-
-
-# --- Opening and closing a session's drive: what a resume, a pause and a re-run change in the rows --------
 
 
 def open_session(
@@ -170,9 +168,8 @@ def open_session(
     for warning in warnings:
         tx.event("host.warning", text=warning)
     if resume:
-        if (
-            status is not SessionStatus.RUNNING
-        ):  # else its host died before it could pause, and the wish stands
+        # A session that runs has lost its host before that could pause it: then the pause still applies.
+        if status is not SessionStatus.RUNNING:
             refuse_old_pauses(tx, last_command)
         lift_pauses(tx)
         if status is SessionStatus.FAILED:
@@ -180,7 +177,7 @@ def open_session(
 
 
 def refuse_old_pauses(tx: Transaction, last_command: int) -> None:
-    """A pause that met a session without a host has its wish; whoever resumes later wants it to go on."""
+    """Refuse pauses that were queued when no host ran: the later resume overrides them."""
     waiting = tx.all(
         "SELECT id FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status ="
         " 'queued' AND id <= ?",
@@ -197,7 +194,7 @@ def refuse_old_pauses(tx: Transaction, last_command: int) -> None:
 
 
 def lift_pauses(tx: Transaction) -> None:
-    """Every paused agent and task goes on where it stopped; attempts stay what they are."""
+    """Continue every paused agent and task where it stopped, as the same attempt."""
     for agent in agents.load_all(tx, tx.session_id):
         if agent.status is AgentStatus.PAUSED:
             lift(tx, agent.id, agent.task_id)
@@ -217,7 +214,7 @@ def pause_agent(tx: Transaction, agent_id: str, task_id: str | None, reason: str
 
 
 def lift(tx: Transaction, agent_id: str, task_id: str | None) -> None:
-    """One agent, and its task, go on."""
+    """Continue one agent and its task."""
     agents.move(tx, agent_id, AgentStatus.WORKING, "resumed")
     task = plans.load_task(tx, task_id) if task_id else None
     if task is not None and task.status is TaskStatus.PAUSED and task.assigned_agent == agent_id:
@@ -225,7 +222,7 @@ def lift(tx: Transaction, agent_id: str, task_id: str | None) -> None:
 
 
 def revive_planner(tx: Transaction) -> None:
-    """A session that failed is resumed: its planner is told, and decides."""
+    """Wake the planner of a failed session that is resumed, with a message."""
     row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
     planner = agents.load(tx, row[0]) if row and row[0] else None
     if planner is not None and planner.status in (
@@ -240,19 +237,25 @@ def revive_planner(tx: Transaction) -> None:
 
 
 def pause_session(tx: Transaction, reason: str) -> None:
-    """Nothing runs any more, and the goal is not reached."""
+    """Pause the session: nothing runs, and the goal is not reached."""
     sessions.set_status(tx, SessionStatus.PAUSED, reason)
 
 
+def pause_running_session(tx: Transaction, reason: str) -> None:
+    """Pause the session if it runs; do nothing if it has ended or is paused already."""
+    if tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0] == SessionStatus.RUNNING:
+        pause_session(tx, reason)
+
+
 def pause_open_session(tx: Transaction, reason: str) -> None:
-    """A host cannot begin, for this reason: a session that has not ended is paused, and can be resumed."""
+    """Pause a session whose host cannot start, for this reason, unless it has ended."""
     status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
     if status in (SessionStatus.RUNNING, SessionStatus.PAUSED):
         pause_session(tx, reason)
 
 
 def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
-    """A stale task whose inputs are all there again: as good as before, or run anew."""
+    """Settle a stale task whose inputs are available again: done as before, or run `again`."""
     current = plans.load_task(tx, task.id)
     if current is None or current.status is not TaskStatus.STALE:
         return

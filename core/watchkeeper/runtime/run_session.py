@@ -1,4 +1,7 @@
-"""Driving a session in this process: claim, assemble, run the host, and answer Ctrl+C."""
+"""Run a session in this process: claim it, assemble its host, run that, and handle Ctrl+C.
+
+The functions `…_without_host` change a session that no host runs, in one fenced transaction.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
-from watchkeeper.runtime.lifecycle import pause_session
+from watchkeeper.runtime.lifecycle import pause_running_session
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import decode
 from watchkeeper.store.imports import refuse_imported
@@ -29,7 +32,7 @@ from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
 
 LOOP_DESCRIPTORS = 3
-"""A selector, and both ends of what wakes it."""
+"""File descriptors of an event loop: a selector, and both ends of the pipe that wakes it."""
 
 INTERRUPTED = "interrupted; resume it to carry on"
 
@@ -41,20 +44,20 @@ all other processes wait for."""
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How long the questions of one host wait. It belongs to the host that runs, not to the session.
+    """How long the questions of one host wait. It is a setting of the host, not of the session.
 
     An earlier release stored the 0 of a headless start in the session's settings. A host in the background
-    does not use it: a person started that host, and comes back to its questions.
+    does not use it, because the user who started it returns to its questions.
     """
 
     unattended: bool
-    """The host runs in the foreground without a dashboard: a question that nobody watches is denied at
-    once."""
+    """The host runs in the foreground without a dashboard: a question is denied at once if no dashboard
+    watches."""
     timeout_seconds: float | None = None
-    """What the person who started this host said, if anything."""
+    """The time-out that the user gave this host, if any."""
 
     def seconds(self, stored: float | None) -> float | None:
-        """The time-out that holds; `stored` is that of the session's settings."""
+        """The time-out that applies; `stored` is that of the session's settings."""
         if self.timeout_seconds is not None:
             return self.timeout_seconds
         return stored or (0.0 if self.unattended else None)
@@ -98,10 +101,10 @@ def _drive_on(
     result = _drive_once(database_path, session_id, clock, asking, resume=resume, once=once)
     while result.exit_code != INTERRUPTED_EXIT and _wanted_on(database_path, session_id):
         try:
-            # The command lifts what it means.
+            # The queued command lifts the pauses that it concerns.
             result = _drive_once(database_path, session_id, clock, asking, resume=False, once=None)
         except DrivenElsewhere:
-            break  # whoever took it applies what is queued
+            break  # the other host applies what is queued
     return result
 
 
@@ -134,8 +137,8 @@ def _drive_once(
 
 
 def _check_descriptors() -> None:
-    """Raise `OSError` now where an event loop cannot have its descriptors: a loop that is half made complains
-    on its own."""
+    """Raise `OSError` if there are too few descriptors for an event loop: one that is only half made prints
+    errors of its own."""
     made: list[int] = []
     try:
         for _ in range(LOOP_DESCRIPTORS):
@@ -147,8 +150,8 @@ def _check_descriptors() -> None:
 
 @contextmanager
 def _ending_as_paused(session_id: str) -> Iterator[None]:
-    """Give whatever a machine that is short of something raises one form: a line, and the exit code of a
-    pause."""
+    """Turn any error of a machine that ran out of something into a `HostFault`: one line, and the exit code of
+    a pause."""
     try:
         yield
     except Exception as error:
@@ -159,10 +162,9 @@ def _ending_as_paused(session_id: str) -> Iterator[None]:
 
 
 def note_host_fault(store: SessionStore, error: Exception) -> None:
-    """Pause the session of a host that ended with `error`, if that says that the machine ran out of
-    something.
+    """Pause the session of a host that ended with `error`, if the machine ran out of something.
 
-    Does nothing where that cannot be written: a session without a host is resumed as one that is paused.
+    Does nothing if that cannot be written: a session without a host is resumed like one that is paused.
     """
     fault = host_fault(error)
     if fault is None or store.lost is not None:
@@ -170,11 +172,7 @@ def note_host_fault(store: SessionStore, error: Exception) -> None:
 
     def change(group: Group) -> None:
         tx = Transaction(group, store.session_id, store.epoch, time.time())
-        if (
-            tx.one("SELECT status FROM sessions WHERE id = ?", (store.session_id,))[0]
-            == SessionStatus.RUNNING
-        ):
-            pause_session(tx, fault.advice(store.session_id))
+        pause_running_session(tx, fault.advice(store.session_id))
 
     store.free_reserve()
     with suppress(LeaseLost, StoreUnusable, MemoryError):
@@ -182,10 +180,9 @@ def note_host_fault(store: SessionStore, error: Exception) -> None:
 
 
 def _wanted_on(database_path: Path, session_id: str) -> bool:
-    """Whether somebody asked the host to resume the session, or an agent, when it was about to end, and so
-    was not heard.
+    """Whether a `resume` command was queued when the host was about to end, too late to be applied.
 
-    Looked at when the lease is free: who asks later sees that no host lives, and starts one.
+    Checked when the lease is free: a later `wk resume` finds no host and starts one.
     """
     try:
         connection = database.open_readonly(database_path)
@@ -193,9 +190,8 @@ def _wanted_on(database_path: Path, session_id: str) -> bool:
         return False  # the command stays queued for the next host
     try:
         asked = connection.execute(
-            "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ? AND s.status IN"
-            " (?, ?)"
-            " AND c.kind = 'resume' AND c.status = 'queued'",
+            "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ?"
+            " AND s.status IN (?, ?) AND c.kind = 'resume' AND c.status = 'queued'",
             (session_id, SessionStatus.PAUSED, SessionStatus.RUNNING),
         ).fetchone()
     finally:
@@ -225,7 +221,7 @@ async def _drive(
 
 
 def _answer_signals(host: SessionHost) -> None:
-    """Once: save and stop. Twice: stop at once."""
+    """The first signal saves and stops; the second stops at once."""
     loop = asyncio.get_running_loop()
     asked = 0
 
@@ -241,18 +237,12 @@ def _answer_signals(host: SessionHost) -> None:
 
 
 def pause_interrupted(database_path: Path, session_id: str) -> None:
-    """After a Ctrl+C that came before a host answered it: the session rests as if the host had, and not as if
-    it had died."""
-
-    def change(tx: Transaction) -> None:
-        if tx.one("SELECT status FROM sessions WHERE id = ?", (session_id,))[0] == SessionStatus.RUNNING:
-            pause_session(tx, INTERRUPTED)
-
-    _change_once(database_path, session_id, change)
+    """Pause a session whose Ctrl+C came before its host could handle it."""
+    _change_once(database_path, session_id, lambda tx: pause_running_session(tx, INTERRUPTED))
 
 
 def cancel_without_host(database_path: Path, session_id: str) -> str:
-    """End a session that no host drives, and what a killed host's tools left running.
+    """End a session that no host runs, and the processes that a killed host's tools left.
 
     Raises:
         BadInput: it has ended already.
@@ -264,13 +254,9 @@ def cancel_without_host(database_path: Path, session_id: str) -> str:
     def end_tools(store: SessionStore) -> None:
         asyncio.run(SessionContainment(store, mark_of(session_id, database_path)).end_earlier())
 
-    def change(tx: Transaction) -> None:
-        cancel_session(tx, "cancelled by hand")
-
-    try:
-        _change_once(database_path, session_id, change, then=end_tools)
-    except ValueError as refused:
-        raise BadInput(str(refused)) from None
+    _change_once(
+        database_path, session_id, lambda tx: cancel_session(tx, "cancelled by hand"), then=end_tools
+    )
     return "the session is cancelled"
 
 
@@ -284,10 +270,7 @@ def set_budget_without_host(
     """
     from watchkeeper.store import budgets
 
-    try:
-        _change_once(database_path, session_id, lambda tx: budgets.write(tx, task_id, kind, amount))
-    except ValueError as refused:
-        raise BadInput(str(refused)) from None
+    _change_once(database_path, session_id, lambda tx: budgets.write(tx, task_id, kind, amount))
     return f"budget: {'no limit' if amount is None else f'{amount:g}'} {kind}"
 
 
@@ -299,16 +282,12 @@ def revoke_without_host(database_path: Path, session_id: str, grant_id: int) -> 
     """
     from watchkeeper.store.approvals import revoke_grant
 
-    try:
-        _change_once(database_path, session_id, lambda tx: revoke_grant(tx, grant_id, "command line"))
-    except ValueError as refused:
-        raise BadInput(str(refused)) from None
+    _change_once(database_path, session_id, lambda tx: revoke_grant(tx, grant_id, "command line"))
     return f"grant {grant_id} is revoked"
 
 
 def allow_more_models(database_path: Path, session_id: str, models: Sequence[str]) -> None:
-    """Add to the models that a session which no host drives may use although they cost more
-    (`SessionSettings.allow_models`)."""
+    """Add models that a session may use although they cost more (`SessionSettings.allow_models`)."""
 
     def change(tx: Transaction) -> None:
         settings = decode(tx.one("SELECT settings FROM sessions WHERE id = ?", (session_id,))[0])
@@ -324,7 +303,12 @@ def _change_once(
     *,
     then: Callable[[SessionStore], None] = lambda store: None,
 ) -> None:
-    """One fenced transaction, and `then` what it is followed by, by a claim that ends with it."""
+    """Claim a session that no host runs, make one change in a fenced transaction, and call `then`.
+
+    Raises:
+        BadInput: the change was refused (`ValueError`).
+        DrivenElsewhere: a host runs the session.
+    """
     clock = SystemClock()
     store = SessionStore.claim(
         database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname()
@@ -334,5 +318,7 @@ def _change_once(
             lambda group: change(Transaction(group, session_id, store.epoch, time.time()))
         ).result()
         then(store)
+    except ValueError as refused:
+        raise BadInput(str(refused)) from None
     finally:
         store.close()

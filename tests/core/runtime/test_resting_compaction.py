@@ -229,7 +229,7 @@ async def test_an_agent_that_is_resumed_while_it_is_compacted_says_what_it_waits
                 (one["result"] for one in state["commands"] if one["id"] == resumed and one["result"]), None
             )
         )
-        assert told == f"{agent['name']} goes on, when its compaction has ended"
+        assert told == f"{agent['name']} continues, when its compaction has ended"
         live = "SELECT detail FROM live WHERE agent_id = ?"
         await bench.until(lambda state: "compacted" in str(bench.query(live, agent["id"])))
         held.set()
