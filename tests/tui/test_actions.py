@@ -82,7 +82,7 @@ async def test_a_question_is_shown_and_answered(
 ) -> None:
     desk.session.approval("explorer1")
     async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "explorer-1 asks: bash rm -rf build" in text_of(pilot))
+        await until(pilot, lambda: "explorer-1 wants to run bash rm -rf build" in text_of(pilot))
         await pilot.press(*keys)
         assert await commands(pilot, desk, 1) == [written]
 
@@ -93,11 +93,11 @@ async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes(desk: Desk, k
     async with desk.app().run_test(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press(key)
-        await until(pilot, lambda: "y do it" in text_of(pilot))
+        await until(pilot, lambda: "y yes" in text_of(pilot))
         await pilot.press("enter", "space")
-        assert "y do it" in text_of(pilot)
+        assert "y yes" in text_of(pilot)
         await pilot.press(answer)
-        await until(pilot, lambda: "y do it" not in text_of(pilot))
+        await until(pilot, lambda: "y yes" not in text_of(pilot))
         assert desk.session.commands() == []
 
 
@@ -195,7 +195,7 @@ async def test_steering_without_a_host_waits_and_says_so(desk: Desk) -> None:
     [
         ("task:t-docs", "p", "explorer-3 is done already"),
         ("task:t-core", "r", "nothing selected is paused or failed"),
-        ("task:t-core", "a", "nobody asks anything"),
+        ("task:t-core", "a", "no pending questions"),
         ("task:t-docs", "X", "it has ended"),
         ("task:t-survey", "p", "select an agent first"),
         ("task:t-tui", "u", "nothing was compacted"),
@@ -218,7 +218,7 @@ async def test_quitting_a_live_run_asks_whether_to_leave_it_or_pause_it(
     async with app.run_test(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("q")
-        await until(pilot, lambda: "leave it running" in text_of(pilot))
+        await until(pilot, lambda: "detach" in text_of(pilot))
         await pilot.press("escape")
         assert app.is_running
         await pilot.press("q", key)
@@ -290,7 +290,7 @@ async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(
     desk.session.approval("explorer1", "\n".join(f"line {number} of a long command" for number in range(12)))
     async with desk.app().run_test(size=size) as pilot:
         await choose(pilot, "task:t-core")
-        for key, words in (("C", "y do it"), ("a", "y approve"), ("q", "l leave it running")):
+        for key, words in (("C", "y yes"), ("a", "y approve"), ("q", "l detach")):
             await pilot.press(key)
             await until(pilot, lambda words=words: words in text_of(pilot))
             await pilot.press("escape")
@@ -303,7 +303,7 @@ async def test_a_compaction_that_would_hardly_let_go_of_anything_says_so(desk: D
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
         await pilot.press("C")
-        await until(pilot, lambda: "about as many, there is little to let go yet" in text_of(pilot))
+        await until(pilot, lambda: "about as many: little can be freed yet" in text_of(pilot))
         assert "(+0%)" not in text_of(pilot)
 
 

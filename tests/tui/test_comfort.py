@@ -278,7 +278,7 @@ async def test_the_metrics_of_an_agent_tell_what_those_below_it_took(desk: Desk)
         await opened(pilot)
         live(pilot).plan.select("agent:planner1")
         await pilot.press("3", "right", "right", "right")
-        await until(pilot, lambda: "[Metrics]" in text_of(pilot) and "below" in text_of(pilot))
+        await until(pilot, lambda: "[Metrics]" in text_of(pilot) and "sub-agents" in text_of(pilot))
         assert "512k tok  $0.44  of 4 agents" in text_of(pilot)
 
 
@@ -318,7 +318,7 @@ async def test_a_coming_compaction_is_timed_while_the_run_is_live_alone(desk: De
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "at this pace" in text_of(pilot))
         desk.host_pid = None
-        await until(pilot, lambda: "DEAD" in text_of(pilot) and "at this pace" not in text_of(pilot))
+        await until(pilot, lambda: "STOPPED" in text_of(pilot) and "at this pace" not in text_of(pilot))
 
 
 async def test_the_divider_says_why_it_does_not_move(desk: Desk) -> None:

@@ -56,8 +56,8 @@ async def test_a_pass_opens_from_the_pane_with_its_figures_and_both_sides(desk: 
         for words in (
             "24k → 6.1k (-75%)",
             "$0.07",
-            "9.1s beside the loop",
-            "stall 0ms",
+            "9.1s in background",
+            "blocked 0ms",
             "cache −3.8k",
             "surveyor",
         ):
@@ -86,7 +86,7 @@ async def test_what_the_summary_lost_is_listed_and_marked_where_it_stood(desk: D
     async with desk.app().run_test(size=WIDE) as pilot:
         await opened(pilot)
         shown = text_of(pilot)
-        assert "not carried over" in shown
+        assert "not in the summary (still stored)" in shown
         assert "docs/limits.md" in shown
         assert "budget = 3" in shown
         await pilot.press("exclamation_mark")
@@ -107,12 +107,12 @@ async def test_undo_is_for_the_pass_whose_view_is_current(desk: Desk) -> None:
         await opened(pilot)
         desk.session.set_agent("explorer1", view_version=1)
         desk.feed.wake()
-        await until(pilot, lambda: "view 1 is current" in text_of(pilot))
+        await until(pilot, lambda: "view 1 is active" in text_of(pilot))
         await pilot.press("u")
-        await until(pilot, lambda: "Undo: view 1 is current" in text_of(pilot))
+        await until(pilot, lambda: "Undo: view 1 is active" in text_of(pilot))
         desk.session.set_agent("explorer1", view_version=2)
         desk.feed.wake()
-        await until(pilot, lambda: "its view is current" in text_of(pilot))
+        await until(pilot, lambda: "active" in text_of(pilot))
         await pilot.press("u")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
         assert desk.session.commands()[0][:2] == ("undo", "explorer1")
@@ -124,7 +124,7 @@ async def test_compact_again_takes_typed_instructions_and_a_yes(desk: Desk) -> N
         await opened(pilot)
         await pilot.press("R", *"keep the budget", "enter")
         await until(
-            pilot, lambda: "Instructions: keep the budget" in text_of(pilot) and "y do it" in text_of(pilot)
+            pilot, lambda: "Instructions: keep the budget" in text_of(pilot) and "y yes" in text_of(pilot)
         )
         assert desk.session.commands() == []
         await pilot.press("y")
@@ -189,7 +189,7 @@ def test_a_pass_that_is_not_there_is_none(desk: Desk) -> None:
 
 async def test_what_is_in_flight_stays_in_sight_above_many_passes_until_somebody_chooses(desk: Desk) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "18k tok let go" in text_of(pilot))
+        await until(pilot, lambda: "18k tok freed" in text_of(pilot))
         for number in range(30):
             desk.session.compaction(
                 "explorer1", requested_at=desk.time - 100 + number, status="rejected", reason=f"no {number}"

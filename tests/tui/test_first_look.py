@@ -63,7 +63,7 @@ async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "Fix the flaky" in text_of(pilot))
         pilot.app.screen.query_one(PlanView).select("task:item1")
-        await until(pilot, lambda: "an item of planner's list" in text_of(pilot))
+        await until(pilot, lambda: "to-do of planner" in text_of(pilot))
         shown = text_of(pilot)
         assert "Fix the flaky test" in shown
         assert "took 1:35" in shown
@@ -120,7 +120,7 @@ def test_a_pass_is_counted_among_its_agents_passes_and_unknown_figures_are_left_
         "auto abandoned: the agent is done"
     )  # and not "unpriced": no call of it was paid for
     unknown = replace(mine[1], stall_seconds=None)
-    assert "stall" not in "".join(text for text, _ in compaction_pieces(unknown, desk.time))
+    assert "blocked" not in "".join(text for text, _ in compaction_pieces(unknown, desk.time))
 
 
 async def test_what_a_pass_lost_of_a_message_stands_below_that_message(desk: Desk) -> None:
@@ -131,7 +131,10 @@ async def test_what_a_pass_lost_of_a_message_stands_below_that_message(desk: Des
         await until(pilot, lambda: "Compaction 1/1" in text_of(pilot) and "lost" in text_of(pilot))
         await pilot.press("exclamation_mark")
         await until(
-            pilot, lambda: any("not carried over: " in line[:60] for line in text_of(pilot).splitlines())
+            pilot,
+            lambda: any(
+                "not in the summary (still stored): " in line[:60] for line in text_of(pilot).splitlines()
+            ),
         )
 
 
@@ -158,11 +161,9 @@ async def test_a_question_puts_away_what_was_said_before_it(desk: Desk) -> None:
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "explorer-1" in text_of(pilot))
         await pilot.press("a")
-        await until(pilot, lambda: "nobody asks anything" in text_of(pilot))
+        await until(pilot, lambda: "no pending questions" in text_of(pilot))
         await pilot.press("C")
-        await until(
-            pilot, lambda: "y do it" in text_of(pilot) and "nobody asks anything" not in text_of(pilot)
-        )
+        await until(pilot, lambda: "y yes" in text_of(pilot) and "no pending questions" not in text_of(pilot))
 
 
 async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:

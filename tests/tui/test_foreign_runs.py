@@ -23,5 +23,5 @@ OURS = SessionFacts(
 def test_every_key_that_controls_says_why_not_on_an_imported_run(action: Action) -> None:
     for state in (SessionState.LIVE, SessionState.DONE):
         target = Target(Snapshot(session=replace(OURS, origin="claude-code"), state=state))
-        assert action.why_not(target) == "this run is not ours (imported from Claude Code)"
-    assert "not ours" not in action.why_not(Target(Snapshot(session=OURS, state=SessionState.LIVE)))
+        assert action.why_not(target) == "imported sessions are read-only (from Claude Code)"
+    assert "read-only" not in action.why_not(Target(Snapshot(session=OURS, state=SessionState.LIVE)))

@@ -384,7 +384,7 @@ async def test_hostile_text_is_harmless_on_every_screen_of_the_library(desk: Des
         await until(pilot, lambda: "Compare abcd2345" in text_of(pilot))
         assert harmless()
         await pilot.press("escape", "escape", "g", "j", "D")
-        await until(pilot, lambda: "y do it" in text_of(pilot))
+        await until(pilot, lambda: "y yes" in text_of(pilot))
         assert harmless()
         await pilot.press("y")
         await until(pilot, lambda: bool(pilot.app.screen.query_one(DeletedLine).text))

@@ -127,8 +127,8 @@ async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> 
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "LIVE" in text_of(pilot))
         desk.host_pid = None
-        await until(pilot, lambda: "† DEAD" in text_of(pilot), seconds=2.0)
-        await until(pilot, lambda: "no host drives this run" in text_of(pilot))
+        await until(pilot, lambda: "† STOPPED" in text_of(pilot), seconds=2.0)
+        await until(pilot, lambda: "The background process stopped" in text_of(pilot))
         assert live(pilot).plan.rows[1].condition.word == "dead"
 
 
@@ -136,7 +136,7 @@ async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> 
     ("status", "hosted", "badge"),
     [
         ("running", True, "● LIVE"),
-        ("running", False, "† DEAD"),
+        ("running", False, "† STOPPED"),
         ("paused", False, "‖ PAUSED"),
         ("paused", True, "‖ PAUSED"),
         ("done", False, "✓ DONE"),
@@ -179,7 +179,7 @@ async def test_a_frozen_view_stands_still_while_the_header_counts_on(desk: Desk)
         assert "● LIVE" in text_of(pilot)
         assert desk.session.commands() == []
         desk.host_pid = None
-        await until(pilot, lambda: "† DEAD" in text_of(pilot))
+        await until(pilot, lambda: "† STOPPED" in text_of(pilot))
         await pilot.press("f")
         await until(pilot, lambda: "after the freeze" in text_of(pilot))
         assert "FROZEN" not in text_of(pilot)

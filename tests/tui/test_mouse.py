@@ -29,11 +29,11 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
         await click(pilot, " Transcript")
         await until(pilot, lambda: "[Transcript]" in text_of(pilot))
         await click(pilot, "Explore core")
-        for answer, commands in (("leave it", []), ("do it", ["compact"])):
+        for answer, commands in (("n no", []), ("y yes", ["compact"])):
             await click(pilot, "C Compact")
-            await until(pilot, lambda: "do it" in text_of(pilot))
+            await until(pilot, lambda: "y yes" in text_of(pilot))
             await click(pilot, answer)
-            await until(pilot, lambda: "do it" not in text_of(pilot))
+            await until(pilot, lambda: "y yes" not in text_of(pilot))
             await until(
                 pilot, lambda commands=commands: [each[0] for each in desk.session.commands()] == commands
             )
@@ -47,8 +47,8 @@ async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk) -> None
         await until(pilot, lambda: "nightly audit" in text_of(pilot))
         await click(pilot, "nightly audit")
         await click(pilot, "D Delete")
-        await until(pilot, lambda: "do it" in text_of(pilot))
-        await click(pilot, "do it")
+        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await click(pilot, "y yes")
         await until(pilot, lambda: "to undo" in text_of(pilot))
         await click(pilot, "to undo")
         await until(

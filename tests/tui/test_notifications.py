@@ -91,7 +91,7 @@ async def test_nothing_is_told_to_whoever_looks(desk: Desk, monkeypatch: pytest.
         bytes_out = written(app, monkeypatch)
         ask(desk)
         desk.feed.wake()
-        await until(pilot, lambda: "explorer-1 asks" in text_of(pilot))
+        await until(pilot, lambda: "explorer-1 wants to run" in text_of(pilot))
         assert bytes_out == []
         assert "needs you " not in text_of(pilot)
 
@@ -103,7 +103,7 @@ async def test_what_is_switched_off_is_not_told(desk: Desk, monkeypatch: pytest.
         bytes_out = written(app, monkeypatch)
         ask(desk)
         desk.feed.wake()
-        await until(pilot, lambda: "explorer-1 asks" in text_of(pilot))
+        await until(pilot, lambda: "explorer-1 wants to run" in text_of(pilot))
         assert bytes_out == []
 
 

@@ -28,9 +28,9 @@ LIVE: dict[str, tuple[list[str], str]] = {
     "calls": (["3", "right", "right"], "prompt"),
     "metrics": (["3", "right", "right", "right"], "calls"),
     "compactions": (["3", *["right"] * 4], "1 pass"),
-    "report": (["i"], "Handed back"),
+    "report": (["i"], "Result"),
     "prompt": (["3", "left"], "System prompt and tools"),
-    "compact": (["C"], "y do it"),
+    "compact": (["C"], "y yes"),
     "zoom": (["3", "z"], "explorer-1"),
     "message-to": (["m"], "explorer-1"),
     "commands": (["colon", *"/bud"], "/bud"),
@@ -50,8 +50,8 @@ LIBRARY: dict[str, tuple[list[str], str]] = {
     "message": (["slash", *"safe", "enter", "m"], "messages of this session"),
     "name": (["j", "n"], "Name"),
     "tags": (["j", "number_sign"], "Tag"),
-    "export": (["j", "x"], "leave it"),
-    "delete": (["j", "D"], "y do it"),
+    "export": (["j", "x"], "esc cancel"),
+    "delete": (["j", "D"], "y yes"),
 }
 """The same from the list of sessions."""
 
@@ -123,7 +123,7 @@ async def question(desk: Desk, pilot: Pilot[int]) -> None:
 
 async def dead(desk: Desk, pilot: Pilot[int]) -> None:
     desk.host_pid = None
-    await until(pilot, lambda: "DEAD" in text_of(pilot), seconds=30)
+    await until(pilot, lambda: "STOPPED" in text_of(pilot), seconds=30)
 
 
 async def palette(desk: Desk, pilot: Pilot[int]) -> None:

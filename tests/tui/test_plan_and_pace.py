@@ -62,7 +62,7 @@ async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk
            tool_use_id="tu9", name="bash", idempotent=0, status="running", started_at=desk.time - 30)  # fmt: skip
     desk.host_pid = None
     async with desk.app().run_test(size=(120, 60)) as pilot:
-        await until(pilot, lambda: "DEAD" in text_of(pilot))
+        await until(pilot, lambda: "STOPPED" in text_of(pilot))
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         screen.plan.select("task:t-core")
@@ -70,12 +70,12 @@ async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk
         await until(pilot, lambda: "bash was running when the host died" in text_of(pilot))
         assert "was writing when the host died" in text_of(pilot)
         await pilot.press("right", "right")
-        await until(pilot, lambda: "in all" in text_of(pilot))
+        await until(pilot, lambda: ", total " in text_of(pilot))
         before = text_of(pilot)
         desk.time += 100
         screen.redraw()
-        assert "11:39 in all" in before
-        assert "11:39 in all" in text_of(pilot)
+        assert "total 11:39" in before
+        assert "total 11:39" in text_of(pilot)
 
 
 async def test_a_run_that_nothing_drives_has_no_rates(desk: Desk) -> None:
@@ -83,7 +83,7 @@ async def test_a_run_that_nothing_drives_has_no_rates(desk: Desk) -> None:
         await until(pilot, lambda: "/m" in text_of(pilot).splitlines()[0])
         desk.host_pid = None
         desk.feed.wake()
-        await until(pilot, lambda: "DEAD" in text_of(pilot))
+        await until(pilot, lambda: "STOPPED" in text_of(pilot))
         assert "/m" not in text_of(pilot).splitlines()[0]
         assert not any(".11" in line.split("$0.11")[-1] for line in text_of(pilot).splitlines()[1:12])
 

@@ -42,10 +42,10 @@ async def test_keys_of_typing_can_be_clicked(desk: Desk) -> None:
     async with desk.app().run_test(size=SIZES[0]) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         await pilot.press("slash", *"core")
-        await click(pilot, "Keep it")
+        await click(pilot, "Apply")
         await until(pilot, lambda: "1 Plan  /core" in text_of(pilot) and "Freeze" in footer_of(pilot))
         await pilot.press("slash", *" tui")
-        await click(pilot, "esc Give up")
+        await click(pilot, "esc Cancel")
         await until(pilot, lambda: "Freeze" in footer_of(pilot))
         assert "1 Plan  /core ─" in text_of(pilot)
         await pilot.press("slash")
@@ -57,7 +57,7 @@ async def test_a_question_of_one_key_has_no_other_keys_below_it(desk: Desk) -> N
     async with desk.app().run_test(size=SIZES[0]) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         await pilot.press("C")
-        await until(pilot, lambda: "y do it" in text_of(pilot) and footer_of(pilot).strip() == "esc Back")
+        await until(pilot, lambda: "y yes" in text_of(pilot) and footer_of(pilot).strip() == "esc Back")
         await pilot.press("n")
         await until(pilot, lambda: "Freeze" in footer_of(pilot))
 
@@ -121,11 +121,13 @@ async def test_what_is_asked_is_named_once(desk: Desk) -> None:
             "approval.asked", "explorer1", tool="list_folder", question='list_folder {"path": "."}'
         )
         desk.feed.wake()
-        await until(pilot, lambda: 'explorer-1 asks: list_folder {"path": "."}   a answers' in text_of(pilot))
+        await until(
+            pilot, lambda: 'explorer-1 wants to run list_folder {"path": "."}   a answers' in text_of(pilot)
+        )
         assert "│▌? ├╴Explore core                      surveyor  list_folder?" in text_of(pilot)
         await pilot.press("2", "a")
-        await until(pilot, lambda: "explorer-1 wants to run list_folder" in text_of(pilot))
-        assert "a answers" not in text_of(pilot)  # it would be typed into nothing
+        await until(pilot, lambda: "a answers" not in text_of(pilot))  # it would be typed into nothing
+        assert "explorer-1 wants to run list_folder" in text_of(pilot)
         assert "path" in text_of(pilot)
         assert "\n││ .\n" in "\n".join(line.rstrip(" │▁▃▅▇█▎▊") for line in text_of(pilot).splitlines())
 
@@ -172,7 +174,7 @@ async def test_a_key_that_is_named_is_not_cut_off(desk: Desk) -> None:
         line = pilot.app.screen.query_one(StatusLine)
         line.say(
             [
-                ("compact explorer-4  ✓ 04:14:45 manual 2.8k → 1.3k -54% $0.00 stall 0ms", "text"),
+                ("compact explorer-4  ✓ 04:14:45 manual 2.8k → 1.3k -54% $0.00 blocked 0ms", "text"),
                 ("   u", "key"),
                 (" undoes it", "muted"),
             ]

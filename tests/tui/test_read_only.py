@@ -30,7 +30,7 @@ async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks
         await until(pilot, lambda: "READ-ONLY" in header(pilot))
         await pilot.press("C")
         await until(pilot, lambda: "Compact: the session is open read-only; press s" in text_of(pilot))
-        assert "y do it" not in text_of(pilot)
+        assert "y yes" not in text_of(pilot)
         assert desk.session.commands() == []
         app.open_session(desk.session.id)
         desk.feed.wake()
@@ -61,11 +61,13 @@ async def test_what_only_another_programs_log_could_tell_is_left_out(desk: Desk)
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await choose(pilot, "task:t-core")
         await until(pilot, lambda: "24k → 6.1k" in text_of(pilot))
-        assert "stall" not in text_of(pilot).split("4 Compaction")[1].splitlines()[1]
+        assert "blocked" not in text_of(pilot).split("4 Compaction")[1].splitlines()[1]
         await pilot.press("4", "enter")
         await until(pilot, lambda: "Before" in text_of(pilot) and "✓ applied" in text_of(pilot))
         head = text_of(pilot).split("Before")[0]
-        assert not any(word in head for word in ("stall", "beside the loop", "cost", "unpriced", "no model"))
+        assert not any(
+            word in head for word in ("blocked", "in background", "cost", "unpriced", "without a model")
+        )
 
 
 async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:

@@ -51,12 +51,12 @@ async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_
     async with desk.app().run_test(size=TALL) as pilot:
         await choose(pilot, "task:t-docs")
         await pilot.press(*keys)
-        await until(pilot, lambda: "Handed back" in text_of(pilot))
+        await until(pilot, lambda: "Result" in text_of(pilot))
         said = " ".join(text_of(pilot).split())
         for words in (
-            "explorer-3 · explorer · surveyor · attempt 1", "✓ done at turn 3", "Asked by planner", "Look at every page of the docs.",
+            "explorer-3 · explorer · surveyor · attempt 1", "✓ done at turn 3", "Task by planner", "Look at every page of the docs.",
             "✓ notes · index", "12 files, 800 lines", "notes 2,000 bytes saved 2 times", "Tools 4 calls, 1 error (exact)",
-            "read_file 3 ✗1", "tokens 128,000", "estimated in 1 of 2 calls", "cost ~$0.11 estimated in 1 of 2 calls", "retries 2 exact",
+            "read_file 3 ✗1", "tokens 128,000", "partly estimated (1 of 2 calls)", "cost ~$0.11 partly estimated (1 of 2 calls)", "retries 2 exact",
             "errors 1 exact", "compacted 1 time exact",
         ):  # fmt: skip
             assert words in said, words
@@ -105,7 +105,7 @@ async def test_tool_calls_are_counted_as_they_come(desk: Desk) -> None:
         )
         desk.feed.wake()
         await until(pilot, lambda: "5 calls, 1 error (exact)" in text_of(pilot))
-        assert "open" not in text_of(pilot).split("Tools", 1)[1].split("Figures")[0]
+        assert "open" not in text_of(pilot).split("Tools", 1)[1].split("Statistics")[0]
 
 
 @pytest.mark.parametrize("row", ["task:t-survey"])
@@ -121,4 +121,4 @@ async def test_the_metrics_say_how_well_tokens_and_cost_are_known(desk: Desk) ->
     async with desk.app().run_test(size=TALL) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("3", *["right"] * 3)
-        await until(pilot, lambda: text_of(pilot).count("estimated in 1 of 13 calls") == 2)
+        await until(pilot, lambda: text_of(pilot).count("partly estimated (1 of 13 calls)") == 2)

@@ -172,6 +172,6 @@ async def test_an_agent_chosen_in_a_frozen_view_is_shown_as_it_was_then(desk: De
 async def test_a_frozen_view_of_a_dead_run_does_not_say_that_it_goes_on(desk: Desk) -> None:
     desk.host_pid = None
     async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "DEAD" in text_of(pilot))
+        await until(pilot, lambda: "STOPPED" in text_of(pilot))
         await pilot.press("f")
         await until(pilot, lambda: "the view is frozen; f lets it follow" in text_of(pilot))

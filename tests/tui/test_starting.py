@@ -33,9 +33,7 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
         desk.feed.wake()
         await until(
             pilot,
-            lambda: (
-                "LIVE" in text_of(pilot) and "the host is at work; the planner comes first" in text_of(pilot)
-            ),
+            lambda: "LIVE" in text_of(pilot) and "Starting the planner…" in text_of(pilot),
         )
         desk.session.agent("planner1", "planner", role="planner")
         desk.session.set(planner_agent_id="planner1")
@@ -47,7 +45,7 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
 async def test_a_run_whose_host_never_came_says_how_to_start_another(desk: Desk) -> None:
     a_new_run(desk, created_at=desk.time - 60)
     async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "DEAD" in text_of(pilot) and "r starts another" in text_of(pilot))
+        await until(pilot, lambda: "STOPPED" in text_of(pilot) and "r starts another" in text_of(pilot))
 
 
 async def test_a_filter_that_keeps_no_row_says_so(desk: Desk) -> None:

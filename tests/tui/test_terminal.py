@@ -113,13 +113,13 @@ def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(
             terminal.until(lambda text: "LIVE" in text and f"pid {host.pid}" in text)
         finally:
             host.kill()
-    assert terminal.until(lambda text: "DEAD" in text, 10) < 2.5
+    assert terminal.until(lambda text: "STOPPED" in text, 10) < 2.5
     terminal.press("q")
     assert terminal.ended() == 0
 
 
 def test_a_commit_reaches_the_screen_and_the_terminal_is_left_as_it_was(terminal: Terminal) -> None:
-    terminal.until(lambda text: "DEAD" in text and "Explore core" in text)
+    terminal.until(lambda text: "STOPPED" in text and "Explore core" in text)
     connection = terminal.connection  # type: ignore[attr-defined]
     connection.execute("UPDATE tasks SET title = 'Explore the moon' WHERE id = 't-core'")
     terminal.until(lambda text: "the moon" in text, 5)

@@ -61,7 +61,7 @@ async def test_an_action_is_the_same_by_key_slash_and_palette(
         command = next(each for each in pilot.app.get_system_commands(screen) if each.title == title)
         command.callback()
         if title in ("Message", "Budget", "Compact with instructions"):
-            await until(pilot, lambda: "↵ Go on" in text_of(pilot))
+            await until(pilot, lambda: "↵ OK" in text_of(pilot))
             await pilot.press(*{"Message": "hurry", "Budget": "usd 5"}.get(title, "short"), "enter")
         await answered(pilot, answer)
         assert await sent(3) == [written] * 3
@@ -69,9 +69,9 @@ async def test_an_action_is_the_same_by_key_slash_and_palette(
 
 async def answered(pilot: Pilot[int], keys: list[str]) -> None:
     if keys:
-        await until(pilot, lambda: "y do it" in text_of(pilot))
+        await until(pilot, lambda: "y yes" in text_of(pilot))
         await pilot.press(*keys)
-        await until(pilot, lambda: "y do it" not in text_of(pilot))
+        await until(pilot, lambda: "y yes" not in text_of(pilot))
 
 
 @pytest.mark.parametrize("line", ["/pause all", "/cancel everything", "/rerun old", "/resume run"])

@@ -116,11 +116,11 @@ async def test_a_terminal_of_20_by_5_says_what_it_needs_and_shows_what_matters(d
     desk.host_pid = None
     async with desk.app().run_test(size=(20, 5)) as pilot:
         await until(pilot, lambda: "needs 80×24  ? Help" in text_of(pilot))
-        assert "† DEAD" in text_of(pilot)
+        assert "† STOPPED" in text_of(pilot)
         await pilot.press("j")
         await until(pilot, lambda: "├╴Explore core" in text_of(pilot))
         await pilot.press("C")
-        await until(pilot, lambda: "y do it" in text_of(pilot))
+        await until(pilot, lambda: "y yes" in text_of(pilot))
         await pilot.press("n", "s")
         await until(pilot, lambda: f"† {desk.session.id}" in text_of(pilot))
         await pilot.press("slash", *"cents")

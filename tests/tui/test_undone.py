@@ -55,14 +55,14 @@ def test_a_pass_is_undone_where_the_current_view_did_not_come_from_its_own(
 async def test_the_panes_tell_what_was_undone_and_what_was_redone(desk: Desk) -> None:
     compacted(desk.session)
     async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "tok let go" in text_of(pilot))
+        await until(pilot, lambda: "tok freed" in text_of(pilot))
         desk.session.set_agent("explorer1", view_version=1)
         desk.feed.wake()
-        await until(pilot, lambda: "undone" in text_of(pilot) and "tok let go" not in text_of(pilot))
+        await until(pilot, lambda: "undone" in text_of(pilot) and "tok freed" not in text_of(pilot))
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "‹ undone" in text_of(pilot) and "view 1 is current" in text_of(pilot))
+        await until(pilot, lambda: "‹ undone" in text_of(pilot) and "view 1 is active" in text_of(pilot))
         desk.session.set_agent("explorer1", view_version=2)
         desk.feed.wake()
         await until(pilot, lambda: "✓ applied" in text_of(pilot))
         await pilot.press("escape")
-        await until(pilot, lambda: "tok let go" in text_of(pilot) and "undone" not in text_of(pilot))
+        await until(pilot, lambda: "tok freed" in text_of(pilot) and "undone" not in text_of(pilot))

@@ -75,7 +75,7 @@ def _why_still(target: Target) -> str:
     if target.snapshot.state is SessionState.PAUSED:
         return "the run is paused already"
     if target.snapshot.state is SessionState.DEAD:
-        return "no host drives the run; r starts one"
+        return "the background process stopped; r continues"
     return _over(target)
 
 
@@ -83,7 +83,7 @@ def _why_not_pause(target: Target) -> str:
     if not target.agents:
         return "select an agent first"
     if not target.hosted:
-        return _why_still(target) or "no host runs, so nothing is going on"
+        return _why_still(target) or "nothing is running"
     if not any(map(_can_pause, target.agents)):
         return f"{target.names} is {target.agents[0].status} already"
     return ""
@@ -195,7 +195,7 @@ def _why_not_undo(target: Target) -> str:
 
 
 def _why_not_answer(target: Target) -> str:
-    return "" if target.snapshot.approvals else "nobody asks anything"
+    return "" if target.snapshot.approvals else "no pending questions"
 
 
 def _decide(kind: str) -> Callable[[Target, str], list[Request]]:
@@ -266,7 +266,7 @@ _ACTIONS: tuple[Action, ...] = (
         "resume",
         "r",
         "Resume",
-        "resume the selected agent; where no host lives, the whole run",
+        "resume the selected agent; if nothing is running, the whole run",
         _resume,
         _why_not_resume,
         starts_host=True,
@@ -284,7 +284,7 @@ _ACTIONS: tuple[Action, ...] = (
         "answer",
         "a",
         "Answer",
-        "answer the question that waits: approve or deny",
+        "answer the pending question: approve or deny",
         _decide("approve"),
         _why_not_answer,
     ),
@@ -306,8 +306,7 @@ _ACTIONS: tuple[Action, ...] = (
         _why_not_undo,
         once=True,
         preview=lambda target, text: [
-            f"Redo {target.names}: the compaction that was undone last stands again; refused where none was"
-            " undone."
+            f"Redo {target.names}: reapply the last undone compaction. Refused if none was undone."
         ],
     ),
     Action(
@@ -366,11 +365,11 @@ _ACTIONS: tuple[Action, ...] = (
         "pause_now",
         "N",
         "Pause now",
-        "pause the agent at once, giving up the call that runs",
+        "pause the agent at once, aborting the current call",
         _each_agent("pause", lambda text: {"now": True}, able=_can_pause),
         _why_not_pause,
         lambda target, text: [
-            f"Pause {target.names} at once: the model call or tool that runs is given up, and paid for."
+            f"Pause {target.names} at once: the current model call or tool is aborted. Its cost still counts."
         ],
     ),
     Action(
@@ -407,7 +406,7 @@ _ACTIONS: tuple[Action, ...] = (
         "unpin",
         "",
         "Unpin",
-        "take a fact out of the prompts again",
+        "remove a fact from the prompts",
         _unpin,
         asks="The fact's number",
         once=True,
@@ -429,15 +428,15 @@ _ACTIONS: tuple[Action, ...] = (
         asks="The grant's number (/grants lists them)",
         once=True,
     ),
-    Action("approve", "", "Approve", "approve the question that waits", _decide("approve"), _why_not_answer),
+    Action("approve", "", "Approve", "approve the pending question", _decide("approve"), _why_not_answer),
     Action(
         "deny",
         "",
         "Deny",
-        "deny the question that waits, with a reason",
+        "deny the pending question, with a reason",
         _decide("deny"),
         _why_not_answer,
-        asks="Why not",
+        asks="Reason (sent to the agent)",
         text_optional=True,
     ),
 )

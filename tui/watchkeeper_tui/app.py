@@ -333,7 +333,7 @@ class WatchkeeperApp(NotifyingApp):
             for title, words, do in screen.commands():
                 yield SystemCommand(title, words, do)
         if isinstance(screen, WatchScreen):
-            yield SystemCommand("Replay", "this session as it was, step by step", screen.action_replay)
+            yield SystemCommand("Replay", "replay this session step by step", screen.action_replay)
             yield SystemCommand("Help", "keys and commands", screen.action_help)
         yield SystemCommand(
             "Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.save_picture)

@@ -45,9 +45,9 @@ def load_layout(path: Path) -> tuple[Layout, str]:
     except (FileNotFoundError, NotADirectoryError):
         return Layout(), ""
     except (OSError, ValueError) as error:
-        return Layout(hinted=True), f"{path.name} is not used, so the layout starts anew: {error}"
+        return Layout(hinted=True), f"{path.name} is not used, so the layout is reset: {error}"
     if not isinstance(content, dict):
-        return Layout(hinted=True), f"{path.name} is not used, so the layout starts anew: it holds no table"
+        return Layout(hinted=True), f"{path.name} is not used, so the layout is reset: it holds no table"
     known = {each.name: type(each.default) for each in fields(Layout)}
     usable: dict[str, Any] = {
         name: value for name, value in content.items() if name in known and type(value) is known[name]

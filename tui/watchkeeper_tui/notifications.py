@@ -58,7 +58,7 @@ def _questions(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
             agent = after.agent(each.agent_id)
             name = sanitize(agent.name) if agent else "an agent"
             question = clip(sanitize(question_words(each.tool, each.question)), 160)
-            yield Notice(f"{name} needs you", f"may it run {sanitize(each.tool)}? {question}", "warning")
+            yield Notice(f"{name} needs you", f"wants to run {sanitize(each.tool)} {question}", "warning")
 
 
 def _failures(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
@@ -107,7 +107,7 @@ def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         SessionState.DONE: ("run finished", "information"),
         SessionState.FAILED: ("run failed", "error"),
         SessionState.CANCELLED: ("run cancelled", "warning"),
-        SessionState.DEAD: ("run stopped: no host drives it", "error"),
+        SessionState.DEAD: ("run stopped: the background process is gone", "error"),
     }
     if before.state is SessionState.LIVE and after.state in ends and after.session is not None:
         title, severity = ends[after.state]

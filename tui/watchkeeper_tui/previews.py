@@ -17,7 +17,9 @@ def cancel_lines(target: Target, text: str) -> list[str]:
         f"Cancel {formatting.plural(len(cancellable(target)), 'task')}: "
         + ", ".join(clip(sanitize(t.title), 40) for t in target.tasks)
     ]
-    lines.append("Its agent stops at once; what it did is kept, and the planner is told. r resumes it later.")
+    lines.append(
+        "Its agent stops at once; what it did is kept, and the planner is notified. r resumes it later."
+    )
     return lines
 
 
@@ -71,7 +73,7 @@ def compact_lines(target: Target, text: str) -> list[str]:
         price = "unpriced" if guess.cost_usd is None else f"about {formatting.money(guess.cost_usd)}"
         left = f"about {formatting.tokens(guess.tokens_left)} ({formatting.change(guess.tokens_now, guess.tokens_left)})"
         if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
-            left = "about as many, there is little to let go yet"
+            left = "about as many: little can be freed yet"
         lines.append(
             f"Compact {sanitize(agent.name)}: {formatting.tokens(guess.tokens_now)} of"
             f" {formatting.tokens(agent.context_limit)} tok"

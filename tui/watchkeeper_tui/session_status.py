@@ -20,11 +20,11 @@ HOST_GONE = frozenset({SessionState.DEAD})
 
 
 _NOBODY_YET = {
-    SessionState.OPENING: "the host is starting; the planner comes first, then its plan",
-    SessionState.LIVE: "the host is at work; the planner comes first, then its plan",
-    SessionState.PAUSED: "paused before anything began; r resumes the run",
-    SessionState.DEAD: "the host died before anything began; r starts another",
-    SessionState.REPLAY: "nobody was at work yet",
+    SessionState.OPENING: "starting the background process…",
+    SessionState.LIVE: "Starting the planner…",
+    SessionState.PAUSED: "paused before any agent started; r resumes the run",
+    SessionState.DEAD: "the background process stopped before any agent started; r starts another",
+    SessionState.REPLAY: "no agent had started yet",
 }
 
 
@@ -32,7 +32,7 @@ def nobody_yet(snapshot: Snapshot) -> str:
     """What to say of a run without any agent or task."""
     if snapshot.session is None:
         return "" if snapshot.problem else "opening …"
-    return _NOBODY_YET.get(snapshot.state, "the run ended before anything began")
+    return _NOBODY_YET.get(snapshot.state, "the run ended before any agent started")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def agent_condition(
     if agent.status == "paused":
         return Condition("‖", "paused", "paused", reason)
     if state in HOST_GONE:
-        return Condition("†", "dead", "dead", "no host")
+        return Condition("†", "stopped", "dead", "process gone")
     if agent.status == "parked":
         return _parked(agent, state, now, reason)
     if agent.status == "waiting":
@@ -74,7 +74,7 @@ def agent_condition(
     if state is SessionState.PAUSED:
         return Condition("‖", "paused", "paused", reason)
     if pausing:
-        return Condition("●", "pausing", "paused", "its step ends first")
+        return Condition("●", "pausing", "paused", "pausing after the current step")
     if state is SessionState.REPLAY:
         return _at_work(None)  # signs between events are not kept, so nothing is known of a silence
     return _working(agent, now)

@@ -34,7 +34,7 @@ class SessionState(StrEnum):
 
     LIVE = "LIVE"
     PAUSED = "PAUSED"
-    DEAD = "DEAD"
+    DEAD = "STOPPED"
     DONE = "DONE"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"

@@ -48,7 +48,7 @@ class Target:
         session = self.snapshot.session
         program = imported_from(session.origin) if session is not None else None
         if program:
-            return f"this run is not ours (imported from {program})"
+            return f"imported sessions are read-only (from {program})"
         if self.read_only == OPENED_READ_ONLY:
             return "the session is open read-only; press s, then Enter opens it to act on it"
         return f"{self.read_only}: nothing can be done here" if self.read_only else ""

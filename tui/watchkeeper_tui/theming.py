@@ -84,7 +84,7 @@ class ThemedApp(KeyOrder):
         front = self.screen
         if isinstance(front, WatchScreen):
             front.say(
-                sanitize(said) if said else "themes read again", "failed" if said else "muted", beside=True
+                sanitize(said) if said else "themes reloaded", "failed" if said else "muted", beside=True
             )
 
     def theme_commands(self) -> dict[str, str]:

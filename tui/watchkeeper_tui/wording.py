@@ -114,7 +114,7 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
     if subject == "inbox":
         items = data.get("items")
         return (
-            "told: " + ", ".join(str(item).replace("_", " ") for item in items)
+            "notified: " + ", ".join(str(item).replace("_", " ") for item in items)
             if isinstance(items, list)
             else verb
         )

@@ -18,7 +18,7 @@ def calls_page(view: PageContext) -> list[PageLine]:
         return [PageLine("empty", ((view.nothing("model call"), "faint"),))]
     wide = view.width >= 64
     titles = f"  {'turn':>4} {'prompt':>7} {'cached':>6} {'out':>6} {'cost':>8} {'took':>6}" + (
-        f" {'first':>6}  stop" if wide else ""
+        f" {'TTFT':>6}  stop" if wide else ""
     )
     lines = [PageLine("heading", ((titles, "heading"),))]
     for call in calls:

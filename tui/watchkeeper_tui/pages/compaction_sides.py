@@ -77,26 +77,24 @@ def header_pieces(
         first.append((f"{cost}  ", "money"))
     first.append((f"{sanitize(facts.trigger)}  ", "muted"))
     by = (
-        "no model was asked"
+        "made without a model"
         if facts.model == "digest"
         else sanitize(formatting.model_name(facts.model or ""))
     )
     second: list[Piece] = [(f" {by}  " if by else " ", "text")]
     if facts.stall_seconds is not None or detail.seconds:
         second.append(
-            (f"stall {stall(facts)}  {formatting.duration(_took(detail, now))} beside the loop  ", "muted")
+            (f"blocked {stall(facts)}  {formatting.duration(_took(detail, now))} in background  ", "muted")
         )
     if facts.cache_tokens_invalidated:
         second.append((f"cache −{formatting.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
     if agent is not None and facts.view_after is not None:
         current = agent.view_version == facts.view_after
         second.append(
-            ("its view is current  ", "accent")
-            if current
-            else (f"view {agent.view_version} is current  ", "muted")
+            ("active  ", "accent") if current else (f"view {agent.view_version} is active  ", "muted")
         )
     if facts.instructions:
-        second.append((f"told: {clip(sanitize(facts.instructions), 160)}  ", "user"))
+        second.append((f"instructions: {clip(sanitize(facts.instructions), 160)}  ", "user"))
     if facts.reason:
         second.append((clip(sanitize(facts.reason), 200), "muted" if facts.status == "applied" else "failed"))
     return [first, second]
@@ -166,7 +164,12 @@ def before_lines(
 def _lost(block: TranscriptBlock, names: str, width: int) -> list[PageLine]:
     """What of a message no observation carries."""
     rows = paragraph(
-        f"{block.key}.lost", f"not carried over: {names}", width, role="failed", indent=4, most=3
+        f"{block.key}.lost",
+        f"not in the summary (still stored): {names}",
+        width,
+        role="failed",
+        indent=4,
+        most=3,
     )
     return [PageLine(row.id, row.pieces, block.key, names) for row in rows]
 
@@ -192,18 +195,14 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
     lines.append(blank("gap"))
     if sides.lost:
         count = formatting.plural(len(sides.lost), "identifier")
-        lines.append(
-            PageLine(
-                "lost", ((f"! not carried over: {count}", "failed"), ("  each stays in its message", "muted"))
-            )
-        )
+        lines.append(PageLine("lost", ((f"! {count} not in the summary (still stored)", "failed"),)))
         for place, (identifier, seq) in enumerate(sides.lost):
             text = clip(identifier, max(8, width - 12))
             lines.append(
                 PageLine(f"lost.{place}", ((f"! {text}", "text"), (f"  #{seq}", "muted")), copy=identifier)
             )
     else:
-        lines.append(PageLine("lost", (("✓ every path, id and setting found is carried over", "done"),)))
+        lines.append(PageLine("lost", (("✓ the summary holds every path, id and setting", "done"),)))
     lines += damage(detail.after)
     start = detail.after.verbatim_from
     note = f"  from #{start} on, verbatim" if start is not None else "  no message is verbatim"

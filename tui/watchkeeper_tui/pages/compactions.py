@@ -88,7 +88,7 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
     if each.status == "applied":
         # Among others, where the sum stands above, only one that held something up is worth the room.
         tells = each.stall_seconds is not None and (not name or each.stall_seconds >= 0.001)
-        pieces.append((f" stall {stall(each)}" if tells else "", "muted"))
+        pieces.append((f" blocked {stall(each)}" if tells else "", "muted"))
     elif each.status != "undone":
         pieces += [(f" {word}", role), (f": {sanitize(each.reason)}" if each.reason else "", "muted")]
     return pieces

@@ -85,7 +85,7 @@ def damage(context: ViewFacts | None) -> list[PageLine]:
     """One line on what of a context cannot be read; none where all of it can."""
     if context is None or not context.damaged:
         return []
-    words = f"! damaged in the database: {', '.join(context.damaged)} of view {context.version}; what they told is missing"
+    words = f"! damaged in the database: {', '.join(context.damaged)} of view {context.version}; their content is missing"
     return [PageLine("damage", ((words, "failed"),))]
 
 

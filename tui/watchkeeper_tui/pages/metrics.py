@@ -13,7 +13,7 @@ from watchkeeper_tui.session_status import lasted
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.cells import Piece, pieces_width
 
-LABEL_CELLS = 9
+LABEL_CELLS = 11
 NEWEST_CELLS = 23
 """Beside a series: its newest value, and its greatest."""
 
@@ -29,9 +29,10 @@ def metrics_page(view: PageContext) -> list[PageLine]:
         (
             "time",
             [
+                ("active ", "muted"),
                 (formatting.duration(agent.active_seconds), "text"),
                 (
-                    f" in steps, {formatting.duration(lasted(agent, view.snapshot.state, view.now))} in all",
+                    f", total {formatting.duration(lasted(agent, view.snapshot.state, view.now))}",
                     "muted",
                 ),
             ],
@@ -60,7 +61,7 @@ def metrics_page(view: PageContext) -> list[PageLine]:
     ]
     below = _below(view.snapshot, agent)
     if below:
-        rows.insert(3, ("below", _sums(below)))
+        rows.insert(3, ("sub-agents", _sums(below)))
     lines = [line for name, pieces in rows for line in _row(name, pieces, view.width)]
     lines.append(blank("gap"))
     cells = max(8, min(60, view.width - LABEL_CELLS - NEWEST_CELLS))

@@ -28,7 +28,7 @@ def report_page(view: PageContext) -> list[PageLine]:
         return [
             PageLine(
                 "none",
-                (("a report is made of a session as it stands now, not of a step of a replay", "faint"),),
+                (("reports cover the current session, not a step of a replay", "faint"),),
             )
         ]
     return [*_standing(view), *_asked(view, report), *_result(view, report), *_tasks(view), *_artifacts(view, report),
@@ -48,7 +48,7 @@ def _standing(view: PageContext) -> list[PageLine]:
     ]
     if agent.ended_at is not None:
         stands.append((f", {formatting.when(agent.ended_at, view.now)}", "muted"))
-    lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("stands", tuple(stands))]
+    lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("state", tuple(stands))]
     note = condition.note or agent.status_reason or ""
     if note:
         lines += paragraph(
@@ -69,7 +69,7 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
     by = f"by {sanitize(parent.name)}" if parent is not None else "by you"
     if report.inputs:
         by += f", with {formatting.plural(report.inputs, 'artifact')} of other tasks"
-    lines = [heading("asked", "Asked", by)]
+    lines = [heading("asked", "Task", by)]
     if task is not None and task.title and task.title != asked:
         lines.append(
             PageLine(
@@ -92,7 +92,7 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
 def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
     task, agent = view.snapshot.task(view.agent.task_id), view.agent
     if report.result:
-        lines = [heading("result", "Handed back", f"{report.result_chars:,} characters")]
+        lines = [heading("result", "Result", f"{report.result_chars:,} characters")]
         return [*lines, *_folding(view, "result.text", report.result, folded=12), blank("result.end")]
     if agent.status in ("failed", "cancelled"):
         why = (
@@ -100,7 +100,7 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
             or agent.status_reason
             or "no reason"
         )
-        return [heading("result", "Handed back", "nothing"), *paragraph("result.why", why, view.width, role="failed", indent=2, most=6),
+        return [heading("result", "Result", "nothing"), *paragraph("result.why", why, view.width, role="failed", indent=2, most=6),
                 blank("result.end")]  # fmt: skip
     if agent.task_id is None:
         session = view.snapshot.session
@@ -108,12 +108,12 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
         if not said:
             return []
         return [
-            heading("result", "Ended the run"),
+            heading("result", "Outcome"),
             *_folding(view, "result.text", said, folded=12),
             blank("result.end"),
         ]
     note = "nothing yet" if agent.ended_at is None else "nothing: another attempt has the task now"
-    return [heading("result", "Handed back", note), blank("result.end")]
+    return [heading("result", "Result", note), blank("result.end")]
 
 
 def _tasks(view: PageContext) -> list[PageLine]:
@@ -191,7 +191,7 @@ def _tools(view: PageContext, report: ReportFacts) -> list[PageLine]:
 def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
     agent = view.agent
     if view.is_unlogged:
-        return [heading("bill", "Figures", UNLOGGED_WORDS)]
+        return [heading("bill", "Statistics", UNLOGGED_WORDS)]
     mine = [each for each in view.snapshot.compactions if each.agent_id == agent.id]
     whole = lasted(agent, view.snapshot.state, view.now)
     split = f"  in {agent.input_tokens:,} · out {agent.output_tokens:,}"
@@ -204,7 +204,7 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
             [
                 (formatting.duration(whole), "text"),
                 EXACT,
-                (f"  {formatting.duration(agent.active_seconds)} in steps", "muted"),
+                (f"  active {formatting.duration(agent.active_seconds)}", "muted"),
             ],
         ),
         ("calls", [(f"{agent.model_calls:,} to models", "text"), EXACT]),
@@ -220,7 +220,7 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
         ("compacted", _compacted(agent, mine)),
     ]
     return [
-        heading("bill", "Figures"),
+        heading("bill", "Statistics"),
         *(PageLine(f"bill.{name}", ((f"  {name:<10}", "muted"), *pieces)) for name, pieces in rows),
     ]
 
@@ -232,7 +232,8 @@ def usage_label(report: ReportFacts) -> Piece:
         return ("  no call", "faint")
     if not estimated:
         return EXACT
-    return (f"  estimated in {estimated:,} of {formatting.plural(report.calls, 'call')}", "retrying")
+    partly = "" if estimated == report.calls else "partly "
+    return (f"  {partly}estimated ({estimated:,} of {formatting.plural(report.calls, 'call')})", "retrying")
 
 
 def price_label(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
@@ -245,7 +246,8 @@ def price_label(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
         pieces.append((f"  no price is known for {of}", "retrying"))
     doubtful = max(report.estimated_price, report.estimated_usage)
     if agent.cost_usd is not None and doubtful:
-        pieces.append((f"  estimated in {doubtful:,} of {of}", "retrying"))
+        partly = "" if doubtful == report.calls else "partly "
+        pieces.append((f"  {partly}estimated ({doubtful:,} of {of})", "retrying"))
     return pieces or [EXACT if report.calls else ("  no call", "muted")]
 
 
@@ -258,7 +260,7 @@ def _compacted(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> list[Pie
     pieces: list[Piece] = [(formatting.plural(agent.compactions, "time"), "text"), EXACT]
     if applied:
         gone = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in applied)
-        pieces.append((f"  {formatting.tokens(gone)} tok let go (estimated)", "muted"))
+        pieces.append((f"  {formatting.tokens(gone)} tok freed (estimated)", "muted"))
     return pieces
 
 

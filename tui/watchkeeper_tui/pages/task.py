@@ -23,14 +23,14 @@ def without_agent(snapshot: Snapshot, task: TaskFacts) -> str:
         snapshot.session.planner_agent_id if snapshot.session else None
     )
     name = sanitize(keeper.name or keeper.role) if keeper is not None else "the planner"
-    return f"an item of {name}'s list"
+    return f"to-do of {name}"
 
 
 def task_figures(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list[Piece]]:
     """Two lines: why no agent stands beside it, and when it was what."""
     began = task.started_at
     times: list[Piece] = [
-        ("listed " if began is None else "begun ", "muted"),
+        ("listed " if began is None else "started ", "muted"),
         (formatting.moment(began or task.created_at), "text"),
     ]
     if task.ended_at is not None:
@@ -46,7 +46,7 @@ def task_page(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]
     lines += _role(snapshot, task, width)
     lines += _needs(snapshot, task)
     for name, text, role in (
-        ("Handed back", task.result, "text"),
+        ("Result", task.result, "text"),
         ("Why", task.error or task.status_reason, "failed"),
     ):
         if text:

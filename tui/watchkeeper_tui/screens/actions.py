@@ -197,7 +197,7 @@ class Actions(_Base):
 
     def _instructions(self, action: Action, target: Target) -> None:
         question: list[list[Piece]] = [
-            [(f"Compact {target.names}: what should be kept, or let go?", "strong")]
+            [(f"Compact {target.names}: what should be kept or dropped?", "strong")]
         ]
         self.prompt.ask_line(
             question, lambda text: self._preview(action, target, text), kind="compact", keeps_lines=True
@@ -272,7 +272,7 @@ class Actions(_Base):
             and "\n" not in words
             and "\\" not in words
             and reveal(words) == words
-            and len(words) + len(asked.tool) + 50 <= self.size.width
+            and len(words) + len(asked.tool) + 57 <= self.size.width
         )
 
     def perform(self, action: Action, target: Target, text: str) -> None:
@@ -377,11 +377,11 @@ class Actions(_Base):
                 ],
                 [
                     ("l", "key"),
-                    (" leave it running   ", "text"),
+                    (" detach   ", "text"),
                     ("p", "key"),
                     (" pause it, then leave   ", "text"),
                     ("esc", "key"),
-                    (" stay", "text"),
+                    (" cancel", "text"),
                 ],
             ],
             {"l": lambda: self.watch_app.leave("leave"), "p": lambda: self.watch_app.leave("pause")},

@@ -377,7 +377,7 @@ class ApprovalScreen(WatchScreen):
     def _ask_pattern(self) -> None:
         assert self._question is not None
         question: list[list[Piece]] = [
-            [("The words of one command; * as the last word stands for any further arguments", "strong")],
+            [("The words of one command; * as the last word matches any further arguments", "strong")],
             [
                 (
                     "It never matches operators, redirections or substitutions, and runs without a shell.",
@@ -491,7 +491,7 @@ class ApprovalScreen(WatchScreen):
                     ("a", "approve, and allow the tool or a pattern of commands in this run"),
                     ("e", "edit the input; ctrl+s shows the edit, then y runs it"),
                     ("n", "deny"),
-                    ("r", "deny, with a reason that the agent reads"),
+                    ("r", "deny, with a reason sent to the agent"),
                     ("j k, arrows, PgUp PgDn, Home End", "scroll; the mouse and its wheel too"),
                     ("esc", "leave the question waiting"),
                 ],

@@ -205,10 +205,10 @@ class WatchScreen(Screen[None]):
         question: list[list[Piece]] = [
             [(line, "strong" if index == 0 else "text")] for index, line in enumerate(lines)
         ]
-        answers: list[Piece] = [("y", "key"), (" do it   ", "text")]
+        answers: list[Piece] = [("y", "key"), (" yes   ", "text")]
         for key, words, _ in more:
             answers += [(key, "key"), (f" {words}   ", "text")]
-        answers += [("n", "key"), (" leave it", "text")]
+        answers += [("n", "key"), (" no", "text")]
         question.append(answers)
         keys = {"y": yes, **{key: run for key, _, run in more}}
         self.prompt.ask_key(question, keys, gave_up=lambda: self.say("nothing was done", "muted", seconds=2))

@@ -84,7 +84,7 @@ class CompactionScreen(Actions, WatchScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab,shift+tab", "other_side", "Other side", show=False, id="compaction.side"),
-        Binding("exclamation_mark", "only_lost", "Only what was lost", show=False, id="compaction.lost"),
+        Binding("exclamation_mark", "only_lost", "Omitted only", show=False, id="compaction.lost"),
         Binding("u", "undo", "Undo", show=False, id="compaction.undo"),
         Binding("U", "act('redo')", "Redo", show=False, id="compaction.redo"),
         Binding("R,C", "again", "Compact again", show=False, id="compaction.again"),
@@ -181,9 +181,9 @@ class CompactionScreen(Actions, WatchScreen):
             total = formatting.tokens(tokens) if tokens is not None else "…"
             pieces: list[Piece] = [(name.capitalize(), "strong"), (f"  {total} tok · {count}", "muted")]
             if name == "after" and sides.lost:
-                pieces.append((f"  {formatting.plural(len(sides.lost), 'identifier')} lost", "failed"))
+                pieces.append((f"  {formatting.plural(len(sides.lost), 'identifier')} omitted", "failed"))
             if name == "before" and self._only_lost:
-                pieces.append(("  only what was lost", "match"))
+                pieces.append(("  omitted only", "match"))
             set_title(page, pieces, self.watch_app.palette)
         self._draw_edges(self.watch_app.now())
 
@@ -207,7 +207,7 @@ class CompactionScreen(Actions, WatchScreen):
             [
                 KeyHint("u", "Undo", "undo", self._why_not_undo()),
                 KeyHint("R", "Compact again…", "again", BY_ID["compact"].why_not(target)),
-                KeyHint("!", "All" if self._only_lost else "Only lost", "only_lost"),
+                KeyHint("!", "All" if self._only_lost else "Omitted only", "only_lost"),
                 KeyHint("tab", "Other side", "other_side"),
                 KeyHint("↵", "Unfold", "open"),
                 KeyHint("P", "Pin", "pin", BY_ID["pin"].why_not(target)),
@@ -329,10 +329,10 @@ class CompactionScreen(Actions, WatchScreen):
             (
                 "Compaction",
                 [
-                    ("- + !", "taken out, put in, lost on the way"),
+                    ("- + !", "removed, added, omitted"),
                     ("enter", "unfold a message or an observation"),
                     ("tab", "before, after"),
-                    ("!", "only messages of which something was lost"),
+                    ("!", "only messages of which the summary omits something"),
                     ("[ ]", "the agent's older and newer passes"),
                     ("u", "undo this pass"),
                     ("U", "redo what was undone"),

@@ -319,7 +319,7 @@ class Keeping(Exporting):
         answers: list[Piece] = []
         for key, (_, words) in FORMS.items():
             answers += [(key, "key"), (f" {words}   ", "text")]
-        answers += [("esc", "key"), (" leave it", "text")]
+        answers += [("esc", "key"), (" cancel", "text")]
         question: list[list[Piece]] = [
             [
                 ("Export ", "strong"),

@@ -81,7 +81,7 @@ class Commanding(_Base):
     def commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         """What the palette offers here beside the actions: its title, what it does, and how."""
         yield "Report", "what the selected agent was asked, gave back, made and took", self.action_report
-        yield "Compact with instructions", "say what should be kept, or let go", self._compact_told
+        yield "Compact with instructions", "say what to keep or drop", self._compact_told
         yield "Grants", "what runs without a question in this run; revoke one", self.show_grants
         yield "Freeze", "hold the view still, or let it go on; the run goes on", self.action_freeze
         yield "Filter", "the plan, the events, or search the transcript", self.action_filter

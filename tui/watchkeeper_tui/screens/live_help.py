@@ -68,7 +68,7 @@ def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
                 ("1 2 3 4, tab", "plan, events, agent, compaction"),
                 ("[ ]", "previous, next agent"),
                 ("e", "next row that needs you"),
-                ("i", "a report on the agent: asked, handed back, made, tools, figures"),
+                ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
                 ("f", "freeze the view; the run goes on"),
                 ("z", "zoom the pane"),
                 ("< >", "move the divider between left and right"),
@@ -80,7 +80,7 @@ def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
             "States",
             [
                 ("● working  ◔ slot  ? needs you", "‖ paused  ↻ retrying  ! silent"),
-                ("✓ done  ✗ failed  † dead  ○ idle", "· pending  ~ stale  × cancelled  - dropped"),
+                ("✓ done  ✗ failed  † stopped  ○ idle", "· pending  ~ stale  × cancelled  - dropped"),
             ],
         ),
     ]

@@ -135,7 +135,7 @@ class Navigation(_Base):
         hint = {
             "plan": "words of names, states, models",
             "events": "words of an event's kind, its agent or its text",
-            "agent": "text of messages, tool calls and results, as it stands there",
+            "agent": "text of messages, tool calls and results, verbatim",
         }[pane]
         question: list[list[Piece]] = [[(what, "strong"), (f"   {hint}", "muted")]]
         self.prompt.ask_line(
@@ -145,7 +145,7 @@ class Navigation(_Base):
             value=before,
             changed=lambda text: self._search(pane, text),
             gave_up=lambda: self._search(pane, before),
-            enter="Keep it",
+            enter="Apply",
         )
 
     def _search(self, pane: str, words: str) -> None:

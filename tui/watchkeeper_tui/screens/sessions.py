@@ -357,7 +357,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
                     ("m", "the message that was found, in its transcript"),
                     ("t", "filter: state, model, tag, workspace, date, cost, compacted, deleted"),
                     ("o", "sort: " + ", ".join(ORDERS)),
-                    ("esc", "take marks and search back, then to the open session"),
+                    ("esc", "clear marks and search, then go to the open session"),
                 ],
             ),
             (
@@ -365,7 +365,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
                 [
                     ("enter", "open"),
                     ("v", "open read-only: nothing can be done to it"),
-                    ("p", "replay it: as it was, step by step"),
+                    ("p", "replay step by step"),
                     ("space =", "mark two, and compare them side by side"),
                     ("y", "copy the id"),
                 ],

@@ -45,7 +45,10 @@ def status_pieces(
         more = f" (+{len(snapshot.approvals) - 1})" if len(snapshot.approvals) > 1 else ""
         return [
             ("? ", "waiting"),
-            (f"{sanitize(agent.name) if agent else 'an agent'} asks: {sanitize(first.tool)} ", "waiting"),
+            (
+                f"{sanitize(agent.name) if agent else 'an agent'} wants to run {sanitize(first.tool)} ",
+                "waiting",
+            ),
             (clip(sanitize(question_words(first.tool, first.question)), 120), "text"),
             (f"{more}   ", "muted"),
             ("a", "key"),
@@ -183,18 +186,12 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
     reason = clip(sanitize(session.status_reason or ""), 200)
     if snapshot.state is SessionState.DEAD:
         return [
-            ("† no host drives this run", "dead"),
-            (
-                f", its last sign was {formatting.when(session.last_active, now)}; ".replace(
-                    "was now", "was just now"
-                ),
-                "text",
-            ),
+            ("† The background process stopped. ", "dead"),
             ("r", "key"),
-            (" starts one, and it carries on from the exact step", "text"),
+            (" continues from the last saved step.", "text"),
         ]
     if snapshot.state is SessionState.OPENING:
-        return [("… waiting for the host to start", "muted")]
+        return [("… waiting for the background process to start", "muted")]
     if snapshot.state is SessionState.PAUSED:
         return [
             ("‖ paused", "paused"),

@@ -358,7 +358,9 @@ class AgentPane(Vertical):
                 )  # whole seconds: a title paints the whole pane
                 pieces.append(
                     (
-                        f"  last sign {formatting.duration(silence) if silence > 9 else f'{silence}s'} ago",
+                        f"  active {formatting.duration(silence) if silence > 9 else f'{silence}s'} ago"
+                        if silence
+                        else "  active just now",
                         "faint",
                     )
                 )

@@ -58,10 +58,10 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         if buffered:
             pieces.append((f"  ◔ {formatting.plural(buffered, 'chunk')} buffered", "slot"))
         if removed > 0:
-            pieces.append((f"  {formatting.tokens(removed)} tok let go", "muted"))
+            pieces.append((f"  {formatting.tokens(removed)} tok freed", "muted"))
         known = [each.stall_seconds for each in ended if each.stall_seconds is not None]
         if known:
-            pieces.append((f"  stall {sum(known) * 1000:.0f}ms", "muted"))
+            pieces.append((f"  blocked {sum(known) * 1000:.0f}ms", "muted"))
         set_title(self, pieces, self.watch_app.palette)
 
     def row_id(self, row: CompactionFacts | AgentFacts) -> str:

@@ -146,7 +146,7 @@ class Prompt(Vertical, can_focus=True):
         value: str = "",
         changed: Callable[[str], None] | None = None,
         gave_up: Callable[[], None] | None = None,
-        enter: str = "Go on",
+        enter: str = "OK",
         keeps_lines: bool = False,
     ) -> None:
         """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke; `enter`:
@@ -160,7 +160,7 @@ class Prompt(Vertical, can_focus=True):
         self.add_class("-typing")
         before = [KeyHint("↑", "Typed before", _pressing("up"))] if self._history.get(kind) else []
         self._name_keys(
-            [KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Give up", _pressing("escape"))]
+            [KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Cancel", _pressing("escape"))]
         )
         line = self.query_one(_Line)
         line.keeps_lines = keeps_lines

@@ -145,6 +145,6 @@ def _without_number(widget: Widget) -> None:
     if len(pieces) > 1 and pieces[0][1] == "key":
         rest = [
             (pieces[1][0].lstrip(), pieces[1][1]),
-            *(piece for piece in pieces[2:] if not piece[0].startswith("  last sign")),
+            *(piece for piece in pieces[2:] if not piece[0].startswith("  active ")),
         ]
         set_title(widget, rest, cast("WatchkeeperApp", widget.app).palette)
