@@ -1,7 +1,8 @@
-"""What a person can do, as data: key, words, why not here, what it would do, and the commands that it writes.
+"""What a person can do, as data: key, label, reason why not here, preview, and the commands that it writes.
 
-Lower-case keys are safe and act at once. Capitals cost money or data: they say first what they would do, and
-take `y` or `n`. An action never touches an agent: it writes commands, and the host applies or refuses them.
+Lower-case keys are safe and act immediately. Capitals cost money or data: they first show what they would do,
+and ask for `y` or `n`. An action never changes an agent: it writes commands, which the
+host applies or refuses.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ class Action:
     requests: Callable[[Target, str], list[Request]]
     """The commands for a target and the text that was typed."""
     why_not: Callable[[Target], str] = lambda target: ""
-    """Why it does nothing here, in a few words; empty where it works."""
+    """Why the action is not available, in a few words; empty if it is."""
     preview: Callable[[Target, str], list[str]] | None = None
-    """Lines that say what it would do; where there is one, `y` must follow."""
+    """Lines that say what it would do. If there are any, the user must confirm with `y`."""
     asks: str = ""
-    """What text it asks for first; empty: none."""
+    """The text that it asks for first; empty if none."""
     text_optional: bool = False
     starts_host: bool = False
-    """Lifts a pause: where no host lives, one is started and no command is needed."""
+    """Ends a pause. If no host runs, one is started and no command is written."""
     once: bool = False
-    """Where no host lives, one is started for this command alone."""
+    """If no host runs, one is started for this command only."""
 
 
 def _can_listen(agent: AgentFacts) -> bool:
@@ -65,13 +66,13 @@ def _why_not_steer(target: Target) -> str:
 
 
 def _over(target: Target) -> str:
-    """That the run has ended, in words that every key uses; empty where it has not."""
+    """The text that every key shows for a run that has ended; empty if it has not."""
     ended = target.snapshot.state in (SessionState.DONE, SessionState.FAILED, SessionState.CANCELLED)
     return "the run is over" if ended else ""
 
 
 def _why_still(target: Target) -> str:
-    """Why nothing of the run goes on that could be paused; empty where something does."""
+    """Why no work of the run can be paused; empty if some can."""
     if target.snapshot.state is SessionState.PAUSED:
         return "the run is paused already"
     if target.snapshot.state is SessionState.DEAD:
@@ -123,7 +124,7 @@ def _each_agent(
     able: Callable[[AgentFacts], bool] = lambda agent: True,
     verb: str = "",
 ) -> Callable[[Target, str], list[Request]]:
-    """One command an agent; of several, those that it could do nothing for are left out."""
+    """One command for each agent, except agents for which it would do nothing."""
 
     def requests(target: Target, text: str) -> list[Request]:
         wanted = [agent for agent in target.agents if able(agent)]
@@ -232,12 +233,12 @@ def _set_budget(target: Target, text: str) -> list[Request]:
 
 
 def _of_ours(action: Action) -> Action:
-    """The same action, for runs of our own only: nobody here can speak to another program's."""
+    """The same action, for Watchkeeper's own runs only: another program's sessions are read-only."""
     return replace(action, why_not=lambda target: target.not_ours or action.why_not(target))
 
 
 def _pin(target: Target, text: str) -> list[Request]:
-    """A number with `#` is a fact's; everything else is a text of its own."""
+    """`#` and a number name a fact; anything else is a new text."""
     wanted = text.strip()
     if wanted.startswith("#") and wanted[1:].isdecimal():
         return [Request("pin", None, None, {"fact": int(wanted[1:])}, f"pin fact {wanted}")]

@@ -156,7 +156,7 @@ class WatchkeeperApp(NotifyingApp):
         self._each_screen(lambda screen: screen.show(snapshot, self.now()))
 
     def _be_present(self, snapshot: Snapshot) -> None:
-        """Tell the host of the open session that somebody is here who can answer its questions."""
+        """Tell the host of the open session that a user is present who can answer its questions."""
         session = snapshot.session
         at = (session.id if session is not None else None, id(self.control))
         if at == self._present_at:
@@ -377,7 +377,7 @@ def run(
     """Show the dashboard until the user leaves; returns an exit code.
 
     `session_id` None opens the newest session, or the list where there is none. `screen` is `live` or
-    `sessions`. `on_quit` is told how the user left: `leave` or `pause` (the pause is already queued then).
+    `sessions`. `on_quit` receives how the user left: `leave` or `pause` (the pause is already queued then).
     """
     if session_id is None:
         session_id, screen = _newest(db_path, screen)

@@ -49,7 +49,7 @@ class ReadOnlyControl:
 
 
 class ReadOnly(WatchkeeperError):
-    """Somebody tried to act on a session that is open read-only."""
+    """The user tried to control a session that is open read-only."""
 
     def __init__(self) -> None:
         super().__init__("the session is open read-only; press s, then Enter opens it to act on it")

@@ -1,5 +1,4 @@
-"""What a compaction would bring, told before it is done: from the passes that were, else from how contexts
-are made up."""
+"""Estimate what a compaction would save: from earlier passes, else from the composition of contexts."""
 
 from __future__ import annotations
 

@@ -57,5 +57,5 @@ async def export(database_path: Path, session_id: str, form: str, folder: Path) 
         return Exported(
             str(path), 0, None, lines[-1].removeprefix("wk: ") if lines else f"exit code {process.returncode}"
         )
-    told = json.loads(out.decode("utf-8", "replace").strip().splitlines()[-1])
-    return Exported(str(told["path"]), int(told["bytes"]), told.get("redacted"))
+    report = json.loads(out.decode("utf-8", "replace").strip().splitlines()[-1])
+    return Exported(str(report["path"]), int(report["bytes"]), report.get("redacted"))

@@ -1,4 +1,4 @@
-"""Figures as people read them: tokens, money, durations, shares, bars and sparklines. Pure functions."""
+"""Numbers formatted for people: tokens, money, durations, shares, bars and sparklines. Pure functions."""
 
 from __future__ import annotations
 

@@ -108,6 +108,6 @@ def usable_keys(
 
 
 def shown_key(keys: str) -> str:
-    """The first of `keys` as it stands in a footer."""
+    """The first of `keys`, as the footer shows it."""
     first = keys.split(",")[0].strip()
     return _SHOWN.get(first, first)

@@ -28,7 +28,7 @@ class Layout:
     theme: str = ""
     """The theme that was chosen while it ran; one in the configuration goes before it."""
     hinted: bool = False
-    """The words for whoever opens the dashboard for the first time were shown."""
+    """The hints for a user's first start were shown."""
 
 
 def layout_file() -> Path:

@@ -1,4 +1,4 @@
-"""What is worth telling somebody who looks elsewhere: found by comparing two readings. Pure functions."""
+"""Which changes between two snapshots deserve a notification. Pure functions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _failures(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
 
 
 def budget_share(snapshot: Snapshot, budget: BudgetFacts) -> float:
-    """How much of a budget is spent, as a fraction; 0 where it cannot be told."""
+    """The spent fraction of a budget; 0 if it is unknown."""
     session = snapshot.session
     if session is None or budget.amount <= 0:
         return 0.0
@@ -128,5 +128,6 @@ def terminal_signal(notice: Notice, how: str) -> str:
 
 
 def is_unattended(focused: bool | None, last_input: float, now: float) -> bool:
-    """Nobody looks: the terminal said so, or it never says and no key came for a while (`focused` None)."""
+    """Whether the user is away: the terminal lost the focus, or it reports no focus (None) and no key came
+    for a while."""
     return now - last_input >= UNATTENDED_SECONDS if focused is None else not focused

@@ -1,5 +1,5 @@
-"""Telling whoever looks elsewhere: notices in the dashboard that stay until somebody can have read them, and
-the terminal's."""
+"""Notifications: notices in the dashboard that stay until the user can have read them, and terminal
+signals."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from watchkeeper_tui.settings import Notifications
 from watchkeeper_tui.theming import ThemedApp
 
 SEEN_SECONDS = 6.0
-"""How long a notice stays once somebody is back who can read it."""
+"""How long a notice stays after the user returns."""
 A_DAY = 86_400.0
 
 
 class NotifyingApp(ThemedApp):
-    """An app that knows whether somebody looks at it."""
+    """An app that shows notices and knows whether the user is present."""
 
     def __init__(
         self, theme: str | None, theme_folders: list[Path] | None, *, now: Callable[[], float]
@@ -26,13 +26,13 @@ class NotifyingApp(ThemedApp):
         super().__init__(theme, theme_folders)
         self.now = now
         self._focused: bool | None = None
-        """Whether the terminal has the focus; None until it tells."""
+        """Whether the terminal has the focus; None until it reports it."""
         self._last_input = now()
         self._seen = False
-        """Somebody is back, and has not had the time yet to read what was told."""
+        """The user has returned, but has not yet had time to read the notices."""
 
     def tell(self, notices: list[Notice], wanted: Notifications) -> None:
-        """Tell these, as the user wants it: in the dashboard, and by the terminal."""
+        """Show these notices in the dashboard and signal the terminal, as the settings say."""
         unattended = is_unattended(self._focused, self._last_input, self.now())
         if not notices or not (wanted.when_focused or unattended):
             return

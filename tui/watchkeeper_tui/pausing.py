@@ -1,5 +1,5 @@
-"""Who was told to pause and is still at work: a pause comes at the next step, and until then it can be taken
-back."""
+"""Agents that received a pause and still work. A pause takes effect at the next step; until then it can be
+cancelled."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ _AT_WORK = ("working", "waiting")
 def pausing_agents(
     agents: Iterable[AgentFacts], commands: Sequence[CommandFacts], events: Sequence[EventLine]
 ) -> frozenset[str]:
-    """The agents at work for whom a pause is queued or under way, where a host lives. `commands`: the newest
+    """The working agents for which a pause is queued or in progress, while a host runs. `commands`: newest
     first.
 
-    A pause counts as long as nothing that was read since (another command, the agent's own pause, a new host)
-    ended it.
+    A pause counts until a later record (another command, the agent's own pause, a new host) ends it.
     """
     whole, own = _last_words(commands)
     pauses = {agent_id: each for agent_id, each in own.items() if each.kind == "pause"}
@@ -35,7 +34,7 @@ def pausing_agents(
 
 
 def pauses_all(commands: Sequence[CommandFacts], events: Sequence[EventLine]) -> bool:
-    """The whole run was told to pause, and has not yet, where a host lives."""
+    """Whether the whole run received a pause that has not taken effect yet, while a host runs."""
     whole, _ = _last_words(commands)
     return whole is not None and _is_pause(whole) and not _Ended(events, [whole]).has_come(whole, None)
 
@@ -75,12 +74,12 @@ class _Ended:
             elif event.facts.kind == "agent.paused":
                 self._paused.setdefault(event.agent_id, event.at)
 
-    def has_come(self, told: CommandFacts, agent_id: str | None) -> bool:
-        """Whether the wish was fulfilled, or its host is gone."""
-        if told.status == "queued" or told.applied_at is None:
+    def has_come(self, command: CommandFacts, agent_id: str | None) -> bool:
+        """Whether the pause has taken effect, or its host is gone."""
+        if command.status == "queued" or command.applied_at is None:
             return False
         since = max(
             self._host_started,
             self._paused.get(agent_id, float("-inf")) if agent_id is not None else float("-inf"),
         )
-        return since >= told.applied_at or told.applied_at < self._known_from
+        return since >= command.applied_at or command.applied_at < self._known_from

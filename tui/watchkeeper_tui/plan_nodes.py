@@ -1,5 +1,4 @@
-"""Who stands below whom in the plan: the planner, its tasks with the agents that do them, earlier attempts
-below."""
+"""The hierarchy of the plan: the planner, its tasks with their agents, and earlier attempts below them."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def plan_nodes(snapshot: Snapshot) -> list[Node]:
         if agent.task_id is not None:
             by_task.setdefault(agent.task_id, []).append(agent)
     planner_id = snapshot.session.planner_agent_id if snapshot.session else None
-    nodes: dict[str, Node] = {}  # by agent id: where a row for that agent stands
+    nodes: dict[str, Node] = {}  # by agent id: the node of that agent's row
     roots: list[Node] = []
     placed: list[tuple[Node, str | None]] = []
 
@@ -69,7 +68,7 @@ def plan_nodes(snapshot: Snapshot) -> list[Node]:
 
 
 def _is_below(node: Node, other: Node) -> bool:
-    """`node` is `other`, or stands somewhere below it."""
+    """Whether `node` is `other` or a descendant of it."""
     each: Node | None = node
     while each is not None:
         if each is other:
@@ -79,7 +78,7 @@ def _is_below(node: Node, other: Node) -> bool:
 
 
 def below(node: Node) -> Iterator[Node]:
-    """All that stands below a node, in order."""
+    """All descendants of a node, in order."""
     waiting = list(reversed(node.children))
     while waiting:
         each = waiting.pop()

@@ -1,8 +1,8 @@
-"""The plan as rows: the planner, its tasks with the agents that do them, earlier attempts below.
+"""The plan as rows: the planner, its tasks with their agents, and earlier attempts below them.
 
-The shape of the tree changes seldom, the figures in it all the time: the shape is kept as long as it holds,
-and a row with its figures is made only when somebody looks at it. So a thousand agents cost no more than the
-twenty in sight.
+The shape of the tree changes rarely, the values in it constantly. The shape is cached until it changes, and a
+row with its values is made only when it is displayed. So a thousand agents cost no more than the twenty that
+are visible.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class PlanRow:
     expandable: bool
     expanded: bool
     tokens: int
-    """Of the whole subtree; of the row's own agent where nothing stands below."""
+    """The sum over the subtree; for a leaf, the value of the row's own agent."""
     cost_usd: float | None
     unpriced_calls: int
     cost_estimated: bool = False
     hidden: int = 0
     """Rows that are folded away below this one."""
     agent_ids: tuple[str, ...] = ()
-    """The agents whose figures these are."""
+    """The agents that the values include."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A row without its figures."""
+    """A row without its values."""
 
     id: str
     prefix: str
@@ -58,7 +58,7 @@ class _Place:
     expandable: bool
     expanded: bool
     node: Node | None = None
-    """Where it stands in the tree; None in a list without one."""
+    """The row's node in the tree; None in a list without a tree."""
 
 
 class PlanShape:
@@ -69,7 +69,7 @@ class PlanShape:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Where each row stands, by its id."""
+        """The index of each row, by its id."""
         return {place.id: number for number, place in enumerate(self.places)}
 
 
@@ -107,7 +107,7 @@ class PlanRows(Sequence[PlanRow]):
         return (self[number] for number in range(len(self)))
 
     def place_of(self, row_id: str) -> int | None:
-        """Where the row of that id stands, or None."""
+        """The index of the row with that id, or None."""
         return self.shape.numbers.get(row_id)
 
     def find(self, row_id: str) -> PlanRow | None:
@@ -120,7 +120,7 @@ class PlanRows(Sequence[PlanRow]):
         return [place.agent_id for place in self.shape.places if place.agent_id is not None]
 
     def place_of_agent(self, agent_id: str | None) -> int | None:
-        """Where the agent's row stands, or None."""
+        """The index of the agent's row, or None."""
         return next(
             (number for number, place in enumerate(self.shape.places) if place.agent_id == agent_id), None
         )
@@ -327,7 +327,7 @@ class _Subtree(NamedTuple):
     """A row's agent and all below it, taken together."""
 
     rows: int
-    """How many stand below it."""
+    """How many descendants it has."""
     agent_ids: tuple[str, ...]
     tokens: int
     cost_usd: float | None

@@ -65,8 +65,7 @@ HARDLY_LESS = 0.97
 
 
 def compact_lines(target: Target, text: str) -> list[str]:
-    """What a pass over each agent's context would let go, and what it would cost, as far as that can be told
-    before."""
+    """What a pass over each agent's context would free, and its cost, as far as both can be estimated."""
     lines = []
     for agent in target.agents[:4]:
         guess = estimate_compaction(agent, target.snapshot.compactions)

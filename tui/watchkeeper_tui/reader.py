@@ -1,7 +1,7 @@
 """The one thread that reads the database: it folds what changed into frozen snapshots, at most one a tick.
 
 It only ever reads: its connection is `mode=ro` and `query_only`, reads are short, and nothing is held open
-between them. Whoever receives a snapshot may keep it for ever.
+between them. A receiver may keep a snapshot for any time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ day."""
 STARTING_SECONDS = 8.0
 """How long a new session may be without a host before it counts as dead."""
 LOOK_SECONDS = 1.0
-"""How often the lease is probed where nothing changes; a dead host shows within twice that."""
+"""How often the lease is probed where nothing changes; a stopped host is visible within twice that."""
 RETRY_SECONDS = 1.0
 LET_GO_SECONDS = 1.5
-"""How long is waited before a database is opened again whose files somebody took away."""
+"""How long to wait before reopening a database whose files were removed."""
 
 
 class Feed(Protocol):
@@ -183,7 +183,7 @@ class Reader(threading.Thread):
             # granted.
             self._fold = self._detail = None
         elif gone := taken_away(self._files, identities(self._path)):
-            # Long enough for the feed to let go of it too: it looks at least once a second.
+            # Long enough for the feed to close it too: the feed checks at least once a second.
             self._retry_seconds = LET_GO_SECONDS
             raise StoreUnusable(f"{gone[0]} was deleted or replaced; what is shown is what was read before")
         refuse_second_name(self._path)

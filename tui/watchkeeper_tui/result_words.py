@@ -1,5 +1,5 @@
-"""What a tool gave back, in a few words: a result in JSON is told by what it names and counts, every other as
-it is."""
+"""A tool's result in a few words: JSON is summarised by its names and counts; any other result stays as it
+is."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MOST_CHARS = 500
 
 
 def result_words(text: str) -> str:
-    """One line for a result, or for its beginning; what is not JSON, or holds nothing that can be told, as it
-    is.
+    """One line for a result, or for its beginning. Text that is not JSON, or has nothing to summarise, stays
+    as it is.
 
     To be sanitised, even if the text was: JSON spells characters out.
     """

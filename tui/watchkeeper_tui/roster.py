@@ -1,7 +1,7 @@
-"""What is told of all agents at once: names, how many stand how, who comes nearest to a compaction.
+"""Facts about all agents: names, counts by state, and which agents are closest to a compaction.
 
-Kept up to date at the price of what changed: only agents that are another object than in the reading before
-are looked at, and those whom time alone makes silent.
+Updates cost only what changed: they visit the agents whose object differs from the previous snapshot's, and
+those that became silent because time passed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Roster:
             self._next_turn = min(self._turns.values(), default=float("inf"))
 
     def copy(self) -> Roster:
-        """Another one that stands where this one stands, and goes its own way."""
+        """An independent copy of this roster."""
         other = Roster()
         other.names, other.roles = self.names, dict(self.roles)
         other._agents, other._state, other._next_turn = self._agents, self._state, self._next_turn

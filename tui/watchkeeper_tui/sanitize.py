@@ -12,7 +12,7 @@ from functools import lru_cache
 from rich.cells import cell_len, get_character_cell_size
 
 MARK = "\N{MIDDLE DOT}"
-"""Stands for a character that must not reach a terminal."""
+"""Replaces a character that must not reach a terminal."""
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 

@@ -1,6 +1,6 @@
-"""How an agent, a task and a session stand, as a glyph, a word and a role: never by colour alone.
+"""The state of an agent, a task and a session as a glyph, a word and a role: never by colour alone.
 
-Pure functions of a snapshot and the time, so that what is shown ages honestly between readings.
+Pure functions of a snapshot and the time, so that displayed ages stay correct between snapshots.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 
 SILENT_SECONDS = 60.0
-"""An agent that works but gave no sign of it for so long is shown as silent."""
+"""A working agent without activity for so long is shown as silent."""
 
 HOST_GONE = frozenset({SessionState.DEAD})
 
@@ -29,7 +29,7 @@ _NOBODY_YET = {
 
 
 def nobody_yet(snapshot: Snapshot) -> str:
-    """What to say of a run without any agent or task."""
+    """The text for a run without any agent or task."""
     if snapshot.session is None:
         return "" if snapshot.problem else "opening …"
     return _NOBODY_YET.get(snapshot.state, "the run ended before any agent started")
@@ -37,7 +37,7 @@ def nobody_yet(snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What stands beside a name."""
+    """The state shown beside a name."""
 
     glyph: str
     word: str
@@ -47,14 +47,14 @@ class Condition:
 
     @property
     def needs_attention(self) -> bool:
-        """A person would want to look at it."""
+        """Whether a person should look at it."""
         return self.role in ("waiting", "failed", "dead", "silent", "retrying")
 
 
 def agent_condition(
     agent: AgentFacts, state: SessionState, now: float, *, pausing: bool = False
 ) -> Condition:
-    """How an agent stands at `now`; `pausing`: it was told to pause, and does so at its next step."""
+    """The state of an agent at `now`. `pausing`: it received a pause, which takes effect at its next step."""
     reason = sanitize(agent.status_reason or "")
     ended = _ENDED.get(agent.status)
     if ended is not None:
@@ -100,19 +100,19 @@ _ENDED = {
 
 
 def last_sign(agent: AgentFacts) -> float:
-    """When the agent last gave a sign of life."""
+    """When the agent was last active."""
     return max(agent.last_active, agent.live.updated_at if agent.live else 0.0)
 
 
 def lasted(agent: AgentFacts, state: SessionState, now: float) -> float:
-    """Seconds from when the agent was made until it ended, or until now; where nothing drives it, until its
-    last sign."""
+    """Seconds from the agent's creation until its end, or until now; if no host drives it, until its last
+    activity."""
     goes_on = state in (SessionState.LIVE, SessionState.REPLAY, SessionState.OPENING)
     return max(0.0, (agent.ended_at or (now if goes_on else last_sign(agent))) - agent.created_at)
 
 
 def silent_at(agent: AgentFacts) -> float:
-    """From when on an agent at work counts as silent, if it gives no sign before."""
+    """When a working agent counts as silent, unless it is active before."""
     return last_sign(agent) + SILENT_SECONDS
 
 
@@ -159,7 +159,7 @@ _TASKS = {
 
 
 def task_condition(task: TaskFacts, unmet: tuple[str, ...] = ()) -> Condition:
-    """How a task stands; `unmet` are the names of the tasks that it still waits for."""
+    """The state of a task; `unmet` are the names of the tasks that it waits for."""
     glyph, word, role = _TASKS.get(task.status, ("·", sanitize(task.status), "muted"))
     if task.status == "pending" and unmet:
         return Condition(glyph, word, role, "after " + ", ".join(sanitize(name) for name in unmet))

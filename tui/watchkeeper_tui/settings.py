@@ -1,8 +1,8 @@
 """The dashboard's part of the user's `config.toml`: theme, keys, notifications.
 
 Read with the standard library alone: a viewer must paint before a validation library is even loaded. The
-command line checks the same file in full (`watchkeeper.runtime.config`); here, what cannot be used is said
-and its default stands.
+command line checks the same file in full (`watchkeeper.runtime.config`); here, a value that
+cannot be used is reported, and its default applies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIGNALS = ("bell", "osc9", "osc777", "off")
 
 @dataclass(frozen=True, slots=True)
 class Notifications:
-    """What is told to whom looks elsewhere, and how. The table `[notifications]`."""
+    """Which notifications the user gets, and how. The table `[notifications]`."""
 
     needs_input: bool = True
     """An agent asks."""
@@ -31,8 +31,8 @@ class Notifications:
     when_focused: bool = False
     """Also while the terminal has the focus."""
     terminal: str = "bell"
-    """How the terminal is told: `bell`, `osc9` or `osc777` (desktop notifications), or `off`: in the
-    dashboard alone."""
+    """How the terminal is signalled: `bell`, `osc9` or `osc777` (desktop notifications), or `off` (notices in
+    the dashboard only)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def load_settings(folder: Path | None = None) -> Settings:
         problems.append('[keys] must hold keys by action, as in "act.pause" = "p"')
         keys = {}
     notifications = _notifications(content.get("notifications", {}), problems)
-    told = tuple(f"{path.name}: {each}" for each in problems)
-    return Settings(theme, keys, notifications, still or _wants_stillness(), float(threshold), told)
+    messages = tuple(f"{path.name}: {each}" for each in problems)
+    return Settings(theme, keys, notifications, still or _wants_stillness(), float(threshold), messages)
 
 
 def _wants_stillness() -> bool:

@@ -13,7 +13,7 @@ class Slash:
     argument: str
     help: str
     action: str = ""
-    """The id in `actions.ACTIONS` that it stands for; empty: the screen knows it by name."""
+    """The id of its action in `actions.ACTIONS`; empty if the screen handles the command by name."""
 
 
 SLASHES: tuple[Slash, ...] = (

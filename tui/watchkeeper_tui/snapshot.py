@@ -30,7 +30,7 @@ from watchkeeper_tui.pausing import pauses_all, pausing_agents
 
 
 class SessionState(StrEnum):
-    """How a session stands for whoever watches it: its stored status, judged by whether a host lives."""
+    """The displayed state of a session: its stored status, combined with whether a host runs."""
 
     LIVE = "LIVE"
     PAUSED = "PAUSED"
@@ -115,7 +115,7 @@ class Snapshot:
 
     @cached_property
     def pausing(self) -> frozenset[str]:
-        """The agents at work that were told to pause."""
+        """The working agents that received a pause."""
         return (
             pausing_agents(self.agents, self.commands, self.events)
             if self.host_pid is not None
@@ -124,7 +124,7 @@ class Snapshot:
 
     @cached_property
     def pauses_all(self) -> bool:
-        """The whole run was told to pause, and has not yet."""
+        """Whether the whole run received a pause that has not taken effect yet."""
         return self.host_pid is not None and pauses_all(self.commands, self.events)
 
     def agent(self, agent_id: str | None) -> AgentFacts | None:
@@ -155,9 +155,9 @@ class Snapshot:
 def session_state(status: str, hosted: bool, *, working: bool = False, origin: str = "run") -> SessionState:
     """What a session's stored status means, given whether a process drives it now.
 
-    A host that was started for one command alone (a re-run, say) leaves the status as it was while agents are
-    `working`. Another program's session that nobody follows any more is over as far as anybody here knows:
-    nothing of it died.
+    A host that was started for one command only (for example a re-run) does not change the status while
+    agents are `working`. Another program's session that is no longer followed counts as done: no host of it
+    stopped.
     """
     if hosted and working:
         return SessionState.LIVE

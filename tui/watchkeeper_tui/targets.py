@@ -38,7 +38,7 @@ class Target:
 
     @property
     def pausing(self) -> tuple[AgentFacts, ...]:
-        """Those that were told to pause and are still at work."""
+        """The agents that received a pause and still work."""
         return tuple(agent for agent in self.agents if agent.id in self.snapshot.pausing)
 
     @property

@@ -41,10 +41,10 @@ def leave_at_hangup(terminal: int) -> None:
     """Wait, without a sound, until the terminal is gone; then end this process as a hangup does. Runs in a
     thread.
 
-    Only the terminal's session leader and its group are told of a hangup by the kernel. Anyone else, or who
-    was started with `nohup`, would read an end of file from then on, as fast as a processor can, and wait for
-    ever for a place in the queue of a writer whose thread has died. Nothing is lost: the dashboard keeps
-    nothing of its own, and the run goes on.
+    The kernel signals a hangup only to the terminal's session leader and its group. Any other process, or one
+    started with `nohup`, would read end of file in a busy loop, and then wait forever for a place in the
+    queue of a writer whose thread has ended. Nothing is lost: the dashboard stores no state of its own, and
+    the run continues.
     """
     watch = select.poll()
     watch.register(terminal, 0)

@@ -1,4 +1,4 @@
-"""Hearing that a theme file was saved, so that it is worn at once."""
+"""Watch the theme files, so that a saved theme is applied immediately."""
 
 from __future__ import annotations
 

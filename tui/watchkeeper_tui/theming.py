@@ -1,4 +1,4 @@
-"""Wearing a theme: the user's choice, others tried on in the palette, and every theme file as it was saved
+"""Applying a theme: the user's choice, others tried on in the palette, and every theme file as it was saved
 last."""
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ThemedApp(KeyOrder):
         """The user chose a theme; a subclass may keep it for the next time."""
 
     def reload_themes(self) -> None:
-        """Read every theme file again, and wear what was chosen as it is now; while it is damaged, as it was
-        before."""
+        """Read every theme file again, and apply the chosen theme as it is now; while it is damaged, as it
+        was before."""
         before = self.themes
         self.themes, self.theme_problems = load_themes(self._theme_folders, plain=self._plain)
         if self.theme_problems and self._chosen in before:

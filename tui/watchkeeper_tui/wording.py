@@ -73,7 +73,7 @@ _SAID = (
 
 @dataclass(frozen=True, slots=True)
 class EventWords:
-    """How an event is told. Texts are sanitised."""
+    """The display text of an event. Sanitised."""
 
     kind: str
     role: str
@@ -81,7 +81,7 @@ class EventWords:
 
 
 def event_words(event: EventFacts) -> EventWords:
-    """The words that stand for an event."""
+    """The display text of an event."""
     subject, _, verb = event.kind.partition(".")
     data = _data(event.data)
     role = _ROLES.get(verb) or _KIND_ROLES.get(subject, "muted")
@@ -96,7 +96,7 @@ def event_words(event: EventFacts) -> EventWords:
 
 
 def question_words(tool: str, question: str) -> str:
-    """A question without the tool's name, which is told before it. Not sanitised."""
+    """A question without the tool's name, which is shown before it. Not sanitised."""
     return question.removeprefix(f"{tool} ")
 
 

@@ -1,5 +1,4 @@
-"""One compaction as two columns of lines: what stood in the context before it, and what stands there
-after."""
+"""One compaction as two columns of lines: the context before it and after it."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _ARROWS = {"tool_use": "→ ", "tool_result": "← ", "tool_error": "✗ "}
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A pass, read and folded once; the columns are made from it at any width."""
+    """A pass, read and folded once. Columns of any width are made from it."""
 
     detail: CompactionDetail
     blocks: tuple[TranscriptBlock, ...]
@@ -38,7 +37,7 @@ class Sides:
 
 
 def fold_sides(detail: CompactionDetail) -> Sides:
-    """Parse the replaced messages, and find what the observations lost of them."""
+    """Parse the replaced messages, and find the identifiers that the observations omit."""
     names: dict[str, str] = {}
     blocks = tuple(block for message in detail.messages for block in fold_message(message, names))
     lost: list[tuple[str, int]] = []
@@ -51,8 +50,8 @@ def fold_sides(detail: CompactionDetail) -> Sides:
 def header_pieces(
     detail: CompactionDetail, agent: AgentFacts | None, now: float, number: tuple[int, int] | None = None
 ) -> list[list[Piece]]:
-    """Two lines of figures: what it did, then what it cost and why. `number`: which of its agent's passes it
-    is, of how many."""
+    """Two lines of statistics: what the pass did, then its cost and reason. `number`: the pass's position
+    among its agent's passes, and their count."""
     facts = detail.facts
     which = f" {number[0]}/{number[1]}" if number is not None else ""
     glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
@@ -71,7 +70,7 @@ def header_pieces(
         )
     elif facts.tokens_before is not None:
         first.append((f"{formatting.tokens(facts.tokens_before)} → …  ", "strong"))
-    # Of other programs' passes nobody tells the cost, the model or the time: what is not known is left out.
+    # Other programs do not record the cost, model or time of a pass: unknown values are omitted.
     cost = pass_cost(facts)
     if cost != "-":
         first.append((f"{cost}  ", "money"))
@@ -101,7 +100,7 @@ def header_pieces(
 
 
 def short_pieces(detail: CompactionDetail) -> list[Piece]:
-    """What it did, where there is little room: its end, how much it let go, what it cost."""
+    """A short form for narrow screens: outcome, tokens freed, cost."""
     facts = detail.facts
     glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
     if facts.tokens_before is None or facts.tokens_after is None:
@@ -120,8 +119,8 @@ def _took(detail: CompactionDetail, now: float) -> float:
 def before_lines(
     sides: Sides, width: int, expanded: frozenset[str], *, only_lost: bool = False
 ) -> list[PageLine]:
-    """What the pass took out of the context. Enter unfolds a block; `!` marks one of which something was
-    lost."""
+    """What the pass removed from the context. Enter unfolds a block; `!` marks one that the summary does not
+    cover completely."""
     detail = sides.detail
     after = {each.id for each in detail.after.observations} if detail.after else set()
     lines: list[PageLine] = []
@@ -148,12 +147,12 @@ def before_lines(
             )
     else:
         lines.append(PageLine("span", (("  no message", "faint"),)))
-    losing, told = sides.losing, set[int]()
+    losing, listed = sides.losing, set[int]()
     for block in sides.blocks:
         if not only_lost or block.seq in losing:
             lines += _block(block, width, expanded, lost=block.seq in losing)
-            if block.seq in losing and (only_lost or block.key in expanded) and block.seq not in told:
-                told.add(block.seq)
+            if block.seq in losing and (only_lost or block.key in expanded) and block.seq not in listed:
+                listed.add(block.seq)
                 names = ", ".join(identifier for identifier, seq in sides.lost if seq == block.seq)
                 lines += _lost(block, names, width)
     if detail.count:
@@ -162,7 +161,7 @@ def before_lines(
 
 
 def _lost(block: TranscriptBlock, names: str, width: int) -> list[PageLine]:
-    """What of a message no observation carries."""
+    """The identifiers of a message that no observation contains."""
     rows = paragraph(
         f"{block.key}.lost",
         f"not in the summary (still stored): {names}",
@@ -175,7 +174,7 @@ def _lost(block: TranscriptBlock, names: str, width: int) -> list[PageLine]:
 
 
 def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[PageLine]:
-    """What stands there now: the observations with what they cite, then what they do not carry."""
+    """The new content: the observations with their citations, then what they omit."""
     detail = sides.detail
     if detail.after is None:
         waiting = detail.facts.ended_at is None

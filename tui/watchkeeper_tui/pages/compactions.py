@@ -14,7 +14,7 @@ MOST_PASSES = 200
 """As many of a session's newest passes are read (`store.dashboard_fold`)."""
 
 PASS_KEY = "pass."
-"""Begins the key of a line that stands for a pass; its id follows."""
+"""The prefix of the key of a pass's line; the pass's id follows."""
 
 STATES = {
     "running": ("◌", "working", "running"),
@@ -32,7 +32,7 @@ def is_buffered(each: CompactionFacts) -> bool:
 
 
 def stall(each: CompactionFacts) -> str:
-    """How long the loop waited; a dash where nobody tells."""
+    """How long the agent's loop was blocked; a dash if unknown."""
     return "-" if each.stall_seconds is None else f"{each.stall_seconds * 1000:.0f}ms"
 
 
@@ -49,7 +49,7 @@ def pass_cost(each: CompactionFacts) -> str:
 
 
 def _asked_a_model(each: CompactionFacts) -> bool:
-    """A digest is made without one; of other programs' passes nobody tells."""
+    """Whether a model made the summary. A digest needs none; other programs do not record it."""
     return each.stall_seconds is not None and each.model not in (None, "digest")
 
 
@@ -75,7 +75,7 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
         upto = f" up to #{each.high_water}" if each.high_water else ""
         return [*pieces, (f" buffered{upto}", role), ("  waits until its messages must go", "muted")]
     if each.status == "undone":
-        pieces.append((f" {word}", role))  # before its figures, which hold no more and may be cut off
+        pieces.append((f" {word}", role))  # before its numbers, which no longer apply and may be cut off
     if each.tokens_before is not None and each.tokens_after is not None:
         before, after = each.tokens_before, each.tokens_after
         pieces += [
@@ -86,7 +86,8 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
     if cost != "-":
         pieces.append((f" {cost}", "money"))
     if each.status == "applied":
-        # Among others, where the sum stands above, only one that held something up is worth the room.
+        # In the list of all agents, whose header shows the sum, only a pass that blocked an agent shows its
+        # time.
         tells = each.stall_seconds is not None and (not name or each.stall_seconds >= 0.001)
         pieces.append((f" blocked {stall(each)}" if tells else "", "muted"))
     elif each.status != "undone":

@@ -52,8 +52,8 @@ def compaction_mark(agent: AgentFacts, share: float) -> int:
 
 
 def foretells(snapshot: Snapshot, agent: AgentFacts) -> bool:
-    """Whether a pass to come can be told of: not of one who has ended, nor of another program's, whose mark
-    no log tells."""
+    """Whether the next pass can be predicted: not for an agent that has ended, nor for another program's
+    agent, whose log does not contain the threshold."""
     session = snapshot.session
     return agent.ended_at is None and (session is None or imported_from(session.origin) is None)
 

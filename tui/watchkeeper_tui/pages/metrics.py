@@ -1,4 +1,4 @@
-"""An agent in figures: totals, and how tokens, cost, latency and context went, call by call."""
+"""An agent's metrics: totals, then tokens, cost, latency and context of each call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A report on one agent: what it was asked, what it gave back, who it worked with, what it made, and what all
-that took.
+"""A report on one agent: its task, its result, the agents it worked with, its artifacts, and its statistics.
 
-Each figure says whether it is exact, estimated, or unpriced.
+Each value says whether it is exact, estimated, or unpriced.
 """
 
 from __future__ import annotations
@@ -226,7 +225,7 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
 
 
 def usage_label(report: ReportFacts) -> Piece:
-    """How well the tokens are known."""
+    """Whether the token counts are exact."""
     estimated = report.estimated_usage
     if not report.calls:
         return ("  no call", "faint")
@@ -237,7 +236,7 @@ def usage_label(report: ReportFacts) -> Piece:
 
 
 def price_label(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
-    """How well the cost is known."""
+    """Whether the cost is exact."""
     of = formatting.plural(report.calls, "call")
     pieces: list[Piece] = []
     if report.unpriced and agent.cost_usd is not None:

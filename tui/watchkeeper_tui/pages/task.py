@@ -1,4 +1,4 @@
-"""A task that no agent of its own works on: one that waits, or an item of another program's to-do list."""
+"""A task without an agent of its own: one that waits, or a to-do of another program's session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_NAMED = 12
 
 
 def without_agent(snapshot: Snapshot, task: TaskFacts) -> str:
-    """Why nobody stands beside the task, in a few words."""
+    """Why the task has no agent, in a few words."""
     if task.status in ("pending", "stale"):
         return "this task has not been given to an agent yet"
     if task.status == "dropped":
@@ -26,8 +26,8 @@ def without_agent(snapshot: Snapshot, task: TaskFacts) -> str:
     return f"to-do of {name}"
 
 
-def task_figures(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list[Piece]]:
-    """Two lines: why no agent stands beside it, and when it was what."""
+def task_summary(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list[Piece]]:
+    """Two lines: why the task has no agent, and when its status changed."""
     began = task.started_at
     times: list[Piece] = [
         ("listed " if began is None else "started ", "muted"),
@@ -41,7 +41,7 @@ def task_figures(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list
 
 
 def task_page(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]:
-    """What is known of the task."""
+    """The page of the task."""
     lines = paragraph("task.title", task.title or task.name, width, role="strong", most=12)
     lines += _role(snapshot, task, width)
     lines += _needs(snapshot, task)
@@ -70,7 +70,7 @@ def _role(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]:
 
 
 def _needs(snapshot: Snapshot, task: TaskFacts) -> list[PageLine]:
-    """The tasks that it waits for, and how each stands."""
+    """The tasks that it waits for, with the state of each."""
     if not task.depends_on:
         return []
     needed = [each for task_id in task.depends_on if (each := snapshot.task(task_id)) is not None]

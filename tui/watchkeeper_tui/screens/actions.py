@@ -165,21 +165,21 @@ class Actions(_Base):
     def _raise_and_start(self, session_id: str, requests: list[Request]) -> None:
         """In a worker thread: the new limits first, which the host applies before anything runs, then the
         host."""
-        control, told = self.watch_app.control, []
+        control, written = self.watch_app.control, []
         try:
             for request in requests:
                 command_id = control.submit(
                     session_id, request.kind, agent_id=None, task_id=request.task_id, payload=request.payload
                 )
-                told.append(Sent(command_id, request.about, self.watch_app.now()))
+                written.append(Sent(command_id, request.about, self.watch_app.now()))
             pid = control.start_host(session_id, resume=True, once=None)
             said = f"host started (pid {pid})" if pid else "another host drives it already"
-            told.append(Sent(None, "resume the run", self.watch_app.now(), said))
+            written.append(Sent(None, "resume the run", self.watch_app.now(), said))
         except Exception as error:
             # A worker must never end the dashboard; what went wrong is said where the command would have
             # been.
             self.app.call_from_thread(self._failed, f"resume the run: {error}")
-        self.app.call_from_thread(self._written, told)
+        self.app.call_from_thread(self._written, written)
 
     def _preview(self, action: Action, target: Target, text: str) -> None:
         if action.preview is None:
@@ -315,7 +315,7 @@ class Actions(_Base):
     ) -> None:
         """In a worker thread: one command after the other, then a host where one is needed."""
         control = self.watch_app.control
-        told: list[Sent] = []
+        written: list[Sent] = []
         try:
             if action.starts_host and not hosted:
                 with self._reads() as reads:
@@ -325,7 +325,7 @@ class Actions(_Base):
                     return
                 pid = control.start_host(session_id, resume=True, once=None)
                 said = f"host started (pid {pid})" if pid else "another host drives it already"
-                told.append(Sent(None, requests[0].about, self.watch_app.now(), said))
+                written.append(Sent(None, requests[0].about, self.watch_app.now(), said))
             else:
                 for request in requests:
                     command_id = control.submit(
@@ -336,7 +336,7 @@ class Actions(_Base):
                         payload=request.payload,
                     )
                     compacts = request.agent_id if request.kind == "compact" else None
-                    told.append(
+                    written.append(
                         Sent(command_id, request.about, self.watch_app.now(), group=group, compacts=compacts)
                     )
                     if action.once and not hosted:
@@ -345,14 +345,14 @@ class Actions(_Base):
             # A worker must never end the dashboard; what went wrong is said where the command would have
             # been.
             self.app.call_from_thread(self._failed, f"{requests[0].about}: {error}")
-        self.app.call_from_thread(self._written, told)
+        self.app.call_from_thread(self._written, written)
 
-    def _written(self, told: list[Sent]) -> None:
+    def _written(self, written: list[Sent]) -> None:
         if self._closing:
             return
         waiting = [each for each in self.sent if each.command_id is not None or each.said]
-        self.sent = (*reversed(told), *waiting)[:MOST_SENT]
-        self._notice_until = 0.0 if told else self._notice_until
+        self.sent = (*reversed(written), *waiting)[:MOST_SENT]
+        self._notice_until = 0.0 if written else self._notice_until
         self.tick(self.watch_app.now())
 
     def _failed(self, text: str) -> None:

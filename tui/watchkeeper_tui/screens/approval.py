@@ -543,7 +543,7 @@ def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
 
 
 def highlighted(section: Section) -> Iterator[tuple[Piece, ...]]:
-    """The lines of a section, with what stands for a hidden character in sight, and the rest in colours."""
+    """The lines of a section, highlighted, with hidden characters shown by their codes."""
     text = reveal(section.text)
     if section.language == "diff":
         lines: Iterator[tuple[Piece, ...]] = (

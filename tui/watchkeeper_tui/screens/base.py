@@ -49,7 +49,7 @@ class WatchScreen(Screen[None]):
 
     @property
     def is_in_sight(self) -> bool:
-        """It is in front, or only a modal screen stands before it."""
+        """Whether it is visible: on top, or covered only by modal screens."""
         stack = self.app.screen_stack
         return self in stack and all(
             isinstance(above, ModalScreen) for above in stack[stack.index(self) + 1 :]
@@ -65,7 +65,7 @@ class WatchScreen(Screen[None]):
     def say(
         self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS, beside: bool = False
     ) -> None:
-        """Tell the user something, for a while. `text` must be sanitised.
+        """Show the user a notice for some seconds. `text` must be sanitised.
 
         `beside`: it is about the dashboard, not about the run: beside the reason why a run stopped, not in
         its place.
@@ -80,10 +80,10 @@ class WatchScreen(Screen[None]):
         return ()
 
     def with_notice(self, standing: Sequence[Piece], now: float) -> Sequence[Piece]:
-        """The status line: what was said last, while it is fresh, in the place of what stands there or after
+        """The status line with the last notice, while it is fresh: in place of the standing text, or after
         it.
 
-        It never hides why the database cannot be read; and what is said of the dashboard never hides why a
+        A notice never hides why the database cannot be read. A notice about the dashboard never hides why a
         run stopped.
         """
         notice, snapshot = self.notice(now), self.watch_app.snapshot

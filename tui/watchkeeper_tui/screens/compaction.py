@@ -1,4 +1,4 @@
-"""One compaction in full: before and after side by side, what was lost, and what can be done about it."""
+"""One compaction in full: before and after side by side, what the summary omits, and the actions on it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from watchkeeper_tui.widgets.rows import RowView
 from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
 
 SHORT_BELOW = 48
-"""With fewer columns, the first line of figures is the short one."""
+"""With fewer columns, the first line of statistics has its short form."""
 
 
 class PassFigures(Widget):
@@ -47,7 +47,7 @@ class PassFigures(Widget):
     DEFAULT_CSS = "PassFigures { height: 2; background: $panel; }"
 
     def __init__(self) -> None:
-        super().__init__(id="pass-figures")
+        super().__init__(id="pass-statistics")
         self._lines: Sequence[Sequence[Piece]] = ()
         self._short: Sequence[Piece] = ()
 
@@ -163,7 +163,7 @@ class CompactionScreen(Actions, WatchScreen):
         self._draw_edges(now)
 
     def redraw(self) -> None:
-        """Make both columns anew."""
+        """Rebuild both columns."""
         sides = self.sides
         if sides is None or not self.is_mounted:
             return

@@ -18,7 +18,7 @@ from watchkeeper_tui.widgets.status import CRAMPED
 WIDTH = 92
 KEY_CELLS = 32
 NARROW = 64
-"""With fewer columns, words stand below their keys."""
+"""With fewer columns, descriptions go below their keys."""
 
 
 class _Lines(RowView[PageLine]):
@@ -74,7 +74,7 @@ class HelpScreen(ModalScreen[None]):
         if height < CRAMPED[1]:
             lines.append(PageLine("how", (("Help", "strong"), ("  esc closes", "muted"))))
         beside = width >= NARROW
-        # The border, the padding, the scrollbar, and what stands before the words.
+        # The border, the padding, the scrollbar, and the column of keys.
         whole = max(10, min(WIDTH, int(width * 0.96)) - 6)
         room = whole - 2 - (KEY_CELLS if beside else 0)
         for title, keys in self._groups:

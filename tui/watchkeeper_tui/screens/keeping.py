@@ -258,7 +258,7 @@ class Keeping(Exporting):
     # Forks and comparisons.
 
     def why_not_fork(self) -> str:
-        """Why the selected session cannot be forked, whoever drives it; empty where it can."""
+        """Why the selected session cannot be forked, whichever program drives it; empty if it can."""
         row = self.view.selected
         return (
             f"it was not run here; `wk run --from {row.id}` carries it on"

@@ -205,7 +205,7 @@ class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen)
         """`aged`: only time has passed since these were drawn."""
         snapshot, roster = self.snapshot, self.roster
         if snapshot.problem:
-            now = snapshot.read_at  # nobody knows what went on since
+            now = snapshot.read_at  # what happened since is unknown
         roster.update(snapshot, now)
         plan_words, event_words = self.words.get("plan", ""), self.words.get("events", "")
         order = self.watch_app.layout_kept.order
@@ -244,7 +244,7 @@ class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen)
         pane.show(self.snapshot, agent_id, now, task_id=task.id if task is not None else None)
 
     def _paced(self) -> None:
-        """How soon the fullest contexts are compacted is known anew."""
+        """New growth rates of the fullest contexts have arrived."""
         if self.is_mounted and not self._closing:
             passes = self.query_one(CompactionView)
             passes.paces = self._paces.known
@@ -333,7 +333,7 @@ class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen)
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
         if event.view is self.plan:
-            # The row first, which is two lines; then what is told of it, which is half the screen.
+            # The row first, which is two lines; then its detail, which is half the screen.
             self.call_after_refresh(self._draw_chosen)
 
     def _draw_chosen(self) -> None:

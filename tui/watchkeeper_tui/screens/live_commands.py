@@ -1,5 +1,4 @@
-"""What the live screen is told in words: its slash commands, and what the palette offers beside the
-actions."""
+"""The live screen's slash commands, and the palette's entries besides the actions."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "approve": {},
     "autosave_load": {},
 }
-"""What may follow a command that takes no text of the user's own, and the action that it then stands for."""
+"""The fixed arguments of commands that take no free text, with the action of each."""
 
 
 class Commanding(_Base):
@@ -67,7 +66,7 @@ class Commanding(_Base):
             if variants is None:
                 self.act(parsed.slash.action, argument)
             elif argument in ("", *variants):
-                # Never less than was asked for: what else stands there is not passed over.
+                # An unknown argument is refused, never ignored.
                 self.act(variants.get(argument, parsed.slash.action))
             else:
                 self.say(
@@ -81,7 +80,7 @@ class Commanding(_Base):
     def commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         """What the palette offers here beside the actions: its title, what it does, and how."""
         yield "Report", "what the selected agent was asked, gave back, made and took", self.action_report
-        yield "Compact with instructions", "say what to keep or drop", self._compact_told
+        yield "Compact with instructions", "say what to keep or drop", self._compact_with_instructions
         yield "Grants", "what runs without a question in this run; revoke one", self.show_grants
         yield "Freeze", "hold the view still, or let it go on; the run goes on", self.action_freeze
         yield "Filter", "the plan, the events, or search the transcript", self.action_filter
@@ -100,7 +99,7 @@ class Commanding(_Base):
         self.agent_pane.open_page(name)
         self.action_pane("agent")
 
-    def _compact_told(self) -> None:
+    def _compact_with_instructions(self) -> None:
         action, target = BY_ID["compact"], self.target
         reason = action.why_not(target)
         if reason:

@@ -1,4 +1,4 @@
-"""A message in its agent's transcript: what stands around it, further messages that hold the same words, its
+"""A message in its agent's transcript: the messages around it, other messages with the same words, its
 session."""
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class MessageScreen(WatchScreen):
     # Drawing.
 
     def redraw(self) -> None:
-        """Make the lines anew."""
+        """Rebuild the lines."""
         around = self._around
         if around is None or not self.is_mounted:
             return
@@ -357,8 +357,8 @@ def read_around(
     known: tuple[Place, ...] | None,
     complete: bool,
 ) -> Around | None:
-    """What stands around a message, and where else in its session the words are; None where it is not there
-    any more."""
+    """The messages around a message, and the other places of the words in its session; None if the message is
+    gone."""
     row = connection.execute(
         "SELECT a.name, a.last_seq, substr(coalesce(s.title, s.goal), 1, 200) FROM agents a JOIN sessions s"
         " ON s.id = a.session_id"

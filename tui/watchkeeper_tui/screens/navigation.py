@@ -1,5 +1,5 @@
-"""Looking around: walking the agents, marking, folding, filtering, freezing and copying. Nothing here acts on
-a run."""
+"""Navigation on the live screen: selecting agents, marking, folding, filtering, freezing and copying. Nothing
+here changes a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ else:
 
 
 class Navigation(_Base):
-    """The part of the live screen that changes what is looked at."""
+    """The part of the live screen that changes what is displayed."""
 
     snapshot: Snapshot
     newest: Snapshot
@@ -78,7 +78,7 @@ class Navigation(_Base):
             self.action_zoom()
 
     def action_next_order(self) -> None:
-        """Sort the plan by something else."""
+        """Sort the plan in the next order."""
         orders = list(ORDERS)
         now = self.watch_app.layout_kept.order
         wanted = orders[(orders.index(now) + 1) % len(orders)] if now in orders else orders[0]
@@ -87,7 +87,7 @@ class Navigation(_Base):
         self.say(f"the plan {ORDERS[wanted]}", "muted", seconds=3)
 
     def action_attention(self) -> None:
-        """Go to the next row that needs somebody."""
+        """Go to the next row that needs attention."""
         rows = list(self.shown_rows)
         place = self.shown_rows.place_of(self.plan.selected_id or "")
         start = place + 1 if place is not None else 0
@@ -153,7 +153,7 @@ class Navigation(_Base):
         self.redraw()
 
     def action_copy(self) -> None:
-        """Copy what the selected row stands for."""
+        """Copy the content of the selected row."""
         pane = self.active_pane
         text = ""
         if pane == "agent":
@@ -172,7 +172,7 @@ class Navigation(_Base):
             self.say("nothing to copy here", "muted", seconds=3)
 
     def action_freeze(self) -> None:
-        """Hold the view still; what goes on is counted, and nothing is paused."""
+        """Freeze the view. New events are counted; nothing is paused."""
         now = self.watch_app.now()
         if self.frozen_at is None:
             self.frozen_at = now
@@ -182,7 +182,7 @@ class Navigation(_Base):
             self.frozen_at = None
             self.snapshot = self.newest
             self.say("following again", "muted", seconds=2)
-        # The words first: the borders, and what came meanwhile, paint every pane.
+        # The text first: the borders, and events that arrived meanwhile, repaint every pane.
         self.redraw_edges()
         self.call_after_refresh(self._frame_frozen)
 

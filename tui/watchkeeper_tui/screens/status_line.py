@@ -1,4 +1,4 @@
-"""What the status line says: the most urgent thing that is true now. Pure functions."""
+"""The text of the status line: the most urgent fact now. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from watchkeeper_tui.screens.actions import Sent
 
 SETTLED_SECONDS = 8.0
-"""How long a command's end is told."""
+"""How long the outcome of a command is shown."""
 
 LOCKED_AFTER_SECONDS = 1.5
 LOCKED = "waiting, another program holds the database"
-"""Writing takes milliseconds: after `LOCKED_AFTER_SECONDS`, this is said of it."""
+"""Writing takes milliseconds. After `LOCKED_AFTER_SECONDS`, the line shows this text."""
 
 
 def status_pieces(
     snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float, *, asking: bool = False
 ) -> list[Piece]:
-    """Trouble with the database, then your last command, then who needs you, then how the run and the row
-    stand.
+    """The first that applies: a database problem, the last command, a pending question, the state of the run,
+    the state of the selected row.
 
-    `asking`: a question is open, whose keys are the only ones.
+    `asking`: a question is open, and only its keys apply.
     """
     if snapshot.problem:
         return [("! ", "failed"), (sanitize(snapshot.problem), "failed")]
-    told = _command(snapshot, sent, now)
-    if told:
-        return told
+    command = _command(snapshot, sent, now)
+    if command:
+        return command
     if snapshot.approvals and not asking:
         first = snapshot.approvals[0]
         agent = snapshot.agent(first.agent_id)
@@ -83,16 +83,16 @@ def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
 
 
 def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece]:
-    """What became of the commands that one key wrote for several rows."""
+    """The outcome of the commands that one key wrote for several rows."""
     by_id = {each.id: each for each in snapshot.commands}
-    told = [by_id.get(each.command_id or 0) for each in sent]
-    waiting = sum(1 for each in told if each is None or each.status == "queued")
+    commands = [by_id.get(each.command_id or 0) for each in sent]
+    waiting = sum(1 for each in commands if each is None or each.status == "queued")
     refused = [
         (each, one)
-        for each, one in zip(told, sent, strict=True)
+        for each, one in zip(commands, sent, strict=True)
         if each is not None and each.status == "refused"
     ]
-    at = max([each.applied_at or 0.0 for each in told if each is not None] + [one.at for one in sent])
+    at = max([each.applied_at or 0.0 for each in commands if each is not None] + [one.at for one in sent])
     if now - at > SETTLED_SECONDS and (not waiting or snapshot.host_pid is None):
         return []
     applied = len(sent) - waiting - len(refused)
@@ -121,7 +121,7 @@ def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
 
 
 def _pass(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
-    """How the pass that was asked for goes, until a while after its end."""
+    """The progress of the requested pass, until shortly after its end."""
     mine = [
         each for each in snapshot.compactions if each.agent_id == sent.compacts and each.trigger == "manual"
     ]
@@ -155,7 +155,7 @@ def _settled(snapshot: Snapshot, command: CommandFacts, sent: Sent, now: float) 
         return []
     result = clip(sanitize(command.result or ""), 300)
     name = sent.about.rpartition(" ")[2]
-    result = result.removeprefix(f"{name}: ")  # it stands before already
+    result = result.removeprefix(f"{name}: ")  # the line already names it
     if command.status == "applied":
         return [
             ("✓ ", "done"),
@@ -170,7 +170,7 @@ def _settled(snapshot: Snapshot, command: CommandFacts, sent: Sent, now: float) 
 
 
 def _came(command: CommandFacts, snapshot: Snapshot) -> str:
-    """What a pause was for, once it has come."""
+    """The effect of a pause that has taken effect; else empty."""
     if command.kind != "pause":
         return ""
     if command.agent_id is None:
@@ -205,7 +205,7 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
 
 
 def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
-    """How the selected row stands, in full."""
+    """The state of the selected row, in full."""
     task, agent = (target.tasks[0] if target.tasks else None), target.agent
     if agent is not None and (task is None or task.status == "running"):
         condition = agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)

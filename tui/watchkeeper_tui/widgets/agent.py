@@ -1,4 +1,4 @@
-"""Pane 3: the agent looked at: two lines of figures, the tabs, and the page of the tab that is open."""
+"""Pane 3: the selected agent: two lines of statistics, the tabs, and the page of the open tab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
 from watchkeeper_tui.pages.memory import compaction_mark, foretells
-from watchkeeper_tui.pages.task import task_figures, task_page
+from watchkeeper_tui.pages.task import task_page, task_summary
 from watchkeeper_tui.pages.transcript import BOUNDARY
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.session_status import agent_condition, last_sign, nobody_yet, task_condition
@@ -105,8 +105,8 @@ class Figures(Widget):
         foretells: bool,
         instead: Sequence[Sequence[Piece]] = (),
     ) -> None:
-        """Show this agent's figures, and with `foretells` where it is compacted; `instead`: two lines where
-        there is none."""
+        """Show this agent's statistics, and with `foretells` the size at which it is compacted. `instead`:
+        two lines for a row without an agent."""
         known = agent is self._agent and detail is self._detail and foretells == self._foretells
         if not known or instead != self._instead:
             self._agent, self._detail, self._foretells, self._instead = agent, detail, foretells, instead
@@ -127,7 +127,7 @@ class Figures(Widget):
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
         if not used and agent.ended_at is not None:
-            first = [("ctx ", "muted"), ("-", "faint")]  # nobody told, or nothing ever was
+            first = [("ctx ", "muted"), ("-", "faint")]  # unknown, or never used
         calls = list(reversed(self._detail.calls)) if self._detail is not None else []
         done = [call for call in calls if call.status == "done"]
         speeds = [call.output_tokens / call.latency_seconds if call.latency_seconds else 0.0 for call in done]
@@ -202,7 +202,7 @@ class AgentPane(Vertical):
             agent,
             detail,
             foretells=agent is not None and foretells(self._snapshot, agent),
-            instead=task_figures(self._snapshot, task) if task is not None else (),
+            instead=task_summary(self._snapshot, task) if task is not None else (),
         )
         self.query_one(TabLine).show(self.tab, agent)
         self._title()

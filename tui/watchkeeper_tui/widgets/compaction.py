@@ -44,8 +44,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self.near = [agent for agent in roster.nearest(SOON, snapshot) if foretells(snapshot, agent)]
         self._live = snapshot.state is SessionState.LIVE
         if not self.touched:
-            # The first row, whichever it is, until somebody chooses: what is in flight must not slip out of
-            # sight.
+            # The first row until the user selects one: running passes must stay visible.
             self._index, self.selected_id = 0, None
         self.set_rows([*flying, *self.near, *ended])
         removed = sum(

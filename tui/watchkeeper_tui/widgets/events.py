@@ -1,4 +1,4 @@
-"""Pane 2: what happens, newest at the end, followed until somebody scrolls up."""
+"""Pane 2: the events, newest at the end. It follows the newest until the user scrolls up."""
 
 from __future__ import annotations
 

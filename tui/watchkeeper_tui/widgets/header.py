@@ -1,4 +1,4 @@
-"""The first line: which session, how it stands, what it costs. What does not fit is left out, least important
+"""The first line: the session, its state, its cost. Parts that do not fit are omitted, the least important
 first.
 
 A second line names the roles that are not built in, with their files and models, where there are any.

@@ -46,7 +46,7 @@ class PageView(RowView[PageLine]):
         self.post_message(self.Resized(self))
 
     class Resized(RowView.Selected):
-        """The page has another width; its lines are to be made anew."""
+        """The page has a new width; its lines must be rebuilt."""
 
         def __init__(self, view: PageView) -> None:
             super().__init__(view, "")

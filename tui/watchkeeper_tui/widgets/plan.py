@@ -20,13 +20,13 @@ from watchkeeper_tui.widgets.status import KeyLine
 BAR_CELLS = 8
 CONTEXT_CELLS = BAR_CELLS + len(" 100%")
 ASKS = "may it run "
-"""How the reason of who needs you begins; the glyph says as much."""
+"""The prefix of the reason of an agent that needs you; the glyph already says it."""
 NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
 NOTE_CELLS = 18
-"""Of why a row stands as it does, so much stays in sight beside a long name."""
+"""Cells kept for the note of a row's state beside a long name."""
 NAME_CELLS = 14
-"""Of a name that stands deep in the tree, so much stays in sight."""
+"""Cells kept for a name that is deep in the tree."""
 
 
 def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
@@ -137,7 +137,7 @@ class PlanView(RowView[PlanRow]):
             and agent.parent_agent_id is not None
             and agent.goal
         ):
-            # Other programs name their sub-agents by ids that tell nobody anything.
+            # Other programs name their sub-agents by meaningless ids.
             name.append((f"  {' '.join(sanitize(agent.goal[:200]).split())}", "muted"))
         context: list[Piece]
         if condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
@@ -171,8 +171,7 @@ class PlanView(RowView[PlanRow]):
         return role if role is not None and not role.is_built_in else None
 
     def _alone(self, name: list[Piece], condition: Condition) -> list[Piece]:
-        """A row that has no figures, over the whole width: its name, and how it stands: a word at the end, a
-        note before it."""
+        """A row without statistics, over the whole width: its name, then a note, or its state at the end."""
         quiet = condition.role in ("pending", "muted", "done", "cancelled")
         note = condition.note if condition.role != "done" else ""
         shown = [width for width in self._widths[1:] if width]

@@ -201,7 +201,7 @@ class Prompt(Vertical, can_focus=True):
         words.refresh(layout=True)
 
     def close(self) -> None:
-        """Put the question away; whoever had the focus has it again."""
+        """Close the question and restore the previous focus."""
         if not self.is_asking:
             return
         self.remove_class("-asking", "-typing")

@@ -85,7 +85,7 @@ class ReplayPlan(PlanView):
 
 
 class ReplayEvents(EventsView):
-    """What had happened, the newest marked. Its end is always in sight until somebody looks further back."""
+    """The events so far, the newest marked. The end stays visible until the user scrolls back."""
 
     IDLE_SELECTION = True
 

@@ -1,7 +1,7 @@
-"""One view for every list: fixed columns, any number of rows, only those in sight are ever drawn.
+"""One view for every list: fixed columns and any number of rows, of which only the visible ones are drawn.
 
-The selection belongs to a row's id, not to its place. A view that follows keeps its end in sight until
-somebody scrolls away, and then counts what came since.
+The selection belongs to a row's id, not to its index. A view that follows keeps its end visible until the
+user scrolls away, and then counts new rows.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         self.selected_id: str | None = None
         self.following = self.FOLLOWS
         self.touched = False
-        """The user chose a row: from then on nobody else does."""
+        """The user selected a row: from then on only the user changes the selection."""
         self._index = 0
         self._last_seen: str | None = None
         self._painted: dict[int, _Look | None] = {}
-        """What stands in each line, as it was painted last."""
+        """The text of each line, as last painted."""
         self._under: Style | None = None
         """The view's own colours; worked out once, not for each line."""
         self._widths: list[int] = []
@@ -206,7 +206,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         return True
 
     def place_of(self, row_id: str) -> int | None:
-        """Where the row of that id stands, or None; looks first where the selected one was."""
+        """The index of the row with that id, or None; checks the last selected index first."""
         rows, near = self.rows, self._index
         if 0 <= near < len(rows) and self.row_id(rows[near]) == row_id:
             return near
@@ -318,7 +318,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             self._into_sight(self._index)
 
     def laid_out(self) -> None:
-        """The size changed; a subclass whose rows depend on the width makes them anew."""
+        """The size changed; a subclass whose rows depend on the width rebuilds them."""
 
     def _resize_rows(self) -> bool:
         """Tell the layout how many rows there are; whether that is news."""

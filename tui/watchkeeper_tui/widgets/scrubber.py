@@ -44,7 +44,7 @@ class Scrubber(Widget):
         """Width, positions, and the mark of each column, as worked out last."""
 
     def show(self, playback: Playback, marks: Sequence[Mark]) -> None:
-        """Show where it stands."""
+        """Show the current position."""
         if marks is not self._marks:
             self._marks, self._laid = marks, None
         self._playback = playback
@@ -77,7 +77,7 @@ class Scrubber(Widget):
         return [*before, *track, *after]
 
     def cell_of(self, position: int) -> int:
-        """The column of the track that stands for a position."""
+        """The column of the track for a position."""
         last = max(1, len(self._playback.times) - 1)
         return (position - 1) * (self._cells() - 1) // last if position > 1 else 0
 

@@ -107,7 +107,7 @@ class SessionsView(RowView[SessionLine]):
         return marked or ((selected,) if selected is not None else ())
 
     def state(self, row: SessionLine) -> SessionState:
-        """How the session stands, judged by its lease."""
+        """The session's state, derived from its lease."""
         return session_state(row.status, row.id in self.hosts, origin=row.origin)
 
     def row_cells(self, row: SessionLine) -> Sequence[Cell]:
@@ -208,7 +208,7 @@ class DeletedLine(Widget):
 
     @property
     def text(self) -> str:
-        """What stands there."""
+        """The displayed text."""
         return "".join(text for text, _ in self._pieces)
 
     def show(self, pieces: Sequence[Piece]) -> None:

@@ -23,8 +23,8 @@ NEEDED = " needs 80×24  "
 
 
 URGENT = frozenset({"failed", "paused", "dead", "waiting", "accent"})
-"""Roles of words that somebody acts on, as on hints and those that name a key: they are told to their end, in
-up to three lines."""
+"""Roles of text that asks for an action, such as hints and key names. Such text is shown in full, in up to
+three lines."""
 
 
 class StatusLine(Widget):
@@ -62,7 +62,7 @@ class StatusLine(Widget):
 
     @property
     def text(self) -> str:
-        """What stands there."""
+        """The displayed text."""
         return "".join(text for text, _ in self._pieces)
 
     def render(self) -> Content:
