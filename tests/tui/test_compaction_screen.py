@@ -90,7 +90,7 @@ async def test_what_the_summary_lost_is_listed_and_marked_where_it_stood(desk: D
         assert "docs/limits.md" in shown
         assert "budget = 3" in shown
         await pilot.press("exclamation_mark")
-        await until(pilot, lambda: "only what was lost" in text_of(pilot))
+        await until(pilot, lambda: "omitted only" in text_of(pilot))
         assert "- #1 user" not in text_of(pilot)
         assert "! #5" in text_of(pilot) or "! #" in text_of(pilot)
 
@@ -112,7 +112,7 @@ async def test_undo_is_for_the_pass_whose_view_is_current(desk: Desk) -> None:
         await until(pilot, lambda: "Undo: view 1 is active" in text_of(pilot))
         desk.session.set_agent("explorer1", view_version=2)
         desk.feed.wake()
-        await until(pilot, lambda: "active" in text_of(pilot))
+        await until(pilot, lambda: "−3.8k  active" in text_of(pilot))
         await pilot.press("u")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
         assert desk.session.commands()[0][:2] == ("undo", "explorer1")

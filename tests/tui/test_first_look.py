@@ -128,12 +128,14 @@ async def test_what_a_pass_lost_of_a_message_stands_below_that_message(desk: Des
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "explorer-1" in text_of(pilot))
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "Compaction 1/1" in text_of(pilot) and "lost" in text_of(pilot))
+        await until(
+            pilot, lambda: "Compaction 1/1" in text_of(pilot) and "identifiers omit" in text_of(pilot)
+        )
         await pilot.press("exclamation_mark")
         await until(
             pilot,
             lambda: any(
-                "not in the summary (still stored): " in line[:60] for line in text_of(pilot).splitlines()
+                "not in the summary (still stored):" in line[:60] for line in text_of(pilot).splitlines()
             ),
         )
 

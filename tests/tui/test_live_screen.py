@@ -129,7 +129,7 @@ async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> 
         desk.host_pid = None
         await until(pilot, lambda: "† STOPPED" in text_of(pilot), seconds=2.0)
         await until(pilot, lambda: "The background process stopped" in text_of(pilot))
-        assert live(pilot).plan.rows[1].condition.word == "dead"
+        assert live(pilot).plan.rows[1].condition.word == "stopped"
 
 
 @pytest.mark.parametrize(

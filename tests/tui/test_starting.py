@@ -26,7 +26,10 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
 ) -> None:
     a_new_run(desk)
     async with desk.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "OPENING" in text_of(pilot) and "the host is starting" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: "OPENING" in text_of(pilot) and "Starting the background process…" in text_of(pilot),
+        )
         assert "has not been given to an agent" not in text_of(pilot)
         desk.host_pid = 77
         desk.session.set(host_pid=77)
@@ -39,7 +42,7 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
         desk.session.set(planner_agent_id="planner1")
         desk.feed.wake()
         await until(pilot, lambda: "● ▾ planner" in text_of(pilot) or "●   planner" in text_of(pilot))
-        assert "comes first" not in text_of(pilot)
+        assert "Starting the planner…" not in text_of(pilot)
 
 
 async def test_a_run_whose_host_never_came_says_how_to_start_another(desk: Desk) -> None:

@@ -20,10 +20,10 @@ HOST_GONE = frozenset({SessionState.DEAD})
 
 
 _NOBODY_YET = {
-    SessionState.OPENING: "starting the background process…",
+    SessionState.OPENING: "Starting the background process…",
     SessionState.LIVE: "Starting the planner…",
     SessionState.PAUSED: "paused before any agent started; r resumes the run",
-    SessionState.DEAD: "the background process stopped before any agent started; r starts another",
+    SessionState.DEAD: "the background process stopped; r starts another",
     SessionState.REPLAY: "no agent had started yet",
 }
 

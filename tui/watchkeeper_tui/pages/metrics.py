@@ -72,7 +72,7 @@ def metrics_page(view: PageContext) -> list[PageLine]:
         ("cached", "kind_tools", [call.cache_read_tokens for call in done], "tok"),
         ("cost", "money", [call.cost_usd or 0.0 for call in done], "$"),
         ("latency", "retrying", [call.latency_seconds for call in done], "s"),
-        ("first", "compaction", [call.first_token_seconds or 0.0 for call in done], "s"),
+        ("TTFT", "compaction", [call.first_token_seconds or 0.0 for call in done], "s"),
     ]
     for name, role, values, unit in series:
         if not any(values):

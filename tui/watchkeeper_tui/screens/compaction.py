@@ -236,7 +236,7 @@ class CompactionScreen(Actions, WatchScreen):
         if facts.status != "applied":
             return f"the pass is {sanitize(facts.status)}, so there is nothing to undo"
         if facts.view_after != agent.view_version:
-            return f"view {agent.view_version} is current, not this one's; what came later goes first"
+            return f"view {agent.view_version} is active, not this pass's; undo later passes first"
         return ""
 
     def action_undo(self) -> None:

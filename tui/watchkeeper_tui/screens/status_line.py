@@ -49,7 +49,7 @@ def status_pieces(
                 f"{sanitize(agent.name) if agent else 'an agent'} wants to run {sanitize(first.tool)} ",
                 "waiting",
             ),
-            (clip(sanitize(question_words(first.tool, first.question)), 120), "text"),
+            (clip(sanitize(question_words(first.tool, first.question)), 100), "text"),
             (f"{more}   ", "muted"),
             ("a", "key"),
             (" answers", "muted"),
