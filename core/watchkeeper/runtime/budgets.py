@@ -1,4 +1,4 @@
-"""The host's side of budgets: what may be spent is reserved before each model call, and settled after it."""
+"""Budgets in a host: each model call reserves what it may spend, and settles it afterwards."""
 
 from __future__ import annotations
 

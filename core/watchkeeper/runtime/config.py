@@ -1,7 +1,7 @@
 """The user's configuration: `config.toml` in the configuration folder, and what a workspace may add to it.
 
 A flag wins over the environment, the environment over the user's file, the user's file over the workspace's
-`.watchkeeper/config.toml`. A workspace is somebody else's text: it may only narrow permissions, and set
+`.watchkeeper/config.toml`. The text of a workspace is not trusted: it may only narrow permissions, and set
 nothing else.
 """
 
@@ -23,7 +23,7 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.store.user_secrets import config_folder
 
 MOST_BYTES = 1_000_000
-"""Of a configuration file."""
+"""The largest configuration file."""
 
 M = TypeVar("M", bound=BaseModel)
 PermissionName = Literal["allow", "ask", "deny"]
@@ -39,15 +39,13 @@ class AnthropicSettings(_Strict):
 
     base_url: str | None = None
     api_key_env: str | None = None
-    """The name of the environment variable that holds the key; the key itself never stands in a file of
-    ours."""
+    """The name of the environment variable that holds the key; the key itself is in no file of ours."""
     context_window: int | None = Field(default=None, gt=0)
     prompt_cache: bool = True
 
 
 class NotificationSettings(_Strict):
-    """How the dashboard tells what happens while nobody looks (it reads this table by itself, without this
-    module)."""
+    """When the dashboard notifies the user (it reads this table by itself, without this module)."""
 
     needs_input: bool = True
     task_failed: bool = True
@@ -61,7 +59,7 @@ class NotificationSettings(_Strict):
 
 
 class Config(_Strict):
-    """Every setting, documented where it stands."""
+    """Every setting, documented where it is declared."""
 
     model: str | None = None
     """The model of planner and sub-agents where none is named. `offline/surveyor` counts as none."""
@@ -105,7 +103,7 @@ def load_config(folder: Path | None = None) -> Config:
     """The user's configuration; defaults where there is no file.
 
     Raises:
-        BadInput: the file is no TOML, or says something that is no setting; the line names it.
+        BadInput: the file is not valid TOML, or has an unknown setting; the line names it.
     """
     return _read((folder or config_folder()) / "config.toml", Config)
 
@@ -126,7 +124,7 @@ def _read(path: Path, model: type[M]) -> M:
         return model()
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); mend or remove it"
+            f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); fix or remove it"
         ) from None
     try:
         return model.model_validate(tomllib.loads(text))
@@ -156,7 +154,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-# --- Which model each role runs on. Nobody but the user makes a run dearer --------------------------------
+# Which model each role runs on. Only the user can make a run cost more.
 #
 # The user's own choice for a role is the model that the user's role file names, else the session's. A role file
 # of the workspace, or the planner, may choose another model of the same provider. If that costs more, it is
@@ -164,7 +162,7 @@ def _content(path: Path) -> bytes:
 
 BUILT_IN = "built-in"
 MOST_CHARACTERS = 120
-"""Of a model's name in a message: a workspace or a model wrote it."""
+"""The longest name of a model in a message: a workspace or a model wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +179,7 @@ class RoleModel:
     """The workspace's choice, which costs more than `own` (or has no known price) and was not confirmed."""
 
     def as_record(self) -> dict[str, Any]:
-        """As a session's row and `--json` have it."""
+        """As stored in the session's row and printed by `--json`."""
         return {
             "role": self.role,
             "source": self.source,
@@ -204,8 +202,7 @@ def role_models(
 def task_model(
     choice: RoleModel, wanted: str | None, confirmed: Collection[str] = ()
 ) -> tuple[str, str | None]:
-    """The model of a task for which the planner asked for `wanted`, and a warning where that is not what it
-    gets."""
+    """The model of a task for which the planner asked for `wanted`, and a warning if it gets another one."""
     if wanted is None or wanted == choice.model:
         return choice.model, None
     if _provider(wanted) not in ("anthropic", "offline"):

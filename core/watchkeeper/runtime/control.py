@@ -1,7 +1,7 @@
-"""Control from anywhere: write a command for the host that drives a session, or start one where none lives.
+"""Control of a session from any process: queue a command for its host, or start a host if none runs.
 
-This module writes the `commands` table and starts processes, nothing else: it is all of the runtime that the
-dashboard may import, and it imports nothing heavy.
+This module writes the `commands` table and starts processes, nothing else. It is the only part of the runtime
+that the dashboard may import, and it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -30,20 +30,15 @@ if TYPE_CHECKING:
     from watchkeeper.runtime.config import Config
 
 
-# --- What is checked before a session is started or resumed: that its configuration can be read and its model ---
-#
-# has a key.
-#
-# A host checks the same again when it begins. Here the person who starts it is told at once, and nothing was
-# written.
+# Checks before a session is started or resumed: the configuration is readable, and the model has a key. A host
+# checks the same when it begins; here the user gets the error at once, before anything is written.
 
 
 def check_configuration(workspace: Path) -> Config:
-    """The user's configuration, after it and that of the workspace were read as a host reads them.
+    """The user's configuration, after it and that of the workspace were checked as a host checks them.
 
     Raises:
-        BadInput: one of the files is damaged, or holds what is no setting; the line names the file and the
-            setting.
+        BadInput: a file is damaged, or has an unknown setting; the line names the file and the setting.
     """
     from watchkeeper.agents.tools.mcp import parse_servers
     from watchkeeper.runtime.config import load_config, load_workspace_config
@@ -55,10 +50,10 @@ def check_configuration(workspace: Path) -> Config:
 
 
 def check_key(ref: str, *, environment: str, then: str, base_url: str | None = None) -> None:
-    """Refuse a model whose key is not in the environment of this process, which people know as `environment`.
+    """Refuse a model whose key is missing from the environment of this process.
 
-    `then` ends the message: what to do after the key was set. `base_url` is the server that the session
-    chose; None: that of the configuration. The configuration is read without validation
+    In the message, `environment` names this process, and `then` says what to do after the key was set.
+    `base_url` is the server that the session chose; None: the configured one. The configuration is read without validation
     (`check_configuration` does that), so that the dashboard loads nothing heavy.
 
     Raises:
@@ -105,7 +100,7 @@ def check_resume(database_path: Path, session_id: str, *, environment: str) -> N
 
 
 def _anthropic_settings() -> dict[str, Any]:
-    """`api_key_env` and `base_url` of the user's configuration, as far as they are texts."""
+    """`api_key_env` and `base_url` of the user's configuration, if they are texts."""
     try:
         table = tomllib.loads((config_folder() / "config.toml").read_text("utf-8")).get("anthropic")
     except (OSError, ValueError, RuntimeError, RecursionError):
@@ -116,12 +111,12 @@ def _anthropic_settings() -> dict[str, Any]:
 
 
 GUARD = "WATCHKEEPER_AGENT"
-"""Set in the environment of every tool: an agent must not steer the run that it is part of."""
+"""Set in the environment of every tool, because an agent must not control its own run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandState:
-    """How a command stands: `queued`, `applied` or `refused`, and what came of it."""
+    """The state of a command: `queued`, `applied` or `refused`, and its result."""
 
     status: str
     result: str | None
@@ -200,7 +195,7 @@ def submit(
 
 
 def state(database_path: Path, command_id: int) -> CommandState:
-    """How a command stands now.
+    """The state of a command now.
 
     Raises:
         NotFound: no such command.
@@ -224,12 +219,11 @@ def start_host(
     approval_timeout_seconds: float | None = None,
     environment: str = "this process",
 ) -> int | None:
-    """Start a detached host process for a session, unless one lives; returns its pid, or None where one
-    lives.
+    """Start a detached host process for a session; returns its pid, or None if a host already runs.
 
     `resume` lifts a pause; `once` names a command after which the host stops again, leaving the session as it
-    was. `approval_timeout_seconds`: how long that host's questions wait; None: until somebody answers.
-    `environment` says whose environment the host inherits, for the message where that holds no key.
+    was. `approval_timeout_seconds`: how long that host's questions wait; None: until they are answered.
+    `environment` names the environment that the host inherits, for the message about a missing key.
 
     Raises:
         BadInput: another program ran the session, its workspace contains the database, its model has no key
@@ -276,10 +270,10 @@ def start_host(
 def await_host(
     database_path: Path, session_id: str, pid: int, *, timeout_seconds: float = 20.0
 ) -> str | None:
-    """Wait until the host that `start_host` started drives the session; None then, else the last line that it
-    left.
+    """Wait until the host that `start_host` started runs the session; returns None, or the last line of its log
+    if it has ended.
 
-    Only the process that started it can tell that it ended.
+    Only the process that started the host can see that it has ended.
     """
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
@@ -293,7 +287,7 @@ def await_host(
 
 
 def why_ended(database_path: Path, session_id: str, pid: int) -> str | None:
-    """The last line that the host `pid` of `start_host` left, once it has ended; None while it lives."""
+    """The last line of the log of the host `pid`, once it has ended; None while it runs."""
     try:
         ended, _ = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -306,7 +300,7 @@ def why_ended(database_path: Path, session_id: str, pid: int) -> str | None:
 
 
 def host_log_path(database_path: Path, session_id: str) -> Path:
-    """Where a detached host writes what no one reads unless it dies."""
+    """The log of a detached host, which is read if the host ends early."""
     from watchkeeper.store.lease import lock_path
 
     path = lock_path(database_path, session_id).with_suffix(".log")

@@ -64,8 +64,8 @@ class Runtime:
     ) -> str:
         """Write a session's row; returns its id. Nothing runs before `run`.
 
-        `from_session`: a session to carry on. Its planner is told that one's plan, facts and what it saw
-        last.
+        `from_session`: a session to continue. The new planner gets its plan, its facts and its last
+        observations.
 
         Raises:
             BadInput: no model is chosen, the configuration is damaged, the workspace is no folder or contains

@@ -1,8 +1,7 @@
-"""A model none of whose words hold a secret: what a run keeps of a model is cleaned where it comes in, once
-for all.
+"""Assemble a host from a session's row, the user's configuration and the workspace.
 
-Turns, summaries, observers and reflectors all call models through here, so that no text of theirs reaches a
-message, an observation, an error or a rate limit's reason with a key in it.
+Every model is wrapped in `RedactedModel`, so that no text of a model reaches a message, an observation, an error
+or a rate limit's reason with a key in it.
 """
 
 from __future__ import annotations
@@ -59,13 +58,13 @@ from watchkeeper.store.user_secrets import config_folder
 
 
 class RedactedModel:
-    """Another model, without the secrets that it says.
+    """A model whose replies are redacted.
 
-    Deltas pass as they are: a key may come in pieces, which only whoever gathers them can see (`LiveRows`).
+    Deltas pass unchanged: a key may come in pieces, and `LiveRows`, which joins them, redacts them.
 
     Args:
-        model: whom it stands for.
-        redact: takes secrets out of any JSON-like value.
+        model: the model that it wraps.
+        redact: removes secrets from any JSON-like value.
     """
 
     def __init__(self, model: Model, redact: Callable[[Any], Any]) -> None:
@@ -81,10 +80,10 @@ class RedactedModel:
         return self._model.context_window
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """As the other model's, cleaned.
+        """The events of the wrapped model, redacted.
 
         Raises:
-            ModelError: as the other model does, with a clean message.
+            ModelError: that of the wrapped model, with a redacted message.
         """
         try:
             async for event in self._model.stream(request):
@@ -106,14 +105,12 @@ class RedactedModel:
         )
 
 
-# --- Putting a host together from a session's row, the user's configuration and the workspace -------------
-
 ApprovalTimeout = Callable[[float | None], float | None]
-"""From the seconds in a session's settings to those that hold for the host that runs now."""
+"""From the time-out in a session's settings to the one of the host that runs now."""
 
 
 def as_stored(seconds: float | None) -> float | None:
-    """A program's own host: what the program wrote into the settings."""
+    """The time-out that an embedding program wrote into the settings."""
     return seconds
 
 
@@ -125,7 +122,7 @@ class AssembledHost:
     pool: WorkerPool
     mcp: McpServers
     models: dict[str, Model]
-    """Those that this host resolved."""
+    """The models that this host resolved."""
     containment: SessionContainment
 
     async def aclose(self) -> None:
@@ -152,7 +149,7 @@ async def assemble(
     """A host for the session that `store` has claimed.
 
     `approval_timeout` gives this host's time-out of questions.
-    `model` stands in for every model reference: for somebody else's program, and for tests.
+    `model` replaces every model reference, for embedding programs and for tests.
 
     Raises:
         BadInput: the configuration or the workspace cannot be used. The session is paused with that reason
@@ -298,7 +295,7 @@ async def _assemble(
 
 
 def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate:
-    """The gate of a model, which holds back while any host on this database was told to by the provider."""
+    """The gate of a model. It waits while the provider has limited the rate of any host on this database."""
     return Gate(
         slots,
         clock=clock,
@@ -363,7 +360,7 @@ def _price(base_url: str | None, ref: str, usage: Usage, exact: bool) -> Cost:
 
 
 def _note_limit(store: SessionStore, clock: Clock, ref: str, until: float, reason: str) -> None:
-    """Tell every host on this database that the provider asks for silence. Waits for nothing."""
+    """Record a rate limit for every host on this database, without waiting for the write."""
     noted = budgets.NotedLimit(budgets.RATE, until, reason, clock.now())
     store.writer.submit(lambda group: budgets.note(group, ref, noted))
 

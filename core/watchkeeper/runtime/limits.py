@@ -1,9 +1,8 @@
-"""Usage limits of providers, as one host knows them: who may call now, who is parked until when, and one call
-that tests.
+"""Usage limits of providers: which model may be called now, and when parked agents continue.
 
-A limit with a time parks the agents that need the model; one without (no credit, a bad key) pauses the
-session. In both cases, when the time has come or a person has resumed, one call is made first. Only after it
-has succeeded do the others follow, one after the other.
+A limit with an end time parks the agents that need the model; one without (no credit, a bad key) pauses the
+session. When the time has come, or a person has resumed the session, one call tests the limit. The other
+agents continue only after that call has succeeded, a few seconds apart.
 """
 
 from __future__ import annotations
@@ -27,22 +26,21 @@ from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
 STAGGER_SECONDS = 2.0
-"""The mean time between two agents that go on after a limit has ended; each takes between half and one and a
-half of it."""
+"""The mean time between two agents that continue after a limit; each waits between half of it and one and a
+half times."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """One limit as this host sees it."""
+    """One limit, as this host knows it."""
 
     noted: NotedLimit
     deadline: float
-    """Monotonic time after which it counts as over, whatever the wall clock says: it was set back,
-    perhaps."""
+    """Monotonic time after which the limit counts as over, even if the wall clock was set back."""
     may_test: bool
-    """Whether a call may be made to see if it is over, once its time has come."""
+    """Whether a call may test the limit once its time has come."""
     writing: bool = False
-    """Whether its row may not be in the file yet."""
+    """Whether its row may still be missing from the database."""
 
 
 class UsageLimits:
@@ -54,20 +52,17 @@ class UsageLimits:
         self._rng = rng or random.Random()
         self._known: dict[str, _Known] = {}
         self._lifted: dict[str, NotedLimit] = {}
-        """Limits that are over, and whose rows may still be in the file."""
+        """Limits that are over but whose rows may still be in the database."""
         self._testing: set[str] = set()
-        """Models for which one call tests whether the limit is over."""
+        """Models whose limit is being tested by a call."""
         self._changed = asyncio.Event()
         self._released = 0
-        """Calls that waited for a test and have gone on since it succeeded: each waits a little longer."""
+        """How many calls have continued since a test succeeded: each waits a little longer."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when a limit began, ended or was tested."""
 
-    # --- for calls ------------------------------------------------------------------------------------------
-
     def admit(self, model_ref: str) -> Admission:
-        """Whether a call may be made now: it may, it may as the one that tests, or it must wait for such a
-        call.
+        """Whether a call may be made now, may be made as the test of a limit, or must wait for such a test.
 
         Raises:
             ModelError: the model's limit is in force (PARK, with its end; or PAUSE).
@@ -90,15 +85,14 @@ class UsageLimits:
         return self._current(model_ref) is not None
 
     async def await_test(self, model_ref: str) -> None:
-        """Wait until the call that tests has ended; then some seconds, so that not all go on at once."""
+        """Wait until the test has ended, then some seconds, so that not all agents continue at once."""
         await self._changed.wait()
         if self._current(model_ref) is None:
             self._released += 1
             await self._clock.sleep(self.stagger_seconds(self._released))
 
     def end_test(self, model_ref: str, *, succeeded: bool) -> None:
-        """The call that tested has ended. If it succeeded the limit is over, for all hosts of the
-        database."""
+        """End a test. If the call succeeded, the limit is over for all hosts of the database."""
         self._testing.discard(model_ref)
         if succeeded:
             known = self._known.pop(model_ref, None)
@@ -106,11 +100,11 @@ class UsageLimits:
                 self._lifted[model_ref] = known.noted
             self._store.writer.submit(lambda group: budgets.lift(group, model_ref))
         self._released = 0
-        self._tell()
+        self._notify()
 
     def note(self, model_ref: str, error: ModelError) -> ModelError:
-        """Learn from a failed call; returns the error as the loop must take it (a long `retry-after` becomes
-        PARK)."""
+        """Record the limit that a failed call reports; returns the error for the loop (a long `retry-after`
+        becomes PARK)."""
         now, until, kind = self._clock.now(), error.until, error.kind
         asked = error.retry_after_seconds
         if (
@@ -140,32 +134,26 @@ class UsageLimits:
             until=until if kind is ErrorKind.PARK else None,
         )
 
-    # --- for the host ---------------------------------------------------------------------------------------
-
     def remaining_seconds(self, model_ref: str) -> float | None:
-        """How long no call of this model may be made; 0 or less: one may test it; None: no usage limit is
-        known."""
+        """How long the model may not be called; 0 or less: a call may test the limit; None: there is no limit."""
         known = self._current(model_ref)
         return self._remaining(known) if known is not None and known.noted.kind == USAGE else None
 
     def is_tested(self, model_ref: str) -> bool:
-        """Whether a call tests this model's limit now."""
+        """Whether a call is testing this model's limit now."""
         return model_ref in self._testing
 
     def allow_test(self, model_ref: str | None = None) -> None:
-        """A person resumes: one call may be made now, whatever time the limit of this model (None: of every
-        one) names."""
+        """Allow one call now, whatever end the limit of this model (None: of every model) has."""
         for ref in [model_ref] if model_ref is not None else list(self._known):
             known = self._current(ref)
             if known is not None:
                 known.may_test, known.deadline = True, self._clock.monotonic()
-        self._tell()
+        self._notify()
 
     def stagger_seconds(self, place: int = 1) -> float:
-        """How long the agent at this place (from 1) waits after a limit has ended."""
+        """How long the agent at this place in line (from 1) waits after a limit has ended."""
         return sum(STAGGER_SECONDS * (0.5 + self._rng.random()) for _ in range(place))
-
-    # --- what is known --------------------------------------------------------------------------------------
 
     def _enter(self, model_ref: str, noted: NotedLimit) -> None:
         wait = max(0.0, noted.until - noted.noted_at)
@@ -173,11 +161,10 @@ class UsageLimits:
         self._known[model_ref] = known
         written = self._store.writer.submit(lambda group: budgets.note(group, model_ref, noted))
         written.add_done_callback(lambda _: setattr(known, "writing", False))
-        self._tell()
+        self._notify()
 
     def _current(self, model_ref: str) -> _Known | None:
-        """What is in force: the row of the file, which any host may have written or deleted, with what this
-        host remembers."""
+        """The limit in force: the row that any host may have written or deleted, with what this host knows."""
         known = self._known.get(model_ref)
         if known is not None and known.writing:
             return known
@@ -193,7 +180,7 @@ class UsageLimits:
             return None
         if known is None or (known.noted.until, known.noted.noted_at) != (row.until, row.noted_at):
             now = self._clock.now()
-            # A clock that was set back since cannot make the wait longer than it was when it was noted.
+            # If the clock was set back, the wait is no longer than it was when the limit was noted.
             wait = min(row.until - now, row.until - row.noted_at)
             known = self._known[model_ref] = _Known(
                 row, self._clock.monotonic() + max(0.0, wait), may_test=True
@@ -203,24 +190,19 @@ class UsageLimits:
     def _remaining(self, known: _Known) -> float:
         return min(known.noted.until - self._clock.now(), known.deadline - self._clock.monotonic())
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
         self.on_change()
 
 
-# --- Agents parked by a usage limit: woken when its time has come, one first, and the others after that one's ---
-#
-# call succeeded.
-
 LOOK_AGAIN_SECONDS = 30.0
-"""How long a limit's end is slept towards at a time: the wall clock may jump, and another host may learn that
-it is over."""
+"""The longest sleep towards the end of a limit: the wall clock may jump, and another host may lift the limit."""
 
 
 class Parking:
-    """The parked agents of one host. Level-triggered: `wake` may be called at any time, and does what is
-    due."""
+    """The parked agents of one host. `wake` may be called at any time, and wakes those whose time has come: one
+    per model first, and the others after its call has succeeded."""
 
     def __init__(
         self, store: SessionStore, clock: Clock, limits: UsageLimits, wake_host: Callable[[], None]
@@ -238,7 +220,7 @@ class Parking:
         self._alarm: asyncio.Task[None] | None = None
 
     def see(self, agent: Agent) -> None:
-        """Take into account how an agent stands now."""
+        """Note whether an agent is parked now."""
         if agent.status is AgentStatus.PARKED:
             self._models[agent.id] = agent.model
         else:
@@ -251,7 +233,7 @@ class Parking:
         return agent_id in self._models
 
     def agents(self) -> list[Agent]:
-        """Those that are parked."""
+        """The agents that are parked."""
         found = [agents.load(self._store, agent_id) for agent_id in self._models]
         return [agent for agent in found if agent is not None and agent.status is AgentStatus.PARKED]
 
@@ -263,7 +245,7 @@ class Parking:
     async def wake(
         self, *, running: Callable[[str], bool], room: int, may_run: Callable[[Agent], bool]
     ) -> list[Agent]:
-        """Let those go on whose time has come; returns them.
+        """Continue the agents whose time has come; returns them.
 
         `running` says whether an agent's loop runs, `room` how many sub-agents may be started, `may_run`
         which agents this host may drive.
@@ -296,18 +278,18 @@ class Parking:
         return woken
 
     async def wake_now(self, agent: Agent) -> None:
-        """A person wants one call tried now."""
+        """Let the agent try one call now, as a person asked."""
         self._limits.allow_test(agent.model)
         await self._lift(agent)
         self._first[agent.model] = agent.id
 
     def close(self) -> None:
-        """The host ends; what is parked stays parked."""
+        """Stop the alarm. Parked agents stay parked."""
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _choose(self, model: str, may_run: Callable[[Agent], bool]) -> Agent | None:
-        """The planner first: the others wait for it in the end."""
+        """The next agent to wake; the planner comes first."""
         ready = [agent for agent in self.agents() if agent.model == model and may_run(agent)]
         return min(ready, key=lambda agent: agent.task_id is not None, default=None)
 
@@ -316,7 +298,7 @@ class Parking:
         await self._store.commit(partial(_go_on, agent_id=agent.id))
 
     def _set_alarm(self, stuck: set[str]) -> None:
-        """Look again when the next thing is due; `stuck` models wait for something else."""
+        """Wake the host when the next agent is due; `stuck` models wait for something else."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

@@ -1,4 +1,4 @@
-"""The `live` rows: what each agent does this moment, written at most ten times a second."""
+"""The `live` rows: what each agent does at this moment, written at most ten times a second."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from watchkeeper.store.transaction import Transaction
 
 PERIOD_SECONDS = 0.1
 SHOWN_CHARACTERS = 2_000
-"""Of streamed text, the end that is shown."""
+"""How much of the end of a streamed text is shown."""
 HELD_CHARACTERS = 64_000
-"""Of streamed text, the end that is held: a secret is known by its beginning, which may lie far before what
-is shown."""
+"""How much of the end of a streamed text is kept: a secret is recognised by its beginning, which may be far
+before the part that is shown."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Shown:
 
 
 class LiveRows:
-    """Gathers what loops say and upserts it, off their path. Nothing relies on these rows."""
+    """Collects what loops show and writes it in the background. Nothing depends on these rows."""
 
     def __init__(self, store: SessionStore, clock: Clock, *, redactor: Redactor | None = None) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class LiveRows:
         self._over: set[str] = set()
 
     def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
-        """Say what an agent does now; a new activity clears the streamed text."""
+        """Set what an agent does now; a new activity clears the streamed text."""
         now = self._clock.now()
         old = self._shown.get(agent_id)
         self._over.discard(agent_id)
@@ -58,7 +58,7 @@ class LiveRows:
             self._dirty.add(agent_id)
 
     def end(self, agent_id: str) -> None:
-        """The agent's loop has ended: what it showed last is written, and not held any longer."""
+        """The agent's loop has ended: write what it showed last, and forget it."""
         self._over.add(agent_id)
 
     async def run(self) -> None:

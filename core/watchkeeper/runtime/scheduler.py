@@ -1,9 +1,10 @@
-"""What may run next: the tasks of a session and who waits for whom, kept up to date from the log of its
-events.
+"""Which tasks and agents may run next, and how an agent is created for a task.
 
-Every change of a task or an agent is a row of `events`, in the transaction that made it. So a look at the
-board costs as much as has changed since the last one, however many tasks and agents the session has; and
-nothing is kept here that the rows do not say, so that a host that takes over begins by reading them.
+`Schedule` is kept up to date from the log of events: every change of a task or an agent is an event in the same
+transaction. So a refresh costs as much as has changed, however many tasks and agents the session has. It holds
+nothing that the database does not, so a new host begins by reading the rows.
+
+`dispatch` and `ensure_planner` create an agent with its memory and first message in one transaction.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from watchkeeper.store.plans import Standing, Task
 from watchkeeper.store.transaction import Transaction
 
 SATISFIED = frozenset({TaskStatus.DONE, TaskStatus.DROPPED})
-"""States of a dependency that let its dependants go."""
+"""States of a task that its dependants wait for."""
 
 
 class Schedule:
-    """How the tasks of one session stand, and which of its agents have changed.
+    """The state of a session's tasks, and the agents that have changed since the last look.
 
     `reads` needs `one` and `all`, as a `SessionStore` has them.
     """
@@ -41,19 +42,19 @@ class Schedule:
         self._reads = reads
         self._session_id = session_id
         self._seen = 0
-        """The last event that is taken into account."""
+        """The last event that was read."""
         self._whole = False
-        """Whether everything was read; else the next `refresh` does."""
+        """Whether everything was read; if not, the next `refresh` reads it."""
         self._tasks: dict[str, Standing] = {}
         self._dependants: dict[str, list[str]] = {}
         self._stale: set[str] = set()
         self._queue: list[tuple[tuple[str, int], str]] = []
-        """Tasks that were ready when they were put here, a heap in the planner's order."""
+        """Tasks that were ready when they were added: a heap in the planner's order."""
         self._queued: set[str] = set()
         self._agents: dict[str, None] = {}
 
     def refresh(self) -> None:
-        """Take into account what was committed since the last time."""
+        """Read what was committed since the last refresh."""
         newest = int(self._reads.one("SELECT event_seq FROM sessions WHERE id = ?", (self._session_id,))[0])
         if not self._whole:
             self._agents.update(dict.fromkeys(agents.open_ids(self._reads, self._session_id)))
@@ -72,12 +73,12 @@ class Schedule:
         self._whole = False
 
     def look_at(self, agent_id: str) -> None:
-        """Let `take_agents` give this agent too."""
+        """Have `take_agents` return this agent too."""
         self._agents[agent_id] = None
 
     def take_agents(self) -> list[str]:
-        """Agents that changed since the last time, or were to be looked at, in that order; at first all that
-        have not ended."""
+        """The agents that changed since the last call, or were passed to `look_at`; at first all that have not
+        ended."""
         taken, self._agents = list(self._agents), {}
         return taken
 
@@ -87,8 +88,8 @@ class Schedule:
         """The first task, in the planner's order, that is pending and whose dependencies are all done (or
         dropped).
 
-        It is given once: again only after it has changed. `among`: only these count (None: all); those that
-        `may_start` refuses are asked about again.
+        Each task is returned once, and again only after it has changed. `among`: only these count (None: all).
+        A task that `may_start` refuses stays in the queue.
         """
         left, found = [], None
         while self._queue and found is None:
@@ -107,7 +108,7 @@ class Schedule:
         return found
 
     def has_ready(self, among: Collection[str] | None = None) -> bool:
-        """Whether `next_ready` would give a task."""
+        """Whether `next_ready` would return a task."""
         return any(
             (among is None or one in among) and self._may_go(one, TaskStatus.PENDING) for one in self._queued
         )
@@ -159,17 +160,13 @@ class Schedule:
             heapq.heappush(self._queue, (task.place, task_id))
 
 
-# --- Giving a ready task to a sub-agent: the agent, its memory, the handoff and its first message in one ---
-#
-# transaction.
-
-
 async def dispatch(
     environment: Environment, task: Task, role: Role, *, model: str, planner_id: str, agents_md: str | None
 ) -> str:
-    """Start a task's attempt with a new agent; returns the agent's id.
+    """Start an attempt at a task with a new agent; returns the agent's id.
 
-    The agent begins with a copy of the memory that the task starts from, if it names one.
+    The agent, its memory, the handoff and its first message are one transaction. The agent begins with a copy of
+    the memory that the task starts from, if it names one.
     """
     store = environment.store
     agent_id = environment.new_id()
@@ -256,14 +253,14 @@ def inputs_of(reads: Any, task: Task) -> list[Input]:
         names = {artifacts.ref_of(row[1]): row[0] for row in outputs}
         wanted = set(other.expected_outputs)
         kept = [Input(names.get(ref, ref), ref, other.name) for ref in other.artifact_refs]
-        # Of many outputs only the promised ones are handed on; the others can still be read by name.
+        # Only the promised outputs are handed on; the others can still be read by name.
         promised = [one for one in kept if one.name in wanted or one.name.startswith("result/")]
         found += promised if wanted else kept
     return found
 
 
 def copy_memory(tx: Transaction, source: str, target: str) -> None:
-    """Give `target` everything that `source` remembers: messages, observations, views and where it stands."""
+    """Copy the memory of `source` to `target`: messages, observations, views and position."""
     for table, columns in (
         ("messages", "seq, role, content, tokens, total_tokens, created_at"),
         ("observations", "id, kind, level, text, tokens, first_seq, last_seq, citations, replaces, provisional, status,"
@@ -288,7 +285,7 @@ def _starts_from(environment: Environment, task: Task) -> str | None:
 
 
 def _name(environment: Environment, role: str) -> str:
-    """`explorer-3`: the role, and one more than the newest of that role has."""
+    """A name such as `explorer-3`: the role, and the next number of that role."""
     row = environment.store.one(
         "SELECT name FROM agents WHERE session_id = ? AND role = ? ORDER BY rowid DESC LIMIT 1",
         (environment.session_id, role),
@@ -298,8 +295,8 @@ def _name(environment: Environment, role: str) -> str:
 
 
 def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:
-    """What the session has learned that is new to the assignee (`source`: whose memory it has), as an
-    artifact; None where nothing is."""
+    """The session's facts that are new to the assignee, who has the memory of `source`, as an artifact; None if
+    there are none."""
     learned = [
         fact
         for fact in facts.current_facts(tx, tx.session_id, reader=source)
@@ -307,7 +304,7 @@ def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:
     ]
     if not learned:
         return None
-    told = [
+    records = [
         {
             "id": one.id,
             "kind": one.kind,
@@ -319,18 +316,15 @@ def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:
         for one in learned
     ]
     return artifacts.put(
-        tx, encode({"task": task.name, "facts": told}).encode("utf-8", "replace"), "application/json"
+        tx, encode({"task": task.name, "facts": records}).encode("utf-8", "replace"), "application/json"
     )
-
-
-# --- The planner of a session: made once, when the session is first driven --------------------------------
 
 
 async def ensure_planner(environment: Environment, role: Role, *, model: str, agents_md: str | None) -> None:
     """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
 
-    `model` is what the role runs on. Where the session carries on another, the message tells what that one
-    left.
+    `model` is what the role runs on. If the session continues another, the message includes the notes of that
+    one.
     """
     store = environment.store
     row = store.one("SELECT planner_agent_id, goal FROM sessions WHERE id = ?", (store.session_id,))
@@ -369,7 +363,7 @@ async def ensure_planner(environment: Environment, role: Role, *, model: str, ag
         memory.start(tx)
         memory.append("user", message, at=now).write(tx)
         if brief is None or brief.trusted or not brief.same_goal:
-            # A goal that came with an imported log is not the word of whoever sits here.
+            # The goal of an imported log is not an instruction of the user.
             lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
         tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
 
