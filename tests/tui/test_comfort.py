@@ -195,7 +195,7 @@ async def test_a_line_of_a_compaction_is_pinned_in_the_users_words(desk: Desk) -
     async with desk.app().run_test(size=WIDE) as pilot:
         await opened(pilot)
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "Only lost" in text_of(pilot))
+        await until(pilot, lambda: "Omitted only" in text_of(pilot))
         await pilot.press("P")
         await until(pilot, lambda: "Pin to every prompt" in text_of(pilot))
         pilot.app.screen.query_one("#prompt-line").value = "retry budget is 3"  # type: ignore[attr-defined]

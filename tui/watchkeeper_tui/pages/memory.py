@@ -179,9 +179,9 @@ def _now(view: PageContext) -> list[PageLine]:
     if agent.ended_at is not None and agent.status_reason:
         reason = " ".join(sanitize(agent.status_reason).split())
         for index, row in enumerate(wrap(reason, max(8, view.width - 6), limit=REASON_LINES)):
-            told = ("Note  " if agent.status == "done" else "Why   ") if index == 0 else "      "
+            label = ("Note  " if agent.status == "done" else "Why   ") if index == 0 else "      "
             lines.append(
-                PageLine(f"now.reason.{index}", ((told, "strong"), (row, "text")), copy=agent.status_reason)
+                PageLine(f"now.reason.{index}", ((label, "strong"), (row, "text")), copy=agent.status_reason)
             )
     if live is not None and agent.ended_at is None:
         condition = agent_condition(

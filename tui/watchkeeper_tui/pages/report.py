@@ -41,13 +41,13 @@ def _standing(view: PageContext) -> list[PageLine]:
     )
     parts = [sanitize(agent.name), sanitize(agent.role), sanitize(formatting.model_name(agent.model))]
     who = " · ".join([*dict.fromkeys(part for part in parts if part), f"attempt {agent.attempt}"])
-    stands: list[Piece] = [
+    state: list[Piece] = [
         (f"{condition.glyph} {condition.word}", condition.role),
         (f" at turn {agent.turn}", "muted"),
     ]
     if agent.ended_at is not None:
-        stands.append((f", {formatting.when(agent.ended_at, view.now)}", "muted"))
-    lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("state", tuple(stands))]
+        state.append((f", {formatting.when(agent.ended_at, view.now)}", "muted"))
+    lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("state", tuple(state))]
     note = condition.note or agent.status_reason or ""
     if note:
         lines += paragraph(
@@ -133,13 +133,13 @@ def _tasks(view: PageContext) -> list[PageLine]:
 
 def _task(view: PageContext, task: TaskFacts) -> PageLine:
     condition, worker = task_condition(task), view.snapshot.agent(task.assigned_agent)
-    told = task.error or task.result
+    text = task.error or task.result
     # Where there is nothing but a word to say of it, the title has the room.
     room = (
-        max(12, min(40, view.width // 3)) if told or worker is not None else max(12, min(80, view.width - 18))
+        max(12, min(40, view.width // 3)) if text or worker is not None else max(12, min(80, view.width - 18))
     )
     title = fit(sanitize(task.title or task.name), room)
-    outcome = clip(" ".join(sanitize(told or condition.word).split()), 200)
+    outcome = clip(" ".join(sanitize(text or condition.word).split()), 200)
     pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (title, "text")]
     if task.attempt > 1:
         pieces.append((f" ↻{task.attempt - 1}", "retrying"))
