@@ -592,9 +592,10 @@ class CompactionRunner:
         standing += sum(message.tokens for message in state.verbatim if message.seq <= last)
         after = state.tokens - standing + prepared.tokens
         stands_in = any(one.provisional and one.covers[1] <= last for one in state.view.observations)
-        if not stands_in and prepared.tokens + HEADING_TOKENS >= standing:
+        needed = prepared.tokens + HEADING_TOKENS
+        if not stands_in and needed >= standing:
             self._compactor.end()
-            reason = f"the summary would take as much room ({prepared.tokens} tokens) as what it replaces ({standing})"
+            reason = f"the summary would take as much room ({needed} tokens) as what it replaces ({standing})"
             return PassOutcome(
                 applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens
             )

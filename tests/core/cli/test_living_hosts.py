@@ -284,19 +284,17 @@ def test_a_rerun_of_a_finished_session_starts_a_host_for_it_alone(wk: Wk, demo: 
 
 def test_a_compaction_by_hand_and_its_undo_need_no_host(wk: Wk, demo: Path) -> None:
     def view() -> tuple[int, int]:
-        agent = next(
-            one for one in wk("show", "last", "--json").json["agents"] if one["name"] == "explorer-1"
-        )
+        agent = next(one for one in wk("show", "last", "--json").json["agents"] if one["name"] == "writer-1")
         return agent["view"], agent["context"]["used"]
 
     version, used = view()
-    compacted = wk("compact", "last", "explorer-1", "--instructions", "keep the figures", "--json")
+    compacted = wk("compact", "last", "writer-1", "--instructions", "keep the figures", "--json")
     assert (compacted.code, compacted.json["status"]) == (0, "applied")
     assert view()[1] < used
-    assert wk("undo", "last", "explorer-1", "--json").json["status"] == "applied"
+    assert wk("undo", "last", "writer-1", "--json").json["status"] == "applied"
     assert view() == (version, used)
-    assert wk("redo", "last", "explorer-1", "--json").json["status"] == "applied"
-    again = wk("redo", "last", "explorer-1")
+    assert wk("redo", "last", "writer-1", "--json").json["status"] == "applied"
+    again = wk("redo", "last", "writer-1")
     assert again.code == 2
     assert again.error
 
