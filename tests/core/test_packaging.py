@@ -135,4 +135,4 @@ def test_the_command_of_an_installed_wheel_runs(unpacked: Path, tmp_path: Path) 
         unpacked,
         cwd=tmp_path,
     )
-    assert "List every session" in printed
+    assert "List the sessions" in printed
