@@ -126,7 +126,7 @@ def test_turns_of_codex_that_were_rolled_back_are_taken_back(store: Store, logs:
 
 def test_what_was_taken_back_is_marked_in_what_is_exported(store: Store, logs: Path, tmp_path: Path) -> None:
     store.run(_claude().write(logs))
-    for form, mark in (("md", ", taken back\n"), ("html", "1]")):
+    for form, mark in (("md", ", undone\n"), ("html", "1]")):
         file = tmp_path / f"session.{form}"
         found = CliRunner().invoke(
             export, ["last", "--db", str(store.path), "--format", form, "--output", str(file)]
