@@ -59,7 +59,7 @@ async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(r
             await pilot.press("j", "k", "3", "right")
             assert "[Transcript]" in text_of(pilot)
         desk.feed.wake()
-        await until(pilot, lambda: "locked" not in text_of(pilot) and "NOT READ" not in text_of(pilot))
+        await until(pilot, lambda: "is locked by" not in text_of(pilot) and "NOT READ" not in text_of(pilot))
         desk.session.event("tool.done", "explorer1", "t-core", tool="bash", preview="after the lock")
         desk.feed.wake()
         await until(pilot, lambda: "after the lock" in text_of(pilot))
@@ -81,7 +81,7 @@ async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was
             assert "no sessions yet" not in text_of(pilot)
             assert "is locked by another program" in text_of(pilot)
         desk.time += 30
-        await until(pilot, lambda: desk.session.id in text_of(pilot) and "locked" not in text_of(pilot))
+        await until(pilot, lambda: desk.session.id in text_of(pilot) and "is locked by" not in text_of(pilot))
 
 
 async def test_a_replay_that_meets_a_lock_begins_when_it_is_gone(rollback_desk: Desk) -> None:
