@@ -110,11 +110,14 @@ def swapping(folder: Path, outside: Path) -> Iterator[None]:
 async def test_a_link_that_is_swapped_in_while_a_tool_writes_leads_nowhere(run: Run, workspace: Path) -> None:
     outside = workspace.parent / "outside"
     (workspace / "folder").mkdir()
-    (workspace / "folder" / "secret.txt").write_text("mine\n")
+    (workspace / "folder" / "secret.txt").write_text("not out of bounds\n")
     with swapping(workspace / "folder", outside):
-        for number in range(60):
-            await run("write", file_path=f"folder/new{number}.txt", content="escaped")
-            await run("edit", file_path="folder/secret.txt", old_string="o", new_string="0")
+        refused: list[bool] = []
+        while len(refused) < 120 or all(refused) or not any(refused):
+            number = len(refused)
+            written = await run("write", file_path=f"folder/new{number}.txt", content="escaped")
+            edited = await run("edit", file_path="folder/secret.txt", old_string="out", new_string="outer")
+            refused += [written.is_error, edited.is_error]
     assert sorted(path.name for path in outside.iterdir()) == ["secret.txt"]
     assert (outside / "secret.txt").read_text() == "out of bounds\n"
 
@@ -133,7 +136,8 @@ async def test_a_link_that_is_swapped_in_while_a_tool_reads_shows_nothing_of_the
         (workspace / "folder" / name).write_text("mine\n" * 60_000)
     told: list[str] = []
     with swapping(workspace / "folder", outside):
-        for _ in range(60):
+        # How often the folder is there at both of a tool's looks is chance: go on until one has read it.
+        while len(told) < 300 or not any("mine" in one for one in told):
             for name, arguments in (
                 ("read", {"file_path": "folder/large.txt", "view_range": [1, 3]}),
                 ("read", {"file_path": "folder/secret.txt"}),
@@ -142,7 +146,6 @@ async def test_a_link_that_is_swapped_in_while_a_tool_reads_shows_nothing_of_the
                 ("list_folder", {"path": "folder", "recursive": True}),
             ):
                 told.append(str((await run(name, **arguments)).content))
-    assert any("mine" in one for one in told), "it was read at all"
     assert not [one[:300] for one in told if "out of bounds" in one or "out-of-bounds" in one]
 
 
