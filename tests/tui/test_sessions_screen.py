@@ -23,6 +23,29 @@ def add_session(desk: Desk, session_id: str, goal: str, **values: object) -> Fak
     return session
 
 
+@pytest.mark.parametrize("screen", ["live", "sessions"])
+@pytest.mark.parametrize("name", ["older234", "old"])
+async def test_autosave_load_opens_the_named_session_and_resumes_it(
+    desk: Desk, screen: str, name: str
+) -> None:
+    add_session(desk, "older234", "nightly audit", status="paused").task("t-audit", "Audit the books")
+    desk.host_pid = None
+    async with desk.app(screen=screen).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+        await pilot.press("colon", "ctrl+u", *f"/autosave_load {name}", "enter")
+        await until(pilot, lambda: desk.control.started == [("older234", True, None)])
+        assert "Audit the books" in text_of(pilot)
+
+
+async def test_autosave_load_of_an_unknown_session_says_so_and_resumes_nothing(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("colon", "ctrl+u", *"/autosave_load nosuch", "enter")
+        await until(pilot, lambda: "no session 'nosuch'" in text_of(pilot))
+        assert "Explore core" in text_of(pilot)
+        assert desk.control.started == desk.session.commands() == []
+
+
 async def test_every_session_is_listed_with_its_state_and_figures(desk: Desk) -> None:
     add_session(
         desk,

@@ -18,8 +18,11 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
+from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.store.driver import Connection
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.lease import Presence
+from watchkeeper.store.sessions import find
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
 from watchkeeper_tui.keymap import active_together, shown_key, usable_keys
@@ -259,6 +262,7 @@ class WatchkeeperApp(NotifyingApp):
     def open_session(self, session_id: str, *, read_only: bool = False) -> None:
         """Show a session on the live screen; `read_only` refuses every action on it."""
         self.control = ReadOnlyControl() if read_only else self._control
+        self._live.resume_when_shown(None)
         self.reader.open_session(session_id)
         while len(self.screen_stack) > 1 and self.screen is not self._live:
             self.pop_screen()
@@ -269,6 +273,25 @@ class WatchkeeperApp(NotifyingApp):
                 "waiting",
                 seconds=30,
             )
+
+    def load_session(self, name: str) -> None:
+        """Open the session that `name` means (an id, a unique prefix or `last`), and resume it from its last
+        step."""
+
+        def question(connection: Connection) -> object:
+            try:
+                return find(connection, name, own=True)
+            except (NotFound, BadInput) as error:
+                return error
+
+        self.reader.ask(question, lambda found: self.call_later(self._load_found, found))
+
+    def _load_found(self, found: object) -> None:
+        if isinstance(found, str):
+            self.open_session(found)
+            self._live.resume_when_shown(found)
+        elif isinstance(self.screen, WatchScreen):
+            self.screen.say(self.screen.trouble(str(found)), "failed")
 
     @property
     def read_only(self) -> str:

@@ -39,7 +39,7 @@ SLASHES: tuple[Slash, ...] = (
     Slash("sessions", "[words]", "every session"),
     Slash("replay", "", "replay this session step by step"),
     Slash("agent", "report", "the selected agent's task, result, artifacts and statistics"),
-    Slash("autosave_load", "", "resume the run from where it was saved", "resume"),
+    Slash("autosave_load", "[SESSION]", "resume this run, or another session, from its last step", "resume"),
     Slash("theme", "NAME", "another theme"),
     Slash("freeze", "", "hold the view still, or let it go on"),
     Slash("help", "", "keys and commands"),

@@ -152,6 +152,8 @@ class WatchScreen(Screen[None]):
             self.watch_app.open_sessions(argument)
         elif name == "replay":
             self.action_replay()
+        elif name == "autosave_load" and argument:
+            self.watch_app.load_session(argument)
         elif name == "theme":
             self.say(*self.watch_app.choose_theme(argument))
         else:

@@ -97,6 +97,8 @@ class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen)
         self._matching = EventFilter()
         self._paces = GrowthRates()
         self.words: dict[str, str] = {}
+        self._resumes: str | None = None
+        """The session to resume as soon as it is shown."""
         self._drawn_for: str | None = None
         """The row whose agent the agent pane shows."""
 
@@ -156,6 +158,15 @@ class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen)
                 self._draw(self.frozen_at)
         if self.is_in_sight:
             self._draw_edges(now)
+        if self._resumes is not None:
+            self.resume_when_shown(self._resumes)
+
+    def resume_when_shown(self, session_id: str | None) -> None:
+        """Resume a session from its last step once this screen shows it; None: no session."""
+        self._resumes = session_id
+        if self.snapshot.session is not None and self.snapshot.session.id == session_id:
+            self._resumes = None
+            self.act("resume")
 
     def _wants_detail(self, snapshot: Snapshot) -> bool:
         """Whether the agent that is looked at was read only since the view was frozen."""

@@ -61,7 +61,7 @@ class Commanding(_Base):
             self.show_grants()
         elif name == "export" and self.newest.session is not None:
             self.export_session(self.newest.session.id, argument)
-        elif parsed.slash.action:
+        elif parsed.slash.action and not (name == "autosave_load" and argument):
             variants = VARIANTS.get(name)
             if variants is None:
                 self.act(parsed.slash.action, argument)
