@@ -284,7 +284,10 @@ class WatchkeeperApp(NotifyingApp):
             except (NotFound, BadInput) as error:
                 return error
 
-        self.reader.ask(question, lambda found: self.call_later(self._load_found, found))
+        def answer(found: object) -> None:
+            self.call_later(self._load_found, found)
+
+        self.reader.ask(question, answer)
 
     def _load_found(self, found: object) -> None:
         if isinstance(found, str):

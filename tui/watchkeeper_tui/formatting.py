@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from watchkeeper.records.text import plural as plural
+
 _DATED = re.compile(r"[-@]20\d{6}$")
 """The day of a release, at the end of a model's name."""
 
@@ -176,11 +178,6 @@ def sparkline(values: Sequence[float], cells: int) -> str:
         SPARKS[0] if highest <= 0 else SPARKS[min(7, int(value / highest * 7.999))] for value in shown
     )
     return drawn.rjust(cells)
-
-
-def plural(count: int, noun: str, many: str = "") -> str:
-    """`1 agent`, `2 agents`; `many` where an s is not enough."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def model_name(ref: str) -> str:

@@ -13,7 +13,7 @@ import click
 
 from watchkeeper.records.errors import BadInput, WatchkeeperError
 from watchkeeper.records.host_faults import HostFault, host_fault
-from watchkeeper.records.text import sanitize  # early: a process without descriptors can load nothing more
+from watchkeeper.records.text import one_line  # early: a process without descriptors can load nothing more
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("watch", "Watch a session live, or browse a finished one"),
@@ -178,6 +178,5 @@ def _damage_in(arguments: Sequence[str]) -> str | None:
 
 def _fail(message: str, code: int) -> int:
     """Print an error on one line; returns the exit code."""
-    one_line = " ".join(sanitize(str(message)).split())
-    print(f"wk: {one_line}", file=sys.stderr)
+    print(f"wk: {one_line(message, 20_000)}", file=sys.stderr)
     return code

@@ -15,7 +15,7 @@ from typing import Any
 from watchkeeper.cli.options import SessionHandle, clean, json_text, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault, message_of
-from watchkeeper.records.text import clock_text, countdown, plural
+from watchkeeper.records.text import clock_text, cost_text, countdown, plural
 from watchkeeper.store import budgets, state
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import decode
@@ -123,7 +123,7 @@ def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
 def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any]) -> None:
     row = opened.one("SELECT goal, hosted_seconds FROM sessions WHERE id = ?", (session_id,))
     tasks = ", ".join(f"{count} {status}" for status, count in sorted(result["tasks"].items()) if count)
-    cost = "unpriced" if result["cost_usd"] is None else f"${result['cost_usd']:.4f}"
+    cost = cost_text(result["cost_usd"])
     if result["cost_estimated"]:
         cost += " (estimated)"
     if result["unpriced_calls"] and result["cost_usd"] is not None:

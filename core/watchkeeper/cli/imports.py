@@ -1,26 +1,21 @@
-"""`wk import` and `wk follow`: sessions of other programs, and exported sessions, imported read-only.
-
-Imported model calls are priced by the list prices of their day (`list_pricing`). A price look-up takes a fifth
-of a millisecond, and a gigabyte of logs holds a hundred thousand calls; so the rates of a model, day and price
-tier are looked up once.
-"""
+"""`wk import` and `wk follow`: sessions of other programs, and exported sessions, imported read-only."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from bisect import bisect_left
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from watchkeeper.cli.options import clean, database_path, db_option, json_option, print_json, say
+from watchkeeper.models.registry import price
 from watchkeeper.records.errors import BadInput, NotFound
-from watchkeeper.records.messages import Cost, PriceStatus
+from watchkeeper.records.messages import Cost, PriceStatus, Usage
+from watchkeeper.records.text import duration_text
 from watchkeeper.runtime.control import user_name
 from watchkeeper.transcripts.records import ModelCall
 
@@ -30,90 +25,12 @@ if TYPE_CHECKING:
     from watchkeeper.transcripts.records import Program
 
 
-_DAY_SECONDS = 86_400
-_UNPRICED = Cost(None, PriceStatus.UNPRICED)
-
-
-class _Rates(NamedTuple):
-    """Dollars a token."""
-
-    input: float
-    output: float
-    read: float
-    written: float
-    written_1h: float
-
-
-def list_pricing() -> Callable[[ModelCall], Cost]:
-    """A function that prices calls by public list prices, with both kinds of cache writes. No network."""
-    known: dict[tuple[str, int | None], tuple[tuple[float, ...], dict[int, _Rates]] | None] = {}
-
-    def price(call: ModelCall) -> Cost:
-        _, _, model, fresh, output, read, written, hour, exact, _, at, _, _, logged, *_ = call
-        status = PriceStatus.EXACT if exact else PriceStatus.ESTIMATED
-        if logged is not None and logged > 0:
-            return Cost(logged, status)
-        day = None if at is None else int(at // _DAY_SECONDS)
-        try:
-            found = known[model, day]
-        except KeyError:
-            starts = _tiers(call)
-            found = known[model, day] = None if starts is None else (starts, {})
-        if found is None:
-            return _UNPRICED
-        prompt = fresh + read + written
-        tier = bisect_left(found[0], prompt)
-        rates = found[1].get(tier)
-        if rates is None:
-            rates = found[1][tier] = _rates(call, max(1, prompt))
-        a, b, c, d, e = rates
-        return Cost(a * fresh + b * output + c * read + d * (written - hour) + e * hour, status)
-
-    return price
-
-
-def _when(call: ModelCall) -> datetime | None:
-    return None if call.at is None else datetime.fromtimestamp(call.at, UTC)
-
-
-def _tiers(call: ModelCall) -> tuple[float, ...] | None:
-    """Prompt sizes above which the model's prices change; None for an unknown model."""
-    provider, _, name = call.model.partition("/")
-    if not name:
-        return None
-    from genai_prices import Usage, calc_price
-    from genai_prices.types import TieredPrices
-
-    try:
-        found = calc_price(
-            Usage(input_tokens=1), name, provider_id=provider, genai_request_timestamp=_when(call)
-        )
-    except (LookupError, ValueError, OverflowError):
-        return None
-    prices = [price for price in vars(found.model_price).values() if isinstance(price, TieredPrices)]
-    return tuple(sorted({float(tier.start) for price in prices for tier in price.tiers}))
-
-
-def _rates(call: ModelCall, prompt: int) -> _Rates:
-    """The price of one token of each kind in a call with a prompt of that size."""
-    from genai_prices import Usage, calc_price
-
-    provider, _, name = call.model.partition("/")
-
-    def usd(**tokens: int) -> float:
-        usage = Usage(input_tokens=prompt, **tokens)
-        return float(
-            calc_price(usage, name, provider_id=provider, genai_request_timestamp=_when(call)).total_price
-        )
-
-    plain = usd()
-    return _Rates(
-        plain / prompt,
-        (usd(output_tokens=1_000_000) - plain) / 1_000_000,
-        usd(cache_read_tokens=prompt) / prompt,
-        usd(cache_write_tokens=prompt) / prompt,
-        usd(cache_write_tokens=prompt, cache_write_1h_tokens=prompt) / prompt,
-    )
+def list_price(call: ModelCall) -> Cost:
+    """The cost of a logged call: the one that the program logged, else by the list prices of its day."""
+    if call.cost_usd is not None and call.cost_usd > 0:
+        return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
+    usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
+    return price(call.model, usage, call.exact, at=call.at, hour_writes=call.cache_write_1h_tokens)
 
 
 TICK_SECONDS = 0.1
@@ -147,7 +64,7 @@ def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None,
     places, only = wanted_places(what)
     writer = Writer(path)
     importer = Importer(
-        writer, pricing=list_pricing(), user_id=user_name(), progress=_progress(as_json), only=only
+        writer, pricing=list_price, user_id=user_name(), progress=_progress(as_json), only=only
     )
     try:
         report = importer.run(places)
@@ -204,7 +121,7 @@ def _follow(writer: Writer, places: list[Path], only: Program | None, parent: in
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    importer = Importer(writer, pricing=list_pricing(), user_id=user_name(), live=True, only=only)
+    importer = Importer(writer, pricing=list_price, user_id=user_name(), live=True, only=only)
     try:
         Follower(writer, importer, places, go_on=lambda: parent is None or os.getppid() == parent).run(stop)
     finally:
@@ -320,17 +237,12 @@ def _progress(as_json: bool) -> Callable[[Progress], None] | None:
         text = (
             f"{progress.files_done:,}/{progress.files:,} files "
             f" {progress.bytes_done / 1e6:,.0f}/{progress.bytes / 1e6:,.0f} MB"
-            f"  {speed:,.0f} MB/s" + (f"  {_duration(left)} left" if left is not None else "")
+            f"  {speed:,.0f} MB/s" + (f"  {duration_text(left)} left" if left is not None else "")
         )
         sys.stderr.write(f"\r\x1b[2K{text}")
         sys.stderr.flush()
 
     return show
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60:02d} s"
 
 
 def _clear(as_json: bool) -> None:

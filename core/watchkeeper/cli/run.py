@@ -70,15 +70,7 @@ class ChosenModel:
     """A model, and the local server that was picked with it (None: the configured one, or Anthropic's)."""
 
     ref: str
-    base_url: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """One line of the question. Without `ref` the user names the server's model."""
-
-    text: str
-    ref: str | None = None
+    """Empty in an offer of a server: the user names its model."""
     base_url: str | None = None
 
 
@@ -156,17 +148,17 @@ def confirm_roles(
     return tuple(confirmed)
 
 
-def _offers(config: Config) -> list[Offer]:
-    """The models that are available here: Anthropic's if there is a key, the configured server's, and those of
-    local servers."""
+def _offers(config: Config) -> list[tuple[str, ChosenModel]]:
+    """The models that are available here, each with a line about it: Anthropic's if there is a key, the
+    configured server's, and those of local servers."""
     from watchkeeper.models.registry import rates
 
     own = config.anthropic
     configured = (own.base_url or os.environ.get("ANTHROPIC_BASE_URL") or "").strip()
-    found: list[Offer] = []
+    found: list[tuple[str, ChosenModel]] = []
     if configured and host_of(configured) != ANTHROPIC_HOST:
         if host_of(configured) not in LOOPBACK or _listening([configured]):
-            found.append(Offer(f"a model of {clean(configured, 200)}, the configured server"))
+            found.append((f"a model of {clean(configured, 200)}, the configured server", ChosenModel("")))
     elif missing_key(SUGGESTED[0], api_key_env=own.api_key_env, base_url=configured) is None:
         variable = own.api_key_env or next(
             (name for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN") if os.environ.get(name)),
@@ -174,24 +166,25 @@ def _offers(config: Config) -> list[Offer]:
         )
         for ref in SUGGESTED:
             price = f", {rate}" if (rate := rates(ref)) is not None else ""
-            found.append(Offer(f"{ref}{price} (key: {variable})", ref))
+            found.append((f"{ref}{price} (key: {variable})", ChosenModel(ref)))
     urls = {f"http://127.0.0.1:{port}": name for port, name in LOCAL_SERVERS.items()}
     urls = {url: name for url, name in urls.items() if _place(url) != _place(configured)}
     for url in _listening(list(urls)):
-        found.append(Offer(f"a model of the server at {url} ({urls[url]}'s port), without a key", None, url))
+        line = f"a model of the server at {url} ({urls[url]}'s port), without a key"
+        found.append((line, ChosenModel("", url)))
     return found
 
 
-def _ask(why: str, offers: list[Offer]) -> ChosenModel | None:
+def _ask(why: str, offers: list[tuple[str, ChosenModel]]) -> ChosenModel | None:
     """Ask on standard error; None where the user chooses nothing."""
     click.echo(f"wk: {why}. These were found:", err=True)
-    for number, offer in enumerate(offers, 1):
-        click.echo(f"  {number}  {offer.text}", err=True)
+    for number, (line, _) in enumerate(offers, 1):
+        click.echo(f"  {number}  {line}", err=True)
     answer = _line("Which model (a number, or provider/model; empty: none)")
     while answer:
         number = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 4 else 0
         if 0 < number <= len(offers):
-            return _picked(offers[number - 1])
+            return _picked(offers[number - 1][1])
         if answer.startswith("claude-"):
             answer = f"anthropic/{answer}"
         if answer.partition("/")[0] == "anthropic" and answer.partition("/")[2]:
@@ -205,9 +198,9 @@ def _ask(why: str, offers: list[Offer]) -> ChosenModel | None:
     return None
 
 
-def _picked(offer: Offer) -> ChosenModel | None:
-    if offer.ref is not None:
-        return ChosenModel(offer.ref)
+def _picked(offer: ChosenModel) -> ChosenModel | None:
+    if offer.ref:
+        return offer
     name = _line("The name of the model on that server (empty: none)")
     return ChosenModel(f"anthropic/{name.removeprefix('anthropic/')}", offer.base_url) if name else None
 
@@ -352,11 +345,6 @@ def raise_reached(opened: SessionHandle, typed: dict[str, str], *, ask: bool, as
     return not blocking
 
 
-def budget_lines(uses: list[BudgetUse], session_id: str) -> list[str]:
-    """A line on the use of each budget, and the command that raises them."""
-    return [*(clean(use.describe()) for use in uses), f"raise it: {budgets.resume_command(session_id, uses)}"]
-
-
 def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
     """Ask until a new limit is set; False if the user declines."""
     from watchkeeper.runtime.run_session import set_budget_without_host
@@ -384,11 +372,12 @@ def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
 
 
 def _advise(opened: SessionHandle, blocking: list[BudgetUse], *, as_json: bool) -> None:
-    lines = budget_lines(blocking, opened.session_id)
+    next_command = budgets.resume_command(opened.session_id, blocking)
     if not as_json:
         say(f"session {opened.session_id} stays paused: no host was started")
-        for line in lines:
-            say(f"  {line}")
+        for use in blocking:
+            say(f"  {clean(use.describe())}")
+        say(f"  raise it: {next_command}")
         return
     result = state.result(opened, opened.session_id)
     result["reached_budgets"] = [
@@ -401,16 +390,14 @@ def _advise(opened: SessionHandle, blocking: list[BudgetUse], *, as_json: bool) 
         }
         for use in blocking
     ]
-    result["next"] = budgets.resume_command(opened.session_id, blocking)
+    result["next"] = next_command
     say(json_text(result))
 
 
 SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
 
 
-def _speed(ctx: click.Context, param: click.Parameter, value: str | None) -> float | str | None:
-    if value is None:
-        return "unset"
+def _speed(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
     if value == "max":
         return None
     try:
@@ -444,7 +431,10 @@ def driving_options(function: Any) -> Any:
             click.option("--budget-tokens", type=click.IntRange(1), help="Pause after this many tokens, cache reads included."),
             click.option("--budget-turns", type=click.IntRange(1), help="Pause after this many model replies."),
             click.option("--budget-seconds", type=click.FloatRange(0, min_open=True), help="Pause after this time hosted."),
-            click.option("--speed", callback=_speed, metavar="X|max", help="The surveyor's pace: 1 is a model's; max waits for nothing."),
+            click.option(
+                "--speed", callback=_speed, default="1", metavar="X|max",
+                help="The surveyor's pace: 1 is a model's; max waits for nothing.",
+            ),
             click.option("--allow", multiple=True, metavar="TOOL", help="Let a tool run without asking (repeatable)."),
             click.option("--deny", multiple=True, metavar="TOOL", help="Never let a tool run (repeatable)."),
             approval_timeout_option,
@@ -625,7 +615,6 @@ def _start(
     chosen = choose_model(model, config, arguments=arguments, may_ask=asking)
     ref = chosen.ref
     headless = bool(options["headless"]) or as_json or not is_terminal()
-    speed = options["speed"]
     limits = {kind: float(amount) for kind, amount in typed_budgets(options).items()}
     _check_model(ref, config, limits)
     check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
@@ -639,7 +628,7 @@ def _start(
         settings=SessionSettings(
             max_parallel=options["max_parallel"] or config.max_parallel,
             context_tokens=options["context_tokens"],
-            speed=1.0 if speed == "unset" else speed,
+            speed=options["speed"],
             allow=tuple(options["allow"]),
             deny=tuple(options["deny"]),
             base_url=chosen.base_url,
@@ -653,10 +642,10 @@ def _start(
     session_id = random_id()
     try:
         create_session(path, wanted, new_id=lambda: session_id, prepare=carried.write if carried else None)
-        seconds = options["approval_timeout"]
         return _drive(
-            path, session_id, headless, as_json, resume=False, detach=False, approval_timeout_seconds=seconds
-        )
+            path, session_id, headless, as_json, resume=False, detach=False,
+            approval_timeout_seconds=options["approval_timeout"],
+        )  # fmt: skip
     except KeyboardInterrupt:
         if headless:
             _leave_paused(path, session_id)

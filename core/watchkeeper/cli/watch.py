@@ -32,7 +32,7 @@ from watchkeeper.cli.options import (
 )
 from watchkeeper.records.errors import NotFound, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
-from watchkeeper.records.text import plural
+from watchkeeper.records.text import cost_text, plural
 from watchkeeper.store import database
 from watchkeeper.store.user_secrets import config_text
 
@@ -138,7 +138,7 @@ class LogPrinter(EventPrinter):
                 (row["agent_id"], row["turn"]),
             )
         ]
-        cost = "unpriced" if row["cost_usd"] is None else f"${row['cost_usd']:.4f}"
+        cost = cost_text(row["cost_usd"])
         text = f"turn {row['turn']}  {row['prompt']:,} tok in, {row['output_tokens']:,} out  {cost}"
         if not row["usage_exact"]:
             text += " (estimated)"
@@ -232,7 +232,7 @@ def _watch_foreign(path: Path, what: str) -> int:
 
 
 def _import_newest(path: Path, what: str) -> str:
-    from watchkeeper.cli.imports import list_pricing, wanted_places
+    from watchkeeper.cli.imports import list_price, wanted_places
     from watchkeeper.runtime.control import user_name
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.files import find
@@ -240,7 +240,7 @@ def _import_newest(path: Path, what: str) -> str:
 
     places, only = wanted_places((what,))
     writer = Writer(path)
-    importer = Importer(writer, pricing=list_pricing(), user_id=user_name(), only=only)
+    importer = Importer(writer, pricing=list_price, user_id=user_name(), only=only)
     try:
         # The newest file may be no log, or one of another program: then the one before it is tried.
         found = sorted(

@@ -16,6 +16,7 @@ from watchkeeper.memory.content import blocks_of, leaves, result_text, texts_of
 from watchkeeper.memory.rendering import pointer_of
 from watchkeeper.memory.tokens import TokenCounter, plain
 from watchkeeper.records.messages import Message, Observation, ObservationKind
+from watchkeeper.records.text import one_line
 
 # --- Identifiers that a summary must not lose ---------------------------------------------------------------
 #
@@ -199,12 +200,6 @@ def wanted_lines(message: Message, wanted: frozenset[str]) -> Iterator[str]:
         for line in text.splitlines()[:200]:
             if wanted.intersection(_WORD.findall(line.lower())):
                 yield line
-
-
-def one_line(text: str, width: int) -> str:
-    """The beginning of `text` on one line of at most `width` characters."""
-    line = " ".join(text[: 4 * width].split())
-    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
 def _read(message: Message, names: dict[str, str]) -> Iterator[Note]:

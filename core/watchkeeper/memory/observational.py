@@ -25,13 +25,14 @@ from watchkeeper.memory.buffering import (
 )
 from watchkeeper.memory.content import cut_points, newest_turn
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.digest import DigestNotes, one_line
+from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.history import Change, Prepared, Rejection
 from watchkeeper.memory.prompts import MAX_COMPRESSION, Observer, Reflector
 from watchkeeper.memory.tokens import plain
 from watchkeeper.memory.validation import SMALLER_BY, Judgement, judge_log
 from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.messages import Message, Observation, ObservationKind
+from watchkeeper.records.text import one_line
 
 # --- Keeping the observation log short ----------------------------------------------------------------------
 #

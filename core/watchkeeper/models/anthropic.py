@@ -28,7 +28,6 @@ from watchkeeper.models.failures import (
     describe,
     error_bounding_client,
     failure_of,
-    one_line,
 )
 from watchkeeper.models.resets import LONGEST_PARK_SECONDS
 from watchkeeper.models.stream import (
@@ -53,7 +52,7 @@ from watchkeeper.records.messages import (
     Usage,
 )
 from watchkeeper.records.ports import Clock, SystemClock
-from watchkeeper.records.text import utc_text
+from watchkeeper.records.text import one_line, utc_text
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -300,14 +299,16 @@ class AnthropicModel:
                 failure = failure_of(error, self._clock.now())
                 verdict = classify(failure)
                 retry += 1
-                wait = self._wait(retry, failure, verdict)
+                wait = None
+                if verdict.retry_now:
+                    wait = self._retries.wait_seconds(retry, self._rng, asked_seconds(failure, verdict))
                 if wait is None:
                     raise self._given_up(failure, verdict, retry - 1, started) from error
             yield Retrying(
                 reason=self._said(failure, verdict),
                 wait_seconds=wait,
                 attempt=retry,
-                rate_limited=verdict.rate_limited,
+                rate_limited=verdict.rule.rate_limited,
             )
             await (request.pause or self._clock.sleep)(wait)
         yield reply
@@ -369,11 +370,6 @@ class AnthropicModel:
             invalid_inputs=dict(assembler.invalid_inputs),
         )
 
-    def _wait(self, retry: int, failure: Failure, verdict: Verdict) -> float | None:
-        if not verdict.retry_now:
-            return None
-        return self._retries.wait_seconds(retry, self._rng, asked_seconds(failure, verdict))
-
     def _given_up(self, failure: Failure, verdict: Verdict, retries: int, started: float) -> ModelError:
         seconds = self._clock.monotonic() - started
         after = f" (gave up after {retries} retries in {seconds:.0f} s)" if retries else ""
@@ -387,7 +383,8 @@ class AnthropicModel:
                 kind, until = ErrorKind.PARK, self._clock.now() + asked
                 after += f"; it ends at {utc_text(until)}"
         if kind is ErrorKind.PARK:
-            verdict = replace(verdict, rule="usage limit" if verdict.usage_limit else verdict.rule, advice="")
+            name = "usage limit" if verdict.rule.usage_limit else verdict.rule.name
+            verdict = replace(verdict, rule=replace(verdict.rule, name=name, advice=""))
         said = self._said(failure, verdict)
         return ModelError(
             f"{self.ref}: {said}{after}",
@@ -402,11 +399,8 @@ class AnthropicModel:
 
     def _is_limit(self, asked: float, verdict: Verdict) -> bool:
         """Whether a wait is one for agents that are parked, rather than one within a call."""
-        if asked <= 0:
-            return False
-        return (
-            verdict.usage_limit or asked > self._retries.longest_server_delay_seconds or verdict.rate_limited
-        )
+        limited = verdict.rule.usage_limit or verdict.rule.rate_limited
+        return asked > 0 and (limited or asked > self._retries.longest_server_delay_seconds)
 
     def _said(self, failure: Failure, verdict: Verdict) -> str:
         """One line for people. Some servers quote the key that they refuse; it must not get any further."""
@@ -448,7 +442,7 @@ class AnthropicModel:
             if (fault := host_fault(error)) is not None:
                 raise fault from error
             raise ModelError(
-                f"{self.ref}: cannot set up the connection: {one_line(str(error))}; check base_url and"
+                f"{self.ref}: cannot set up the connection: {one_line(str(error), 400)}; check base_url and"
                 " credentials, then resume",
                 kind=ErrorKind.PAUSE,
             ) from error

@@ -25,6 +25,7 @@ from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds, 
 from watchkeeper.models.stream import BrokenStream, StreamedError, excerpt
 from watchkeeper.records.host_faults import causes
 from watchkeeper.records.messages import ErrorKind
+from watchkeeper.records.text import one_line
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -100,15 +101,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do about a failure."""
+    """What to do about a failure: the rule that it fits, and what `x-should-retry` changes about it."""
 
-    rule: str
+    rule: Rule
     kind: ErrorKind
-    advice: str
-    rate_limited: bool
     retry_now: bool
     """Whether the same request may be sent again within this call."""
-    usage_limit: bool = False
 
 
 def _words(*patterns: str) -> re.Pattern[str]:
@@ -233,14 +231,7 @@ def classify(failure: Failure) -> Verdict:
     kind = rule.kind
     if kind is ErrorKind.FAIL and failure.should_retry and failure.status != 400:
         kind = ErrorKind.RETRY
-    return Verdict(
-        rule=rule.name,
-        kind=kind,
-        advice=rule.advice,
-        rate_limited=rule.rate_limited,
-        retry_now=kind is ErrorKind.RETRY and failure.should_retry is not False,
-        usage_limit=rule.usage_limit,
-    )
+    return Verdict(rule, kind, retry_now=kind is ErrorKind.RETRY and failure.should_retry is not False)
 
 
 def asked_seconds(failure: Failure, verdict: Verdict) -> float | None:
@@ -251,11 +242,11 @@ def asked_seconds(failure: Failure, verdict: Verdict) -> float | None:
     """
     header = failure.retry_after_seconds
     if verdict.kind is ErrorKind.RETRY:
-        if header is None and verdict.rate_limited:
+        if header is None and verdict.rule.rate_limited:
             header = failure.reset_seconds
         waits = [wait for wait in (header, failure.usage_reset_seconds) if wait is not None]
         return max(0.0, *waits) if waits else None
-    if not verdict.usage_limit:
+    if not verdict.rule.usage_limit:
         return None
     said = failure.usage_reset_seconds
     if said is None and failure.status == 429 and failure.error_code is None:
@@ -375,10 +366,9 @@ def failure_of(error: BaseException, now: float | None = None) -> Failure:
 def describe(failure: Failure, verdict: Verdict) -> str:
     """One line for a person: what happened, in whose words, and what to do where a person must act."""
     status = "" if failure.status in (None, 200) else f" ({failure.status})"
-    said = one_line(failure.message)
-    if verdict.advice:
-        said = f"{said.rstrip('.')}; {verdict.advice}" if said else verdict.advice
-    return f"{verdict.rule}{status}: {said}" if said else f"{verdict.rule}{status}"
+    said = "".join(sign if sign.isprintable() else " " for sign in one_line(failure.message, MESSAGE_CHARS))
+    said = "; ".join(filter(None, (said.rstrip(".") if verdict.rule.advice else said, verdict.rule.advice)))
+    return f"{verdict.rule.name}{status}: {said}" if said else f"{verdict.rule.name}{status}"
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
@@ -451,7 +441,9 @@ def _transport_failure(error: BaseException) -> Failure:
     said = str(deepest)
     if not said or type(deepest).__module__ == "builtins":  # a bare KeyError's text says nothing
         said = f"{type(deepest).__name__} {said}".strip()
-    return Failure(f"the connection to {where} broke: {one_line(said)}", error_type="connection")
+    return Failure(
+        f"the connection to {where} broke: {one_line(said, MESSAGE_CHARS)}", error_type="connection"
+    )
 
 
 def _where(error: BaseException) -> str:
@@ -463,14 +455,6 @@ def _where(error: BaseException) -> str:
         except (AttributeError, RuntimeError):  # httpx raises RuntimeError where no request was set
             continue
     return "the server"
-
-
-def one_line(text: str) -> str:
-    """The text on one line, without control characters (it may come from a hostile server), and cut."""
-    flat = " ".join(
-        "".join(sign if sign.isprintable() else " " for sign in text[: 4 * MESSAGE_CHARS]).split()
-    )
-    return flat if len(flat) <= MESSAGE_CHARS else f"{flat[:MESSAGE_CHARS]}…"
 
 
 def _text_or_none(value: Any) -> str | None:

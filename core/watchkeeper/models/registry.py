@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ from watchkeeper.records.ports import Clock
 # By the public prices that genai-prices carries as data, without the network. A model without a known price
 # is unpriced: its cost is None, never zero, and every sum over it says so.
 
+DAY_SECONDS = 86_400
+
 UNPRICED = Cost(None, PriceStatus.UNPRICED)
 FREE = Cost(0.0, PriceStatus.EXACT)
 """The offline surveyor runs here: it costs nothing, and that is known exactly."""
@@ -31,21 +34,33 @@ def price(
     *,
     base_url: str | None = None,
     at: float | None = None,
+    hour_writes: int = 0,
 ) -> Cost:
-    """USD of one call.
+    """USD of one call, at the list prices of its day.
 
-    `exact` is `Reply.usage_exact`. The figure is `estimated` when the usage was, or when `base_url` is
-    another server than the provider's own (a proxy may charge differently). `at` is the time of the call in
-    seconds since 1970; prices change, and the one of that time is taken.
+    Args:
+        exact: `Reply.usage_exact`. The cost is `estimated` if the usage was, or if `base_url` is another
+            server than the provider's own: a proxy may charge differently.
+        at: the time of the call in seconds since 1970; None: now.
+        hour_writes: how many of the tokens written to the cache are kept for an hour, which costs more.
     """
     provider, _, name = model_ref.partition("/")
     if provider == "offline":
         return FREE
-    usd = _list_price(provider, name, usage, at)
-    if usd is None:
+    day = (time.time() if at is None else at) // DAY_SECONDS
+    found = _price_list(provider, name, day)
+    if not found:
         return UNPRICED
+    rates = next((one for start, one in found if usage.prompt_tokens > start), found[-1][1])
+    micro_usd = (
+        rates.input_usd * usage.input_tokens
+        + rates.output_usd * usage.output_tokens
+        + rates.cache_read_usd * usage.cache_read_tokens
+        + rates.cache_write_usd * (usage.cache_write_tokens - hour_writes)
+        + rates.hour_write_usd * hour_writes
+    )
     own_server = _is_own_server(provider, base_url)
-    return Cost(usd, PriceStatus.EXACT if exact and own_server else PriceStatus.ESTIMATED)
+    return Cost(micro_usd / 1e6, PriceStatus.EXACT if exact and own_server else PriceStatus.ESTIMATED)
 
 
 def is_priced(model_ref: str) -> bool:
@@ -55,22 +70,65 @@ def is_priced(model_ref: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """List prices in USD per million tokens of a short prompt."""
+    """List prices in USD per million tokens."""
 
     input_usd: float
     output_usd: float
     cache_read_usd: float
     cache_write_usd: float
+    hour_write_usd: float
 
     def __str__(self) -> str:
         return f"${self.input_usd:g} in, ${self.output_usd:g} out per million tokens"
 
 
 def rates(model_ref: str) -> Rates | None:
-    """What a model's tokens cost by the public prices; None for a model without a price."""
-    kinds = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-    found = [price(model_ref, Usage(**{kind: 1_000})).usd for kind in kinds]
-    return None if None in found else Rates(*(round(usd * 1_000, 6) for usd in found if usd is not None))
+    """What a model's tokens cost today in a short prompt; None for a model without a price."""
+    provider, _, name = model_ref.partition("/")
+    found = _price_list(provider, name, time.time() // DAY_SECONDS)
+    return found[-1][1] if found else None
+
+
+@lru_cache(maxsize=4096)
+def _price_list(provider: str, name: str, day: float) -> tuple[tuple[float, Rates], ...]:
+    """The rates on a day, each with the size of a prompt above which they hold, the largest first; empty for a
+    model without a price.
+
+    A look-up takes a fifth of a millisecond, and a gigabyte of logs holds a hundred thousand calls.
+    """
+    from genai_prices import Usage as Tokens
+    from genai_prices import calc_price
+    from genai_prices.types import PriceCalculation, TieredPrices
+
+    def priced(**tokens: int) -> PriceCalculation:
+        noon = datetime.fromtimestamp((day + 0.5) * DAY_SECONDS, UTC)
+        return calc_price(Tokens(**tokens), name, provider_id=provider, genai_request_timestamp=noon)
+
+    def rates_above(start: float) -> Rates:
+        # One more token moves the whole prompt into this tier; the total includes what the cache serves.
+        prompt = int(start) + 1
+        million = 1_000_000 / prompt
+        plain = float(priced(input_tokens=prompt).total_price)
+        output = float(priced(input_tokens=prompt, output_tokens=1_000_000).total_price) - plain
+        cached = (
+            float(priced(input_tokens=prompt, **dict.fromkeys(kinds, prompt)).total_price)
+            for kinds in (
+                ("cache_read_tokens",),
+                ("cache_write_tokens",),
+                ("cache_write_tokens", "cache_write_1h_tokens"),
+            )
+        )
+        usd = (plain * million, output, *(each * million for each in cached))
+        return Rates(*(round(each, 6) for each in usd))
+
+    try:
+        prices = vars(priced(input_tokens=1).model_price).values() if name else ()
+    except (LookupError, ValueError, OverflowError):  # no such model, or a day that no calendar has
+        prices = ()
+    starts = {float(tier.start) for one in prices if isinstance(one, TieredPrices) for tier in one.tiers}
+    return (
+        tuple((start, rates_above(start)) for start in sorted(starts | {0.0}, reverse=True)) if prices else ()
+    )
 
 
 @cache
@@ -84,23 +142,6 @@ def context_window(model_ref: str) -> int | None:
     except LookupError:
         return None
     return model.context_window
-
-
-def _list_price(provider: str, name: str, usage: Usage, at: float | None) -> float | None:
-    import genai_prices
-
-    asked = genai_prices.Usage(
-        input_tokens=usage.prompt_tokens,  # their total includes what the cache served and took
-        cache_read_tokens=usage.cache_read_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        output_tokens=usage.output_tokens,
-    )
-    when = None if at is None else datetime.fromtimestamp(at, UTC)
-    try:
-        found = genai_prices.calc_price(asked, name, provider_id=provider, genai_request_timestamp=when)
-    except LookupError:
-        return None
-    return float(found.total_price)
 
 
 def _is_own_server(provider: str, base_url: str | None) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard
 
 from watchkeeper.records.messages import Block, Delta, Usage
+from watchkeeper.records.text import one_line
 
 
 def strict_json(text: str | bytes) -> Any:
@@ -327,9 +328,7 @@ def streamed_error(event: Any) -> StreamedError:
 
 def excerpt(value: object) -> str:
     """The beginning of something unexpected, for an error message, on one line."""
-    text = value if isinstance(value, str) else repr(value)
-    flat = " ".join(text[: EXCERPT_CHARS * 2].split())
-    return flat if len(text) <= EXCERPT_CHARS else f"{flat[:EXCERPT_CHARS]}…"
+    return one_line(value if isinstance(value, str) else repr(value), EXCERPT_CHARS)
 
 
 def _merge(opened: _Open, delta: dict[str, Any]) -> None:

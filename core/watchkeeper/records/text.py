@@ -1,5 +1,6 @@
-"""Making hostile text harmless: nothing that a model, a tool or a file says may steer a terminal or hide
-text.
+"""Text for people: hostile text made harmless, one-line forms, counts, costs, durations and times.
+
+Promise: nothing that a model, a tool or a file says can steer a terminal or hide text.
 """
 
 from __future__ import annotations
@@ -76,17 +77,17 @@ def reveal(text: str) -> str:
 
 
 def one_line(text: str, limit: int = 2_000) -> str:
-    """`text` made harmless by `sanitize` and put on one line of at most `limit` characters."""
-    line = " ".join(sanitize(text).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    """The beginning of `text`, made harmless by `sanitize`, on one line of at most `limit` characters."""
+    line = " ".join(sanitize(text[: 8 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 message`, `1,200 messages`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def plural(count: int, noun: str, many: str = "") -> str:
+    """`1 message`, `1,200 messages`; `many` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
-def cost_text(cost_usd: float | None, tokens: int) -> str:
+def cost_text(cost_usd: float | None, tokens: int = 1) -> str:
     """`$0.1234`; without a cost `unpriced` if tokens were used, else `-`."""
     if cost_usd is None:
         return "unpriced" if tokens else "-"

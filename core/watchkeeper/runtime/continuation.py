@@ -21,6 +21,7 @@ from typing import Any
 
 from watchkeeper.memory.recall.session import said_in
 from watchkeeper.records.states import TASK_ENDED, TaskStatus
+from watchkeeper.records.text import one_line
 from watchkeeper.store import artifacts, database, facts, messages, plans, sessions
 from watchkeeper.store.driver import decode, plain, sqlite3
 from watchkeeper.store.transaction import Transaction
@@ -170,7 +171,7 @@ def bounded_text(brief: Brief, characters: int) -> str:
     )
     tail = f"All of it, with every result, fact and source: {brief.whole} (use read_back). `recall` finds its facts too."
     if brief.goal.strip() and not brief.same_goal:
-        head += f"\n\nIts goal was: {_one_line(brief.goal, BRIEF_GOAL_CHARACTERS)}"
+        head += f"\n\nIts goal was: {one_line(brief.goal, BRIEF_GOAL_CHARACTERS)}"
     open_tasks, ended = brief.open_tasks, [task for task in brief.tasks if task not in brief.open_tasks]
     newest_first = brief.facts[::-1]
     facts = sorted(newest_first, key=lambda fact: fact.kind not in _LATE)
@@ -241,12 +242,7 @@ def _fact(fact: ContinuedFact) -> str:
 def _said(one: Seen, characters: int = SAID_CHARACTERS) -> str:
     who = f"{one.agent}: " if one.agent else ""
     said = one.text.partition("\ncursor:")[0]
-    return f"- {who}{_one_line(said, characters)}{_cited(one.sources)}"
-
-
-def _one_line(text: str, characters: int) -> str:
-    line = " ".join(text.split())
-    return line[:characters] + "…" if len(line) > characters else line
+    return f"- {who}{one_line(said, characters)}{_cited(one.sources)}"
 
 
 def _cited(sources: tuple[str, ...]) -> str:

@@ -292,7 +292,7 @@ def test_an_untrusted_certificate_pauses_because_waiting_does_not_mend_it() -> N
     wrapped = ConnectionError("Connection error.")
     wrapped.__cause__ = untrusted
     verdict = classify(failure_of(wrapped))
-    assert (verdict.kind, verdict.rule) == (ErrorKind.PAUSE, "misconfigured")
+    assert (verdict.kind, verdict.rule.name) == (ErrorKind.PAUSE, "misconfigured")
 
 
 def test_the_table_names_no_fault_that_is_not_tested() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.core.transcripts.conftest import Store
 
-from watchkeeper.cli.imports import list_pricing
+from watchkeeper.cli.imports import list_price
 from watchkeeper.transcripts.importer import Importer
 
 FOLDER = (
@@ -135,7 +135,7 @@ def test_costs_follow_list_prices_of_each_kind_of_token(store: Store, log: Path)
             usage["input_tokens"] + 0.1 * usage["cache_read_input_tokens"] + 1.25 * short + 2 * long
         )
         expected += out * usage["output_tokens"]
-    importer = Importer(store.writer, pricing=list_pricing())
+    importer = Importer(store.writer, pricing=list_price)
     importer.run([log])
     importer.close()
     assert store.one("SELECT cost_usd FROM sessions") == pytest.approx(expected / 1e6)

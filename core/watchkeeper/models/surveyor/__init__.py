@@ -22,7 +22,6 @@ from watchkeeper.models.surveyor.survey import (
     Turn,
     explore,
     plan,
-    shorten,
     texts_of,
     understand,
 )
@@ -37,6 +36,7 @@ from watchkeeper.records.messages import (
     Usage,
 )
 from watchkeeper.records.ports import Clock, SystemClock
+from watchkeeper.records.text import one_line
 
 REF = "offline/surveyor"
 DEFAULT_WINDOW = 12_000
@@ -180,14 +180,16 @@ def digest(texts: list[str]) -> str:
     """A line for each entry `#n …` of the texts, the newest where there is too much; their own lines if there
     are no entries."""
     whole = "\n".join(texts)
-    lines = [f"- {shorten(text.lstrip(' ]'), 160)} (#{number})" for number, text in _ENTRY.findall(whole)]
-    lines = lines or [f"- {shorten(line, 160)}" for line in whole.splitlines() if line.strip()]
+    lines = [f"- {one_line(text.lstrip(' ]'), 160)} (#{number})" for number, text in _ENTRY.findall(whole)]
+    lines = lines or [f"- {one_line(line, 160)}" for line in whole.splitlines() if line.strip()]
     room = int(min(3_000, max(400, len(whole) * _SHARE)))
     kept: list[str] = []
     for line in reversed(lines):
         room -= len(line) + 1
         if room < 0 and kept:
-            kept.append(f"- {len(lines) - len(kept)} earlier entries, the first: {shorten(lines[0][2:], 80)}")
+            kept.append(
+                f"- {len(lines) - len(kept)} earlier entries, the first: {one_line(lines[0][2:], 80)}"
+            )
             break
         kept.append(line)
     return "\n".join(reversed(kept))

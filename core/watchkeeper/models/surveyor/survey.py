@@ -18,7 +18,7 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from watchkeeper.records.messages import ModelRequest, Purpose
-from watchkeeper.records.text import plural
+from watchkeeper.records.text import one_line, plural
 
 # Reading a request.
 
@@ -125,7 +125,7 @@ class Turn:
     @property
     def acknowledgement(self) -> str:
         """A sentence to begin the reply with; empty when no person said anything."""
-        said = shorten(self.steering, 100)
+        said = one_line(self.steering, 100)
         return f"Noted: “{said}” " if said else ""
 
     def outcome_of(self, *names: str) -> ToolOutcome | None:
@@ -255,15 +255,9 @@ def leading_json(text: str) -> Any:
 # What all roles say.
 
 
-def shorten(text: str, width: int) -> str:
-    """A text on one line of at most `width` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
-
-
 def reason(outcomes: Iterable[ToolOutcome]) -> str:
     """The first failure in one short line."""
-    failed = (f"{one.name}: {shorten(one.text, 160)}" for one in outcomes if one.failed)
+    failed = (f"{one.name}: {one_line(one.text, 160)}" for one in outcomes if one.failed)
     return next(failed, "no reason was given")
 
 
@@ -590,7 +584,7 @@ def _answer_to_failure(turn: Turn, task: str, why: str, said: list[str]) -> Call
     on for too long."""
     given = {name for calls in turn.history for name, arguments in calls if arguments.get("task") == task}
     tool, more, text = _ANSWERS[min(len(given), 2)]
-    said.append(f"{task} failed ({shorten(why, 120)}). {text}")
+    said.append(f"{task} failed ({one_line(why, 120)}). {text}")
     return tool, {"task": task, **more}
 
 
@@ -618,7 +612,7 @@ def _drop(task: str, why: str) -> Call:
 def _finish(status: str, summary: str) -> SurveyorReply:
     text = "The survey is written; the session is done." if status == "done" else summary
     return SurveyorReply(
-        text, [("finish_session", {"summary": shorten(summary, 600) or text, "status": status})]
+        text, [("finish_session", {"summary": one_line(summary, 600) or text, "status": status})]
     )
 
 
