@@ -85,6 +85,8 @@ class Rates:
 def rates(model_ref: str) -> Rates | None:
     """What a model's tokens cost today in a short prompt; None for a model without a price."""
     provider, _, name = model_ref.partition("/")
+    if provider == "offline":
+        return Rates(0.0, 0.0, 0.0, 0.0, 0.0)
     found = _price_list(provider, name, time.time() // DAY_SECONDS)
     return found[-1][1] if found else None
 
