@@ -18,8 +18,8 @@ import pytest
 from tests.faults.conftest import Run
 from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results, said, task, turns
 
-from watchkeeper.agents.tools.contract import OutsideTool, ToolContext
-from watchkeeper.agents.tools.mcp import McpServer, McpServers
+from watchkeeper.agents.tools.contract import McpServer, OutsideTool, ToolContext
+from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, kill_tree, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.messages import ErrorKind, ModelError
@@ -91,10 +91,10 @@ LIES = {
 
 
 async def test_a_server_that_lies_costs_one_call_and_tells_no_other_calls_result(workspace: Path) -> None:
-    made = [
-        McpServer(f"liar{i}", sys.executable, (str(LIAR), how), timeout_seconds=4.0)
+    made = {
+        f"liar{i}": McpServer(sys.executable, (str(LIAR), how), timeout_seconds=4.0)
         for i, how in enumerate(LIES)
-    ]
+    }
     servers = McpServers(made, workspace, os.environ)
 
     async def two_calls(number: int, how: str) -> None:

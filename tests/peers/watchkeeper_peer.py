@@ -114,9 +114,7 @@ async def _run(folder: Path) -> str:
         names, permission = environment.tools_of, environment.permission
         environment.tools = {**environment.tools, **own}
         environment.tools_of = lambda role: [*names(role), *own]
-        environment.permission = lambda role, name: (
-            Permission.ALLOW if name in own else permission(role, name)
-        )
+        environment.permission = lambda name: Permission.ALLOW if name in own else permission(name)
         try:
             await assembled.host.run(resume=True)
         finally:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from watchkeeper.agents.tools.contract import Permission, ProgramRun, Tool
+from watchkeeper.agents.budgets import Budgets
+from watchkeeper.agents.limits import UsageLimits
+from watchkeeper.agents.tools.contract import Permission, Tool
+from watchkeeper.agents.tools.mcp import McpServers
+from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.memory.tokens import Calibrations, TokenCounter
 from watchkeeper.models.gate import Gate
-from watchkeeper.records.messages import Cost, Model, ModelError, Purpose, Usage
+from watchkeeper.records.messages import Cost, Model, Usage
 from watchkeeper.records.ports import Clock, IdSource
 from watchkeeper.store.session_store import SessionStore
 
@@ -24,7 +27,7 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """What was awaited was abandoned, because someone said `now`."""
+    """What was awaited was abandoned, because a person asked to pause at once."""
 
 
 class AgentStopped(Exception):
@@ -39,7 +42,7 @@ class AgentControl:
         """Set: pause at the next step boundary, for this reason."""
         self._now = asyncio.Event()
         self._waiting = False
-        self._came = False
+        self._pausing = False
 
     def pause(self, reason: str, *, now: bool = False) -> None:
         """Ask the loop to pause; with `now`, or while it only waits, what it awaits is abandoned."""
@@ -48,14 +51,14 @@ class AgentControl:
             self._now.set()
 
     def cancel_pause(self) -> bool:
-        """Cancel a pause that has not come. False if it is coming already, so that the loop ends first."""
-        if self.pause_reason is not None and not self._came and not self._now.is_set():
+        """Cancel a pause that has not begun. False if it has begun, so that the loop ends first."""
+        if self.pause_reason is not None and not self._pausing and not self._now.is_set():
             self.pause_reason = None
         return self.pause_reason is None
 
     def mark_pausing(self) -> None:
-        """Say that the loop ends now, paused: it is too late to take that back."""
-        self._came = True
+        """Say that the loop ends now, paused: it is too late to cancel that."""
+        self._pausing = True
 
     def set_waiting(self, waiting: bool) -> None:
         """Say whether the loop only waits (for a slot, a retry, a person): a pause then need not wait with
@@ -115,155 +118,6 @@ class LoopSettings:
     """A task that takes more is failed: it loops."""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetReached:
-    """Why no further call may be made."""
-
-    reason: str
-    kind: str
-    """`usd`, `tokens`, `turns` or `seconds`."""
-    whole_session: bool
-    """False: only the task that has this budget stops."""
-    required: float | None = None
-    """The smallest budget that covers the input of the call that was refused, where it is not simply used
-    up."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """A model call that is about to be made: what it may use at most."""
-
-    agent_id: str
-    task_id: str | None
-    model: str
-    purpose: Purpose
-    input_tokens: int
-    """Estimated."""
-    output_tokens: int
-    """The most that it may write."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Room in the budgets for one call, a row of `reservations` until the call is recorded."""
-
-    id: str
-    end: Callable[[Usage, float | None, int], None]
-    """Say what the call used (tokens, USD, turns); `store.budgets.settle_reservation` in the transaction that
-    records it."""
-    release: Callable[[], None]
-    """The call was abandoned, and nothing of it will be recorded."""
-
-
-class BudgetGuard(Protocol):
-    """What keeps the calls of a session within its budgets."""
-
-    def reached(self, task_id: str | None) -> BudgetReached | None:
-        """Why the agent of this task (None: the planner) may make no further call, or None."""
-        ...
-
-    async def reserve(self, call: PlannedCall) -> Reservation | BudgetReached | None:
-        """Wait until there is room for the call; None where no budget applies."""
-        ...
-
-    def look_again(self) -> None:
-        """A budget was changed."""
-        ...
-
-
-class NoBudgets:
-    """Where nothing limits the calls."""
-
-    def reached(self, task_id: str | None) -> BudgetReached | None:
-        return None
-
-    async def reserve(self, call: PlannedCall) -> Reservation | BudgetReached | None:
-        return None
-
-    def look_again(self) -> None:
-        pass
-
-
-class Admission(Enum):
-    """What a usage limit lets a call do."""
-
-    OPEN = auto()
-    TEST = auto()
-    """It is the one that tests whether the limit is over: `end_test` must follow."""
-    WAIT = auto()
-    """Another call tests it: wait for that one."""
-
-
-class LimitGuard(Protocol):
-    """What keeps the calls of a host from a provider that asked to be left alone."""
-
-    def admit(self, model_ref: str) -> Admission:
-        """Whether a call may be made now.
-
-        Raises:
-            ModelError: the limit is in force (PARK, PAUSE).
-        """
-        ...
-
-    def is_closed(self, model_ref: str) -> bool:
-        """Whether no call may be made now, so that no background work begins."""
-        ...
-
-    async def await_test(self, model_ref: str) -> None:
-        """Wait until the call that tests has ended, and a little longer where many wait."""
-        ...
-
-    def end_test(self, model_ref: str, *, succeeded: bool) -> None:
-        """The call that tested has ended."""
-        ...
-
-    def note(self, model_ref: str, error: ModelError) -> ModelError:
-        """Learn from a failed call; returns the error as the loop must take it."""
-        ...
-
-
-class NoLimits:
-    """Where no provider's limit is known."""
-
-    def admit(self, model_ref: str) -> Admission:
-        return Admission.OPEN
-
-    def is_closed(self, model_ref: str) -> bool:
-        return False
-
-    async def await_test(self, model_ref: str) -> None:
-        pass
-
-    def end_test(self, model_ref: str, *, succeeded: bool) -> None:
-        pass
-
-    def note(self, model_ref: str, error: ModelError) -> ModelError:
-        return error
-
-
-async def _release_nothing(agent_id: str) -> None:
-    """Where no tool keeps anything running."""
-
-
-def _nobody() -> bool:
-    """Where it is not known who watches."""
-    return False
-
-
-def _no_shell(agent_id: str) -> str | None:
-    """Where it is not known in which folder a shell is."""
-    return None
-
-
-def _no_program(agent_id: str, words: Sequence[str]) -> ProgramRun | None:
-    """Where no program can be run outside a shell."""
-    return None
-
-
-async def _find_nothing(tool: str) -> None:
-    """Where all tools are there from the beginning."""
-
-
 @dataclass(slots=True)
 class Environment:
     """All that a loop may use. Nothing in it belongs to one agent."""
@@ -281,24 +135,19 @@ class Environment:
     tools: Mapping[str, Tool]
     tools_of: Callable[[str], list[str]]
     """The names of the tools that a role may call."""
-    permission: Callable[[str, str], Permission]
-    """(role, tool) → may it run?"""
+    permission: Callable[[str], Permission]
+    """Whether calls of a tool may run."""
     redact: Callable[[Any], Any]
     live: LiveBoard
-    budgets: BudgetGuard = field(default_factory=NoBudgets)
-    usage_limits: LimitGuard = field(default_factory=NoLimits)
-    settings: LoopSettings = field(default_factory=LoopSettings)
-    release: Callable[[str], Awaitable[None]] = _release_nothing
-    """An agent ended or paused: end the shell and the processes that its tools left behind."""
-    look_for: Callable[[str], Awaitable[None]] = _find_nothing
-    """An agent called a tool that is not in `tools`, which may grow: ask late sources for it."""
-    watched: Callable[[], bool] = _nobody
+    budgets: Budgets
+    usage_limits: UsageLimits
+    settings: LoopSettings
+    pool: WorkerPool
+    """Runs the built-in tools."""
+    mcp: McpServers
+    """Where tools may come from that are not in `tools` yet."""
+    watched: Callable[[], bool]
     """Whether a person who can answer a question watches the session now."""
-    shell_folder: Callable[[str], str | None] = _no_shell
-    """The folder that an agent's shell is in, where that is known."""
-    program: Callable[[str, Sequence[str]], ProgramRun | None] = _no_program
-    """(agent, words) → what a command of these words would run outside the agent's shell, where that is
-    certain."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)

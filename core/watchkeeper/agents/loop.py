@@ -17,8 +17,9 @@ from typing import Any
 
 from watchkeeper.agents import prompts, reporting
 from watchkeeper.agents.agent_memory import AgentMemory, Recorded, limits_of
+from watchkeeper.agents.budgets import BudgetReached
 from watchkeeper.agents.compaction import CompactionRunner
-from watchkeeper.agents.environment import AgentControl, AgentStopped, BudgetReached, Environment, Interrupted
+from watchkeeper.agents.environment import AgentControl, AgentStopped, Environment, Interrupted
 from watchkeeper.agents.model_call import ModelCallResult, call_model
 from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Call, Toolbox, assert_mine, load_calls, mark_unknown
@@ -224,7 +225,7 @@ class AgentLoop:
             )
             await self.compaction.abandon(f"the agent is {ending.outcome}", goes_on=goes_on)
         if ending.outcome is not TaskOutcome.IDLE:
-            await self._environment.release(self._agent.id)
+            await self._environment.pool.release(self._agent.id)
         return ending
 
     async def _run(self) -> RunResult:
@@ -374,7 +375,7 @@ class AgentLoop:
         if self._repetition.is_endless(calls):
             return await self._fail(f"it made the same calls {SAME_CALLS_IN_A_ROW} times in a row")
         with _for_a_call():
-            await self._toolbox.carry_out(calls, self._turn)
+            await self._toolbox.carry_out(calls)
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
         if any(call.status in (ToolCallStatus.PENDING, ToolCallStatus.RUNNING) for call in calls):
             return await self._pause(self._control.pause_reason or "paused")

@@ -5,16 +5,9 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
-from watchkeeper.agents.environment import (
-    Admission,
-    AgentControl,
-    BudgetReached,
-    Environment,
-    Interrupted,
-    LiveBoard,
-    PlannedCall,
-    Reservation,
-)
+from watchkeeper.agents.budgets import BudgetReached, PlannedCall, Reservation
+from watchkeeper.agents.environment import AgentControl, Environment, Interrupted, LiveBoard
+from watchkeeper.agents.limits import Admission
 from watchkeeper.records import host_faults
 from watchkeeper.records.host_faults import HostFault, raising_host_faults
 from watchkeeper.records.messages import (

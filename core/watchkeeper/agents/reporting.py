@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import Snapshot
-from watchkeeper.agents.environment import BudgetReached
+from watchkeeper.agents.budgets import BudgetReached
 from watchkeeper.records.host_faults import Shortage
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.store import agents, artifacts, budgets, facts, plans, sessions
@@ -203,8 +202,8 @@ def write_ending(
     assert snapshot is not None
     memory_ref, seq = snapshot.write(tx, turn), snapshot.last_seq
     if ending.outcome is TaskOutcome.FINISHED:
-        reporting.finish_session(tx, agent.id, ending.status, ending.reason)
+        finish_session(tx, agent.id, ending.status, ending.reason)
     elif ending.outcome is TaskOutcome.DONE:
-        reporting.task_done(tx, agent, text, memory_ref, turn, seq)
+        task_done(tx, agent, text, memory_ref, turn, seq)
     elif ending.outcome is TaskOutcome.FAILED:
-        reporting.task_failed(tx, agent, ending.reason, memory_ref, turn, seq)
+        task_failed(tx, agent, ending.reason, memory_ref, turn, seq)

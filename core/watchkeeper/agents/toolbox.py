@@ -19,6 +19,7 @@ from watchkeeper.agents.tools.contract import (
     StoreTool,
     ToolContext,
     ToolResult,
+    validate_arguments,
 )
 from watchkeeper.records import host_faults
 from watchkeeper.records.approval_subjects import (
@@ -266,7 +267,7 @@ class Approvals:
             if call.name != "bash" or not call.arguments.keys() <= {"command", "timeout_ms"}:
                 continue
             words = matches(grant.pattern, str(call.arguments.get("command", "")))
-            program = environment.program(self._agent.id, words) if words is not None else None
+            program = environment.pool.program(self._agent.id, words) if words is not None else None
             if program is not None:
                 return grant, program
         return None
@@ -293,7 +294,7 @@ class Approvals:
         question_id = approval_id or environment.new_id()
         question = f"{call.name} {json.dumps(environment.redact(call.arguments), ensure_ascii=False)}"
         digest = await self._digest(call) if is_new else ""
-        folder = environment.shell_folder(agent.id) if call.name == "bash" else None
+        folder = environment.pool.shell_folder(agent.id) if call.name == "bash" else None
 
         def put(tx: Transaction) -> None:
             assert_mine(tx, agent.id)
@@ -450,7 +451,7 @@ class Toolbox:
         return [
             environment.tools[name].spec
             for name in self.names
-            if environment.permission(self._agent.role, name) is not Permission.DENY
+            if environment.permission(name) is not Permission.DENY
         ]
 
     def is_idempotent(self, name: str) -> bool:
@@ -461,7 +462,7 @@ class Toolbox:
         """Whether a tool may change something outside the database."""
         return name not in LOOKING and not isinstance(self._environment.tools.get(name), StoreTool)
 
-    async def carry_out(self, calls: list[Call], turn: int) -> None:
+    async def carry_out(self, calls: list[Call]) -> None:
         """Run every call that has not ended, until a pause is requested.
 
         Neighbouring calls that only read run side by side.
@@ -471,45 +472,42 @@ class Toolbox:
             batch = [waiting.pop(0)]
             while waiting and self._side_by_side(batch[-1]) and self._side_by_side(waiting[0]):
                 batch.append(waiting.pop(0))
-            results = await asyncio.gather(*(self._one(call, turn) for call in batch), return_exceptions=True)
+            results = await asyncio.gather(*(self._one(call) for call in batch), return_exceptions=True)
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
 
     def _side_by_side(self, call: Call) -> bool:
         """Whether it may run beside its neighbours: it only reads, and needs no answer."""
-        return (
-            call.name in LOOKING
-            and self._environment.permission(self._agent.role, call.name) is Permission.ALLOW
-        )
+        return call.name in LOOKING and self._environment.permission(call.name) is Permission.ALLOW
 
-    async def _one(self, call: Call, turn: int) -> ToolResult:
+    def _refusal(self, call: Call) -> tuple[str, ToolCallStatus] | None:
+        """Why a call does not run, whatever a person says, and how it ends; None: it may run."""
+        environment = self._environment
+        tool, names = environment.tools.get(call.name), self.names
+        if tool is None or call.name not in names:
+            return f"there is no tool {call.name!r}; there are {', '.join(names)}", ToolCallStatus.ERROR
+        if invalid := validate_arguments(tool.spec.input_schema, call.arguments):
+            return f"the input cannot be used: {invalid}. Correct it and call again", ToolCallStatus.ERROR
+        if marked := mark_fault(call.name, call.arguments):
+            return f"{call.name}: {marked}", ToolCallStatus.ERROR
+        if environment.permission(call.name) is Permission.DENY:
+            return (
+                "denied: the configuration denies it. Go on without it, or another way",
+                ToolCallStatus.DENIED,
+            )
+        return None
+
+    async def _one(self, call: Call) -> ToolResult:
         environment = self._environment
         began = environment.clock.now()
         if call.name not in environment.tools:
-            await self._control.abandonable(environment.look_for(call.name))
-        tool, names = environment.tools.get(call.name), self.names
-        if tool is None or call.name not in names:
-            offered = ", ".join(names)
-            refused = ToolResult(f"there is no tool {call.name!r}; there are {offered}", is_error=True)
-            return await self._end(call, refused, ToolCallStatus.ERROR, began)
-        invalid = _problem(tool.spec.input_schema, call.arguments)
-        if invalid:
-            refused = ToolResult(
-                f"the input cannot be used: {invalid}. Correct it and call again", is_error=True
-            )
-            return await self._end(call, refused, ToolCallStatus.ERROR, began)
-        if marked := mark_fault(
-            call.name, call.arguments
-        ):  # before a person is asked for a call that cannot succeed
-            refused = ToolResult(f"{call.name}: {marked}", is_error=True)
-            return await self._end(call, refused, ToolCallStatus.ERROR, began)
-        permission = environment.permission(self._agent.role, call.name)
-        if permission is Permission.DENY:
-            refused = ToolResult(
-                "denied: the configuration denies it. Go on without it, or another way", is_error=True
-            )
-            return await self._end(call, refused, ToolCallStatus.DENIED, began)
+            await self._control.abandonable(environment.mcp.look_for(call.name))
+        refusal = self._refusal(call)
+        if refusal is not None:
+            text, status = refusal
+            return await self._end(call, ToolResult(text, is_error=True), status, began)
+        tool, permission = environment.tools[call.name], environment.permission(call.name)
         changed, result = "", ToolResult(SUBJECT_CHANGED, is_error=True)
         for _ in range(MOST_CHANGES):
             permit = await self._approvals.permit(call, permission, changed)
@@ -692,14 +690,6 @@ class Toolbox:
             subject_digest=permit.subject_digest,
             program=permit.program,
         )
-
-
-def _problem(schema: dict[str, Any], arguments: Any) -> str | None:
-    from watchkeeper.agents.tools.contract import validate_arguments
-
-    if not isinstance(arguments, dict):
-        return "it is no JSON object"
-    return validate_arguments(schema, arguments)
 
 
 def _preview(content: Any) -> str:

@@ -37,7 +37,6 @@ from watchkeeper.records.states import (
     TaskStatus,
 )
 from watchkeeper.runtime import lifecycle
-from watchkeeper.runtime.limits import Parking, UsageLimits
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.approvals import add_grant, revoke_grant
@@ -77,8 +76,6 @@ class CommandedHost(Protocol):
 
     environment: Environment
     store: SessionStore
-    usage_limits: UsageLimits
-    parking: Parking
 
     @property
     def pausing(self) -> bool:
@@ -205,7 +202,7 @@ class CommandQueue:
             if self._host.driving_once or not self._host.cancel_pause():
                 raise NotYet
             await self._commit(command, "resumed", lifecycle.lift_pauses)
-            self._host.usage_limits.allow_test()
+            self._host.environment.usage_limits.allow_test()
             return None
         agent = self._agent(command)
         control = self._host.control_of(agent.id)
@@ -220,7 +217,7 @@ class CommandQueue:
                     raise NotYet
                 return f"{agent.name} continues: its pause was cancelled before it took effect"
         if agent.status is AgentStatus.PARKED:
-            await self._host.parking.wake_now(agent)
+            await self._host.environment.usage_limits.wake_now(agent)
             return f"{agent.name} tries one call now; if the usage limit still applies, it is parked again"
         if agent.status is AgentStatus.PAUSED:
             said = f"{agent.name} continues" + self._after_its_compaction(agent)

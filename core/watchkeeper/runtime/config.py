@@ -13,11 +13,12 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from watchkeeper.agents.roles import Role
+from watchkeeper.agents.tools.contract import McpServer, Permission
 from watchkeeper.models.registry import SURVEYOR, rates
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.user_secrets import config_folder
@@ -26,7 +27,6 @@ MOST_BYTES = 1_000_000
 """The largest configuration file."""
 
 M = TypeVar("M", bound=BaseModel)
-PermissionName = Literal["allow", "ask", "deny"]
 
 
 class _Strict(BaseModel):
@@ -80,10 +80,10 @@ class Config(_Strict):
     """What holds the processes of a session's tools together (see `agents.tools.containment`); `auto` is the
     best there is."""
     anthropic: AnthropicSettings = AnthropicSettings()
-    mcp_servers: dict[str, dict[str, Any]] = {}
+    mcp_servers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,30}$")], McpServer] = {}
     """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see
-    `agents.tools.mcp.McpServer`)."""
-    permissions: dict[str, PermissionName] = {}
+    `agents.tools.contract.McpServer`)."""
+    permissions: dict[str, Permission] = {}
     """By tool: whether it may run, must be asked for, or is denied."""
     theme: str | None = None
     keys: dict[str, str] = {}
@@ -96,7 +96,7 @@ class Config(_Strict):
 class WorkspaceConfig(_Strict):
     """What a workspace's own `.watchkeeper/config.toml` may say: narrower permissions."""
 
-    permissions: dict[str, PermissionName] = {}
+    permissions: dict[str, Permission] = {}
 
 
 def load_config(folder: Path | None = None) -> Config:
@@ -131,7 +131,7 @@ def _read(path: Path, model: type[M]) -> M:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{path}: {where}: {first['msg']}") from None
+        raise BadInput(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is no valid TOML: {error}") from None
 

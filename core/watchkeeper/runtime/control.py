@@ -40,11 +40,9 @@ def check_configuration(workspace: Path) -> Config:
     Raises:
         BadInput: a file is damaged, or has an unknown setting; the line names the file and the setting.
     """
-    from watchkeeper.agents.tools.mcp import parse_servers
     from watchkeeper.runtime.config import load_config, load_workspace_config
 
     config = load_config()
-    parse_servers(config.mcp_servers)
     load_workspace_config(workspace)
     return config
 

@@ -6,7 +6,7 @@ by the current state alone, so a crash at any moment needs no path of its own: a
 The host is made of parts, and each promises one thing:
 
 - `scheduler`: which tasks and agents may run next, kept up to date from the log of events.
-- `limits`: which model may be called now, and when agents that a usage limit has parked continue.
+- `agents.limits`: which model may be called now, and when agents that a usage limit has parked continue.
 - `commands`: what other processes ask for, and compactions of agents whose loop does not run.
 - `background`: hosted time, news of commands, and the search index.
 """
@@ -34,7 +34,6 @@ from watchkeeper.runtime.background import CommandWatch, Heartbeat, Indexing
 from watchkeeper.runtime.commands import CommandQueue
 from watchkeeper.runtime.config import RoleModel, task_model
 from watchkeeper.runtime.lifecycle import SessionSettings
-from watchkeeper.runtime.limits import Parking, UsageLimits
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.scheduler import Schedule, dispatch, ensure_planner, inputs_of
 from watchkeeper.store import agents, commands, plans
@@ -82,6 +81,7 @@ class SessionHost:
         models: Mapping[str, RoleModel],
         settings: SessionSettings,
         agents_md: str | None,
+        heartbeat: Heartbeat,
         once: int | None = None,
     ) -> None:
         self.environment = environment
@@ -109,10 +109,9 @@ class SessionHost:
         """What the machine ran out of, if everything pauses because of that."""
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
-        self.heartbeat = Heartbeat(self.store, environment.clock)
-        self.usage_limits = UsageLimits(self.store, environment.clock)
-        self.usage_limits.on_change = self.wake_host
-        self.parking = Parking(self.store, environment.clock, self.usage_limits, self.wake_host)
+        self.heartbeat = heartbeat
+        self.limits = environment.usage_limits
+        self.limits.on_change = self.wake_host
         self._last_command = commands.newest(self.store, self.store.session_id)
 
     def wake_host(self, agent_id: str | None = None) -> None:
@@ -222,7 +221,7 @@ class SessionHost:
             await asyncio.gather(*background, return_exceptions=True)
             await self._drop_loops()
             await self.commands.compactions.drop()
-            self.parking.close()
+            self.limits.close()
             await indexing.close()
 
     async def _reconcile(self) -> bool:
@@ -241,17 +240,17 @@ class SessionHost:
             self._look_at(agent_id)
         await self._wake_parked()
         await self._dispatch_ready()
-        self.heartbeat.rest(not self._loops and len(self.parking) > 0)
+        self.heartbeat.rest(not self._loops and bool(self.limits.parked_ids))
         if self._loops or self._retrying or self.commands.compactions.under_way:
             return False
         return await self._out_of_work()
 
     async def _wake_parked(self) -> None:
         """Continue agents whose usage limit has ended."""
-        if not len(self.parking):
+        if not self.limits.parked_ids:
             return
         room = self._room(self._planner_id())
-        woken = await self.parking.wake(running=self._loops.__contains__, room=room, may_run=self._may_drive)
+        woken = await self.limits.wake(running=self._loops.__contains__, room=room, may_run=self._may_drive)
         for agent in woken:
             self._look_at(agent.id)
 
@@ -270,7 +269,7 @@ class SessionHost:
         agent, running = agents.load(self.store, agent_id), self._loops.get(agent_id)
         if agent is None:
             return
-        self.parking.see(agent)
+        self.limits.see(agent)
         if running is not None:
             if agent.status in AGENT_ENDED:
                 running.control.stop_now()
@@ -366,7 +365,7 @@ class SessionHost:
         if planner_id is None:
             return
         free = self._room(planner_id)
-        parked = len(self.parking) - (planner_id in self.parking)
+        parked = len(self.limits.parked_ids - {planner_id})
         while free > 0:
             # A parked agent keeps its place, except before tasks whose own model may be called.
             may_call = self._may_call if free <= parked else None
@@ -424,7 +423,7 @@ class SessionHost:
         if task is None or task.role not in self._models:
             return True
         model, _ = task_model(self._models[task.role], task.model, self._settings.allow_models)
-        return not self.parking.is_closed(model)
+        return not self.limits.is_closed(model)
 
     async def _settle_stale(self) -> None:
         """Settle stale tasks whose inputs are available again, one layer of the graph after the other."""
@@ -437,7 +436,7 @@ class SessionHost:
 
     async def _out_of_work(self) -> bool:
         """No loop runs. Returns whether the host is done; if not, something else will wake it."""
-        if any(self._may_drive(agent) for agent in self.parking.agents()):
+        if any(self._may_drive(agent) for agent in self.limits.parked()):
             return False  # they continue when their limit ends
         if self._once is not None:
             return self._only is None or not self._anything_ready()

@@ -14,15 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents.budgets import Budgets
 from watchkeeper.agents.environment import Environment, LoopSettings
+from watchkeeper.agents.limits import UsageLimits
 from watchkeeper.agents.roles import ALWAYS, Roles, agents_md, load_roles
 from watchkeeper.agents.session_tools.artifacts import artifact_tools
 from watchkeeper.agents.session_tools.memory import RecallTool, memory_tools
 from watchkeeper.agents.session_tools.plan import PlanTools
-from watchkeeper.agents.tools.builtin import Permissions, builtin_tools, parse_rules
+from watchkeeper.agents.tools.builtin import Permissions, builtin_tools
 from watchkeeper.agents.tools.containment import SessionContainment, check_containment
 from watchkeeper.agents.tools.contract import Tool
-from watchkeeper.agents.tools.mcp import McpServers, parse_servers
+from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.memory.tokens import default_counter
@@ -45,7 +47,7 @@ from watchkeeper.records.ports import Clock, IdSource, random_id
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.states import AGENT_ENDED
 from watchkeeper.runtime import lifecycle
-from watchkeeper.runtime.budgets import Budgets
+from watchkeeper.runtime.background import Heartbeat
 from watchkeeper.runtime.config import Config, load_config, load_workspace_config, role_models
 from watchkeeper.runtime.config import warning as role_warning
 from watchkeeper.runtime.host import SessionHost
@@ -206,9 +208,7 @@ async def _assemble(
         timeout_seconds=config.tool_timeout_seconds,
     )
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
-    mcp = McpServers(
-        parse_servers(config.mcp_servers), workspace, environ, redact, clock=clock, containment=containment
-    )
+    mcp = McpServers(config.mcp_servers, workspace, environ, redact, clock=clock, containment=containment)
     counter = default_counter()
     # The first count loads the encoding, which takes a third of a second: beside the loop, while servers
     # start.
@@ -218,8 +218,8 @@ async def _assemble(
     defaults = {name: tool.permission for name, tool in tools.items()}
     permissions = Permissions(
         defaults=defaults,
-        user=parse_rules(config.permissions, "permissions"),
-        workspace=parse_rules(load_workspace_config(workspace).permissions, ".watchkeeper/config.toml"),
+        user=config.permissions,
+        workspace=load_workspace_config(workspace).permissions,
         allow=frozenset(settings.allow),
         deny=frozenset(settings.deny),
     )
@@ -238,6 +238,10 @@ async def _assemble(
         return RedactedModel(models[ref], redact)
 
     gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
+    heartbeat = Heartbeat(store, clock)
+    price = partial(
+        _price, settings.base_url or config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")
+    )
     environment = Environment(
         store=store,
         clock=clock,
@@ -246,19 +250,17 @@ async def _assemble(
         workspace=workspace,
         model=model_of,
         gate=gates.of,
-        price=partial(
-            _price, settings.base_url or config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")
-        ),
+        price=price,
         counter=counter,
         tools=tools,
         tools_of=partial(tools_of, roles, tools),
         permission=permissions.resolve,
         redact=redact,
-        release=pool.release,
-        shell_folder=pool.shell_folder,
-        program=pool.program,
-        look_for=mcp.look_for,
         live=live,
+        budgets=Budgets(store, heartbeat.hosted_seconds, price),
+        usage_limits=UsageLimits(store, clock),
+        pool=pool,
+        mcp=mcp,
         watched=partial(is_watched, store.path, store.session_id),
         settings=LoopSettings(
             approval_timeout_seconds=approval_timeout(settings.approval_timeout_seconds),
@@ -277,7 +279,14 @@ async def _assemble(
 
     mcp.on_late = joined
     host = SessionHost(
-        environment, live, roles, models=chosen, settings=settings, agents_md=agents_md(workspace), once=once
+        environment,
+        live,
+        roles,
+        models=chosen,
+        settings=settings,
+        agents_md=agents_md(workspace),
+        heartbeat=heartbeat,
+        once=once,
     )
     host.warnings = redact(
         [
@@ -289,8 +298,6 @@ async def _assemble(
             *([recalling.warning] if recalling.warning else []),
         ]
     )
-    environment.usage_limits = host.usage_limits
-    environment.budgets = Budgets(store, host.heartbeat.hosted_seconds, environment.price)
     return AssembledHost(host, pool, mcp, models, containment)
 
 

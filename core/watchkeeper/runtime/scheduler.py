@@ -19,6 +19,7 @@ from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.prompts import Input
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.recall.pinned import lift
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.runtime.continuation import bounded_text, brief_of, room_for
@@ -160,6 +161,52 @@ class Schedule:
             heapq.heappush(self._queue, (task.place, task_id))
 
 
+def _new_agent(
+    environment: Environment,
+    role: Role,
+    task: Task | None,
+    *,
+    name: str,
+    model: str,
+    goal: str,
+    agents_md: str | None,
+) -> tuple[Agent, ContextLimits]:
+    """An agent that is not stored yet, for a task or (None) as the planner, and the limits of its context."""
+    prompt = prompts.system_prompt(
+        role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md
+    )
+    agent = Agent(
+        id=environment.new_id(), task_id=task.id if task else None, name=name, role=role.name, model=model,
+        attempt=task.attempt if task else 1, system=environment.redact(prompt), status=AgentStatus.WORKING,
+        status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,
+        context_limit=environment.settings.context_tokens or environment.model(model).context_window,
+    )  # fmt: skip
+    return agent, limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
+
+
+def _create(
+    tx: Transaction,
+    environment: Environment,
+    agent: Agent,
+    limits: ContextLimits,
+    *,
+    parent_agent_id: str | None = None,
+    copied_from: str | None = None,
+) -> AgentMemory:
+    """Write an agent's row and its memory, which is empty or a copy of that of `copied_from`."""
+    agents.create(
+        tx, agent_id=agent.id, name=agent.name, role=agent.role, model=agent.model, system=agent.system,
+        goal=agent.current_goal, context_limit=agent.context_limit, task_id=agent.task_id, attempt=agent.attempt,
+        parent_agent_id=parent_agent_id, copied_from=copied_from,
+    )  # fmt: skip
+    if copied_from is not None:
+        copy_memory(tx, copied_from, agent.id)
+        return AgentMemory.load(tx, agent.id, limits, environment.counter)
+    memory = AgentMemory.empty(limits, environment.counter, agent.id, tx.now)
+    memory.start(tx)
+    return memory
+
+
 async def dispatch(
     environment: Environment, task: Task, role: Role, *, model: str, planner_id: str, agents_md: str | None
 ) -> str:
@@ -169,21 +216,13 @@ async def dispatch(
     the memory that the task starts from, if it names one.
     """
     store = environment.store
-    agent_id = environment.new_id()
-    window = environment.settings.context_tokens or environment.model(model).context_window
-    prompt = prompts.system_prompt(
-        role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md
+    name = _name(environment, role.name)
+    agent, limits = _new_agent(
+        environment, role, task, name=name, model=model, goal=task.title, agents_md=agents_md
     )
-    system = environment.redact(prompt)
-    source = _starts_from(environment, task)
+    row = store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
+    source = row[0] if row else None
     inputs = inputs_of(store, task)
-    agent = Agent(
-        id=agent_id, task_id=task.id, name=_name(environment, role.name), role=role.name, model=model, attempt=task.attempt,
-        system=system, status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0,
-        current_goal=task.title, context_limit=window,
-    )  # fmt: skip
-    limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
-    now = environment.clock.now()
     known = facts.current_facts(
         store,
         environment.session_id,
@@ -191,33 +230,27 @@ async def dispatch(
         workspace=str(environment.workspace),
         limit=prompts.FACTS_IN_ASSIGNMENT,
     )
-    learned = [fact.cited() for fact in known]
 
     def write(tx: Transaction) -> None:
         current = plans.load_task(tx, task.id)
         if current is None or current.status is not TaskStatus.PENDING or current.attempt != task.attempt:
             return
-        agents.create(
-            tx, agent_id=agent_id, name=agent.name, role=agent.role, model=model, system=system, goal=task.title,
-            context_limit=window, task_id=task.id, parent_agent_id=planner_id, attempt=task.attempt, copied_from=source,
-        )  # fmt: skip
-        if source is not None:
-            copy_memory(tx, source, agent_id)
-            memory = AgentMemory.load(tx, agent_id, limits, environment.counter)
-        else:
-            memory = AgentMemory.empty(limits, environment.counter, agent_id, now)
-            memory.start(tx)
+        memory = _create(tx, environment, agent, limits, parent_agent_id=planner_id, copied_from=source)
         delta_ref = _delta(tx, task, source)
         text = prompts.assignment(
-            task, inputs, memory_delta_ref=delta_ref, facts=learned, resumed_memory=source is not None
+            task,
+            inputs,
+            memory_delta_ref=delta_ref,
+            facts=[fact.cited() for fact in known],
+            resumed_memory=source is not None,
         )
-        memory.append("user", environment.redact(text), at=now).write(tx)
+        memory.append("user", environment.redact(text), at=tx.now).write(tx)
         refs = [one.ref for one in inputs]
         plans.add_handoff(
             tx,
             plan_id=task.parent_plan_id,
             task_id=task.id,
-            assigned_agent=agent_id,
+            assigned_agent=agent.id,
             inputs_ref=refs,
             memory_delta_ref=delta_ref,
             expected_outputs=task.expected_outputs,
@@ -227,17 +260,46 @@ async def dispatch(
             "UPDATE tasks SET assigned_agent = ?, inputs_ref = ?, inputs_hash = ?, resume_token = ?,"
             " ended_at = NULL WHERE id = ?",
             (
-                agent_id,
+                agent.id,
                 encode(refs),
                 plans.inputs_hash(refs, task.instructions),
-                f"{agent_id}:0:{memory.state.last_seq}",
+                f"{agent.id}:0:{memory.state.last_seq}",
                 task.id,
             ),
         )
-        plans.move(tx, task.id, TaskStatus.RUNNING, None, agent=agent_id, attempt=task.attempt)
+        plans.move(tx, task.id, TaskStatus.RUNNING, None, agent=agent.id, attempt=task.attempt)
 
     await store.commit(write)
-    return agent_id
+    return agent.id
+
+
+async def ensure_planner(environment: Environment, role: Role, *, model: str, agents_md: str | None) -> None:
+    """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
+
+    `model` is what the role runs on. If the session continues another, the message includes the notes of that
+    one.
+    """
+    store = environment.store
+    row = store.one("SELECT planner_agent_id, goal FROM sessions WHERE id = ?", (store.session_id,))
+    if row[0] is not None:
+        return
+    goal, workspace = environment.redact(row[1]), str(environment.workspace)
+    agent, limits = _new_agent(
+        environment, role, None, name="planner", model=model, goal=goal, agents_md=agents_md
+    )
+    message = prompts.goal_message(goal, workspace)
+    brief = brief_of(store, store.session_id)
+    if brief is not None:
+        message += "\n\n" + environment.redact(bounded_text(brief, room_for(agent.context_limit)))
+
+    def write(tx: Transaction) -> None:
+        _create(tx, environment, agent, limits).append("user", message, at=tx.now).write(tx)
+        if brief is None or brief.trusted or not brief.same_goal:
+            # The goal of an imported log is not an instruction of the user.
+            lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
+        tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
+
+    await store.commit(write)
 
 
 def inputs_of(reads: Any, task: Task) -> list[Input]:
@@ -279,11 +341,6 @@ def copy_memory(tx: Transaction, source: str, target: str) -> None:
     )
 
 
-def _starts_from(environment: Environment, task: Task) -> str | None:
-    row = environment.store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
-    return row[0] if row else None
-
-
 def _name(environment: Environment, role: str) -> str:
     """A name such as `explorer-3`: the role, and the next number of that role."""
     row = environment.store.one(
@@ -318,53 +375,3 @@ def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:
     return artifacts.put(
         tx, encode({"task": task.name, "facts": records}).encode("utf-8", "replace"), "application/json"
     )
-
-
-async def ensure_planner(environment: Environment, role: Role, *, model: str, agents_md: str | None) -> None:
-    """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
-
-    `model` is what the role runs on. If the session continues another, the message includes the notes of that
-    one.
-    """
-    store = environment.store
-    row = store.one("SELECT planner_agent_id, goal FROM sessions WHERE id = ?", (store.session_id,))
-    if row[0] is not None:
-        return
-    goal = environment.redact(row[1])
-    window = environment.settings.context_tokens or environment.model(model).context_window
-    workspace = str(environment.workspace)
-    system = environment.redact(
-        prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=agents_md)
-    )
-    agent = Agent(
-        id=environment.new_id(), task_id=None, name="planner", role="planner", model=model, attempt=1, system=system,
-        status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,
-        context_limit=window,
-    )  # fmt: skip
-    limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
-    now = environment.clock.now()
-    message = prompts.goal_message(goal, workspace)
-    brief = brief_of(store, store.session_id)
-    if brief is not None:
-        message += "\n\n" + environment.redact(bounded_text(brief, room_for(window)))
-
-    def write(tx: Transaction) -> None:
-        memory = AgentMemory.empty(limits, environment.counter, agent.id, now)
-        agents.create(
-            tx,
-            agent_id=agent.id,
-            name=agent.name,
-            role=agent.role,
-            model=model,
-            system=system,
-            goal=goal,
-            context_limit=window,
-        )
-        memory.start(tx)
-        memory.append("user", message, at=now).write(tx)
-        if brief is None or brief.trusted or not brief.same_goal:
-            # The goal of an imported log is not an instruction of the user.
-            lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
-        tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
-
-    await store.commit(write)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import ScriptedModel, call, role_of, said
 
-from watchkeeper.agents.environment import AgentControl, NoBudgets, NoLimits
+from watchkeeper.agents.environment import AgentControl
+from watchkeeper.agents.limits import Admission
 from watchkeeper.agents.model_call import ModelCallResult, call_model
 from watchkeeper.models.gate import FOREGROUND, Gate
 from watchkeeper.records.messages import (
@@ -287,14 +288,17 @@ async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
             order.append(request.purpose)
             yield Reply(content=[{"type": "text", "text": "ok"}], usage=Usage(), stop_reason="end_turn")
 
+    async def unlimited(call: object) -> None:
+        return None
+
     environment = SimpleNamespace(
         clock=clock,
         live=None,
         model=lambda ref: Failing(),
         gate=lambda ref: gate,
         price=lambda *about: Cost(None, PriceStatus.UNPRICED),
-        budgets=NoBudgets(),
-        usage_limits=NoLimits(),
+        budgets=SimpleNamespace(reserve=unlimited),
+        usage_limits=SimpleNamespace(admit=lambda ref: Admission.OPEN),
     )
 
     def ask(purpose: Purpose) -> asyncio.Task[ModelCallResult]:

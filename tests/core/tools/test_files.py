@@ -11,7 +11,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from watchkeeper.agents.tools.builtin import builtin_tools
+import pytest
+
+from watchkeeper.agents.tools.builtin import builtin_tools, mark_fault
 from watchkeeper.agents.tools.contract import OutsideTool, Permission, ToolResult
 from watchkeeper.agents.tools.workers import WorkerPool
 
@@ -162,31 +164,22 @@ assert not heavy, heavy
 MARK = "[redacted:database-password]"
 
 
-async def test_no_redaction_mark_is_written_into_a_file(run: Run, workspace: Path) -> None:
-    (workspace / ".env").write_text("DATABASE_PASSWORD=secret\nMODE=a\n")
-    refused = await run("write", file_path=".env", content=f"DATABASE_PASSWORD={MARK}\nMODE=b\n")
-    assert refused.is_error
-    assert MARK in str(refused.content)
-    assert "environment variable" in str(refused.content)
-    refused = await run("edit", file_path=".env", old_string="MODE=a", new_string=f"MODE=a\nTOKEN={MARK}")
-    assert refused.is_error
-    assert MARK in str(refused.content)
-    assert (await run("write", file_path=f"{MARK}.txt", content="x")).is_error
-    assert (workspace / ".env").read_text() == "DATABASE_PASSWORD=secret\nMODE=a\n"
-    assert {path.name for path in workspace.iterdir()} == {".env", "hello.py"}
-
-
-async def test_an_edit_that_looks_for_a_redaction_mark_is_told_why_it_cannot_match(
-    run: Run, workspace: Path
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("write", {"file_path": ".env", "content": f"PASSWORD={MARK}\n"}, "environment variable"),
+        ("edit", {"old_string": "MODE=a", "new_string": f"MODE=a\nTOKEN={MARK}"}, "environment variable"),
+        ("edit", {"old_string": f"PASSWORD={MARK}", "new_string": "b"}, "old_string cannot match"),
+        ("write", {"file_path": f"{MARK}.txt", "content": "x"}, "Choose a name without it"),
+        ("edit", {"old_string": "MODE=a", "new_string": "MODE=b"}, None),
+        ("read", {"file_path": MARK}, None),
+    ],
+)
+def test_a_redaction_mark_in_a_change_of_a_file_is_refused_with_the_way_out(
+    tool: str, arguments: dict[str, str], said: str | None
 ) -> None:
-    (workspace / ".env").write_text("DATABASE_PASSWORD=secret\nMODE=a\n")
-    refused = await run(
-        "edit", file_path=".env", old_string=f"DATABASE_PASSWORD={MARK}\nMODE=a", new_string="MODE=b"
-    )
-    assert refused.is_error
-    assert "old_string cannot match" in str(refused.content)
-    assert not (await run("edit", file_path=".env", old_string="MODE=a", new_string="MODE=b")).is_error
-    assert (workspace / ".env").read_text() == "DATABASE_PASSWORD=secret\nMODE=b\n"
+    fault = mark_fault(tool, arguments)
+    assert fault is None if said is None else fault is not None and MARK in fault and said in fault
 
 
 async def test_text_about_redaction_that_holds_no_mark_is_written(run: Run, workspace: Path) -> None:

@@ -15,23 +15,24 @@ import psutil
 import pytest
 from tests.core.tools.conftest import context
 
-from watchkeeper.agents.tools.contract import OutsideTool, Permission, ToolResult
-from watchkeeper.agents.tools.mcp import McpServer, McpServers, parse_servers, tool_name
+from watchkeeper.agents.tools.contract import McpServer, OutsideTool, Permission, ToolResult
+from watchkeeper.agents.tools.mcp import McpServers, tool_name
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.redact import Redactor
+from watchkeeper.runtime.config import load_config
 
 PROGRAM = str(Path(__file__).with_name("small_mcp_server.py"))
 
 
-def server(**settings: Any) -> McpServer:
-    return McpServer("small", command=sys.executable, args=(PROGRAM,), **settings)
+def server(**settings: Any) -> dict[str, McpServer]:
+    return {"small": McpServer(command=sys.executable, args=(PROGRAM,), **settings)}
 
 
 @pytest.fixture
 async def servers(workspace: Path) -> AsyncIterator[McpServers]:
     environ = dict(os.environ) | {"ANTHROPIC_API_KEY": "planted"}
     made = McpServers(
-        [server(timeout_seconds=3, env={"SMALL_TOKEN": "given"}, idempotent=("add",))], workspace, environ
+        server(timeout_seconds=3, env={"SMALL_TOKEN": "given"}, idempotent=("add",)), workspace, environ
     )
     await made.start()
     assert made.warnings == []
@@ -49,9 +50,6 @@ async def test_a_servers_tools_are_called_by_its_name(servers: McpServers) -> No
     add = servers.tools()["mcp__small__add"]
     assert add.spec.description == "Add two numbers."
     assert (await call(servers, "add", a=1, b=2)).content == "3"
-    refused = await call(servers, "add", a="one", b=2)
-    assert refused.is_error
-    assert "integer" in str(refused.content)
     failed = await call(servers, "fail")
     assert failed.is_error
     assert "fail" in str(failed.content)
@@ -59,7 +57,7 @@ async def test_a_servers_tools_are_called_by_its_name(servers: McpServers) -> No
 
 async def test_what_a_server_says_of_its_tools_holds_no_secret(workspace: Path) -> None:
     redactor = Redactor({}, {"numbers": "two numbers"})
-    made = McpServers([server()], workspace, os.environ, redactor)
+    made = McpServers(server(), workspace, os.environ, redactor)
     try:
         await made.start()
         add = made.tools()["mcp__small__add"]
@@ -110,7 +108,7 @@ async def test_a_server_that_dies_gives_an_error_and_is_started_anew(servers: Mc
 
 
 async def test_a_server_that_lies_or_hangs_or_floods_harms_nobody_else(workspace: Path) -> None:
-    servers = McpServers([server(timeout_seconds=0.5)], workspace, os.environ)
+    servers = McpServers(server(timeout_seconds=0.5), workspace, os.environ)
     await servers.start()
     await call(servers, "lie")
     before = psutil.Process().memory_info().rss
@@ -127,12 +125,12 @@ async def test_a_server_that_lies_or_hangs_or_floods_harms_nobody_else(workspace
 
 
 async def test_a_server_that_cannot_start_is_one_warning_and_the_others_work(workspace: Path) -> None:
-    broken = [
-        McpServer("missing", command="/nonexistent/server"),
-        McpServer("crashing", command=sys.executable, args=("-c", "1/0")),
-        McpServer("nowhere", url="http://127.0.0.1:9/mcp"),
-    ]
-    servers = McpServers([server(), *broken], workspace, os.environ)
+    broken = {
+        "missing": McpServer("/nonexistent/server"),
+        "crashing": McpServer(sys.executable, ("-c", "1/0")),
+        "nowhere": McpServer(url="http://127.0.0.1:9/mcp"),
+    }
+    servers = McpServers(server() | broken, workspace, os.environ)
     await servers.start()
     assert {line.split()[2] for line in servers.warnings} == {"missing", "crashing", "nowhere"}
     assert not any("\n" in line for line in servers.warnings)
@@ -161,11 +159,8 @@ async def test_cancelling_a_call_tells_the_server(servers: McpServers, workspace
 
 async def test_a_server_may_put_its_things_in_order_at_the_end(workspace: Path) -> None:
     note = workspace / "note"
-    servers = McpServers(
-        [McpServer("small", command=sys.executable, args=(PROGRAM, "${workspace}/note"))],
-        workspace,
-        os.environ,
-    )
+    small = McpServer(sys.executable, (PROGRAM, "${workspace}/note"))
+    servers = McpServers({"small": small}, workspace, os.environ)
     await servers.start()
     await servers.aclose()
     assert note.read_text() == "ended in order"
@@ -190,9 +185,8 @@ async def test_a_server_over_http_is_reached_again_after_it_was_restarted(worksp
         return process
 
     process = await serve()
-    servers = McpServers(
-        [McpServer("small", url=f"http://127.0.0.1:{port}/mcp", timeout_seconds=5)], workspace, os.environ
-    )
+    small = McpServer(url=f"http://127.0.0.1:{port}/mcp", timeout_seconds=5)
+    servers = McpServers({"small": small}, workspace, os.environ)
     await servers.start()
     assert servers.warnings == []
     assert (await call(servers, "add", a=1, b=2)).content == "3"
@@ -209,21 +203,24 @@ async def test_a_server_over_http_is_reached_again_after_it_was_restarted(worksp
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"a": {}}, "either `command` or `url`"),
-        ({"a": {"command": "x", "url": "y"}}, "either `command` or `url`"),
-        ({"a": {"comand": "x"}}, "'comand'"),
-        ({"a": {"command": "x", "args": 3}}, "mcp_servers.a.args"),
-        ({"a b": {"command": "x"}}, "letters"),
-        ({"a": "x"}, "must be a table"),
+        ("[mcp_servers.a]", "mcp_servers.a: needs either `command` or `url`"),
+        ("[mcp_servers.a]\ncommand = 'x'\nurl = 'y'", "either `command` or `url`"),
+        ("[mcp_servers.a]\ncomand = 'x'", "mcp_servers.a.comand"),
+        ("[mcp_servers.a]\ncommand = 'x'\nargs = 3", "mcp_servers.a.args"),
+        ("[mcp_servers.'a b']\ncommand = 'x'", "mcp_servers.a b"),
+        ("[mcp_servers]\na = 'x'", "mcp_servers.a"),
+        ("[permissions]\nbash = 'yes'", "permissions.bash: Input should be 'allow', 'ask' or 'deny'"),
     ],
 )
-def test_a_wrong_setting_is_named(table: dict[str, Any], said: str) -> None:
+def test_a_wrong_setting_is_named(tmp_path: Path, table: str, said: str) -> None:
+    (tmp_path / "config.toml").write_text(table)
     with pytest.raises(BadInput, match=re.escape(said)):
-        parse_servers(table)
+        load_config(tmp_path)
 
 
-def test_settings_become_servers() -> None:
-    table = {"files": {"command": "npx", "args": ["-y", "server", "${workspace}"], "timeout_seconds": 5}}
-    assert parse_servers(table) == [
-        McpServer("files", command="npx", args=("-y", "server", "${workspace}"), timeout_seconds=5)
-    ]
+def test_settings_become_servers(tmp_path: Path) -> None:
+    table = '[mcp_servers.files]\ncommand = "npx"\nargs = ["-y", "${workspace}"]\ntimeout_seconds = 5\n'
+    (tmp_path / "config.toml").write_text(table)
+    assert load_config(tmp_path).mcp_servers == {
+        "files": McpServer(command="npx", args=("-y", "${workspace}"), timeout_seconds=5)
+    }

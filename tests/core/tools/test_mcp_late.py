@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from watchkeeper.agents.tools.contract import Tool
-from watchkeeper.agents.tools.mcp import McpServer, McpServers
+from watchkeeper.agents.tools.contract import McpServer, Tool
+from watchkeeper.agents.tools.mcp import McpServers
 
 PROGRAM = str(Path(__file__).with_name("small_mcp_server.py"))
 
@@ -46,7 +46,7 @@ async def late(workspace: Path, tmp_path: Path, pauses: Pauses) -> AsyncIterator
     works = tmp_path / "works"
     program = f"import os, sys\nif not os.path.exists({str(works)!r}): sys.exit(3)\nos.execv(sys.executable, [sys.executable, {PROGRAM!r}])"
     made = McpServers(
-        [McpServer("small", command=sys.executable, args=("-c", program))],
+        {"small": McpServer(command=sys.executable, args=("-c", program))},
         workspace,
         os.environ,
         clock=pauses,

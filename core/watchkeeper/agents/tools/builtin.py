@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult, validate_arguments
+from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult
 from watchkeeper.agents.tools.folder import LIST_FOLDER
 from watchkeeper.agents.tools.workers import WorkerPool
-from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.redact import MARK
 
@@ -118,8 +117,8 @@ def mark_fault(tool: str, arguments: dict[str, Any]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class FileTool:
-    """A tool that runs in any worker."""
+class BuiltinTool:
+    """A tool that runs in a worker: `bash` in a shell of the agent's own, any other in any worker."""
 
     spec: ToolSpec
     idempotent: bool
@@ -127,25 +126,8 @@ class FileTool:
     pool: WorkerPool
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        if fault := validate_arguments(self.spec.input_schema, arguments) or mark_fault(
-            self.spec.name, arguments
-        ):
-            return ToolResult(f"{self.spec.name}: {fault}", is_error=True)
-        return await self.pool.run_file_tool(self.spec.name, arguments, context)
-
-
-@dataclass(frozen=True, slots=True)
-class BashTool:
-    """`bash`, in a shell of the agent's own."""
-
-    pool: WorkerPool
-    spec: ToolSpec = BASH
-    idempotent: bool = False
-    permission: Permission = Permission.ASK
-
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        if fault := validate_arguments(self.spec.input_schema, arguments):
-            return ToolResult(f"bash: {fault}", is_error=True)
+        if self.spec is not BASH:
+            return await self.pool.run_file_tool(self.spec.name, arguments, context)
         milliseconds = arguments.get("timeout_ms")
         seconds = milliseconds / 1000 if isinstance(milliseconds, int) else self.pool.timeout_seconds
         return await self.pool.run_shell(arguments, context, seconds)
@@ -158,12 +140,13 @@ def builtin_tools(pool: WorkerPool) -> dict[str, Tool]:
     command.
     """
     allow, ask = Permission.ALLOW, Permission.ASK
-    tools: list[Tool] = [FileTool(spec, True, allow, pool) for spec in (LIST_FOLDER, READ, GLOB, GREP)]
-    tools += [FileTool(WRITE, True, ask, pool), FileTool(EDIT, False, ask, pool), BashTool(pool)]
+    tools: list[Tool] = [BuiltinTool(spec, True, allow, pool) for spec in (LIST_FOLDER, READ, GLOB, GREP)]
+    tools += [BuiltinTool(WRITE, True, ask, pool)]
+    tools += [BuiltinTool(spec, False, ask, pool) for spec in (EDIT, BASH)]
     return {tool.spec.name: tool for tool in tools}
 
 
-# --- Permissions: which role may call which tool ------------------------------------------------------------
+# --- Permissions: which tool may run -----------------------------------------------------------------------
 #
 # One decision from the tools' defaults, the user's configuration, the workspace and the command line.
 
@@ -173,21 +156,6 @@ Rules = Mapping[str, Permission]
 """Tool name, or a pattern such as `mcp__github__*`, → permission."""
 
 
-def parse_rules(table: Mapping[str, object], where: str) -> dict[str, Permission]:
-    """Rules of a configuration file, where `where` names the table in messages.
-
-    Raises:
-        BadInput: a value that is none of allow, ask and deny.
-    """
-    rules: dict[str, Permission] = {}
-    for name, value in table.items():
-        try:
-            rules[name] = Permission(str(value))
-        except ValueError:
-            raise BadInput(f"{where}.{name} is {value!r}; use allow, ask or deny") from None
-    return rules
-
-
 def narrowest(*permissions: Permission) -> Permission:
     """The one that lets the least happen."""
     return max(permissions, key=_NARROWNESS.__getitem__)
@@ -195,46 +163,32 @@ def narrowest(*permissions: Permission) -> Permission:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Decides whether a role's call of a tool may run, must be asked about, or is denied.
+    """Decides whether a call of a tool may run, must be asked about, or is denied.
 
-    The order: the tool's own default; the user's rules, which may widen it; the user's rules for the role,
-    which may widen it too; the workspace's rules, which only narrow it; `--allow`, which answers in advance
-    what would be asked. A `deny` from anywhere, and a role that does not list the tool, are final. A call of
-    an unknown tool asks.
+    The order: the tool's own default; the user's rules, which may widen it; the workspace's rules, which only
+    narrow it; `--allow`, which answers in advance what would be asked. A `deny` from anywhere is final. A call of
+    an unknown tool asks. Which tools a role may call at all is for `Role.may_call` to say.
     """
 
     defaults: Rules = field(default_factory=dict)
     user: Rules = field(default_factory=dict)
-    user_by_role: Mapping[str, Rules] = field(default_factory=dict)
     workspace: Rules = field(default_factory=dict)
     allow: frozenset[str] = frozenset()
     """Names or patterns of `--allow`."""
     deny: frozenset[str] = frozenset()
     """Names or patterns of `--deny`."""
-    tools_by_role: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    """Role → names or patterns of the tools that it may call; a role that is not in here may call all."""
 
-    def resolve(self, role: str, tool: str) -> Permission:
+    def resolve(self, tool: str) -> Permission:
         """The permission for one call."""
-        if _matches(self.deny, tool) or not self._lists(role, tool):
+        default, user = self.defaults.get(tool), _rule(self.user, tool)
+        if _matches(self.deny, tool) or Permission.DENY in (default, user):
             return Permission.DENY
-        said = [
-            self.defaults.get(tool),
-            _rule(self.user, tool),
-            _rule(self.user_by_role.get(role, {}), tool),
-        ]
-        known = [one for one in said if one is not None]
-        if Permission.DENY in known:
-            return Permission.DENY
-        decided = known[-1] if known else Permission.ASK
-        decided = narrowest(decided, _rule(self.workspace, tool) or Permission.ALLOW)
+        decided = narrowest(
+            user or default or Permission.ASK, _rule(self.workspace, tool) or Permission.ALLOW
+        )
         if decided is Permission.ASK and _matches(self.allow, tool):
             return Permission.ALLOW
         return decided
-
-    def _lists(self, role: str, tool: str) -> bool:
-        listed = self.tools_by_role.get(role)
-        return listed is None or _matches(listed, tool)
 
 
 def _matches(names: Iterable[str], tool: str) -> bool:

@@ -14,12 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from watchkeeper.records.messages import Block, ToolSpec
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
+
+
+DEFAULT_TIMEOUT_SECONDS = 120.0
+"""How long one call of a tool may run, unless the configuration says otherwise."""
 
 
 class Permission(StrEnum):
@@ -112,6 +116,29 @@ class OutsideTool(Tool, Protocol):
                 one which came before any effect.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """One MCP server of the user's configuration: a command to start, or the URL of one that runs."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    """Where the command runs; the user's home by default, never the workspace, whose files could stand in for
+    its own."""
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    idempotent: tuple[str, ...] = ()
+    """Names or patterns of its tools that the user knows to be safe to run twice."""
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("needs either `command` or `url`")
 
 
 # --- Checking a tool's input against its JSON Schema --------------------------------------------------------

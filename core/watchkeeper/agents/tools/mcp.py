@@ -13,16 +13,15 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.tools.containment import Containment
-from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult, validate_arguments
+from watchkeeper.agents.tools.contract import McpServer, Permission, Tool, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import is_content
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE
-from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, Child, ChildFailed, result_of
-from watchkeeper.records.errors import BadInput
+from watchkeeper.agents.tools.workers import Child, ChildFailed, result_of
 from watchkeeper.records.host_faults import HostFault
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.ports import Clock, SystemClock
@@ -43,63 +42,18 @@ LateTools = Callable[[str, dict[str, Tool]], Awaitable[None]]
 """Receives the server's name, and the tools that came after `start`."""
 
 
-@dataclass(frozen=True, slots=True)
-class McpServer:
-    """One server of the user's configuration: a command to start, or the URL of one that runs."""
-
-    name: str
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cwd: str | None = None
-    """Where the command runs; the user's home by default, never the workspace, whose files could stand in for
-    its own."""
-    url: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    idempotent: tuple[str, ...] = ()
-    """Names or patterns of its tools that the user knows to be safe to run twice."""
-
-
-def parse_servers(table: Mapping[str, Any]) -> list[McpServer]:
-    """The table `[mcp_servers]` of the configuration: name → settings.
-
-    Raises:
-        BadInput: a server without command and url, or a setting that does not exist or has the wrong type.
-    """
-    from pydantic import TypeAdapter, ValidationError
-
-    servers: list[McpServer] = []
-    for name, settings in table.items():
-        where = f"mcp_servers.{name}"
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,30}", name):
-            raise BadInput(
-                f"{where}: a server's name has at most 30 letters, digits, - and _; rename it in your"
-                " configuration"
-            )
-        if not isinstance(settings, Mapping):
-            raise BadInput(f"{where} must be a table with `command` or `url`")
-        known = set(McpServer.__dataclass_fields__) - {"name"}
-        if unknown := set(settings) - known:
-            raise BadInput(
-                f"{where} has no setting {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}"
-            )
-        if bool(settings.get("command")) == bool(settings.get("url")):
-            raise BadInput(f"{where} needs either `command` or `url`")
-        try:
-            servers.append(TypeAdapter(McpServer).validate_python({"name": name, **settings}))
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise BadInput(f"{where}.{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
-    return servers
-
-
 class _Link:
     """The connection to one server: its worker, made when needed."""
 
     def __init__(
-        self, server: McpServer, workspace: Path, environ: Mapping[str, str], containment: Containment | None
+        self,
+        name: str,
+        server: McpServer,
+        workspace: Path,
+        environ: Mapping[str, str],
+        containment: Containment | None,
     ) -> None:
+        self.name = name
         self.server = server
         self._workspace = workspace
         self._environ = environ
@@ -117,7 +71,7 @@ class _Link:
         try:
             child = await self._connected()
         except ChildFailed as failure:
-            return ToolResult(f"MCP server {self.server.name}: {failure}", is_error=True)
+            return ToolResult(f"MCP server {self.name}: {failure}", is_error=True)
         request = {"tool": tool, "arguments": dict(arguments), "timeout_seconds": seconds}
         self._calls[child] = self._calls.get(child, 0) + 1
         try:
@@ -126,9 +80,7 @@ class _Link:
         except (TimeoutError, ChildFailed) as error:
             await child.kill()
             why = error if isinstance(error, ChildFailed) else f"no answer in {seconds:g} s"
-            return ToolResult(
-                f"MCP server {self.server.name}: {why}; the next call restarts it", is_error=True
-            )
+            return ToolResult(f"MCP server {self.name}: {why}; the next call restarts it", is_error=True)
         finally:
             self._calls[child] -= 1
             await self._forget_if_done(child)
@@ -136,7 +88,7 @@ class _Link:
             await self._retire(child)
         if not is_content(answer.get("content")):
             await child.kill()
-            return ToolResult(f"MCP server {self.server.name}: no valid answer", is_error=True)
+            return ToolResult(f"MCP server {self.name}: no valid answer", is_error=True)
         return result_of(answer)
 
     async def list_tools(self) -> list[dict[str, Any]]:
@@ -215,8 +167,6 @@ class McpTool:
     permission: Permission = Permission.ASK
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        if fault := validate_arguments(self.spec.input_schema, arguments):
-            return ToolResult(f"{self.spec.name}: {fault}", is_error=True)
         return await self.link.call(self.remote_name, arguments)
 
 
@@ -229,7 +179,7 @@ class McpServers:
 
     def __init__(
         self,
-        servers: list[McpServer],
+        servers: Mapping[str, McpServer],
         workspace: Path,
         environ: Mapping[str, str],
         redact: Callable[[Any], Any] = lambda value: value,
@@ -244,7 +194,9 @@ class McpServers:
         self._retrying: asyncio.Task[None] | None = None
         self.on_late: LateTools | None = None
         """Where it is set: called for each server that answers after `start`."""
-        self._links = [_Link(server, workspace, environ, containment) for server in servers]
+        self._links = [
+            _Link(name, server, workspace, environ, containment) for name, server in servers.items()
+        ]
         self._tools: dict[str, Tool] = {}
         self.warnings: list[str] = []
         """One line for each server or tool that cannot be used, after `start`."""
@@ -256,15 +208,13 @@ class McpServers:
         failures = await asyncio.gather(*(self._ask(link) for link in self._links))
         for link, failure in zip(self._links, failures, strict=True):
             if failure is not None:
-                self.warnings.append(
-                    f"MCP server {link.server.name} offers no tools: {failure}; it is tried again"
-                )
+                self.warnings.append(f"MCP server {link.name} offers no tools: {failure}; it is tried again")
         if self._silent:
             self._retrying = asyncio.create_task(self._retry(), name="mcp-retry")
 
     async def look_for(self, tool: str) -> None:
         """An agent calls a tool that is not there: if its server has not answered yet, ask it now."""
-        for link in [one for one in self._silent if tool.startswith(f"mcp__{one.server.name}__")]:
+        for link in [one for one in self._silent if tool.startswith(f"mcp__{one.name}__")]:
             await self._ask_late(link)
 
     async def _retry(self) -> None:
@@ -277,13 +227,13 @@ class McpServers:
     async def _ask_late(self, link: _Link) -> None:
         before = set(self._tools)
         if link in self._silent and await self._ask(link) is None and self.on_late is not None:
-            own = f"mcp__{link.server.name}__"
+            own = f"mcp__{link.name}__"
             found = {
                 name: tool
                 for name, tool in self._tools.items()
                 if name not in before and name.startswith(own)
             }
-            await self.on_late(link.server.name, found)
+            await self.on_late(link.name, found)
 
     async def _ask(self, link: _Link) -> str | None:
         """Take in what the server offers; returns why it offers nothing."""
@@ -312,10 +262,10 @@ class McpServers:
 
     def _add(self, link: _Link, one: Mapping[str, Any]) -> None:
         remote = str(one["name"])
-        name = tool_name(link.server.name, remote)
+        name = tool_name(link.name, remote)
         if name in self._tools:
             self.warnings.append(
-                f"MCP server {link.server.name} has two tools named {remote[:80]!r}; the first is used"
+                f"MCP server {link.name} has two tools named {remote[:80]!r}; the first is used"
             )
             return
         schema = one.get("input_schema")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.tools.containment import Containment, Uncontained
-from watchkeeper.agents.tools.contract import ProgramRun, ToolContext, ToolResult
+from watchkeeper.agents.tools.contract import DEFAULT_TIMEOUT_SECONDS, ProgramRun, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, shorten_content
 from watchkeeper.agents.tools.processes import folder_of_shell, kill_group, kill_tree, worker_environment
 from watchkeeper.records.approval_subjects import program_path
@@ -336,7 +336,6 @@ def _close_transport(process: asyncio.subprocess.Process) -> None:
             transport.close()
 
 
-DEFAULT_TIMEOUT_SECONDS = 120.0
 SHELL_RESTARTED = "[your shell was restarted: its folder, variables and background jobs are gone]\n"
 
 

@@ -1,4 +1,4 @@
-"""Budgets in a host: each model call reserves what it may spend, and settles it afterwards."""
+"""Budgets: each model call reserves what it may spend, and settles it afterwards."""
 
 from __future__ import annotations
 
@@ -10,13 +10,52 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from watchkeeper.agents.environment import BudgetReached, PlannedCall, Reservation
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.messages import Cost, Purpose, Usage
 from watchkeeper.store import budgets
 from watchkeeper.store.budgets import Budget, BudgetUse, ReservedCall, amount_text
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReached:
+    """Why no further call may be made."""
+
+    reason: str
+    kind: str
+    """`usd`, `tokens`, `turns` or `seconds`."""
+    whole_session: bool
+    """False: only the task that has this budget stops."""
+    required: float | None = None
+    """The smallest budget that covers the input of the call that was refused, where it is not simply used
+    up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A model call that is about to be made: what it may use at most."""
+
+    agent_id: str
+    task_id: str | None
+    model: str
+    purpose: Purpose
+    input_tokens: int
+    """Estimated."""
+    output_tokens: int
+    """The most that it may write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room in the budgets for one call, a row of `reservations` until the call is recorded."""
+
+    id: str
+    end: Callable[[Usage, float | None, int], None]
+    """Say what the call used (tokens, USD, turns); `store.budgets.settle_reservation` in the transaction that
+    records it."""
+    release: Callable[[], None]
+    """The call was abandoned, and nothing of it will be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
