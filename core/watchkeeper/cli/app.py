@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "memory": ("memory", "Status, sync and search of what agents remember"),
     "agent": ("memory", "Reports on agents"),
     "doctor": ("doctor", "Check this installation and the database"),
-    "completion": ("completion", "Print shell completion for bash, zsh or fish"),
+    "completion": ("app", "Print shell completion for bash, zsh or fish"),
     "host": ("host", "Drive a session (started by the other commands)"),
     "follow": ("imports", "Import new log lines of other programs (started by `wk watch`)"),
 }
@@ -103,6 +103,18 @@ def wk(ctx: click.Context) -> None:
         from watchkeeper.cli.watch import watch
 
         ctx.invoke(watch)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> int:
+    """Print completion for a shell. For bash: eval "$(wk completion bash)" in ~/.bashrc."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(wk, {}, "wk", "_WK_COMPLETE").source())
+    return 0
 
 
 def run(arguments: Sequence[str]) -> int:

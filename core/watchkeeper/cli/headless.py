@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ QUIET = frozenset(
     }
 )  # fmt: skip
 """Events that the text form leaves out."""
+
+LOOK_SECONDS = 0.2
+"""How often it looks for new events."""
 
 GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "running": "●"}
 
@@ -94,14 +98,10 @@ def follow(path: Path, session_id: str) -> int:
     from watchkeeper.store.lease import probe
 
     printer = EventPrinter(path, session_id, as_json=False)
-    printer.start(from_start=True)
     try:
-        while probe(path, session_id) is not None and not reader_is_gone():
-            time.sleep(0.2)
+        printer.print_while(lambda: probe(path, session_id) is not None)
     except KeyboardInterrupt:
         return 130
-    finally:
-        printer.finish()
     print_result(path, session_id, as_json=False)
     printer.report_trouble()
     return 0
@@ -178,6 +178,15 @@ class EventPrinter:
         except RuntimeError as error:  # no thread can start: the run goes on without progress
             self._trouble = str(host_fault(error) or error)
 
+    def print_while(self, goes_on: Callable[[], bool]) -> None:
+        """Print the past and new events while `goes_on()`, until the reader of the output has closed it."""
+        self.start(from_start=True)
+        try:
+            while goes_on() and not reader_is_gone():
+                time.sleep(LOOK_SECONDS)
+        finally:
+            self.finish()
+
     def finish(self) -> None:
         """Print the remaining events and stop."""
         self._stop.set()
@@ -205,7 +214,7 @@ class EventPrinter:
             with closing(opened.connection):
                 while not self._stop.is_set():
                     self._print_new(opened)
-                    feed.wait(0.2)
+                    feed.wait(LOOK_SECONDS)
                 self._print_new(opened)
         except Exception as error:
             fault = host_fault(error)
@@ -235,13 +244,8 @@ class EventPrinter:
                 about |= {"agent": row["agent_id"], "task": row["task_id"], "data": data}
                 say(json.dumps(about, ensure_ascii=True))
             elif row["kind"] not in self.quiet:
-                found.append(
-                    (row["at"], row["agent_id"] or "", row["kind"], self._describe(row["kind"], data))
-                )
+                found.append((row["at"], row["agent_id"] or "", row["kind"], describe(row["kind"], data)))
         return found
-
-    def _describe(self, kind: str, data: dict[str, Any]) -> str:
-        return describe(kind, data)
 
     def _print_line(self, opened: SessionHandle, at: float, agent_id: str, kind: str, text: str) -> None:
         if agent_id and agent_id not in self._names:
@@ -288,6 +292,10 @@ def describe(kind: str, data: dict[str, Any]) -> str:
             return f"{clean(data.get('name') or '', 80)}  {data.get('bytes', 0):,} bytes"
         case "approval.asked":
             return f"wants to run {clean(data.get('question') or '', 120)}  (whole: wk approve --show {data.get('approval')})"
+        case _ if kind.startswith("tool."):
+            seconds = f"  {data['seconds']:.1f} s" if "seconds" in data else ""
+            preview = clean(data.get("preview") or "", 120)
+            return f"{clean(data.get('tool') or '?', 40)}{seconds}  {preview}".rstrip()
         case _ if kind.startswith("task."):
             reason = data.get("reason")
             return clean(data.get("title") or "", 80) + (f"  ({clean(reason, 100)})" if reason else "")

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from watchkeeper.cli.headless import EventPrinter, called_tools, describe, follow
+from watchkeeper.cli.headless import EventPrinter, called_tools, follow
 from watchkeeper.cli.options import (
     SessionHandle,
     clean,
@@ -36,7 +36,6 @@ from watchkeeper.records.text import cost_text, plural
 from watchkeeper.store import database
 from watchkeeper.store.user_secrets import config_text
 
-LOOK_SECONDS = 0.2
 RIPE_SECONDS = 0.3
 """How long a reply without a recorded end may still grow before it is printed as it is."""
 INTERRUPTED_EXIT = 130
@@ -56,12 +55,7 @@ def print_log(path: Path, session_id: str, what: str, follower: subprocess.Popen
     try:
         printer = LogPrinter(path, session_id)
         printer.introduce(what)
-        printer.start(from_start=True)
-        try:
-            while follower.poll() is None and not reader_is_gone():
-                time.sleep(LOOK_SECONDS)
-        finally:
-            printer.finish()
+        printer.print_while(lambda: follower.poll() is None)
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT
     finally:
@@ -144,11 +138,6 @@ class LogPrinter(EventPrinter):
             text += " (estimated)"
         called = called_tools([clean(each, 40) for each in tools])
         return f"{text}  → {called}" if called else text
-
-    def _describe(self, kind: str, data: dict[str, Any]) -> str:
-        if kind.startswith("tool."):
-            return f"{clean(data.get('tool') or '?', 40)}  {data.get('seconds', 0):.1f} s  {clean(data.get('preview') or '', 120)}"
-        return describe(kind, data)
 
     def _announce_others(self, opened: SessionHandle) -> None:
         """Name each other session that is live, once."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds, moment_or_duration
-from watchkeeper.models.stream import BrokenStream, StreamedError, excerpt
+from watchkeeper.models.stream import BrokenStream, StreamedError, excerpt, text_or_none
 from watchkeeper.records.host_faults import causes
 from watchkeeper.records.messages import ErrorKind
 from watchkeeper.records.text import one_line
@@ -78,7 +78,7 @@ class Rule:
     kind: ErrorKind
     advice: str = ""
     """What a person should do next; empty if the runtime acts without help."""
-    statuses: frozenset[int] = frozenset()
+    statuses: frozenset[int | None] = frozenset()
     types: frozenset[str] = frozenset()
     codes: frozenset[str] = frozenset()
     wording: re.Pattern[str] | None = None
@@ -214,11 +214,19 @@ RULES: tuple[Rule, ...] = (
     Rule("broken stream", ErrorKind.RETRY, types=frozenset({"broken_stream"})),
     Rule("busy", ErrorKind.RETRY, statuses=frozenset({409, 425, 499})),
     Rule("server error", ErrorKind.RETRY, types=frozenset({"api_error"}), among=frozenset({200})),
-    Rule(
-        "bad request", ErrorKind.FAIL, statuses=frozenset({400}), types=frozenset({"invalid_request_error"})
-    ),
+    Rule("bad request", ErrorKind.FAIL, types=frozenset({"invalid_request_error"})),
+    # What no server names: by the hundreds of the status.
+    Rule("connection lost", ErrorKind.RETRY, statuses=frozenset({None})),
+    Rule("bad request", ErrorKind.FAIL, statuses=frozenset({501, *range(400, 500)})),
+    Rule("server error", ErrorKind.RETRY, statuses=frozenset({200, *range(500, 1_000)})),
 )
-"""First fit wins. What no row names is judged by the hundreds of its status (see `classify`)."""
+"""First fit wins. A status that no row names, such as a redirect, is not the Messages API."""
+
+NOT_THE_API = Rule(
+    "not the Messages API",
+    ErrorKind.PAUSE,
+    "check the base_url: it must end before /v1/messages, then resume",
+)
 
 
 def classify(failure: Failure) -> Verdict:
@@ -227,7 +235,7 @@ def classify(failure: Failure) -> Verdict:
     Without a rule: 501 and 4xx can never work, so the task fails; 5xx, an error inside a stream and a lost
     connection pass by themselves; a redirect or another 2xx means that `base_url` is not the Messages API.
     """
-    rule = next((rule for rule in RULES if rule.fits(failure)), None) or _by_hundreds(failure.status)
+    rule = next((rule for rule in RULES if rule.fits(failure)), NOT_THE_API)
     kind = rule.kind
     if kind is ErrorKind.FAIL and failure.should_retry and failure.status != 400:
         kind = ErrorKind.RETRY
@@ -254,22 +262,6 @@ def asked_seconds(failure: Failure, verdict: Verdict) -> float | None:
     if said is not None and -JUST_PASSED_SECONDS < said <= 0:
         return ASK_AGAIN_SECONDS
     return said if said is not None and said > 0 else None
-
-
-def _by_hundreds(status: int | None) -> Rule:
-    if status is None:
-        return Rule("connection lost", ErrorKind.RETRY)
-    if status == 200:
-        return Rule("server error", ErrorKind.RETRY)
-    if status == 501 or 400 <= status < 500:
-        return Rule("bad request", ErrorKind.FAIL)
-    if status >= 500:
-        return Rule("server error", ErrorKind.RETRY)
-    return Rule(
-        "not the Messages API",
-        ErrorKind.PAUSE,
-        "check the base_url: it must end before /v1/messages, then resume",
-    )
 
 
 # --- Reading the body of an HTTP error, within limits -------------------------------------------------------
@@ -405,8 +397,8 @@ def _status_failure(error: Any, now: float) -> Failure:
     return Failure(
         message=message,
         status=int(error.status_code),
-        error_type=_text_or_none(inner.get("type")),
-        error_code=_text_or_none(code),
+        error_type=text_or_none(inner.get("type")),
+        error_code=text_or_none(code),
         retry_after_seconds=retry_after_seconds(headers, now),
         reset_seconds=header_reset_seconds(headers, now),
         usage_reset_seconds=body_reset_seconds(body, message, now),
@@ -417,33 +409,30 @@ def _status_failure(error: Any, now: float) -> Failure:
 def _transport_failure(error: BaseException) -> Failure:
     chain = list(causes(error))
     names = {type(link).__name__ for link in chain}
-    deepest = chain[-1]
-    where = _where(error)
-    if any(isinstance(link, ssl.SSLCertVerificationError) for link in chain):
-        return Failure(f"the certificate of {where} is not trusted: {deepest}", error_type="configuration")
-    if names & CREDENTIAL_ERRORS:
-        return Failure(str(error), error_type="authentication_error")
-    if isinstance(error, TypeError):
-        return Failure(f"the request cannot be encoded: {error}", error_type="invalid_request_error")
-    if names & CONFIGURATION_ERRORS or isinstance(deepest, UnicodeEncodeError):
-        said = str(deepest)
-        if "header" in said.lower():  # the library quotes the header: the key
-            said = "the key is not one clean line of text"
-        return Failure(f"the request to {where} cannot be sent: {said}", error_type="configuration")
-    if isinstance(error, (ValueError, AssertionError)):  # how the SDK reports events that it cannot decode
-        return Failure(f"the stream cannot be read: {error}", error_type="broken_stream")
-    if any(isinstance(link, socket.gaierror) for link in chain):
-        return Failure(f"the name of {where} cannot be resolved", error_type="connection")
-    if any(isinstance(link, ConnectionRefusedError) for link in chain):
-        return Failure(f"{where} refused the connection", error_type="connection")
-    if any("Timeout" in name for name in names):
-        return Failure(f"no answer from {where} in time", error_type="timeout_error")
+    deepest, where = chain[-1], _where(error)
     said = str(deepest)
     if not said or type(deepest).__module__ == "builtins":  # a bare KeyError's text says nothing
         said = f"{type(deepest).__name__} {said}".strip()
-    return Failure(
-        f"the connection to {where} broke: {one_line(said, MESSAGE_CHARS)}", error_type="connection"
-    )
+    # The HTTP library quotes a header that it refuses: the key.
+    unsent = "the key is not one clean line of text" if "header" in str(deepest).lower() else str(deepest)
+    cannot_send = bool(names & CONFIGURATION_ERRORS) or isinstance(deepest, UnicodeEncodeError)
+    undecodable = isinstance(error, (ValueError, AssertionError))  # how the SDK reports such events
+
+    def caused_by(kind: type[BaseException]) -> bool:
+        return any(isinstance(link, kind) for link in chain)
+
+    table = (
+        (caused_by(ssl.SSLCertVerificationError), f"the certificate of {where} is not trusted: {deepest}", "configuration"),
+        (bool(names & CREDENTIAL_ERRORS), str(error), "authentication_error"),
+        (isinstance(error, TypeError), f"the request cannot be encoded: {error}", "invalid_request_error"),
+        (cannot_send, f"the request to {where} cannot be sent: {unsent}", "configuration"),
+        (undecodable, f"the stream cannot be read: {error}", "broken_stream"),
+        (caused_by(socket.gaierror), f"the name of {where} cannot be resolved", "connection"),
+        (caused_by(ConnectionRefusedError), f"{where} refused the connection", "connection"),
+        (any("Timeout" in name for name in names), f"no answer from {where} in time", "timeout_error"),
+        (True, f"the connection to {where} broke: {one_line(said, MESSAGE_CHARS)}", "connection"),
+    )  # fmt: skip
+    return next(Failure(message, error_type=kind) for fits, message, kind in table if fits)
 
 
 def _where(error: BaseException) -> str:
@@ -455,10 +444,6 @@ def _where(error: BaseException) -> str:
         except (AttributeError, RuntimeError):  # httpx raises RuntimeError where no request was set
             continue
     return "the server"
-
-
-def _text_or_none(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 # --- Waiting before a retry ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import email.utils
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -99,20 +99,14 @@ def body_reset_seconds(body: Any, message: str, now: float) -> float | None:
 def _worded_reset_seconds(message: str, now: float) -> float | None:
     if not _SPEAKS_OF_TIME.search(message):
         return None
-    found = _EPOCH.search(message)
-    if found:
-        return _moment(float(found[1]), now)
-    found = _DATE_TIME.search(message)
-    if found:
-        return _calendar_seconds([int(part or 0) for part in found.groups()[:6]], found[7], now)
-    found = _DATE.search(message)
-    if found:
-        return _calendar_seconds([int(part) for part in found.groups()] + [0, 0, 0], None, now)
-    found = _AGAIN_IN.search(message)
-    if found:
-        return _duration(found[1])
-    found = _OF_DAY.search(message)
-    return _time_of_day(found, now) if found else None
+    readers: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], float | None]], ...] = (
+        (_EPOCH, lambda found: _moment(float(found[1]), now)),
+        (_DATE_TIME, lambda found: _date_time(found, now)),
+        (_DATE, lambda found: _calendar_seconds([*map(int, found.groups()), 0, 0, 0], None, now)),
+        (_AGAIN_IN, lambda found: _duration(found[1])),
+        (_OF_DAY, lambda found: _time_of_day(found, now)),
+    )
+    return next((read(found) for form, read in readers if (found := form.search(message))), None)
 
 
 def _objects(body: Any) -> list[dict[str, Any]]:
@@ -144,7 +138,7 @@ def moment_or_duration(text: str, now: float) -> float | None:
         return _moment(number, now) if number > 1e9 else number
     found = _DATE_TIME.match(text)
     if found:
-        return _calendar_seconds([int(part or 0) for part in found.groups()[:6]], found[7], now)
+        return _date_time(found, now)
     seconds = _duration(text)
     return seconds if seconds is not None else _http_date_seconds(text, now)
 
@@ -177,6 +171,10 @@ def _duration(text: str) -> float | None:
         return None
     days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in found.groups())
     return days * 86_400 + hours * 3_600 + minutes * 60 + seconds + milliseconds / 1000
+
+
+def _date_time(found: re.Match[str], now: float) -> float | None:
+    return _calendar_seconds([int(part or 0) for part in found.groups()[:6]], found[7], now)
 
 
 def _calendar_seconds(parts: list[int], zone: str | None, now: float) -> float | None:

@@ -136,13 +136,17 @@ class ReplyAssembler:
         self.invalid_inputs: dict[str, str] = {}
         self._blocks: dict[int, _Open] = {}
         self._usage: dict[str, int] = {}
-        self._chars = 0
+        self.chars = 0
+        """Characters of the reply so far, from which output tokens are estimated."""
         self._held = 0
 
     def feed(self, event: Any) -> Delta | None:
         """Take one decoded event; what of it is worth showing, if anything."""
         if not isinstance(event, dict):
             raise BrokenStream(f"an event that is no object: {excerpt(event)}")
+        self._held += _size(event)
+        if self._held > MAX_REPLY_CHARS:
+            raise BrokenStream(f"a reply of more than {MAX_REPLY_CHARS:,} characters")
         match event.get("type"):
             case "message_start":
                 self._start(event)
@@ -206,11 +210,6 @@ class ReplyAssembler:
         )
         return usage, usage.prompt_tokens > 0 and "output_tokens" in self._usage
 
-    @property
-    def chars(self) -> int:
-        """Characters received in deltas, from which output tokens are estimated."""
-        return self._chars
-
     def _start(self, event: dict[str, Any]) -> None:
         message = event.get("message")
         if not isinstance(message, dict):
@@ -218,8 +217,8 @@ class ReplyAssembler:
         if self.started:
             raise BrokenStream("a second message_start in one stream")
         self.started = True
-        self.request_model = _text_or_none(message.get("model"))
-        self.message_id = _text_or_none(message.get("id"))
+        self.request_model = text_or_none(message.get("model"))
+        self.message_id = text_or_none(message.get("id"))
         self._merge_usage(message.get("usage"))
 
     def _start_block(self, event: dict[str, Any]) -> Delta | None:
@@ -239,9 +238,7 @@ class ReplyAssembler:
         self._blocks[index] = opened = _Open(dict(block))
         if isinstance(block.get("citations"), list):
             opened.block["citations"] = list(block["citations"])
-        self._keep(block)
-        text = block.get("text") if block["type"] == "text" else None
-        return self._shown("text", text, kept=True) if isinstance(text, str) and text else None
+        return self._shown("text", block.get("text", "") if block["type"] == "text" else "")
 
     def _delta(self, event: dict[str, Any]) -> Delta | None:
         delta, index = event.get("delta"), event.get("index")
@@ -254,11 +251,10 @@ class ReplyAssembler:
                 raise BrokenStream("tool input that is no text")
             opened.raw_input.append(partial)
             return self._shown("tool_input", partial)
-        self._keep([value for key, value in delta.items() if key not in _FIXED])
         _merge(opened, delta)
         for key, kind in DELTA_KINDS.items():
             if isinstance(delta.get(key), str):
-                return self._shown(kind, delta[key], kept=True)
+                return self._shown(kind, delta[key])
         return None
 
     def _message_delta(self, event: dict[str, Any]) -> None:
@@ -278,39 +274,24 @@ class ReplyAssembler:
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS_REPORTED:
                 self._usage[key] = value
 
-    def _shown(self, kind: Any, text: str, *, kept: bool = False) -> Delta | None:
-        self._chars += len(text)
-        if not kept:
-            self._keep(text)
+    def _shown(self, kind: Any, text: str) -> Delta | None:
+        self.chars += len(text)
         return Delta(kind, text) if text else None
 
-    def _keep(self, value: Any) -> None:
-        """Note what comes to be held of the reply, which no server may make endless."""
-        self._held += _size(value)
-        if self._held > MAX_REPLY_CHARS:
-            raise BrokenStream(f"a reply of more than {MAX_REPLY_CHARS:,} characters")
-
     def _parse_input(self, block: Block, raw: str) -> Any:
-        if not raw.strip():
-            whole = block.get("input")
-            if isinstance(whole, dict):
-                return whole
-            return self._invalid(block, "it is no JSON object", str(whole))
+        why = "it is no JSON object"
         try:
-            parsed = strict_json(raw)
+            parsed = strict_json(raw) if raw.strip() else block.get("input")
         except RecursionError:
-            return self._invalid(block, "it is nested too deeply", raw)
+            parsed, why = None, "it is nested too deeply"
         except ValueError as error:
-            why = str(error)
-            if self.stop_reason == "max_tokens":
-                why = f"the reply reached max_tokens before it was complete ({why})"
-            return self._invalid(block, why, raw)
-        if not isinstance(parsed, dict):
-            return self._invalid(block, "it is no JSON object", raw)
-        return parsed
-
-    def _invalid(self, block: Block, why: str, raw: str) -> dict[str, Any]:
-        self.invalid_inputs[str(block.get("id", ""))] = f"the input was not valid: {why}; got {excerpt(raw)}"
+            cut = self.stop_reason == "max_tokens"
+            why = f"the reply reached max_tokens before it was complete ({error})" if cut else str(error)
+            parsed = None
+        if isinstance(parsed, dict):
+            return parsed
+        got = excerpt(raw if raw.strip() else str(parsed))
+        self.invalid_inputs[str(block.get("id", ""))] = f"the input was not valid: {why}; got {got}"
         return {}
 
 
@@ -321,7 +302,7 @@ def streamed_error(event: Any) -> StreamedError:
         details = error.get("details")
         code = details.get("error_code") if isinstance(details, dict) else None
         return StreamedError(
-            _text_or_none(error.get("type")), str(error.get("message") or excerpt(event)), _text_or_none(code)
+            text_or_none(error.get("type")), str(error.get("message") or excerpt(event)), text_or_none(code)
         )
     return StreamedError(None, str(error) if isinstance(error, str) else excerpt(event))
 
@@ -375,7 +356,8 @@ def _filled(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _text_or_none(value: Any) -> str | None:
+def text_or_none(value: Any) -> str | None:
+    """The value, if it is a text."""
     return value if isinstance(value, str) else None
 
 

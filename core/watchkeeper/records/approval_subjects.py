@@ -230,28 +230,23 @@ def file_change(
     digest = digest_of(workspace, tool, arguments, protected)
     target = resolve_target(workspace, path)
     if target is None:
-        return FileChange(
-            path, "", REFUSED, None, None, "the path leads out of the workspace, so the tool will refuse it"
-        )
+        problem = "the path leads out of the workspace, so the tool will refuse it"
+        return FileChange(path, "", REFUSED, None, None, problem)
     before, problem = _text_of(target, protected)
-    wanted = arguments.get("content")
-    if tool == "write":
-        after = wanted if isinstance(wanted, str) else None
-        return FileChange(path, str(target), digest, before, after, problem)
+    after: str | None = None
     old, new = arguments.get("old_string"), arguments.get("new_string")
-    if before is None or not isinstance(old, str) or not isinstance(new, str) or not old:
-        return FileChange(
-            path, str(target), digest, before, None, problem or "there is no such file, so the edit will fail"
-        )
-    count = before.count(old)
-    if count == 0:
+    if tool == "write":
+        content = arguments.get("content")
+        after = content if isinstance(content, str) else None
+    elif before is None or not isinstance(old, str) or not isinstance(new, str) or not old:
+        problem = problem or "there is no such file, so the edit will fail"
+    elif (count := before.count(old)) == 0:
         problem = "the file does not hold the old text, so the edit will fail"
     elif count > 1 and not arguments.get("replace_all"):
         problem = f"the file holds the old text {count} times, so the edit will fail"
-    if problem:
-        return FileChange(path, str(target), digest, before, None, problem)
-    after = before.replace(old, new) if arguments.get("replace_all") else before.replace(old, new, 1)
-    return FileChange(path, str(target), digest, before, after)
+    else:
+        after = before.replace(old, new)
+    return FileChange(path, str(target), digest, before, after, problem)
 
 
 def holds_already(

@@ -73,6 +73,25 @@ _SQLITE_SHORTAGES: Mapping[str, Shortage] = {
     "SQLITE_IOERR_SHMSIZE": Shortage.DISK,  # the index of the log could not grow
     "SQLITE_IOERR_SHMMAP": Shortage.MEMORY,
 }
+_ADVICE: Mapping[Shortage, tuple[str, str]] = {
+    Shortage.OPEN_FILES: ("RLIMIT_NOFILE", "too many open files{limited}; raise it with `ulimit -n {more}`"),
+    Shortage.PROCESSES: (
+        "RLIMIT_NPROC",
+        "no further process can be started{limited}; end some, or raise it with `ulimit -u`",
+    ),
+    Shortage.THREADS: (
+        "",
+        "no further thread can be started; end some programs, or raise the limits `ulimit -u` and `ulimit -v`",
+    ),
+    Shortage.MEMORY: ("", "the machine is out of memory; end some programs"),
+    Shortage.DISK: ("", "the disk is full; free some space"),
+    Shortage.QUOTA: ("", "the disk quota is used up; free some space"),
+    Shortage.FILE_SIZE: (
+        "",
+        "a file would grow beyond the limit of this process; raise it with `ulimit -f`",
+    ),
+}
+"""The limit that belongs to a shortage, if one does, and what to say."""
 _NO_THREAD = "can't start new thread"
 _NAMED_NUMBER = re.compile(r"\[Errno (\d+)\]|: Error (\d+)$")
 _OF_PYTHON = ("OSError: ", "BlockingIOError: ", "ImportError: ", "MemoryError", f"RuntimeError: {_NO_THREAD}")
@@ -144,23 +163,10 @@ def from_record(record: Any) -> HostFault | None:
 
 def message_of(shortage: Shortage) -> str:
     """What ran out and what to do about it, for a person, on one line."""
-    match shortage:
-        case Shortage.OPEN_FILES:
-            limit = _limit("RLIMIT_NOFILE")
-            return f"too many open files{_bracketed(limit)}; raise it with `ulimit -n {max(1024, 2 * (limit or 0))}`"
-        case Shortage.PROCESSES:
-            limit = _limit("RLIMIT_NPROC")
-            return f"no further process can be started{_bracketed(limit)}; end some, or raise it with `ulimit -u`"
-        case Shortage.THREADS:
-            return "no further thread can be started; end some programs, or raise the limits `ulimit -u` and `ulimit -v`"
-        case Shortage.MEMORY:
-            return "the machine is out of memory; end some programs"
-        case Shortage.DISK:
-            return "the disk is full; free some space"
-        case Shortage.QUOTA:
-            return "the disk quota is used up; free some space"
-        case Shortage.FILE_SIZE:
-            return "a file would grow beyond the limit of this process; raise it with `ulimit -f`"
+    resource_name, text = _ADVICE[shortage]
+    limit = _limit(resource_name) if resource_name else None
+    limited = "" if limit is None else f" (limit {limit:,})"
+    return text.format(limited=limited, more=max(1024, 2 * (limit or 0)))
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -205,7 +211,3 @@ def _limit(name: str) -> int | None:
         return None if limit == resource.RLIM_INFINITY else limit
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def _bracketed(limit: int | None) -> str:
-    return "" if limit is None else f" (limit {limit:,})"
