@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store.database import APPLICATION_ID, SCHEMA_VERSION, statements
+from watchkeeper.store.database import APPLICATION_ID
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.migrations import FIRST, FOURTH, SECOND, THIRD
+from watchkeeper.store.migrations import SCHEMA_VERSION
+from watchkeeper.store.schema import creation
 
 NOW = 1_790_000_000.0
 
@@ -27,16 +28,8 @@ HOSTILE = (
 def _schema() -> Connection:
     """The program's schema in memory, made once."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    for statement in [*statements(FIRST), *statements(SECOND), *statements(THIRD), *statements(FOURTH)]:
+    for statement in creation():
         connection.execute(statement)
-    connection.execute(
-        "CREATE VIRTUAL TABLE facts_fts USING fts5(text, content='facts', tokenize='unicode61"
-        " remove_diacritics 2')"
-    )
-    connection.execute(
-        "CREATE TRIGGER facts_ai AFTER INSERT ON facts BEGIN"
-        " INSERT INTO facts_fts (rowid, text) VALUES (new.rowid, new.text); END"
-    )
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     return connection

@@ -9,7 +9,6 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.store.backup import copy_database
@@ -23,12 +22,13 @@ from watchkeeper.store.driver import (
     unusable_file,
     writing,
 )
+from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.lease import lease_folder
-from watchkeeper.store.migrations import FIRST, FOURTH, SECOND, THIRD, number_rows
+from watchkeeper.store.migrations import SCHEMA_VERSION, migrations, note_all_applied
+from watchkeeper.store.schema import BY_NAME, creation
 
-if TYPE_CHECKING:
-    from sqlite_utils import Database, Migrations
-
+APPLICATION_ID = 0x57_4B_50_52
+"""`PRAGMA application_id` of every Watchkeeper database ("WKPR")."""
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -168,23 +168,28 @@ def _configure(connection: Connection, path: Path) -> None:
 
 
 def migrate(connection: Connection, path: Path) -> None:
-    """Bring the schema up to date inside one `BEGIN IMMEDIATE`: several processes may do so at once.
+    """Make the tables, or migrate them, inside one `BEGIN IMMEDIATE`: several processes may do so at once.
 
     A file that holds an earlier schema is copied beside itself first, to `NAME.schema-N.backup`.
 
     Raises:
         StoreUnusable: a host of the earlier version drives a session, or the backup cannot be written.
     """
-    from sqlite_utils import Database
-
     with writing(connection, "migration"):
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version >= SCHEMA_VERSION:
             return  # another process, perhaps a newer one, was first
         if version > 0:
+            from sqlite_utils import Database
+
             _refuse_while_hosted(path, version)
             _back_up_schema(path, version)
-        migrations().apply(Database(connection))
+            migrations().apply(Database(connection))
+        else:
+            for statement in creation():
+                connection.execute(statement)
+                reach("migration.statement")
+            note_all_applied(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID:d}")
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION:d}")
 
@@ -431,124 +436,30 @@ def _file_identity(name: str) -> Identity:
     return found.st_dev, found.st_ino
 
 
-# --- The tables, as migrations ------------------------------------------------------------------------------
-#
-# A released migration is never edited; a change is a new one. Column names are the vocabulary of the whole
-# program. JSON columns hold objects or lists as text. Times are seconds since 1970 (UTC). Only rowid tables.
-
-APPLICATION_ID = 0x57_4B_50_52
-"""`PRAGMA application_id` of every Watchkeeper database ("WKPR")."""
-
-SCHEMA_VERSION = 4
-"""`PRAGMA user_version`: how many migrations made the file. A higher one was written by a newer program."""
-
-
-def migrations() -> Migrations:
-    """Every migration, oldest first. Imports sqlite-utils only when called: viewers never do."""
-    from sqlite_utils import Migrations
-
-    from watchkeeper.store.faultpoints import reach
-
-    steps = Migrations("watchkeeper")
-
-    @steps()
-    def first(db: Database) -> None:
-        for statement in statements(FIRST):
-            db.execute(statement)
-        db.table("facts").enable_fts(
-            ["text"], create_triggers=True, tokenize="porter unicode61 remove_diacritics 2"
-        )
-
-    @steps()
-    def second(db: Database) -> None:
-        for statement in statements(SECOND):
-            db.execute(statement)
-            reach("migration.statement")
-
-    @steps()
-    def third(db: Database) -> None:
-        for statement in statements(THIRD):
-            db.execute(statement)
-            reach("migration.statement")
-
-    @steps()
-    def fourth(db: Database) -> None:
-        for statement in statements(FOURTH):
-            db.execute(statement)
-            reach("migration.statement")
-        (keeps_messages,) = db.execute(
-            "SELECT sql FROM sqlite_master WHERE name = 'messages_are_immutable'"
-        ).fetchone()
-        db.execute("DROP TRIGGER messages_are_immutable")
-        for _ in number_rows(db.conn):
-            reach("migration.statement")
-        db.execute(keeps_messages)
-
-    return steps
-
-
-def statements(script: str) -> list[str]:
-    """Split a script at the semicolons that end statements (a trigger's body holds some that do not)."""
-    from watchkeeper.store.driver import sqlite3
-
-    found: list[str] = []
-    piece = ""
-    for part in script.split(";"):
-        piece += part + ";"
-        if sqlite3.complete_statement(piece):
-            if piece.strip(" \n;"):
-                found.append(piece.strip())
-            piece = ""
-    return found
-
-
 # --- Values that no Watchkeeper writes ----------------------------------------------------------------------
 #
 # A file can be whole as a database and still have damaged rows, or rows that were changed by hand.
 
 _TYPES = {"TEXT": "'text'", "INTEGER": "'integer'", "REAL": "'real', 'integer'"}
 
-_OBJECT, _ARRAY = "'object'", "'array'"
-_JSON = {
-    ("sessions", "settings"): _OBJECT, ("sessions", "tags"): _ARRAY, ("plans", "task_queue"): _ARRAY,
-    ("plan_revisions", "task_queue"): _ARRAY, ("tasks", "inputs_ref"): _ARRAY, ("tasks", "expected_outputs"): _ARRAY,
-    ("tasks", "artifact_refs"): _ARRAY, ("agents", "composition"): _OBJECT, ("messages", "content"): "'array', 'text'",
-    ("observations", "citations"): _ARRAY, ("observations", "replaces"): _ARRAY, ("views", "observations"): _ARRAY,
-    ("views", "elided"): _ARRAY, ("compactions", "prepared"): _OBJECT, ("facts", "sources"): _ARRAY,
-    ("inbox", "payload"): _OBJECT, ("events", "data"): _OBJECT, ("commands", "payload"): _OBJECT,
-    ("state_changes", "old_values"): _OBJECT,
-}  # fmt: skip
-"""(table, column) → the kinds of JSON that stand there."""
-
 
 def first_odd_value(connection: Connection) -> str | None:
     """The place of the first such value, `events.data in row 12`; None if every value can be read. Reads
     every row."""
-    for table, column, rule in _rules(connection):
-        # Both names come from the schema itself, in quotation marks.
-        row = connection.execute(f"SELECT rowid FROM {_quoted(table)} WHERE {rule} LIMIT 1").fetchone()  # noqa: S608
-        if row is not None:
-            return f"{table}.{column} in row {row[0]}"
+    for table in BY_NAME.values():
+        for column, declared in table.types.items():
+            rules = [f"typeof({column}) NOT IN ({_TYPES[declared]}, 'null')"] if declared in _TYPES else []
+            kinds = (table.json | table.json_text).get(column)
+            if kinds:
+                listed = ", ".join(f"'{kind}'" for kind in kinds.split())
+                rules.append(
+                    f"{column} IS NOT NULL AND CASE WHEN json_valid({column}) THEN json_type({column})"
+                    f" NOT IN ({listed}) ELSE 1 END"
+                )
+            for rule in rules:
+                row = connection.execute(
+                    f"SELECT {table.key or column} FROM {table.name} WHERE {rule} LIMIT 1"  # noqa: S608 - constants
+                ).fetchone()
+                if row is not None:
+                    return f"{table.name}.{column} in row {row[0]}"
     return None
-
-
-def _rules(connection: Connection) -> Iterator[tuple[str, str, str]]:
-    tables = connection.execute(
-        "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND wr = 0 AND name NOT"
-        " LIKE 'sqlite_%'"
-        " AND name NOT LIKE '%fts%'"
-    ).fetchall()
-    for (table,) in tables:
-        for column, declared in connection.execute(
-            "SELECT name, type FROM pragma_table_info(?)", (table,)
-        ).fetchall():
-            name = _quoted(column)
-            if declared in _TYPES:
-                yield table, column, f"typeof({name}) NOT IN ({_TYPES[declared]}, 'null')"
-            if kinds := _JSON.get((table, column)):
-                valid = f"CASE WHEN json_valid({name}) THEN json_type({name}) IN ({kinds}) ELSE 0 END"
-                yield table, column, f"{name} IS NOT NULL AND NOT ({valid})"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

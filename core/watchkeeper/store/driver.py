@@ -39,6 +39,25 @@ SAFE_SQLITE = (3, 51, 3)
 """The first version without the WAL-reset bug (sqlite.org, release history)."""
 
 
+# --- The dialect: what SQL says in its own way for each database ---------------------------------------------
+#
+# Every other statement is portable; full-text search is in `store.search.index`.
+
+IN_LIST = "IN (SELECT value FROM json_each(?))"
+"""A condition on a column: its value is in the list that the parameter holds, as `list_of` makes it."""
+
+
+def list_of(values: Sequence[object]) -> str:
+    """A list of strings or of whole numbers as one parameter."""
+    return encode(list(values))
+
+
+def row_lines(columns: str, rows: str) -> str:
+    """A query of one text: for each row a line of JSON, which holds the values of `columns`. `rows` is what
+    follows `SELECT … FROM`. JSON has no line break within a line."""
+    return f"SELECT group_concat(line, char(10)) FROM (SELECT json_array({columns}) AS line FROM {rows})"  # noqa: S608
+
+
 # --- JSON in the store: compact text that SQLite can bind ---------------------------------------------------
 
 _LONGEST_BITS = 10_000

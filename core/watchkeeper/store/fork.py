@@ -24,6 +24,7 @@ from watchkeeper.store.history import History, Row, RowsAt, seq_of_turn
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions, opened, title_of
 from watchkeeper.store.prune import purge_rows
+from watchkeeper.store.schema import BY_NAME, NUMBERS, NUMBERS_IN_EVENTS, REFERENCES, TABLES, Table
 
 _IDS = re.compile(
     r"(?P<pointer>message://)(?P<agent>[A-Za-z0-9_-]+)"
@@ -45,58 +46,6 @@ class ForkResult:
     """`paused` where there is something to resume; else as the first session ended."""
     agents: int
     messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """How the rows of a table are copied."""
-
-    name: str
-    by: str = "session_id"
-    """Which rows: of the session, of each agent (`agent_id`), plan (`plan_id`) or task (`task_id`)."""
-    counted: bool = False
-    """Its integer `id` is given anew, and remembered for those that refer to it."""
-    texts: tuple[str, ...] = ()
-    """Columns in whose text ids may stand."""
-
-
-_TABLES = (
-    _Table("plans"),
-    _Table("plan_revisions", "plan_id", texts=("task_queue", "plan_graph_snapshot")),
-    _Table("tasks", texts=("instructions", "resume_token", "result", "error")),
-    _Table("task_dependencies", "task_id"),
-    _Table("agents", texts=("system", "current_goal", "status_reason")),
-    _Table("model_calls", counted=True),
-    _Table("compactions", counted=True, texts=("prepared", "reason", "instructions")),
-    _Table("messages", "agent_id", texts=("content",)),
-    _Table("observations", "agent_id", texts=("text",)),
-    _Table("views", "agent_id", texts=("elided",)),
-    _Table("steps", "agent_id"),
-    _Table("tool_calls", counted=True, texts=("result",)),
-    _Table("approvals", texts=("question",)),
-    _Table("memory_snapshots", texts=("memory_blob_ref",)),
-    _Table("outputs", counted=True),
-    _Table("handoffs", counted=True, texts=("memory_delta_ref",)),
-    _Table("inbox", counted=True, texts=("payload",)),
-    _Table("commands", counted=True, texts=("payload", "result")),
-    _Table("budgets", counted=True),
-    _Table("raw_records", counted=True),
-    _Table("facts", counted=True, texts=("text", "sources")),
-    _Table("state_changes", counted=True, texts=("old_values",)),
-)
-"""In the order in which they are copied: a table after those that its rows refer to. Events come after all of
-them."""
-
-_AGENTS = frozenset(
-    {"agent_id", "parent_agent_id", "copied_from", "assigned_agent", "planner_agent_id", "starts_from"}
-)
-_TASKS = frozenset({"task_id", "depends_on"})
-_PLANS = frozenset({"plan_id", "parent_plan_id", "current_plan_id"})
-_NAMED = frozenset({"id", "session_id"}) | _AGENTS | _TASKS | _PLANS
-_COUNTED = {
-    "tool_call_id": "tool_calls", "compaction_id": "compactions", "model_call_id": "model_calls", "superseded_by": "facts",
-}  # fmt: skip
-_IN_EVENTS = {"call": "tool_calls", "compaction": "compactions", "command": "commands", "fact": "facts"}
 
 
 def fork_session(
@@ -193,14 +142,11 @@ class _Copy:
         self._new_id = new_id
         self._now = now
         self._names = {session_id: new_id()}
-        self._kinds: dict[str, list[str]] = {}
         for kind in ("agents", "plans", "tasks", "approvals"):
-            sql = f"SELECT id FROM {kind} WHERE session_id = ? ORDER BY rowid"  # noqa: S608 - constants
-            found = [row[0] for row in connection.execute(sql, (session_id,))]
-            self._kinds[kind] = found
-            self._names |= {one: new_id() for one in found}
+            sql = f"SELECT id FROM {kind} WHERE session_id = ? ORDER BY {BY_NAME[kind].in_order}"  # noqa: S608
+            self._names |= {row[0]: new_id() for row in connection.execute(sql, (session_id,))}
         self._digests: dict[str, str] = {}
-        self._counted: dict[str, dict[int, int]] = {}
+        self._numbers: dict[str, dict[int, int]] = {}
         self._inserts: dict[str, tuple[str, list[str]]] = {}
         self._messages = 0
         self.made = ForkResult(self._names[session_id], session_id, at_seq, "", 0, 0)
@@ -212,9 +158,9 @@ class _Copy:
         for name in artifacts.notes_of(self._connection, self._source):
             self._note(name)
             yield
-        for table in _TABLES:
-            yield from self._table(table)
-        yield from self._events()
+        for table in TABLES:
+            if table.forked:
+                yield from self._table(table)
         self._reveal(status)
 
     # --- the session's own row ------------------------------------------------------------------------------
@@ -269,38 +215,42 @@ class _Copy:
 
     # --- tables ---------------------------------------------------------------------------------------------
 
-    def _table(self, table: _Table) -> Iterator[None]:
+    def _table(self, table: Table) -> Iterator[None]:
         if table.name == "task_dependencies" and self._cut is not None:
-            for task_id, need in self._cut.dependencies():
-                self._insert(table.name, {"task_id": self._names[task_id], "depends_on": self._names[need]})
+            for row in self._cut.dependencies():
+                self._insert(table.name, self._renamed(row))
             yield
             return
-        replaced: list[tuple[int, int]] = []
+        texts, numbers = table.with_ids, self._numbers.setdefault(table.name, {})
+        superseded: list[tuple[int, int]] = []
         for row in self._of(table):
             kept = self._cut.keep(table.name, row) if self._cut else row
             if kept is None:
                 continue
             new = self._renamed(kept)
-            for column in table.texts:
-                if isinstance(new.get(column), str):
+            for column in texts:
+                if isinstance(new[column], str):
                     new[column] = self._rewritten(new[column])
             if table.name == "state_changes":
                 self._rename_change(new)
-            old = int(new.pop("id")) if table.counted or table.name == "messages" else 0
+            if table.name == "events":
+                new["data"] = self._renumbered(new["data"])
+            old = int(new.pop("id")) if table.numbered or table.name == "messages" else 0
             new_id = self._insert(table.name, new)
-            if table.counted:
-                self._counted.setdefault(table.name, {})[old] = new_id
+            if table.numbered:
+                numbers[old] = new_id
             if table.name == "facts" and kept["superseded_by"] is not None:
-                replaced.append((new_id, kept["superseded_by"]))
+                superseded.append((new_id, kept["superseded_by"]))
             self._messages += table.name == "messages"
             yield
-        for new_id, by in replaced:  # what replaces a fact is younger than it
-            by_id = self._counted[table.name].get(by)
-            self._connection.execute("UPDATE facts SET superseded_by = ? WHERE id = ?", (by_id, new_id))
+        for new_id, by in superseded:  # what replaces a fact is younger than it
+            self._connection.execute(
+                "UPDATE facts SET superseded_by = ? WHERE id = ?", (numbers.get(by), new_id)
+            )
 
     def _rename_change(self, row: Row) -> None:
         """A change names the row that it changed, and of a fact the one that took its place."""
-        facts = self._counted.get("facts", {})
+        facts = self._numbers["facts"]
         if row["table_name"] == "facts":
             values = decode(row["old_values"])
             values["superseded_by"] = facts.get(values.get("superseded_by"))
@@ -308,57 +258,26 @@ class _Copy:
         else:
             row["row_id"] = self._names.get(row["row_id"], row["row_id"])
 
-    def _of(self, table: _Table) -> Iterator[Row]:
-        """The rows of the first session, oldest first, a few at a time: others may write in between."""
-        if table.name == "messages":
-            yield from self._messages_in_order()
-            return
-        owners = {
-            "session_id": [self._source], "agent_id": self._kinds["agents"], "plan_id": self._kinds["plans"],
-            "task_id": self._kinds["tasks"],
-        }[table.by]  # fmt: skip
-        sql = f"SELECT rowid AS _place, * FROM {table.name} WHERE {table.by} = ? AND rowid > ? ORDER BY rowid LIMIT 200"  # noqa: S608
-        for owner in owners:
-            last = -1
-            while True:
-                rows = self._rows(sql, owner, last)
-                for row in rows:
-                    last = row.pop("_place")
-                    yield row
-                if len(rows) < 200:
-                    break
+    def _of(self, table: Table) -> Iterator[Row]:
+        """The rows of the first session in the order in which they were written, one at a time: other
+        processes may write in between."""
+        keys = self._connection.execute(
+            f"SELECT {table.owner}_id, {table.key} FROM {table.name} WHERE {table.of_session}"  # noqa: S608
+            f" ORDER BY {table.in_order}",
+            (self._source,),
+        ).fetchall()
+        sql = f"SELECT * FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} = ?"  # noqa: S608
+        for key in keys:
+            yield from self._rows(sql, *key)
 
-    def _messages_in_order(self) -> Iterator[Row]:
-        """All agents' messages in the order in which they came: the newest have the highest ids in the fork
-        too."""
-        ids = sorted(
-            row[0]
-            for agent_id in self._kinds["agents"]
-            for row in self._connection.execute("SELECT id FROM messages WHERE agent_id = ?", (agent_id,))
-        )
-        for start in range(0, len(ids), 200):
-            some = encode(ids[start : start + 200])
-            yield from self._rows(
-                "SELECT * FROM messages WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id", some
-            )
-
-    def _events(self) -> Iterator[None]:
-        for row in self._of(_Table("events")):
-            if row["seq"] > self._at_seq:
-                return
-            new = self._renamed(row)
-            new["data"] = self._counted_in(self._rewritten(row["data"]))
-            self._insert("events", new)
-            yield
-
-    def _counted_in(self, data: str) -> str:
+    def _renumbered(self, data: str) -> str:
         """An event's data with the fork's numbers of calls, passes, commands and facts."""
-        if not any(f'"{name}":' in data for name in _IN_EVENTS):
+        if not any(f'"{name}":' in data for name in NUMBERS_IN_EVENTS):
             return data
         value: dict[str, Any] = decode(data)
-        for name, table in _IN_EVENTS.items():
+        for name, table in NUMBERS_IN_EVENTS.items():
             if isinstance(value.get(name), int):
-                value[name] = self._counted.get(table, {}).get(value[name], value[name])
+                value[name] = self._numbers.get(table, {}).get(value[name], value[name])
         return encode(value)
 
     def _note(self, name: str) -> None:
@@ -378,13 +297,11 @@ class _Copy:
         """The row with the fork's ids in the columns that hold some."""
         new = dict(row)
         for column, value in row.items():
-            if column in _COUNTED and isinstance(value, int):
+            if column in NUMBERS and isinstance(value, int):
                 # What it refers to may belong to another session, or have come only later.
-                new[column] = self._counted.get(_COUNTED[column], {}).get(value)
-            elif column in _NAMED and isinstance(value, str):
+                new[column] = self._numbers.get(NUMBERS[column], {}).get(value)
+            elif (column == "id" or column in REFERENCES) and isinstance(value, str):
                 new[column] = self._names.get(value, value)
-            elif column == "task_queue":
-                new[column] = self._rewritten(value)
         return new
 
     def _rewritten(self, text: str) -> str:

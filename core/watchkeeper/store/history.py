@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store.driver import Connection, decode, decode_or, encode
+from watchkeeper.store.schema import BY_NAME
 from watchkeeper.store.snapshot import composition_of
 
 Row = dict[str, Any]
@@ -1016,11 +1017,16 @@ class RowsAt:
         if rule is not None:
             kept: Row | None = rule(row)
             return kept
-        return row if self.moment.has(row.get("commit_seq"), row.get("created_at", 0.0)) else None
+        assert BY_NAME[table].append_only, table
+        return row if self.moment.has(row["commit_seq"], row["created_at"]) else None
 
-    def dependencies(self) -> list[tuple[str, str]]:
-        """Pairs of tasks, of which the first needs the second, as the plans had them."""
-        return [(task_id, need) for task_id, (_, needs) in self._graph.items() for need in needs]
+    def dependencies(self) -> list[Row]:
+        """The rows of `task_dependencies`, as the plans had them."""
+        return [
+            {"task_id": task_id, "depends_on": need, "position": position}
+            for task_id, (_, needs) in self._graph.items()
+            for position, need in enumerate(needs)
+        ]
 
     def _keep_sessions(self, row: Row) -> Row:
         columns = self.moment.session_columns()
@@ -1064,9 +1070,6 @@ class RowsAt:
         if agent_id in self.agents:
             token = f"{agent_id}:{self.agents[agent_id].turn}:{self.last_seq[agent_id]}"
         return row | {"title": self._graph[row["id"]][0], "resume_token": token} | columns
-
-    def _keep_task_dependencies(self, row: Row) -> Row | None:
-        return None  # the plan's graph tells them; see `dependencies`
 
     def _keep_agents(self, row: Row) -> Row | None:
         state = self.agents.get(row["id"])

@@ -1,13 +1,21 @@
-"""The scripts of the migrations. A released migration is never edited; a change is a new one."""
+"""The migrations of existing databases. A released migration is never edited; a change is a new one.
+
+A new database is made from the catalogue of tables instead (`store.schema`).
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.faultpoints import reach
+
 if TYPE_CHECKING:
+    from sqlite_utils import Database, Migrations
+
     from watchkeeper.store.driver import Connection
 
 # --- Schema 1: sessions, plans, agents and their memory, artifacts, events, commands, budgets -------------
@@ -713,6 +721,98 @@ CREATE TABLE state_changes (
 CREATE INDEX state_changes_session ON state_changes (session_id);
 """
 
+
+# --- Schema 5: ordinals where the order of rows told it ------------------------------------------------------
+#
+# Agents of a session, in the order in which they were made, and what a task needs, in the planner's order.
+
+FIFTH = """
+ALTER TABLE agents ADD COLUMN ordinal INTEGER;
+UPDATE agents SET ordinal = rowid;
+DROP INDEX agents_session;
+CREATE INDEX agents_session ON agents (session_id, ordinal);
+CREATE TRIGGER agents_get_an_ordinal AFTER INSERT ON agents WHEN new.ordinal IS NULL
+BEGIN UPDATE agents SET ordinal = (SELECT coalesce(max(ordinal), 0) + 1 FROM agents WHERE session_id = new.session_id)
+    WHERE id = new.id; END;
+ALTER TABLE task_dependencies ADD COLUMN position INTEGER;
+UPDATE task_dependencies SET position = rowid;
+CREATE TRIGGER task_dependencies_get_a_position AFTER INSERT ON task_dependencies WHEN new.position IS NULL
+BEGIN UPDATE task_dependencies SET position = (SELECT coalesce(max(position), 0) + 1 FROM task_dependencies
+    WHERE task_id = new.task_id) WHERE task_id = new.task_id AND depends_on = new.depends_on; END;
+"""
+
+_SCRIPTS = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+
+SCHEMA_VERSION = len(_SCRIPTS)
+"""`PRAGMA user_version`: how many migrations made the file. A higher one was written by a newer program."""
+
+
+def migrations() -> Migrations:
+    """Every migration, oldest first. Imports sqlite-utils only when called: viewers never do."""
+    from sqlite_utils import Migrations
+
+    steps = Migrations("watchkeeper")
+    for name in _SCRIPTS:
+        steps(name=name)(_step(name))
+    return steps
+
+
+def _step(name: str) -> Callable[[Database], None]:
+    def apply(db: Database) -> None:
+        _apply(name, db)
+
+    return apply
+
+
+def _apply(name: str, db: Database) -> None:
+    for statement in statements(_SCRIPTS[name]):
+        db.execute(statement)
+        reach("migration.statement")
+    if name == "first":
+        db.table("facts").enable_fts(
+            ["text"], create_triggers=True, tokenize="porter unicode61 remove_diacritics 2"
+        )
+    if name == "fourth":
+        (keeps_messages,) = db.execute(
+            "SELECT sql FROM sqlite_master WHERE name = 'messages_are_immutable'"
+        ).fetchone()
+        db.execute("DROP TRIGGER messages_are_immutable")
+        for _ in number_rows(db.conn):
+            reach("migration.statement")
+        db.execute(keeps_messages)
+
+
+def note_all_applied(connection: Connection) -> None:
+    """Write into a new database that it needs none of the migrations, as sqlite-utils does."""
+    connection.execute(
+        'CREATE TABLE "_sqlite_migrations" ("id" INTEGER PRIMARY KEY, "migration_set" TEXT, "name" TEXT,'
+        ' "applied_at" TEXT)'
+    )
+    connection.execute(
+        'CREATE UNIQUE INDEX "idx__sqlite_migrations_migration_set_name" ON "_sqlite_migrations"'
+        ' ("migration_set", "name")'
+    )
+    connection.executemany(
+        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at) VALUES ('watchkeeper', ?,"
+        " CURRENT_TIMESTAMP)",
+        [(name,) for name in _SCRIPTS],
+    )
+
+
+def statements(script: str) -> list[str]:
+    """Split a script at the semicolons that end statements (a trigger's body holds some that do not)."""
+    found: list[str] = []
+    piece = ""
+    for part in script.split(";"):
+        piece += part + ";"
+        if sqlite3.complete_statement(piece):
+            if piece.strip(" \n;"):
+                found.append(piece.strip())
+            piece = ""
+    return found
+
+
+# --- Numbering the rows of earlier schemas ------------------------------------------------------------------
 
 # Rows of earlier schemas are numbered once, by the only order that they have: their times. A reply, its step, its
 # tool calls and its model call are told exactly, by the event of that turn.

@@ -14,6 +14,7 @@ from watchkeeper.store import artifacts, database
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.lease import lock_path, probe
 from watchkeeper.store.library import BEING_PURGED, UNDO_DAYS, driven_by_nobody, in_short_transactions, opened
+from watchkeeper.store.schema import TABLES, Table, owned
 from watchkeeper.store.search.index import index_until
 
 INDEX_SECONDS = 5.0
@@ -25,25 +26,8 @@ _HELD = "held"
 _FINISHED = "(s.status IN ('done', 'failed', 'cancelled') OR s.origin NOT IN ('run', 'fork'))"
 """Nothing of it waits to be carried on with. What other programs wrote never does."""
 
-_ROWS_BYTES = (
-    "SELECT a.session_id, sum(octet_length(m.content) + 60) FROM messages m JOIN agents a ON a.id ="
-    " m.agent_id WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(octet_length(o.text) + octet_length(o.citations) + 100) FROM observations o"
-    " JOIN agents a ON a.id = o.agent_id WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(octet_length(v.observations) + octet_length(v.elided) + 80) FROM views v"
-    " JOIN agents a ON a.id = v.agent_id WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(octet_length(a.data) + 80) FROM events a WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(coalesce(octet_length(a.result), 0) + 120) FROM tool_calls a WHERE {} GROUP BY"
-    " 1",
-    "SELECT a.session_id, 200 * count(*) FROM model_calls a WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(octet_length(a.payload) + 80) FROM inbox a WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(octet_length(a.text) + 150) FROM facts a WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(octet_length(a.system) + 400) FROM agents a WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(octet_length(a.data) + 80) FROM raw_records a WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(size) FROM (SELECT o.session_id, octet_length(x.data) AS size FROM outputs o"
-    " JOIN artifacts x ON x.digest = o.digest GROUP BY o.session_id, o.digest) a WHERE {} GROUP BY 1",
-)
-"""What a session takes, table by table: its texts, and about what a row takes besides."""
+_ROW_BYTES = 100
+"""About what a row takes besides its texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +228,23 @@ def live_sessions(connection: Connection, path: Path) -> list[str]:
 
 def session_bytes(connection: Connection, session_ids: Sequence[str]) -> dict[str, int]:
     """About how many bytes each of these sessions takes."""
-    sizes: dict[str, int] = dict.fromkeys(session_ids, 0)
-    chosen = json.dumps(list(session_ids))
-    condition = "a.session_id IN (SELECT value FROM json_each(?))"
-    for sql in _ROWS_BYTES:
-        for session_id, size in connection.execute(sql.format(condition), (chosen,)):
-            sizes[session_id] = sizes.get(session_id, 0) + int(size or 0)
+    sizes: dict[str, int] = {}
+    for session_id in session_ids:
+        total = 0
+        for table in TABLES:
+            if table.exported:
+                texts = [f"coalesce(octet_length({name}), 0)" for name in (*table.text, *table.json)]
+                row = " + ".join([*texts, str(_ROW_BYTES)])
+                total += connection.execute(
+                    f"SELECT coalesce(sum({row}), 0) FROM {table.name} WHERE {table.of_session}",  # noqa: S608
+                    (session_id,),
+                ).fetchone()[0]
+        saved = connection.execute(_SAVED_BYTES, (session_id,)).fetchone()[0]
+        sizes[session_id] = int(total + (saved or 0))
     return sizes
+
+
+_SAVED_BYTES = "SELECT sum(octet_length(data)) FROM artifacts WHERE digest IN (SELECT digest FROM outputs WHERE session_id = ?)"
 
 
 def _named(connection: Connection, path: Path, names: Sequence[str]) -> dict[str, str]:
@@ -274,7 +268,7 @@ def _finished(
     if keep is not None and keep < 0:
         raise BadInput("--keep takes a number of sessions")
     spared = connection.execute(
-        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, rowid DESC LIMIT ?",
+        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, ordinal DESC LIMIT ?",
         (keep or 0,),
     )
     before = at - older_than_seconds if older_than_seconds is not None else None
@@ -339,15 +333,6 @@ def _pages(connection: Connection, which: str) -> int:
 
 ROWS_AT_ONCE = 50
 
-_OF_AGENTS = ("steps", "tool_calls", "observations", "views")
-_OF_SESSIONS = (
-    "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs", "inbox", "events",
-    "commands", "approvals", "permission_grants", "budgets", "reservations", "containments", "tool_processes", "live",
-    "raw_records", "transcript_files", "transcript_revisions", "state_changes",
-)  # fmt: skip
-
-_MESSAGES = "SELECT id FROM messages WHERE agent_id = ? LIMIT ?"
-
 
 def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
     """Delete everything of a session but its artifacts. It is hidden for good first, and its own row goes
@@ -372,20 +357,14 @@ def purge_all_but_its_row(connection: Connection, session_id: str) -> Iterator[N
         row[0] for row in connection.execute("SELECT id FROM agents WHERE session_id = ?", (session_id,))
     ]
     yield from _imported(connection, session_id, agents)
-    for agent_id in agents:
-        yield from _messages(connection, agent_id)
-        for table in _OF_AGENTS:
-            yield from _rows(connection, table, "agent_id", agent_id)
-    for table in _OF_SESSIONS:
-        yield from _rows(connection, table, "session_id", session_id)
-    for table, column, owners in (
-        ("task_dependencies", "task_id", "SELECT id FROM tasks WHERE session_id = ?"),
-        ("plan_revisions", "plan_id", "SELECT id FROM plans WHERE session_id = ?"),
-    ):
-        for (owner,) in connection.execute(owners, (session_id,)).fetchall():
-            yield from _rows(connection, table, column, owner)
-    for table in ("tasks", "plans", "agents"):
-        yield from _rows(connection, table, "session_id", session_id)
+    for owner in ("agent", "task", "plan"):
+        sql = f"SELECT id FROM {owner}s WHERE session_id = ?"  # noqa: S608 - constants
+        for (owner_id,) in connection.execute(sql, (session_id,)).fetchall():
+            for table in owned(owner):
+                yield from _rows(connection, table, owner_id)
+    # What other rows belong to goes last: a purge that was interrupted finds them by it.
+    for table in sorted(owned("session"), key=lambda table: table.name in ("tasks", "plans", "agents")):
+        yield from _rows(connection, table, session_id)
 
 
 def purge_artifacts(connection: Connection, digests: Iterable[str]) -> Iterator[int]:
@@ -444,15 +423,9 @@ def _imported(connection: Connection, session_id: str, agents: Sequence[str]) ->
                 yield
 
 
-def _messages(connection: Connection, agent_id: str) -> Iterator[None]:
-    while ids := [row[0] for row in connection.execute(_MESSAGES, (agent_id, ROWS_AT_ONCE))]:
-        marks = ", ".join("?" * len(ids))
-        connection.execute(f"DELETE FROM messages WHERE id IN ({marks})", ids)  # noqa: S608
-        yield
-
-
-def _rows(connection: Connection, table: str, column: str, value: str) -> Iterator[None]:
-    sql = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {column} = ? LIMIT ?)"  # noqa: S608 - constants
-    while connection.execute(sql, (value, ROWS_AT_ONCE)).rowcount == ROWS_AT_ONCE:
+def _rows(connection: Connection, table: Table, owner_id: str) -> Iterator[None]:
+    some = f"SELECT {table.key} FROM {table.name} WHERE {table.owner}_id = ? LIMIT ?"  # noqa: S608 - constants
+    sql = f"DELETE FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} IN ({some})"  # noqa: S608
+    while connection.execute(sql, (owner_id, owner_id, ROWS_AT_ONCE)).rowcount == ROWS_AT_ONCE:
         yield
     yield

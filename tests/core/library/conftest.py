@@ -12,15 +12,12 @@ from tests.core.runtime.conftest import Bench
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.schema import BY_NAME, NUMBERS, NUMBERS_IN_EVENTS, TABLES, owned
 
-OF_SESSION = (
-    "plans", "tasks", "agents", "tool_calls", "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs",
-    "inbox", "events", "commands", "approvals", "budgets", "live", "raw_records", "transcript_files",
-    "permission_grants", "reservations", "containments", "tool_processes", "transcript_revisions", "state_changes",
-)  # fmt: skip
-OF_A_HOST = ("containments", "tool_processes", "reservations")
-"""What a host holds while it works: a fork has none of it, and no event tells of it."""
-OF_AGENT = ("messages", "steps", "observations", "views")
+OF_SESSION = tuple(table.name for table in owned("session"))
+OF_AGENT = tuple(table.name for table in owned("agent"))
+NOT_FORKED = tuple(table.name for table in TABLES if not table.forked)
+"""What a host holds while it works, and what was read of logs: a fork has none of it."""
 
 
 @pytest.fixture
@@ -76,26 +73,13 @@ def rows_of(path: Path, session_id: str) -> dict[str, list[dict[str, Any]]]:
     connection = database.open_readonly(path)
     connection.row_factory = sqlite3.Row
     found: dict[str, list[dict[str, Any]]] = {}
-
-    def read(table: str, where: str, order: str = "rowid") -> None:
-        rows = connection.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY {order}", (session_id,))
-        found[table] = [dict(row) for row in rows]
-
-    read("sessions", "id = ?")
-    for table in OF_SESSION:
-        read(table, "session_id = ?")
-    for table in OF_AGENT:
-        order = (
-            "id" if table == "messages" else f"(SELECT rowid FROM agents WHERE id = {table}.agent_id), rowid"
-        )
-        read(table, "agent_id IN (SELECT id FROM agents WHERE session_id = ?)", order)
-    read(
-        "memory_snapshots",
-        "session_id = ?",
-        "(SELECT rowid FROM agents WHERE id = memory_snapshots.agent_id)",
-    )
-    read("plan_revisions", "plan_id IN (SELECT id FROM plans WHERE session_id = ?)")
-    read("task_dependencies", "task_id IN (SELECT id FROM tasks WHERE session_id = ?)")
+    for table in BY_NAME.values():
+        if table.owner:
+            where = "id = ?" if table.name == "sessions" else table.of_session
+            order = table.in_order.replace("agent_id,", "(SELECT ordinal FROM agents WHERE id = agent_id),")
+            order = order.replace("task_id,", "(SELECT position FROM tasks WHERE id = task_id),")
+            sql = f"SELECT * FROM {table.name} WHERE {where} ORDER BY {order}"
+            found[table.name] = [dict(row) for row in connection.execute(sql, (session_id,))]
     connection.close()
     return found
 
@@ -110,13 +94,6 @@ def without_names(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]
         table: {row["id"]: number for number, row in enumerate(rows[table])}
         for table in ("tool_calls", "model_calls", "compactions", "facts", "commands")
     }
-    columns = {
-        "tool_call_id": "tool_calls",
-        "compaction_id": "compactions",
-        "model_call_id": "model_calls",
-        "superseded_by": "facts",
-    }
-    in_events = {"call": "tool_calls", "compaction": "compactions", "command": "commands", "fact": "facts"}
     word = re.compile(
         r"(?<![0-9A-Za-z])("
         + "|".join(map(re.escape, names))
@@ -130,12 +107,12 @@ def without_names(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]
         row = dict(row)
         if isinstance(row.get("id"), int):
             row.pop("id")
-        for column, other in columns.items():
+        for column, other in NUMBERS.items():
             if row.get(column) is not None:
                 row[column] = counted[other].get(row[column])
         text = word.sub(lambda match: names[match[0]], repr(row))
         if table == "events":
-            for key, other in in_events.items():
+            for key, other in NUMBERS_IN_EVENTS.items():
                 text = re.sub(
                     rf'("{key}":)(\d+)',
                     lambda match, other=other: match[1] + str(counted[other].get(int(match[2]))),

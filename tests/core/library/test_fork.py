@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.library.conftest import OF_A_HOST, differing, rows_of, without_names
+from tests.core.library.conftest import NOT_FORKED, differing, rows_of, without_names
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
@@ -92,7 +92,7 @@ def same_but_for_the_row(left: Path, one: str, other: str) -> list[str]:
     a, b = without_names(rows_of(left, one)), without_names(rows_of(left, other))
     for side in (a, b):
         side["events"] = [row for row in side["events"] if "session.forked" not in row]
-    for table in ("live", *OF_A_HOST):
+    for table in NOT_FORKED:
         a[table] = b[table] = []
     return differing(a, b, lambda text: CHANGED.sub("", text))
 
@@ -119,7 +119,7 @@ async def test_what_the_events_tell_of_the_end_is_how_the_rows_stand(bench: Benc
         rebuilt = {
             table: [kept for kept in (cut.keep(table, row) for row in found) if kept is not None]
             for table, found in rows.items()
-            if table not in ("task_dependencies", "live", *OF_A_HOST)
+            if table not in ("task_dependencies", *NOT_FORKED)
         }
     expected = {table: rows[table] for table in rebuilt}
     for row in [*rebuilt["sessions"], *expected["sessions"]]:
@@ -308,11 +308,10 @@ async def test_a_fork_that_fails_half_way_leaves_nothing_behind(
         for table in ("messages", "agents", "sessions", "events", "facts")
     }
 
-    def broken(self: Any) -> Any:
+    def broken(self: Any, status: str) -> None:
         raise RuntimeError("no more")
-        yield
 
-    monkeypatch.setattr(fork_module._Copy, "_events", broken)
+    monkeypatch.setattr(fork_module._Copy, "_reveal", broken)
     with pytest.raises(RuntimeError):
         fork_session(bench.path, session)
     assert {table: bench.query(f"SELECT count(*) FROM {table}") for table in counts} == counts

@@ -16,7 +16,7 @@ from tests.core.runtime.conftest import Bench
 
 from watchkeeper.records.errors import DrivenElsewhere, NotFound
 from watchkeeper.store import database, driver
-from watchkeeper.store.fork import _TABLES, fork_session
+from watchkeeper.store.fork import fork_session
 from watchkeeper.store.lease import Lease, lock_path
 from watchkeeper.store.library import delete_session, in_short_transactions, restore_session
 from watchkeeper.store.prune import plan_prune, prune_sessions, vacuum
@@ -125,25 +125,6 @@ def having_column(bench: Bench, column: str) -> list[tuple[str, str]]:
         for (table,) in tables
         if column in {row[1] for row in bench.query(f"SELECT * FROM pragma_table_info('{table}')")}
     ]
-
-
-def test_every_table_is_pruned_and_forked_or_left_out_on_purpose(bench: Bench) -> None:
-    bench.start(script())
-    pruned = {*OF_AGENT, *OF_SESSION, "messages_fts_sessions", "transcript_records"}
-    forked = {table.name for table in _TABLES} | {"events"}
-    left_out = {"live", "transcript_files", "transcript_records", "messages_fts_sessions"}
-    left_out |= {
-        "permission_grants",
-        "reservations",
-        "containments",
-        "tool_processes",
-        "transcript_revisions",
-    }
-    """What a host shows while it works; what was read of other programs' logs; where the index has a
-    session's words."""
-    found = {table for column in ("session_id", "agent_id") for table, _ in having_column(bench, column)}
-    assert found - pruned == set()
-    assert found - forked == left_out
 
 
 async def test_artifacts_go_with_the_last_session_that_refers_to_them(bench: Bench) -> None:

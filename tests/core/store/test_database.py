@@ -14,8 +14,9 @@ import pytest
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database, driver
-from watchkeeper.store.database import APPLICATION_ID, SCHEMA_VERSION
+from watchkeeper.store.database import APPLICATION_ID
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.migrations import SCHEMA_VERSION
 
 OPENERS = [database.open_writable, database.open_readonly]
 

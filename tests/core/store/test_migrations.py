@@ -9,10 +9,12 @@ import pytest
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
-from watchkeeper.store.database import APPLICATION_ID, SCHEMA_VERSION, statements
+from watchkeeper.store.database import APPLICATION_ID
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.history import RowsAt
 from watchkeeper.store.lease import Lease
-from watchkeeper.store.migrations import FIRST
+from watchkeeper.store.migrations import FIRST, SCHEMA_VERSION, migrations, statements
+from watchkeeper.store.schema import BY_NAME
 
 
 def first_version(path: Path) -> None:
@@ -56,19 +58,53 @@ def test_messages_stay_immutable_after_a_migration(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_migrated_file_has_the_schema_of_a_new_one(tmp_path: Path) -> None:
-    def shape(path: Path) -> dict[str, list[Any]]:
-        connection = database.open_writable(path)
-        names = [
-            row[0]
-            for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-        ]
-        columns = {name: connection.execute(f"PRAGMA table_info('{name}')").fetchall() for name in names}
-        connection.close()
-        return {name: found for name, found in columns.items() if not name.startswith("_sqlite")}
+def shape(path: Path) -> dict[str, Any]:
+    """Columns of the tables, and the text of indexes and triggers, of a file that is opened first."""
+    connection = database.open_writable(path)
+    found: dict[str, Any] = {}
+    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
+        if kind == "table":
+            found[name] = connection.execute(f"PRAGMA table_info('{name}')").fetchall()
+        elif sql is not None:
+            found[name] = " ".join(sql.split())
+    connection.close()
+    return found
 
-    first_version(tmp_path / "old.db")
-    assert shape(tmp_path / "old.db") == shape(tmp_path / "new.db")
+
+def test_a_migrated_file_has_the_schema_of_a_new_one(tmp_path: Path) -> None:
+    """The first schema here is made as the first version made it: by its migration."""
+    from sqlite_utils import Database
+
+    connection = sqlite3.connect(str(tmp_path / "old.db"), isolation_level=None)
+    migrations().apply(Database(connection), stop_before="second")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute("PRAGMA user_version=1")
+    connection.close()
+    old, new = shape(tmp_path / "old.db"), shape(tmp_path / "new.db")
+    assert old.keys() == new.keys()
+    assert {name: (old[name], new[name]) for name in new if old[name] != new[name]} == {}
+    connection = database.open_writable(tmp_path / "new.db")
+    assert migrations().pending(Database(connection)) == []
+    connection.close()
+
+
+def test_the_catalogue_says_of_every_table_what_happens_to_its_rows(tmp_path: Path) -> None:
+    connection = database.open_writable(tmp_path / "new.db")
+    tables = connection.execute(
+        "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND name NOT LIKE '%sqlite_%'"
+    )
+    assert {row[0] for row in tables} == BY_NAME.keys()
+    connection.close()
+    without_session = {"transcript_records", "transcript_calls", "messages_fts_sessions"}  # see `store.prune`
+    for table in BY_NAME.values():
+        names = table.types.keys()
+        assert sorted((*table.columns, *table.local)) == sorted(names), table.name
+        if {"session_id", "agent_id", "task_id", "plan_id"} & names and table.name not in without_session:
+            assert f"{table.owner}_id" in names, f"{table.name} does not say to which session a row belongs"
+            assert table.key in names
+        if table.owner and table.forked and table.name != "task_dependencies":
+            has_rule = hasattr(RowsAt, f"_keep_{table.name}")
+            assert has_rule is not table.append_only, f"history cannot say how {table.name} was"
 
 
 def test_a_migration_first_copies_the_file_beside_itself(tmp_path: Path) -> None:

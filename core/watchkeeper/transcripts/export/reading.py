@@ -23,20 +23,12 @@ from watchkeeper.records import states
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.records.messages import ObservationKind
 from watchkeeper.store import artifacts, database, driver
-from watchkeeper.store.driver import Connection, Unfenced, decode, encode, plain, sqlite3
+from watchkeeper.store.driver import IN_LIST, Connection, Unfenced, decode, encode, list_of, plain, sqlite3
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions
 from watchkeeper.store.prune import purge_rows
+from watchkeeper.store.schema import NUMBERS, NUMBERS_IN_EVENTS, SESSIONS, Table
 from watchkeeper.store.search.index import index_until
-from watchkeeper.transcripts.export.document import (
-    BY_NAME,
-    FORMAT,
-    INERT,
-    INERT_OF_SESSION,
-    NUMBERS_IN_EVENTS,
-    SESSION,
-    VERSION,
-    Table,
-)
+from watchkeeper.transcripts.export.document import EXPORTED, FORMAT, INERT, INERT_OF_SESSION, VERSION
 
 PIECE = 1 << 18
 """Characters that are read from the file at a time."""
@@ -235,7 +227,7 @@ def _has_shape(name: str, value: Any) -> bool:
     return name != "elided" or all([type(part) for part in one] == [int, int, int, str, int] for one in value)
 
 
-_OWNERS = {"agent": ("agents", "agent_id"), "plan": ("plans", "plan_id"), "task": ("tasks", "task_id")}
+_TABLES = {table.name: table for table in EXPORTED}
 _SESSION_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 """A session's id becomes part of a file name (its lock)."""
 _INDEX_SECONDS = 10.0
@@ -329,12 +321,12 @@ def _import(connection: Connection, path: Path, survey: _Survey) -> ImportedExpo
 def _survey(connection: Connection, path: Path) -> _Survey:
     """Read the whole file once, and refuse it if it cannot be written."""
     found, header = _Survey(), dict[str, Any]()
-    columns = {name: Columns(connection, table) for name, table in BY_NAME.items()}
+    columns = {name: Columns(connection, table) for name, table in _TABLES.items()}
     for name, value in _members(path):
         if name == "session":
-            found.session = _checked(path, Columns(connection, SESSION), value)
-        elif name in BY_NAME:
-            table = BY_NAME[name]
+            found.session = _checked(path, Columns(connection, SESSIONS), value)
+        elif name in _TABLES:
+            table = _TABLES[name]
             for row in value:
                 values = _checked(path, columns[name], row)
                 found.rows += 1
@@ -387,7 +379,7 @@ def _members(path: Path) -> Iterator[tuple[str, Any]]:
                 if name in seen:
                     raise BadInput(f"{path} is damaged: it has {name!r} twice; export the session again")
                 seen.add(name)
-                yield name, reader.elements() if name in BY_NAME or name == "artifacts" else reader.value()
+                yield name, reader.elements() if name in _TABLES or name == "artifacts" else reader.value()
     except OSError as error:
         raise BadInput(f"{path} cannot be read ({error.strerror or error})") from None
 
@@ -414,8 +406,8 @@ def _artifact(path: Path, row: Any) -> tuple[str, str, bytes]:
 def _refuse_foreign(connection: Connection, survey: _Survey, path: Path) -> None:
     for name, ids in survey.owners.items():
         row = connection.execute(
-            f"SELECT id, session_id FROM {name} WHERE id IN (SELECT value FROM json_each(?)) AND session_id <> ? LIMIT 1",  # noqa: S608
-            (encode(sorted(ids)), survey.session["id"]),
+            f"SELECT id, session_id FROM {name} WHERE id {IN_LIST} AND session_id <> ? LIMIT 1",  # noqa: S608
+            (list_of(sorted(ids)), survey.session["id"]),
         ).fetchone()
         if row is not None:
             raise BadInput(
@@ -432,13 +424,13 @@ def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None
     for name in INERT_OF_SESSION:
         if session[name] is not None:
             session[name] = INERT + session[name].removeprefix(INERT)
-    connection.execute(Columns(connection, SESSION).sql, tuple(session.values()))
+    connection.execute(Columns(connection, SESSIONS).sql, tuple(session.values()))
     connection.execute("UPDATE sessions SET deleted_at = ? WHERE id = ?", (BEING_PURGED, session_id))
     yield
     store = Unfenced(connection, survey.session["created_at"])
     for name, value in _members(path):
-        if name in BY_NAME:
-            table = BY_NAME[name]
+        if name in _TABLES:
+            table = _TABLES[name]
             columns = Columns(connection, table)
             for row in value:
                 values = _checked(path, columns, row)
@@ -458,8 +450,7 @@ def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None
 def _check_owner(path: Path, table: Table, values: dict[str, Any], survey: _Survey) -> None:
     if table.owner == "session":
         return
-    owners, column = _OWNERS[table.owner]
-    if values[column] not in survey.owners[owners]:
+    if values[f"{table.owner}_id"] not in survey.owners[f"{table.owner}s"]:
         raise BadInput(
             f"{path} is damaged: a row of {table.name} belongs to no {table.owner} in it; export the session"
             " again"
@@ -474,9 +465,9 @@ def _settle(table: Table, values: dict[str, Any], session_id: str, moved: dict[s
         values["workspace"] = INERT + values["workspace"].removeprefix(INERT)
     if table.numbered:
         values["id"] += moved[table.name]
-    for name, other in table.points_at.items():
+    for name in values.keys() & NUMBERS.keys():
         if values[name] is not None:
-            values[name] += moved.get(other, 0)
+            values[name] += moved.get(NUMBERS[name], 0)
     if table.name == "state_changes" and values["table_name"] == "facts" and values["row_id"].isdecimal():
         values["row_id"] = str(int(values["row_id"]) + moved.get("facts", 0))
     if table.name == "events" and any(moved.values()):
