@@ -127,11 +127,7 @@ class Follower:
 
     def _roots(self) -> list[Path]:
         """The folders to be watched: of a file, the one in which all lies that belongs to it."""
-        return list(
-            dict.fromkeys(
-                place if place.is_dir() else self._importer.folder_of(place) for place in self._places
-            )
-        )
+        return list(dict.fromkeys(place if place.is_dir() else place.parent for place in self._places))
 
     def _find(self) -> list[files.Found]:
         return list(self._find_on())

@@ -369,10 +369,6 @@ class Importer:
         """The log that is to be read when this file changes; None where it belongs to no log."""
         return next((log for kind in self._programs() if (log := kind.log_of(path)) is not None), None)
 
-    def folder_of(self, log: Path) -> Path:
-        """The folder below which all lies that is read for a log."""
-        return next((kind.folder_of(log) for kind in self._programs() if kind.may_be_log(log)), log.parent)
-
     def _programs(self) -> tuple[Program, ...]:
         return (self._only,) if self._only is not None else programs()
 

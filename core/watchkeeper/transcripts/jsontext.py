@@ -150,6 +150,16 @@ def text_of(value: Any) -> str | None:
     return value if isinstance(value, str) and value and not value.isspace() else None
 
 
+def object_of(value: Any) -> dict[str, Any]:
+    """An object, or an empty one in place of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """A list, or an empty one in place of anything else."""
+    return value if isinstance(value, list) else []
+
+
 def count_of(value: Any) -> int:
     """A number of tokens: what is no number, or below zero, or beyond what any model reads, counts as
     none."""

@@ -49,13 +49,17 @@ Texts are as logged: hostile, and never cut here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 from zlib import crc32
+
+from msgspec import Struct
 
 from watchkeeper.records.messages import Content, Role
 from watchkeeper.records.ports import ALPHABET, LENGTH
@@ -98,44 +102,35 @@ MADE_UP = "~"
 """What an id begins with that no program gave."""
 
 
-class PlaceIds:
-    """Ids for the lines of one log whose program gave none: their time and kind, and which one they are of
-    these.
+class PlaceIds(Struct, array_like=True):
+    """Ids for the lines of one log to which the program gave none: made of their time, their kind and their
+    place among the lines of that time and kind.
 
-    They do not depend on what a line says or how its JSON is written, so that a line that was edited keeps
-    its id; one that stands twice in a row is one line. Lines without a time are counted from the log's
-    beginning.
-
-    Args:
-        scope: what the ids are unique in.
-        state: what `save` told, or None.
+    An id does not depend on the text of the line or on how its JSON is written, so a line keeps its id when it
+    is edited, and a line that is repeated at once is one line. Lines without a time are counted from the
+    beginning of the log. As JSON it is the list of its fields: part of a reader's saved state.
     """
 
-    def __init__(self, scope: str, state: list[Any] | None = None) -> None:
-        self._scope = scope
-        self._at: float | None = None
-        self._there: dict[str, list[int]] = {}
-        """Of the newest time, kind → sums of the lines so far, each once."""
-        self._counts: dict[str, int] = {}
-        """Of lines without a time: kind → how many there were."""
-        if state:
-            self._at, self._there, self._counts = state[0], dict(state[1]), dict(state[2])
+    at: float | None = None
+    """The newest time."""
+    sums: dict[str, list[int]] = {}
+    """Kind → checksums of the lines of that time so far, each once."""
+    counts: dict[str, int] = {}
+    """Kind → how many lines without a time there were."""
 
-    def save(self) -> list[Any]:
-        return [self._at, self._there, self._counts]
-
-    def of(self, at: float | None, kind: str, content: Any) -> str:
-        """The id of a line of that time and kind; `content` tells lines of one time apart."""
+    def of(self, scope: str, at: float | None, kind: str, content: Any) -> str:
+        """The id of a line of that time and kind, unique in `scope`; `content` distinguishes lines of one
+        time."""
         if at is None:
-            count = self._counts[kind] = self._counts.get(kind, 0) + 1
-            return f"{MADE_UP}{self._scope}:{kind}:{count}"
-        if at != self._at:
-            self._at, self._there = at, {}
-        sums = self._there.setdefault(kind, [])
+            count = self.counts[kind] = self.counts.get(kind, 0) + 1
+            return f"{MADE_UP}{scope}:{kind}:{count}"
+        if at != self.at:
+            self.at, self.sums = at, {}
+        sums = self.sums.setdefault(kind, [])
         number = crc32(same_bytes(content))
         if number not in sums:
             sums.append(number)
-        return f"{MADE_UP}{self._scope}:{at!r}:{kind}:{sums.index(number)}"
+        return f"{MADE_UP}{scope}:{at!r}:{kind}:{sums.index(number)}"
 
 
 def is_made_up(uid: str) -> bool:
@@ -282,19 +277,34 @@ class ModelCall(NamedTuple):
     """As of a message: a name that a copy of the call under another `key` has as well."""
 
 
+ItemStatus = Literal["pending", "running", "done", "failed", "cancelled", "dropped"]
+
+
 class PlanItem(NamedTuple):
     """One item of a plan or to-do list."""
 
     key: str
     """Tells items of one list apart, and recognises one in later versions of the list."""
     title: str | None = None
-    status: Literal["pending", "running", "done", "failed", "cancelled", "dropped"] | None = None
+    status: ItemStatus | None = None
     instructions: str | None = None
     depends_on: tuple[str, ...] | None = None
     """Keys of items; in a change by `key`, those that are added."""
     where: Literal["any", "new", "known"] = "any"
     """In a change by `key`: `new`, an item that was made anew (one that had the key until now is no longer in
     the list); `known`, nothing unless there is such an item."""
+
+
+def distinct_items(listed: Iterable[tuple[str, ItemStatus]]) -> list[PlanItem]:
+    """The items of a list whose program gives them no ids, from their titles and states: an item is recognised by
+    its title, and the second one of a title by its place among them."""
+    seen: Counter[str] = Counter()
+    items = []
+    for title, status in listed:
+        seen[title] += 1
+        key = title if seen[title] == 1 else f"{title} ({seen[title]})"
+        items.append(PlanItem(key, title, status))
+    return items
 
 
 class Plan(NamedTuple):
@@ -455,60 +465,45 @@ class Source:
     """Small files that belong to it, by name (`Program.companions`); only those that exist."""
 
 
-class Program(Protocol):
-    """An agent program whose logs can be read."""
+class Program(ABC):
+    """An agent program whose logs can be read. By default, its logs are files of JSON lines that only grow."""
 
-    @property
-    def name(self) -> str:
-        """What stands in `sessions.origin`: `claude-code`."""
-        ...
+    name: str
+    """The value of `sessions.origin`: `claude-code`."""
+    alias: str
+    """What `wk import` calls its usual place: `claude`."""
+    label: str
+    """What people call it: `Claude Code`."""
 
-    @property
-    def alias(self) -> str:
-        """What `wk import` calls its usual place: `claude`."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """What people call it: `Claude Code`."""
-        ...
-
+    @abstractmethod
     def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
-        """Where its logs usually lie, whether there are any or not."""
-        ...
+        """Where its logs usually are, whether there are any or not."""
+
+    @abstractmethod
+    def recognises(self, source: Source) -> bool:
+        """Whether it is one of this program's logs, by its content."""
+
+    @abstractmethod
+    def reader(self, source: Source, state: dict[str, Any] | None) -> LineReader | PullReader:
+        """A reader of that log, from its beginning or from a saved state."""
 
     def may_be_log(self, path: Path) -> bool:
         """Whether a file in a folder is worth opening, by its name alone."""
-        ...
+        return path.suffix == ".jsonl"
 
     def log_of(self, path: Path) -> Path | None:
         """The log that is to be read when this file changes, which may be another; None where there is none.
         It is asked for every file that changes."""
-        ...
-
-    def folder_of(self, log: Path) -> Path:
-        """The folder below which all lies that is read for a log."""
-        ...
-
-    def recognises(self, source: Source) -> bool:
-        """Whether it is one of this program's logs, by its content."""
-        ...
+        return path if self.may_be_log(path) else None
 
     def companions(self, path: Path) -> list[Path]:
-        """Small files that its reader wants to see as well, whether they exist or not."""
-        ...
-
-    def reader(self, source: Source, state: dict[str, Any] | None) -> LineReader | PullReader:
-        """A reader of that log, from its beginning or from a saved state."""
-        ...
+        """Small files that its reader also needs, whether they exist or not."""
+        return []
 
     def fingerprint(self, path: Path) -> tuple[int, float] | None:
-        """For a `PullReader`: size in bytes and time of the last change of all that it reads, told without
-        reading it.
-
-        None for a `LineReader`: the file itself tells.
-        """
-        ...
+        """For a `PullReader`: size in bytes and time of the last change of all that it reads, without reading
+        it. None for a `LineReader`: the file itself has both."""
+        return None
 
 
 # Tokens of imported text, estimated without a tokenizer: four bytes of JSON a token, opaque data left out.

@@ -3,6 +3,7 @@ batch."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,7 +18,10 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts import importer as importing
 from watchkeeper.transcripts import reading
 from watchkeeper.transcripts.batch import Batch
-from watchkeeper.transcripts.reading import Chunk, Counts
+from watchkeeper.transcripts.reading import Chunk, Counts, by_name
+from watchkeeper.transcripts.records import Plan, Source
+
+SOURCE = Source(Path("session.jsonl"))
 
 
 def many_raw(logs: Path) -> tuple[Log, Path]:
@@ -173,3 +177,32 @@ def test_rows_are_the_same_however_many_one_statement_writes(
     imports._many.cache_clear()
     assert len(found[0][0]) > 60
     assert found[0] == found[1] == found[2]
+
+
+def test_a_log_that_an_earlier_version_had_begun_is_read_on() -> None:
+    """Earlier versions saved the state of a reader in another form."""
+    claude = {
+        "session": "s", "owner": "", "meta": {}, "branches": {"messages": 3, "prompts": {"": 0}}, "places": [None, {}, {}],
+        "agents": {"tips": {}, "calls": {}, "joined": {}, "roles": {}},
+        "plans": {"creating": {"c1": ["Read", ""]}, "updating": {}, "listing": {}, "called_at": {"c1": 1.7e9}},
+    }  # fmt: skip
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "Task #7 created"}
+    line = json.dumps({"type": "user", "uuid": "u9", "message": {"content": [result]}}).encode()
+    plan = next(
+        each for each in by_name("claude").reader(SOURCE, claude).feed(9, line) if isinstance(each, Plan)
+    )
+    assert (plan.at, plan.items[0].key, plan.items[0].title) == (1.7e9, "7", "Read")
+
+    codex = {
+        "session": "t0", "thread": "t1", "owner": "t1", "spawned": True, "provider": "openai", "model": "m", "began": 1.0,
+        "usage": [[9, 0, 0, 1], None, False], "last": ["t1:k", "openai/m", [9, 1, 0, 0], 1.7e9, 10, True], "alone": None,
+        "replay": [True, None, None, 1.0, False], "spawns": {"c2": ["Look", "explorer", ""]}, "failed": ["c2"], "turn": 4,
+        "fresh": False, "places": [None, {}, {}], "planning": {}, "messages": 8, "asked": [0], "told": None,
+    }  # fmt: skip
+    output = {"type": "function_call_output", "call_id": "c2", "output": '{"agent_id": "t2"}'}
+    line = json.dumps(
+        {"timestamp": "2026-01-01T00:00:00Z", "type": "response_item", "payload": output}
+    ).encode()
+    message, ended, agent = by_name("codex").reader(SOURCE, codex).feed(9, line)
+    assert (message.agent, ended.status) == ("t1", "error")
+    assert (agent.key, agent.parent, agent.goal, agent.role) == ("t2", "t1", "Look", "explorer")

@@ -9,11 +9,20 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import msgspec
-from msgspec import MsgspecError
+from msgspec import MsgspecError, Struct, field, to_builtins
 from msgspec.json import Decoder
 
-from watchkeeper.transcripts.claude.agents import AgentBook, BranchBook, PlanBook, teammate_of
-from watchkeeper.transcripts.jsontext import count_of, parse, parser, seconds, text_of, write_bytes
+from watchkeeper.transcripts.claude.agents import AgentBook, BranchBook, PlanBook, teammate_of, waiting_calls
+from watchkeeper.transcripts.jsontext import (
+    count_of,
+    list_of,
+    object_of,
+    parse,
+    parser,
+    seconds,
+    text_of,
+    write_bytes,
+)
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MADE_UP,
@@ -24,6 +33,7 @@ from watchkeeper.transcripts.records import (
     ImportedMessage,
     ModelCall,
     PlaceIds,
+    Program,
     Raw,
     Record,
     Session,
@@ -61,126 +71,55 @@ SYNTHETIC = "<synthetic>"
 # tests feed it every record with and without the rest.
 
 
-class Usage(TypedDict, total=False):
-    """What a call cost."""
-
-    input_tokens: Any
-    output_tokens: Any
-    cache_creation_input_tokens: Any
-    cache_read_input_tokens: Any
-    cache_creation: Any
-    server_tool_use: Any
-    service_tier: Any
-    speed: Any
+def _fields(name: str, *names: str, **objects: Any) -> Any:
+    """A `TypedDict` with these fields, of any value, and with these objects; each may be missing."""
+    return TypedDict(name, dict.fromkeys(names, Any) | objects, total=False)  # type: ignore[operator]
 
 
-class LoggedMessage(TypedDict, total=False):
-    """What was said, as it went over the API."""
+Usage = _fields(
+    "Usage", "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "cache_creation",
+    "server_tool_use", "service_tier", "speed",
+)  # fmt: skip
+"""What a call used."""
 
-    id: Any
-    model: Any
-    content: Any
-    stop_reason: Any
-    usage: Usage | None
+LoggedMessage = _fields("LoggedMessage", "id", "model", "content", "stop_reason", usage=Usage | None)
+"""A message as it went over the API."""
 
+ToolOutcomeFields = _fields(
+    "ToolOutcomeFields", "agentId", "totalDurationMs", "totalTokens", "totalToolUseCount", "name", "isAsync", "status",
+    "success", "description", "prompt", "task", "agents", "retrieval_status",
+)  # fmt: skip
+"""Of a call's result in the program's own form: what it says of agents and tasks."""
 
-class ToolOutcomeFields(TypedDict, total=False):
-    """Of a call's result in the program's own form, what it tells of agents and tasks."""
+Reply = _fields("Reply", "id", "model", "stop_reason", usage=Usage | None)
+"""Of a sub-agent's reply inside a `progress` record: what it used."""
 
-    agentId: Any
-    totalDurationMs: Any
-    totalTokens: Any
-    totalToolUseCount: Any
-    name: Any
-    isAsync: Any
-    status: Any
-    success: Any
-    description: Any
-    prompt: Any
-    task: Any
-    agents: Any
-    retrieval_status: Any
+Said = _fields("Said", "type", "requestId", "timestamp", message=Reply | str | None)
+"""A message to or from a sub-agent, inside a `progress` record."""
 
+News = _fields("News", "type", "agentId", "prompt", message=Said | str | None)
+"""Of a `progress` record."""
 
-class Reply(TypedDict, total=False):
-    """Of a sub-agent's reply inside a `progress` record, what it cost."""
+Attachment = _fields("Attachment", "type", "prompt")
+"""What goes with a prompt."""
 
-    id: Any
-    model: Any
-    stop_reason: Any
-    usage: Usage | None
-
-
-class Said(TypedDict, total=False):
-    """What a sub-agent said or was told, inside a `progress` record."""
-
-    type: Any
-    requestId: Any
-    timestamp: Any
-    message: Reply | str | None
-
-
-class News(TypedDict, total=False):
-    """Of a `progress` record."""
-
-    type: Any
-    agentId: Any
-    prompt: Any
-    message: Said | str | None
-
-
-class Attachment(TypedDict, total=False):
-    """What goes with a prompt."""
-
-    type: Any
-    prompt: Any
-
-
-class Entry(TypedDict, total=False):
-    """One record."""
-
-    type: Any
-    subtype: Any
-    uuid: Any
-    parentUuid: Any
-    timestamp: Any
-    cwd: Any
-    version: Any
-    forkedFrom: Any
-    isSidechain: Any
-    agentId: Any
-    attributionAgent: Any
-    requestId: Any
-    isMeta: Any
-    isCompactSummary: Any
-    isApiErrorMessage: Any
-    isAbortedMidStream: Any
-    message: LoggedMessage | None
-    toolUseResult: ToolOutcomeFields | list[Any] | str | int | float | bool | None
-    toolDenialKind: Any
-    sourceToolUseID: Any
-    parentToolUseID: Any
-    data: News | None
-    attachment: Attachment | None
-    compactMetadata: Any
-    microcompactMetadata: Any
-    content: Any
-    error: Any
-    apiRefusalExplanation: Any
-    summary: Any
-    aiTitle: Any
-    customTitle: Any
-
+Entry = _fields(
+    "Entry", "type", "subtype", "uuid", "parentUuid", "timestamp", "cwd", "version", "forkedFrom", "isSidechain", "agentId",
+    "attributionAgent", "requestId", "isMeta", "isCompactSummary", "isApiErrorMessage", "isAbortedMidStream",
+    "toolDenialKind", "sourceToolUseID", "parentToolUseID", "compactMetadata", "microcompactMetadata", "content", "error",
+    "apiRefusalExplanation", "summary", "aiTitle", "customTitle",
+    message=LoggedMessage | None,
+    toolUseResult=ToolOutcomeFields | list[Any] | str | int | float | bool | None,
+    data=News | None,
+    attachment=Attachment | None,
+)  # fmt: skip
+"""One record."""
 
 parse_entry = parser(Entry)
 """The record of a line, with these fields at least; None where the line holds none."""
 
 
-class _ToolOutcome(TypedDict, total=False):
-    toolUseResult: msgspec.Raw
-
-
-_tool_outcome = Decoder(_ToolOutcome).decode
+_tool_outcome = Decoder(_fields("ToolOutcome", toolUseResult=msgspec.Raw)).decode
 _outcome_fields = Decoder(ToolOutcomeFields).decode
 _OUTCOME_KEY = b'"toolUseResult":'
 _LEAST_OUTCOME_BYTES = 256
@@ -237,13 +176,9 @@ class CallBook:
             and self._usage == usage
         ):
             return _new(ModelCall, (*last[:10], at, *last[11:]))
-        kinds = usage.get("cache_creation")
-        hour = short = 0
-        if isinstance(kinds, dict):
-            hour, short = (
-                count_of(kinds.get("ephemeral_1h_input_tokens")),
-                count_of(kinds.get("ephemeral_5m_input_tokens")),
-            )
+        kinds = object_of(usage.get("cache_creation"))
+        hour = count_of(kinds.get("ephemeral_1h_input_tokens"))
+        short = count_of(kinds.get("ephemeral_5m_input_tokens"))
         written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
         ended = text_of(stop_reason)
         dearer = ("speed" in usage or "service_tier" in usage or "server_tool_use" in usage) and _costs_more(
@@ -284,9 +219,8 @@ def _model_ref(model: str | None) -> str:
 
 def _costs_more(usage: dict[str, Any]) -> bool:
     """Whether list prices of tokens are not all of the cost: searches, a faster or a cheaper service."""
-    tools = usage.get("server_tool_use")
-    searched = isinstance(tools, dict) and bool(count_of(tools.get("web_search_requests")))
-    return searched or usage.get("speed") == "fast" or usage.get("service_tier") == "batch"
+    searches = count_of(object_of(usage.get("server_tool_use")).get("web_search_requests"))
+    return bool(searches) or usage.get("speed") == "fast" or usage.get("service_tier") == "batch"
 
 
 # Reading one log, line by line.
@@ -306,60 +240,41 @@ _DENIALS = (
 )
 """How the result of a call begins that nobody allowed, also where its mark as an error was lost."""
 _ERRORS = ("<tool_use_error>",)
+_INTERRUPTED = "[Request interrupted by user"
 
 
-class ClaudeReader:
-    """A `LineReader`.
+class ClaudeReader(Struct, dict=True):
+    """A `LineReader`. Its fields are its saved state."""
 
-    Args:
-        session: key of the session that the file belongs to.
-        agent: key of the agent whose file it is; `MAIN` for a session's own.
-        meta: what stands in the `.meta.json` beside a sub-agent's file.
-    """
+    session: str
+    """Key of the session that the file belongs to."""
+    owner: str = MAIN
+    """Key of the agent whose file it is; `MAIN` for a session's own."""
+    meta: dict[str, Any] = {}
+    """The `.meta.json` beside a sub-agent's file."""
+    opened: bool = False
+    """The session was named."""
+    workspace_known: bool = False
+    title_rank: int = 0
+    compacted: str | None = None
+    """Whose context was compacted, until the summary comes."""
+    agents: AgentBook = field(default_factory=AgentBook)
+    plans: PlanBook = field(default_factory=PlanBook)
+    branches: BranchBook = field(default_factory=BranchBook)
+    places: PlaceIds = field(default_factory=PlaceIds)
 
-    def __init__(self, session: str, agent: str = MAIN, meta: dict[str, Any] | None = None) -> None:
-        self._session = session
-        self._owner = agent
-        self._meta = meta or {}
-        self._opened = False
-        self._workspace_known = False
-        self._title_rank = 0
-        self._compacted: str | None = None
-        """Whose context was compacted, until the summary comes."""
-        self._agents = AgentBook(agent)
-        self._plans = PlanBook()
-        self._branches = BranchBook()
+    def __post_init__(self) -> None:
+        self.agents.owner = self.owner
         self._calls = CallBook()
-        self._places = PlaceIds(f"{session}/{agent}")
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> ClaudeReader:
-        """The reader that `save` told of."""
-        reader = cls(str(state["session"]), str(state["owner"]), state.get("meta"))
-        reader._opened = bool(state.get("opened", True))
-        reader._workspace_known = bool(state.get("workspace_known"))
-        reader._title_rank = int(state.get("title_rank", 0))
-        reader._compacted = state.get("compacted")
-        reader._agents = AgentBook.restore(reader._owner, state.get("agents", {}))
-        reader._plans = PlanBook.restore(state.get("plans", {}))
-        reader._branches = BranchBook(state.get("branches"))
-        reader._places = PlaceIds(f"{reader._session}/{reader._owner}", state.get("places"))
-        return reader
+        """The reader with that saved state."""
+        plans = {"waiting": waiting_calls(state.get("plans", {}))}
+        return msgspec.convert({"opened": True} | state | {"plans": plans}, cls)
 
     def save(self) -> dict[str, Any]:
-        return {
-            "session": self._session,
-            "owner": self._owner,
-            "meta": self._meta,
-            "opened": self._opened,
-            "workspace_known": self._workspace_known,
-            "title_rank": self._title_rank,
-            "compacted": self._compacted,
-            "agents": self._agents.save(),
-            "plans": self._plans.save(),
-            "branches": self._branches.save(),
-            "places": self._places.save(),
-        }
+        return to_builtins(self)  # type: ignore[no-any-return]
 
     def relevant(self, data: bytes) -> bytes:
         return without_tool_output(data)
@@ -367,9 +282,9 @@ class ClaudeReader:
     def feed(self, line: int, data: bytes) -> list[Record]:
         record = parse_entry(data)
         if record is None:
-            return no_record(data, self._session, opened=self._opened)
+            return no_record(data, self.session, opened=self.opened)
         found: list[Record] = []
-        if not (self._opened and self._workspace_known):
+        if not (self.opened and self.workspace_known):
             self._open(record, found)
         kind = record.get("type")
         if kind == "assistant":
@@ -384,42 +299,38 @@ class ClaudeReader:
             self._title(kind, record, found)
         else:
             self._other(kind, record, found)
-        self._branches.note(record, self._owner, found)
+        self.branches.note(record, self.owner, found)
         return found
 
     def _open(self, record: dict[str, Any], found: list[Record]) -> None:
         """Name the session with the first record, and its folder with the first that tells it."""
         workspace = text_of(record.get("cwd"))
-        if self._opened and workspace is None:
+        if self.opened and workspace is None:
             return
         at = seconds(record.get("timestamp"))
-        fork = record.get("forkedFrom")
-        origin = text_of(fork.get("sessionId")) if isinstance(fork, dict) else None
-        found.append(Session(self._session, workspace, None, text_of(record.get("version")), origin, at))
-        if not self._opened and self._owner != MAIN:
-            meta = self._meta
+        origin = text_of(object_of(record.get("forkedFrom")).get("sessionId"))
+        found.append(Session(self.session, workspace, None, text_of(record.get("version")), origin, at))
+        if not self.opened and self.owner != MAIN:
+            meta = self.meta
             role = text_of(meta.get("agentType")) or text_of(record.get("attributionAgent"))
             name = text_of(meta.get("description")) or text_of(meta.get("name"))
             found.append(
-                ImportedAgent(
-                    self._owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at
-                )
+                ImportedAgent(self.owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at)
             )
-        self._opened = True
-        self._workspace_known = workspace is not None
+        self.opened = True
+        self.workspace_known = workspace is not None
 
     # Replies.
 
     def _assistant(self, record: dict[str, Any], found: list[Record]) -> None:
-        message = record.get("message")
-        content: Any = message.get("content") if isinstance(message, dict) else None
-        in_blocks = isinstance(content, list)
-        if not isinstance(message, dict) or not (in_blocks or isinstance(content, str)):
+        message = object_of(record.get("message"))
+        content = message.get("content")
+        if not isinstance(content, list | str):
             found.append(Raw("assistant", "a message without content"))
             return
         at = seconds(record.get("timestamp"))
         uid = _uid(record) or self._place_of("assistant", at, content)
-        agent = self._agents.of(record, at, found)
+        agent = self.agents.of(record, at, found)
         if agent != MAIN:
             self._hint(record, agent, found)
         request, message_id = id_of(record.get("requestId")), id_of(message.get("id"))
@@ -435,10 +346,9 @@ class ClaudeReader:
             found.append(self._calls.call(agent, key, model, usage, message.get("stop_reason"), at, request))
         if record.get("isAbortedMidStream") is True:
             found.append(Failure(agent, "interrupted", "the reply was broken off", at))
-        if in_blocks:
-            for place, block in enumerate(content):
-                if isinstance(block, dict) and block.get("type") == "tool_use":
-                    self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
+        for place, block in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(block, dict) and block.get("type") == "tool_use":
+                self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
 
     def _tool_use(
         self, agent: str, block: dict[str, Any], call_id: str, at: float | None, found: list[Record]
@@ -449,9 +359,9 @@ class ClaudeReader:
         if not isinstance(arguments, dict):
             return
         if name in SPAWNING_TOOLS:
-            self._agents.spawning(agent, call_id, arguments)
+            self.agents.spawning(agent, call_id, arguments)
         else:
-            self._plans.called(name, call_id, arguments, at)
+            self.plans.called(name, call_id, arguments, at)
 
     def _place_of(self, kind: str, at: float | None, content: Any) -> str:
         """The id of a record that has none: by the call that it makes or answers, else by its place."""
@@ -459,45 +369,40 @@ class ClaudeReader:
             call_id = id_of(block.get("id") or block.get("tool_use_id")) if isinstance(block, dict) else None
             if call_id is not None:
                 return f"{MADE_UP}{kind}:{call_id}"
-        return self._places.of(at, kind, content)
+        return self.places.of(f"{self.session}/{self.owner}", at, kind, content)
 
     def _hint(self, record: dict[str, Any], agent: str, found: list[Record]) -> None:
         role = record.get("attributionAgent")
-        if isinstance(role, str) and self._agents.learn_role(agent, role):
+        if isinstance(role, str) and self.agents.learn_role(agent, role):
             found.append(ImportedAgent(agent, role=role))
 
     # What the user said, and results.
 
     def _user(self, record: dict[str, Any], found: list[Record]) -> None:
-        message = record.get("message")
-        content: Any = message.get("content") if isinstance(message, dict) else None
-        in_blocks = isinstance(content, list)
-        if not (in_blocks or isinstance(content, str)):
+        content = object_of(record.get("message")).get("content")
+        if not isinstance(content, list | str):
             found.append(Raw("user", "a message without content"))
             return
         at = seconds(record.get("timestamp"))
         uid = _uid(record) or self._place_of("user", at, content)
-        agent = self._agents.of(record, at, found, prompt=content)
+        agent = self.agents.of(record, at, found, prompt=content)
         if record.get("isCompactSummary") is True:
-            compacted, self._compacted = self._compacted, None
+            compacted, self.compacted = self.compacted, None
             found.append(Summary(agent if compacted is None else compacted, uid, _plain(content), at))
             return
         found.append(
             _new(ImportedMessage, (agent, uid, "user", content, at, "", record.get("isMeta") is True, ""))
         )
         outcome = record.get("toolUseResult")
-        if in_blocks:
-            for block in content:
-                if not isinstance(block, dict):
-                    continue
-                if block.get("type") == "tool_result":
-                    self._tool_result(agent, record, block, outcome, at, found)
-                elif _is_interruption(block.get("text")):
-                    found.append(Failure(agent, "interrupted", str(block["text"]), at))
-        elif _is_interruption(content):
-            found.append(Failure(agent, "interrupted", content, at))
+        for block in content if isinstance(content, list) else ({"text": content},):
+            if not isinstance(block, dict):
+                continue
+            if block.get("type") == "tool_result":
+                self._tool_result(agent, record, block, outcome, at, found)
+            elif isinstance(text := block.get("text"), str) and text.startswith(_INTERRUPTED):
+                found.append(Failure(agent, "interrupted", text, at))
         if isinstance(outcome, dict):
-            self._agents.outcome_of_background(outcome, at, found)
+            self.agents.outcome_of_background(outcome, at, found)
 
     def _tool_result(
         self,
@@ -517,12 +422,12 @@ class ClaudeReader:
         found.append(
             ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at, said[:200])
         )
-        answer = outcome if isinstance(outcome, dict) else {}
-        self._agents.answered(agent, call_id, answer, failed, at, found)
+        answer = object_of(outcome)
+        self.agents.answered(agent, call_id, answer, failed, at, found)
         if failed or _says_refused(outcome):
-            self._plans.refused(call_id)
+            self.plans.refused(call_id)
         else:
-            self._plans.answered(agent, call_id, answer, said, at, found)
+            self.plans.answered(agent, call_id, answer, said, at, found)
 
     # Notes of the program.
 
@@ -530,11 +435,11 @@ class ClaudeReader:
         at = seconds(record.get("timestamp"))
         subtype = record.get("subtype")
         uid = _uid(record) or self._place_of(f"system/{subtype}", at, record.get("content"))
-        agent = self._agents.of(record, at, found)
+        agent = self.agents.of(record, at, found)
         if subtype == "compact_boundary":
-            self._compacted = agent
-            if agent == self._owner:
-                self._branches.compacted()
+            self.compacted = agent
+            if agent == self.owner:
+                self.branches.compacted()
             found.append(_compaction(agent, uid, record, at))
         elif subtype == "microcompact_boundary":
             found.append(_microcompaction(agent, uid, record, at))
@@ -554,19 +459,19 @@ class ClaudeReader:
         what its replies used, which counts once with what its own log tells of them: that log may be
         missing."""
         at = seconds(record.get("timestamp"))
-        agent = self._agents.of(record, at, found)
-        news = record.get("data")
-        kind = text_of(news.get("type")) if isinstance(news, dict) else None
-        if kind == "agent_progress" and isinstance(news, dict):
-            self._agents.progressed(agent, text_of(record.get("parentToolUseID")), news, at, found)
+        agent = self.agents.of(record, at, found)
+        news = object_of(record.get("data"))
+        kind = text_of(news.get("type"))
+        if kind == "agent_progress":
+            self.agents.progressed(agent, text_of(record.get("parentToolUseID")), news, at, found)
             self._used(news, at, found)
         found.append(Raw(f"progress/{kind or '?'}", _NOT_FOR_US))
 
     def _used(self, news: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """What a sub-agent's reply used, by the progress that tells of it."""
-        child, said = id_of(news.get("agentId")), news.get("message")
-        reply = said.get("message") if isinstance(said, dict) and said.get("type") == "assistant" else None
-        if child is None or not isinstance(said, dict) or not isinstance(reply, dict):
+        child, said = id_of(news.get("agentId")), object_of(news.get("message"))
+        reply = object_of(said.get("message") if said.get("type") == "assistant" else None)
+        if child is None:
             return
         usage, model = reply.get("usage"), text_of(reply.get("model"))
         request, message_id = id_of(said.get("requestId")), id_of(reply.get("id"))
@@ -580,25 +485,23 @@ class ClaudeReader:
         title = text_of(record.get(name))
         if title is None:
             found.append(Raw(kind, "a title without text"))
-        elif rank < self._title_rank or self._owner != MAIN:
+        elif rank < self.title_rank or self.owner != MAIN:
             found.append(Raw(kind, "another title goes before it"))
         else:
-            self._title_rank = rank
-            found.append(Session(self._session, title=title))
+            self.title_rank = rank
+            found.append(Session(self.session, title=title))
 
     def _other(self, kind: Any, record: dict[str, Any], found: list[Record]) -> None:
         at = seconds(record.get("timestamp"))
-        agent = self._agents.of(record, at, found)  # the chain goes through it
+        agent = self.agents.of(record, at, found)  # the chain goes through it
         if isinstance(kind, str) and kind in HOUSEKEEPING:
-            detail = record.get("attachment")
-            if isinstance(detail, dict) and detail.get("type") == "queued_command" and detail.get("prompt"):
-                # What was typed while a turn ran reaches the model so, and in no other way.
-                prompt = detail["prompt"]
-                if isinstance(prompt, str | list):
-                    uid = _uid(record) or self._place_of("queued", at, prompt)
-                    found.append(ImportedMessage(agent, uid, "user", prompt, at))
-                    return
-            inner = text_of(detail.get("type")) if isinstance(detail, dict) else None
+            detail = object_of(record.get("attachment"))
+            inner, prompt = text_of(detail.get("type")), detail.get("prompt")
+            if inner == "queued_command" and prompt and isinstance(prompt, str | list):
+                # What was typed while a turn ran reaches the model like this, and in no other way.
+                uid = _uid(record) or self._place_of("queued", at, prompt)
+                found.append(ImportedMessage(agent, uid, "user", prompt, at))
+                return
             found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
         elif isinstance(kind, str) and kind not in CONVERSATION:
             found.append(Raw(kind[:80], "unknown record type"))
@@ -614,9 +517,7 @@ def _uid(record: dict[str, Any]) -> str:
 
 
 def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> ImportedCompaction:
-    meta = record.get("compactMetadata")
-    meta = meta if isinstance(meta, dict) else {}
-    segment = meta.get("preservedSegment")
+    meta = object_of(record.get("compactMetadata"))
     took = meta.get("durationMs")
     return ImportedCompaction(
         agent,
@@ -625,18 +526,16 @@ def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) 
         at,
         count_of(meta.get("preTokens")) or None,
         count_of(meta.get("postTokens")) or None,
-        keep_from=text_of(segment.get("headUuid")) if isinstance(segment, dict) else None,
+        keep_from=text_of(object_of(meta.get("preservedSegment")).get("headUuid")),
         instructions=text_of(meta.get("userContext")),
         seconds=count_of(took) / 1000 if took else None,
     )
 
 
 def _microcompaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> ImportedCompaction:
-    meta = record.get("microcompactMetadata")
-    meta = meta if isinstance(meta, dict) else {}
+    meta = object_of(record.get("microcompactMetadata"))
     before, saved = count_of(meta.get("preTokens")), count_of(meta.get("tokensSaved"))
-    ids = meta.get("compactedToolIds")
-    elided = tuple(each for each in ids if isinstance(each, str)) if isinstance(ids, list) else ()
+    elided = tuple(each for each in list_of(meta.get("compactedToolIds")) if isinstance(each, str))
     return ImportedCompaction(
         agent, uid, "micro", at, before or None, max(0, before - saved) if before else None, elided=elided
     )
@@ -646,10 +545,10 @@ def _plain(content: Any) -> str:
     """The text of a message's content."""
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
-        return ""
     return "\n".join(
-        block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str)
+        block["text"]
+        for block in list_of(content)
+        if isinstance(block, dict) and isinstance(block.get("text"), str)
     )
 
 
@@ -658,10 +557,6 @@ def _says_refused(outcome: Any) -> bool:
     return isinstance(outcome, str) and outcome.startswith(
         ("Error:", "User rejected", "InputValidationError")
     )
-
-
-def _is_interruption(text: Any) -> bool:
-    return isinstance(text, str) and text.startswith("[Request interrupted by user")
 
 
 def _error_text(record: dict[str, Any]) -> str:
@@ -676,7 +571,7 @@ def _error_text(record: dict[str, Any]) -> str:
         if words:
             return words
         error = error.get("error") or error.get("cause")
-    status = record["error"].get("status") if isinstance(record.get("error"), dict) else None
+    status = object_of(record.get("error")).get("status")
     return f"API error {status}" if status else text_of(record.get("content")) or "API error"
 
 
@@ -689,7 +584,7 @@ _HELPER = re.compile(r"a(?P<task>[a-z][a-z_]+)-[0-9a-f]{8,}")
 _KNOWN = CONVERSATION | HOUSEKEEPING
 
 
-class ClaudeCode:
+class ClaudeCode(Program):
     """Claude Code, from 1.0 on."""
 
     name = "claude-code"
@@ -705,15 +600,6 @@ class ClaudeCode:
             if part.strip()
         ]
         return [folder / "projects" for folder in chosen or [home / ".claude", home / ".config" / "claude"]]
-
-    def may_be_log(self, path: Path) -> bool:
-        return path.suffix == ".jsonl"
-
-    def log_of(self, path: Path) -> Path | None:
-        return path if self.may_be_log(path) else None
-
-    def folder_of(self, log: Path) -> Path:
-        return log.parent
 
     def recognises(self, source: Source) -> bool:
         if source.path.suffix != ".jsonl":
@@ -741,9 +627,6 @@ class ClaudeCode:
             task = helper["task"].replace("_", " ")
             meta = {"agentType": task, "description": task} | meta
         return ClaudeReader(session, agent, meta)
-
-    def fingerprint(self, path: Path) -> None:
-        return None
 
 
 def _whose(source: Source) -> tuple[str, str]:

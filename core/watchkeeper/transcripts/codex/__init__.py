@@ -12,7 +12,7 @@ from watchkeeper.transcripts.codex.items import ITEMS, LINES
 from watchkeeper.transcripts.codex.reader import CodexReader
 from watchkeeper.transcripts.codex.threads import Thread, thread_of
 from watchkeeper.transcripts.jsontext import parse, text_of
-from watchkeeper.transcripts.records import Source
+from watchkeeper.transcripts.records import Program, Source
 
 # Where the logs of Codex are, how one is recognised, and which session it belongs to.
 
@@ -26,7 +26,7 @@ GENERATIONS = 20
 """Spawned threads above one another, at most."""
 
 
-class Codex:
+class Codex(Program):
     """Codex, from the first rollouts (2025-05) on."""
 
     name = "codex"
@@ -38,15 +38,6 @@ class Codex:
         chosen = environ.get("CODEX_HOME", "").strip()
         folder = Path(chosen).expanduser() if chosen else home / ".codex"
         return [folder / "sessions", folder / "archived_sessions"]
-
-    def may_be_log(self, path: Path) -> bool:
-        return path.suffix == ".jsonl"
-
-    def log_of(self, path: Path) -> Path | None:
-        return path if self.may_be_log(path) else None
-
-    def folder_of(self, log: Path) -> Path:
-        return log.parent
 
     def recognises(self, source: Source) -> bool:
         if source.path.suffix != ".jsonl":
@@ -74,21 +65,15 @@ class Codex:
         # The first line may be longer than the head: a thread's instructions and tools stand in it.
         return source.head.lstrip().startswith(b"{") and _HEADER.search(source.head[:400]) is not None
 
-    def companions(self, path: Path) -> list[Path]:
-        return []
-
     def reader(self, source: Source, state: dict[str, Any] | None) -> CodexReader:
         if state is not None:
             return CodexReader.restore(state)
         match = _FILE.fullmatch(source.path.stem)
         thread = _first_thread(source.path, source.head)
-        return CodexReader(
+        return CodexReader.begin(
             _root(source.path, thread) if thread is not None else None,
             match["id"] if match is not None else source.path.stem,
         )
-
-    def fingerprint(self, path: Path) -> None:
-        return None
 
 
 def _root(path: Path, thread: Thread) -> str:

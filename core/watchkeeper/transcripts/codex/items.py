@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, Literal
 
-from watchkeeper.transcripts.jsontext import bindable, text_of
+from watchkeeper.transcripts.jsontext import bindable, list_of, object_of, text_of
 
 # The types of record in the logs of Codex, from the first (2025-05, without an envelope) to version 0.162.
 
@@ -92,11 +92,12 @@ def is_injected(text: str) -> bool:
 def is_prompt(item: dict[str, Any], texts: list[str]) -> bool:
     """Whether a message is a person's. Later versions tell of each part what it is; of others, it is told by
     the texts."""
-    about = item.get("internal_chat_message_metadata_passthrough")
-    kinds = about.get("content_item_kinds") if isinstance(about, dict) else None
+    kinds = list_of(
+        object_of(item.get("internal_chat_message_metadata_passthrough")).get("content_item_kinds")
+    )
     if item.get("role") != "user":
         return False
-    if isinstance(kinds, list) and kinds and all(isinstance(kind, str) and kind for kind in kinds):
+    if kinds and all(isinstance(kind, str) and kind for kind in kinds):
         return any(kind.startswith("user.") or kind == "unknown" for kind in kinds)
     return not texts or not all(map(is_injected, texts))
 
@@ -104,19 +105,13 @@ def is_prompt(item: dict[str, Any], texts: list[str]) -> bool:
 def blocks(content: Any) -> list[dict[str, Any]]:
     """Blocks of a message's content: a text, or a list of parts; what is not understood is shown as its
     JSON."""
-    if isinstance(content, str):
-        return [_text(content)]
-    if isinstance(content, dict):
-        content = [content]
-    found: list[dict[str, Any]] = []
-    for part in content if isinstance(content, list) else []:
-        if isinstance(part, str):
-            found.append(_text(part))
-        elif isinstance(part, dict):
-            block = _block(part)
-            if block is not None:
-                found.append(block)
-    return found
+    parts = [content] if isinstance(content, str | dict) else list_of(content)
+    found = (
+        _text(part) if isinstance(part, str) else _block(part)
+        for part in parts
+        if isinstance(part, str | dict)
+    )
+    return [block for block in found if block is not None]
 
 
 def _block(part: dict[str, Any]) -> dict[str, Any] | None:
@@ -164,10 +159,10 @@ def thinking(item: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _joined(parts: Any) -> str:
-    if not isinstance(parts, list):
-        return ""
     return "\n\n".join(
-        part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)
+        part["text"]
+        for part in list_of(parts)
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
     )
 
 
@@ -212,10 +207,9 @@ def _status(text: str) -> Status:
         return "error"
     if head.startswith("{") and '"metadata"' in text:
         try:
-            metadata = json.loads(text).get("metadata")
+            code = object_of(json.loads(text).get("metadata")).get("exit_code")
         except (ValueError, RecursionError, AttributeError):
             return "done"
-        code = metadata.get("exit_code") if isinstance(metadata, dict) else None
         return "error" if isinstance(code, int) and code != 0 else "done"
     match = _EXIT_CODE.search(head)
     return "error" if match is not None and int(match[1]) != 0 else "done"
@@ -225,9 +219,8 @@ def stands_in(payload: dict[str, Any]) -> str:
     """What stands for the dropped messages: those that were put in their place, and the summary among
     them."""
     message = text_of(payload.get("message")) or ""
-    history = payload.get("replacement_history")
     said: list[str] = []
-    for item in history if isinstance(history, list) else []:
+    for item in list_of(payload.get("replacement_history")):
         if not isinstance(item, dict):
             continue
         if item.get("type") == "message":
@@ -245,49 +238,26 @@ def stands_in(payload: dict[str, Any]) -> str:
 
 # Events beside the response items: errors, and how calls ended where an event says more than the output.
 
-OUTCOMES_KEPT = 200
 
-
-class OutcomeBook:
-    """Calls that failed by what an event said; events come before the outputs."""
-
-    def __init__(self, failed: list[str] | None = None) -> None:
-        self.failed = list(failed or [])
-
-    def event(self, kind: str, payload: dict[str, Any]) -> None:
-        """Take note of a call's end."""
-        item = payload.get("item")
-        if kind == "item_completed" and isinstance(item, dict):
-            payload = item
-        call_id = text_of(payload.get("call_id")) or text_of(payload.get("id"))
-        if call_id is None or not _failed(kind, payload):
-            return
-        self.failed = [*(each for each in self.failed if each != call_id), call_id][-OUTCOMES_KEPT:]
-
-    def of(self, call_id: str, status: Status) -> Status:
-        """How a call ended, of which the output tells `status`."""
-        if call_id not in self.failed:
-            return status
-        self.failed.remove(call_id)
-        return "error" if status == "done" else status
-
-
-def _failed(kind: str, payload: dict[str, Any]) -> bool:
+def failed_call(kind: str, payload: dict[str, Any]) -> str | None:
+    """The call that failed by what an event says; events come before the outputs."""
     if kind == "item_completed":
-        return payload.get("status") == "failed"
-    if kind == "exec_command_end":
-        return payload.get("exit_code") not in (0, None)
-    if kind in ("patch_apply_end", "dynamic_tool_call_response"):
-        return payload.get("success") is False
-    result = payload.get("result")
-    if kind != "mcp_tool_call_end" or not isinstance(result, dict):
-        return False
-    ok = result.get("Ok")
-    return "Err" in result or (isinstance(ok, dict) and ok.get("isError") is True)
+        payload = object_of(payload.get("item")) or payload
+    result = object_of(payload.get("result"))
+    failed = (
+        (kind == "item_completed" and payload.get("status") == "failed")
+        or (kind == "exec_command_end" and payload.get("exit_code") not in (0, None))
+        or (kind in ("patch_apply_end", "dynamic_tool_call_response") and payload.get("success") is False)
+        or (
+            kind == "mcp_tool_call_end"
+            and ("Err" in result or object_of(result.get("Ok")).get("isError") is True)
+        )
+    )
+    return (text_of(payload.get("call_id")) or text_of(payload.get("id"))) if failed else None
 
 
 def words_of(payload: dict[str, Any]) -> str:
     """What an error says."""
     inner = payload.get("error")
-    deeper = text_of(inner.get("message")) if isinstance(inner, dict) else text_of(inner)
+    deeper = text_of(inner) or text_of(object_of(inner).get("message"))
     return text_of(payload.get("message")) or text_of(payload.get("codex_error_info")) or deeper or "an error"

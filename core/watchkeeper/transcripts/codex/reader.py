@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct, field, to_builtins
 
 from watchkeeper.transcripts.codex import items
 from watchkeeper.transcripts.codex.items import (
@@ -21,12 +23,12 @@ from watchkeeper.transcripts.codex.items import (
     REPETITIONS,
     REPLAYED,
     SAID_AGAIN,
-    OutcomeBook,
     arguments_of,
+    failed_call,
     words_of,
 )
-from watchkeeper.transcripts.codex.threads import Replay, Thread, thread_of
-from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
+from watchkeeper.transcripts.codex.threads import Replay, thread_of
+from watchkeeper.transcripts.jsontext import count_of, object_of, parse, seconds, text_of
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MAIN,
@@ -46,6 +48,7 @@ from watchkeeper.transcripts.records import (
     Summary,
     ToolCall,
     ToolResult,
+    distinct_items,
     id_of,
 )
 
@@ -77,33 +80,23 @@ class Usage(NamedTuple):
         return max(0, self.prompt - self.cached - self.written)
 
 
-class UsageBook:
-    """The sums of one thread.
+class UsageBook(Struct, array_like=True):
+    """The sums of one thread. As JSON it is the list of its fields: part of a reader's saved state."""
 
-    Args:
-        state: what `save` told, or None.
-    """
-
-    def __init__(self, state: list[Any] | None = None) -> None:
-        self._total: list[int] | None = None
-        self._recorded: list[int] | None = None
-        """What the newest record told."""
-        self._awaited = False
-        """The count that tells of it again has not come."""
-        if state:
-            self._total, self._recorded, self._awaited = state
-
-    def save(self) -> list[Any]:
-        return [self._total, self._recorded, self._awaited]
+    total: list[int] | None = None
+    recorded: list[int] | None = None
+    """What the newest record of a response says."""
+    awaited: bool = False
+    """The count that repeats that record has not come."""
 
     def take(self, info: dict[str, Any]) -> Usage | None:
         """The call that this count tells of; None where it tells of none that is new."""
         total, last = _vector(info.get("total_token_usage")), _vector(info.get("last_token_usage"))
-        before, self._total = self._total, total or self._total
-        told, self._awaited = self._awaited, False
+        before, self.total = self.total, total or self.total
+        told, self.awaited = self.awaited, False
         if (
             told
-            or (self._recorded is not None and last == self._recorded)
+            or (self.recorded is not None and last == self.recorded)
             or (total is not None and total == before)
         ):
             return None
@@ -124,7 +117,7 @@ class UsageBook:
         told = _vector(record.get("usage"))
         usage = _usage(told, text_of(record.get("response_id")) or "", exact=True)
         if usage is not None:
-            self._recorded, self._awaited = told, self._awaited or not again
+            self.recorded, self.awaited = told, self.awaited or not again
         return usage
 
 
@@ -210,32 +203,27 @@ _STATUS: dict[str, Ended] = {
 }
 
 
-class SpawnBook:
-    """Calls that spawn agents, and what became of them.
+class SpawnBook(Struct):
+    """Calls that spawn agents, and what became of them."""
 
-    Args:
-        key_of: the key of the agent that a thread is.
-    """
+    session: str = ""
+    owner: str = MAIN
+    """Key of the agent whose log it is."""
+    calls: dict[str, list[str]] = {}
+    """Call → what the agent was asked for, its role and its name."""
 
-    def __init__(
-        self, owner: str, key_of: Callable[[str], str], calls: dict[str, list[str]] | None = None
-    ) -> None:
-        self._owner = owner
-        self._key_of = key_of
-        self.calls = dict(calls or {})
-        """Call → what the agent was told, its role and its name."""
+    def key_of(self, thread: str) -> str:
+        """The key of the agent that a thread is."""
+        return MAIN if thread == self.session else thread
 
     def called(self, name: str, call_id: str, arguments: dict[str, Any]) -> None:
         """A tool was called."""
         if name.rpartition(".")[2] not in SPAWNING_TOOLS:
             return
-        goal = (
-            text_of(arguments.get("message"))
-            or text_of(arguments.get("task"))
-            or text_of(arguments.get("prompt"))
-        )
-        role = text_of(arguments.get("agent_type")) or text_of(arguments.get("role"))
-        self.calls[call_id] = [goal or "", role or "", text_of(arguments.get("task_name")) or ""]
+        self.calls[call_id] = [
+            next(filter(None, (text_of(arguments.get(name)) for name in names)), "")
+            for names in (("message", "task", "prompt"), ("agent_type", "role"), ("task_name",))
+        ]
         if len(self.calls) > CALLS_KEPT:
             self.calls.pop(next(iter(self.calls)))
 
@@ -251,46 +239,38 @@ class SpawnBook:
     def event(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """An event tells of other threads."""
         if kind == "collab_agent_spawn_end":
-            child = text_of(payload.get("new_thread_id"))
-            if child is not None:
-                found.append(
-                    self._agent(
-                        child,
-                        text_of(payload.get("call_id")),
-                        at,
-                        name=text_of(payload.get("new_agent_nickname")),
-                        role=text_of(payload.get("new_agent_role")),
-                        goal=text_of(payload.get("prompt")),
-                        status=_status(payload.get("status")),
-                    )
-                )
+            name, role = text_of(payload.get("new_agent_nickname")), text_of(payload.get("new_agent_role"))
+            goal, status = text_of(payload.get("prompt")), _status(payload.get("status"))
+            if child := text_of(payload.get("new_thread_id")):
+                call_id = text_of(payload.get("call_id"))
+                found.append(self._agent(child, call_id, at, name=name, role=role, goal=goal, status=status))
         elif kind == "sub_agent_activity":
             self._activity(payload, text_of(payload.get("event_id")), at, found)
         elif kind == "item_completed" and isinstance(payload.get("item"), dict):
             self._item(payload["item"], at, found)
-        elif kind == "collab_waiting_end" and isinstance(payload.get("statuses"), dict):
-            for child, status in payload["statuses"].items():
-                if child and _status(status) is not None:
-                    found.append(ImportedAgent(self._key_of(child), at=at, status=_status(status)))
-        elif kind in ("collab_close_end", "collab_agent_interaction_end"):
-            child = text_of(payload.get("receiver_thread_id"))
-            if child is not None and _status(payload.get("status")) is not None:
-                found.append(ImportedAgent(self._key_of(child), at=at, status=_status(payload.get("status"))))
+        elif kind in ("collab_waiting_end", "collab_close_end", "collab_agent_interaction_end"):
+            statuses = (
+                object_of(payload.get("statuses"))
+                if kind == "collab_waiting_end"
+                else {text_of(payload.get("receiver_thread_id")): payload.get("status")}
+            )
+            found += (
+                ImportedAgent(self.key_of(child), at=at, status=status)
+                for child, each in statuses.items()
+                if child and (status := _status(each)) is not None
+            )
 
     def _item(self, item: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """Later logs hold what was completed in place of events."""
         if item.get("type") == "SubAgentActivity":
             self._activity(item, text_of(item.get("id")), at, found)
         elif item.get("type") == "CollabAgentToolCall" and isinstance(item.get("receiver_thread_ids"), list):
-            states = item.get("agents_states")
-            states = states if isinstance(states, dict) else {}
+            states = object_of(item.get("agents_states"))
             spawned = text_of(item.get("id")) if text_of(item.get("tool")) in SPAWNING_TOOLS else None
             goal = text_of(item.get("prompt")) if spawned else None
             for child in filter(None, map(text_of, item["receiver_thread_ids"])):
                 state = states.get(child)
-                status = _status(
-                    state.get("status") if isinstance(state, dict) and "status" in state else state
-                )
+                status = _status(object_of(state).get("status", state))
                 found.append(self._agent(child, spawned, at, goal=goal, status=status))
 
     def _activity(
@@ -315,8 +295,8 @@ class SpawnBook:
     ) -> ImportedAgent:
         asked = self.calls.get(call_id or "", ["", "", ""])
         return ImportedAgent(
-            self._key_of(child),
-            self._owner,
+            self.key_of(child),
+            self.owner,
             call_id,
             name or asked[2] or None,
             role or asked[1] or None,
@@ -343,16 +323,11 @@ def plan_items(arguments: dict[str, Any]) -> list[PlanItem] | None:
             return None
     if not isinstance(steps, list):
         return None
-    found: list[PlanItem] = []
-    seen: dict[str, int] = {}
-    for step in steps:
-        title = text_of(step.get("step")) if isinstance(step, dict) else None
-        if title is None:
-            continue
-        seen[title] = seen.get(title, 0) + 1
-        key = title if seen[title] == 1 else f"{title} ({seen[title]})"
-        found.append(PlanItem(key, title, _STEPS.get(str(step.get("status")), "pending")))
-    return found
+    return distinct_items(
+        (title, _STEPS.get(str(step.get("status")), "pending"))
+        for step in steps
+        if isinstance(step, dict) and (title := text_of(step.get("step"))) is not None
+    )
 
 
 # One thread: its response items as messages, and its tool calls with their results.
@@ -378,48 +353,36 @@ _REFUSED = re.compile(
 )
 
 
-class Speech:
-    """What the agent of one log says and hears.
+class Speech(Struct):
+    """What the agent of one log says and hears. Its fields are part of a reader's saved state."""
 
-    Args:
-        thread: names what has no id of its own.
-        owner: key of the agent.
-        state: what `save` told, or `{}`.
-    """
+    session: str
+    thread: str
+    """The thread, which names what has no id of its own."""
+    owner: str = MAIN
+    """Key of the agent."""
+    spawns: SpawnBook = field(default_factory=SpawnBook)
+    failed: list[str] = []
+    """Calls whose failure an event reported, and whose outputs have not come."""
+    turn: int = 0
+    fresh: bool = True
+    """The next item that the model makes begins a reply."""
+    counted: bool = False
+    """This log counts the tokens of replies."""
+    places: PlaceIds = field(default_factory=PlaceIds)
+    planning: dict[str, list[Any]] = {}
+    """Calls that change the plan and wait for their output → when they were made, and the arguments of each
+    change."""
+    messages: int = 0
+    asked: list[int] = []
+    """How many messages there were before each turn of the person."""
+    told: str | None = None
+    """Id of the response item with which another agent spoke last."""
+    asks: bool = False
+    """The line that is being read begins such a turn."""
 
-    def __init__(self, thread: str, owner: str, spawns: SpawnBook, state: dict[str, Any]) -> None:
-        self._thread = thread
-        self._owner = owner
-        self._spawns = spawns
-        self.outcomes = OutcomeBook(state.get("failed"))
-        self._turn = int(state.get("turn", 0))
-        self._fresh = bool(state.get("fresh", True))
-        """The next item that the model makes begins a reply."""
-        self._counted = state.get("last") is not None
-        """This log counts the tokens of replies."""
-        self._places = PlaceIds(thread, state.get("places"))
-        self._planning: dict[str, list[Any]] = dict(state.get("planning", {}))
-        """Calls that change the plan and wait for their output → when they were made, and the arguments of
-        each change."""
-        self._messages = int(state.get("messages", 0))
-        self._asked: list[int] = list(state.get("asked", ()))
-        """How many messages there were before each turn of the person."""
-        self._told: str | None = state.get("told")
-        """Id of the response item with which another agent spoke last."""
-        self._asks = False
-        """The line that is being read begins such a turn."""
-
-    def save(self) -> dict[str, Any]:
-        return {
-            "failed": self.outcomes.failed,
-            "turn": self._turn,
-            "fresh": self._fresh,
-            "places": self._places.save(),
-            "planning": self._planning,
-            "messages": self._messages,
-            "asked": self._asked,
-            "told": self._told,
-        }
+    def __post_init__(self) -> None:
+        self.spawns.session, self.spawns.owner = self.session, self.owner
 
     def uid(self, payload: dict[str, Any], at: float | None) -> str:
         """The id of a line: by the call that it makes or answers, else its own, else by its place. Threads
@@ -427,32 +390,38 @@ class Speech:
         kind = text_of(payload.get("type")) or "?"
         call_id = id_of(payload.get("call_id"))
         if call_id is not None and kind in _CALLS:
-            return f"{self._thread}:{'output' if kind.endswith('_output') else 'call'}:{call_id}"
+            return f"{self.thread}:{'output' if kind.endswith('_output') else 'call'}:{call_id}"
         own = id_of(payload.get("id"))
         if own is not None:
-            return f"{self._thread}:{kind}:{own}"
-        return self._places.of(at, f"{kind}/{payload.get('role') or ''}", payload)
+            return f"{self.thread}:{kind}:{own}"
+        return self.places.of(self.thread, at, f"{kind}/{payload.get('role') or ''}", payload)
 
     def reply_ended(self, *, counted: bool = False) -> None:
         """What the model makes next belongs to another reply."""
-        self._fresh = True
-        self._counted = self._counted or counted
+        self.fresh = True
+        self.counted = self.counted or counted
+
+    def event(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        """An event that may report of calls, or of agents."""
+        if (call_id := failed_call(kind, payload)) is not None:
+            self.failed = [*(each for each in self.failed if each != call_id), call_id][-CALLS_KEPT:]
+        self.spawns.event(kind, payload, at, found)
 
     def note(self, found: list[Record]) -> None:
         """What is kept of a line."""
         messages = sum(type(record) is ImportedMessage for record in found)
-        if self._asks and messages:
-            self._asked = [*self._asked, self._messages][-TURNS_KEPT:]
-        self._asks = False
-        self._messages += messages
+        if self.asks and messages:
+            self.asked = [*self.asked, self.messages][-TURNS_KEPT:]
+        self.asks = False
+        self.messages += messages
 
     def go_back(self, turns: int, uid: str, at: float | None) -> Rewind | None:
         """The person took back so many of their turns, with all that came of them."""
-        if turns <= 0 or not self._asked:
+        if turns <= 0 or not self.asked:
             return None
-        place = self._asked[-min(turns, len(self._asked))]
-        self._asked = self._asked[:-turns]
-        return Rewind(self._owner, uid, self._messages - place, at)
+        place = self.asked[-min(turns, len(self.asked))]
+        self.asked = self.asked[:-turns]
+        return Rewind(self.owner, uid, self.messages - place, at)
 
     def item(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
         """One response item."""
@@ -470,7 +439,7 @@ class Speech:
         elif kind in ("web_search_call", "image_generation_call"):
             self._hosted(kind, item, at, uid, found)
         elif kind == "agent_message":
-            self._told = text_of(item.get("id"))
+            self.told = text_of(item.get("id"))
             self._heard(items.blocks(item.get("content")), at, uid, found)
         elif kind in ITEMS:
             found.append(Raw(f"response_item/{kind}", NOT_FOR_US))
@@ -486,12 +455,12 @@ class Speech:
             found.append(Raw("response_item/message", "a message without content"))
             return
         texts = [block["text"] for block in content if block["type"] == "text"]
-        self._asks = items.is_prompt(item, texts)
-        self._heard(content, at, uid, found, injected=not self._asks)
+        self.asks = items.is_prompt(item, texts)
+        self._heard(content, at, uid, found, injected=not self.asks)
 
-    def told(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
+    def relayed(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
         """Another agent said something, in a line of its own; a response item may have said it before."""
-        if self._told is not None and text_of(item.get("id")) == self._told:
+        if self.told is not None and text_of(item.get("id")) == self.told:
             found.append(Raw("inter_agent_communication", SAID_AGAIN))
             return
         content = item.get("content")
@@ -504,21 +473,19 @@ class Speech:
         if not content:
             found.append(Raw("response_item/message", "a message without content"))
             return
-        if self._fresh:
-            self._turn, self._fresh = self._turn + 1, False
-        found.append(
-            ImportedMessage(self._owner, uid, "assistant", content, at, f"{self._thread}/{self._turn}")
-        )
+        if self.fresh:
+            self.turn, self.fresh = self.turn + 1, False
+        found.append(ImportedMessage(self.owner, uid, "assistant", content, at, f"{self.thread}/{self.turn}"))
 
     def _heard(
         self, content: Any, at: float | None, uid: str, found: list[Record], *, injected: bool = False
     ) -> None:
-        self._fresh = True
-        found.append(ImportedMessage(self._owner, uid, "user", content, at, injected=injected))
+        self.fresh = True
+        found.append(ImportedMessage(self.owner, uid, "user", content, at, injected=injected))
 
     def _call(self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
         call_id = (
-            text_of(item.get("call_id")) or text_of(item.get("id")) or f"{self._thread}.{self._turn}.{uid}"
+            text_of(item.get("call_id")) or text_of(item.get("id")) or f"{self.thread}.{self.turn}.{uid}"
         )
         name = text_of(item.get("name"))
         if kind == "local_shell_call":
@@ -535,25 +502,25 @@ class Speech:
         namespace = text_of(item.get("namespace"))
         name = f"{namespace}.{name}" if namespace and name else name or "?"
         self._say([{"type": "tool_use", "id": call_id, "name": name, "input": arguments}], at, uid, found)
-        found.append(ToolCall(self._owner, call_id, name, at))
-        self._spawns.called(name, call_id, arguments)
+        found.append(ToolCall(self.owner, call_id, name, at))
+        self.spawns.called(name, call_id, arguments)
         plans: list[dict[str, Any]] = []
         if name.rpartition(".")[2] == "update_plan":
             plans = [{"plan": arguments.get("plan")}]
         elif name in SCRIPTING_TOOLS and isinstance(script := arguments.get("input"), str):
             plans = plans_in(script)
         if plans:
-            self._planning[call_id] = [at, *plans]
-            if len(self._planning) > PLANS_KEPT:
-                self._planning.pop(next(iter(self._planning)))
+            self.planning[call_id] = [at, *plans]
+            if len(self.planning) > PLANS_KEPT:
+                self.planning.pop(next(iter(self.planning)))
 
     def _planned(self, call_id: str, content: Any, status: items.Status, found: list[Record]) -> None:
         """A call that changes the plan has its output: what was refused, or failed, changed nothing."""
-        at, *plans = self._planning.pop(call_id, [None])
+        at, *plans = self.planning.pop(call_id, [None])
         for arguments in plans:
             steps = plan_items(arguments)
             if steps is not None and status == "done" and not _says_refused(content):
-                found.append(Plan(self._owner, "update_plan", steps, whole=True, plan=self._owner, at=at))
+                found.append(Plan(self.owner, "update_plan", steps, whole=True, plan=self.owner, at=at))
 
     def _output(
         self, item: dict[str, Any], output: Any, at: float | None, uid: str, found: list[Record]
@@ -563,16 +530,18 @@ class Speech:
             found.append(Raw(f"response_item/{item.get('type')}", "an output of no call"))
             return
         content, status = items.output_of(output)
-        status = self.outcomes.of(call_id, status)
+        if call_id in self.failed:
+            self.failed.remove(call_id)
+            status = "error" if status == "done" else status
         block = {"type": "tool_result", "tool_use_id": call_id, "content": content}
         if status in ("error", "denied"):
             block["is_error"] = True
         # A reply may still go on: calls are carried out while it streams.
-        found.append(ImportedMessage(self._owner, uid, "user", [block], at))
-        self._fresh = self._fresh or not self._counted
-        found.append(ToolResult(self._owner, call_id, status, at))
+        found.append(ImportedMessage(self.owner, uid, "user", [block], at))
+        self.fresh = self.fresh or not self.counted
+        found.append(ToolResult(self.owner, call_id, status, at))
         self._planned(call_id, content, status, found)
-        self._spawns.answered(call_id, content, at, found)
+        self.spawns.answered(call_id, content, at, found)
 
     def _hosted(
         self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]
@@ -583,7 +552,7 @@ class Speech:
         call_id = (
             text_of(item.get("id"))
             or text_of(item.get("call_id"))
-            or f"{self._thread}.{name}.{self._turn}.{at or uid}"
+            or f"{self.thread}.{name}.{self.turn}.{at or uid}"
         )
         if kind == "web_search_call":
             arguments = items.arguments_of(item.get("action"))
@@ -595,9 +564,9 @@ class Speech:
         ]
         made = items.image(item.get("result")) if kind == "image_generation_call" else None
         self._say([*content, made] if made is not None else content, at, uid, found)
-        found.append(ToolCall(self._owner, call_id, name, at))
+        found.append(ToolCall(self.owner, call_id, name, at))
         failed = item.get("status") in ("failed", "incomplete")
-        found.append(ToolResult(self._owner, call_id, "error" if failed else "done", at))
+        found.append(ToolResult(self.owner, call_id, "error" if failed else "done", at))
 
 
 def _says_refused(content: Any) -> bool:
@@ -615,66 +584,47 @@ _TURN_ENDS = frozenset({"task_complete", "turn_complete"})
 _TURN_STARTS = frozenset({"task_started", "turn_started"})
 
 
-class CodexReader:
-    """A `LineReader`.
+class CodexReader(Struct):
+    """A `LineReader`. Its fields are its saved state."""
 
-    Args:
-        session: key of the session that the log belongs to: its thread, or the one at the top of its tree;
-            None where the log's beginning does not tell.
-        named: the thread as the file's name has it.
-    """
+    session: str
+    """Key of the session that the log belongs to: its thread, or the one at the top of its tree."""
+    speech: Speech
+    spawned: bool = False
+    """Another thread spawned this one."""
+    opened: bool = False
+    """The session was named."""
+    provider: str = "openai"
+    model: str | None = None
+    began: float | None = None
+    usage: UsageBook = field(default_factory=UsageBook)
+    last: list[Any] | None = None
+    """The last model call: key, model, its tokens, its time, the context's tokens, and whether they are exact."""
+    turn: str | None = None
+    """`begun`, while nothing was said in a turn; `compacted`, if nothing but a compaction happened."""
+    replay: Replay = field(default_factory=Replay)
 
-    def __init__(self, session: str | None, named: str) -> None:
-        self._session = session or named
-        self._thread = named
-        self._owner = MAIN
-        self._spawned = False
-        self._opened = False
-        self._provider = "openai"
-        self._model: str | None = None
-        self._began: float | None = None
-        self._usage = UsageBook()
-        self._last: list[Any] | None = None
-        """The last model call: key, model, its tokens, its time."""
-        self._turn: str | None = None
-        """`begun`, while nothing was said in a turn; `compacted`, if nothing but that was done."""
-        self._replay = Replay(None, None)
-        self._spawns = SpawnBook(MAIN, self._key_of)
-        self._speech = Speech(named, MAIN, self._spawns, {})
+    @classmethod
+    def begin(cls, session: str | None, thread: str) -> CodexReader:
+        """A reader of a log from its beginning; `session` is None where the log's beginning does not name it."""
+        return cls(session or thread, Speech(session or thread, thread))
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> CodexReader:
-        """The reader that `save` told of."""
-        reader = cls(str(state["session"]), str(state["thread"]))
-        reader._opened = True
-        reader._owner = str(state["owner"])
-        reader._spawned = bool(state.get("spawned"))
-        reader._provider = str(state["provider"])
-        reader._model = state.get("model")
-        reader._began = state.get("began")
-        reader._usage = UsageBook(state.get("usage"))
-        reader._last = list(state["last"]) if state.get("last") else None
-        reader._turn = state.get("alone")
-        reader._replay = Replay.restore(state.get("replay"))
-        reader._spawns = SpawnBook(reader._owner, reader._key_of, state.get("spawns"))
-        reader._speech = Speech(reader._thread, reader._owner, reader._spawns, state)
-        return reader
+        """The reader with that saved state; earlier versions saved one object."""
+        if "speech" not in state:
+            calls = {"spawns": {"calls": state.get("spawns") or {}}, "counted": state.get("last") is not None}
+            replay = [*[*state["replay"], False][:6], True] if state.get("replay") else []
+            state = state | {
+                "speech": state | calls,
+                "opened": True,
+                "turn": state.get("alone"),
+                "replay": replay,
+            }
+        return msgspec.convert(state, cls)
 
     def save(self) -> dict[str, Any]:
-        return {
-            "session": self._session,
-            "thread": self._thread,
-            "owner": self._owner,
-            "spawned": self._spawned,
-            "provider": self._provider,
-            "model": self._model,
-            "began": self._began,
-            "usage": self._usage.save(),
-            "last": self._last,
-            "alone": self._turn,
-            "replay": self._replay.save(),
-            "spawns": self._spawns.calls,
-        } | self._speech.save()
+        return to_builtins(self)  # type: ignore[no-any-return]
 
     def relevant(self, data: bytes) -> bytes:
         return data
@@ -682,43 +632,43 @@ class CodexReader:
     def feed(self, line: int, data: bytes) -> list[Record]:
         record = parse(data)
         if record is None:
-            return no_record(data, self._session, opened=self._opened)
+            return no_record(data, self.session, opened=self.opened)
         at = seconds(record.get("timestamp"))
         kind, payload = text_of(record.get("type")), record.get("payload")
         if not isinstance(payload, dict):
             kind, payload = self._bare(record)
         opening = self._open(kind, payload, at)
         found: list[Record] = []
-        copied = not opening and self._replay.copied(kind, payload, at)
+        copied = not opening and self.replay.copied(kind, payload, at)
         if kind == "token_usage_record" and (owner := text_of(payload.get("thread_id"))) is not None:
-            copied = owner != self._thread
-            self._replay.going = self._replay.going and copied
+            copied = owner != self.speech.thread
+            self.replay.going = self.replay.going and copied
         if kind == "session_meta":
             self._meta(payload, bool(opening), found)
         elif kind == "response_item":
-            self._turn = None
-            self._speech.item(payload, at, self._speech.uid(payload, at), found)
+            self.turn = None
+            self.speech.item(payload, at, self.speech.uid(payload, at), found)
         elif kind == "event_msg":
             self._event(payload, at, found)
         elif kind == "turn_context":
             self._turn_context(payload, found)
         elif kind == "compacted":
-            self._compacted(payload, at, self._speech.uid(payload, at), found)
+            self._compacted(payload, at, self.speech.uid(payload, at), found)
         elif kind == "inter_agent_communication":
-            self._speech.told(payload, at, self._speech.uid(payload, at), found)
+            self.speech.relayed(payload, at, self.speech.uid(payload, at), found)
         elif kind == "token_usage_record":
-            self._count(self._usage.record(payload), at, found)
+            self._count(self.usage.record(payload), at, found)
             if not found:
                 found.append(Raw(kind, "tells no usage"))
         elif isinstance(kind, str):
             found.append(Raw(kind[:80], NOT_FOR_US if kind in LINES else "unknown record type"))
         else:
             found.append(Raw("?", "a record without a type"))
-        if copied or (kind == "session_meta" and self._replay.going and not opening):
+        if copied or (kind == "session_meta" and self.replay.going and not opening):
             found = self._of_copy(found)
-            if self._last is not None:
-                self._last[0] = ""  # the other thread's call: no end of a turn here is its end
-        self._speech.note(found)
+            if self.last is not None:
+                self.last[0] = ""  # the other thread's call: no end of a turn here is its end
+        self.speech.note(found)
         return opening + found if opening else found
 
     def _bare(self, record: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -733,7 +683,7 @@ class CodexReader:
         return (f"{kind} without a payload" if kind in LINES else kind), {}
 
     def _of_copy(self, found: list[Record]) -> list[Record]:
-        if not self._spawned:
+        if not self.spawned:
             found = [each for each in found if isinstance(each, _KEPT_OF_COPIES)]
             if found:
                 return found
@@ -743,35 +693,28 @@ class CodexReader:
 
     def _open(self, kind: Any, payload: dict[str, Any], at: float | None) -> list[Record]:
         """Name the session and its agent with the first record."""
-        if self._opened:
+        if self.opened:
             return []
-        self._opened = True
-        self._began = at
+        self.opened = True
+        self.began = at
         thread = thread_of(payload) if kind == "session_meta" else None
         if thread is None:
-            return [Session(self._session, at=at)]
-        self._thread = thread.id
-        self._spawned = thread.parent is not None
-        provider = text_of(payload.get("model_provider"))
-        self._provider = provider or self._provider
-        self._replay = Replay(thread, at)
+            return [Session(self.session, at=at)]
+        self.spawned = thread.parent is not None
+        self.provider = text_of(payload.get("model_provider")) or self.provider
+        self.replay = Replay.of(thread, at)
         began = at if thread.at is None else thread.at
         version, folder = text_of(payload.get("cli_version")), text_of(payload.get("cwd"))
-        fork = thread.forked_from if not self._spawned else None
-        found: list[Record] = [Session(self._session, folder, None, version, fork, began)]
-        if self._spawned:
-            found.append(self._child(thread, began))
-        self._speech = Speech(self._thread, self._owner, self._spawns, {})
+        fork = thread.forked_from if not self.spawned else None
+        found: list[Record] = [Session(self.session, folder, None, version, fork, began)]
+        key_of, owner = self.speech.spawns.key_of, MAIN
+        if thread.parent is not None:
+            owner = key_of(thread.id)
+            found.append(
+                ImportedAgent(owner, key_of(thread.parent), name=thread.name, role=thread.role, at=began)
+            )
+        self.speech = Speech(self.session, thread.id, owner)
         return found
-
-    def _child(self, thread: Thread, at: float | None) -> ImportedAgent:
-        self._owner = self._key_of(thread.id)
-        self._spawns = SpawnBook(self._owner, self._key_of)
-        parent = self._key_of(thread.parent) if thread.parent is not None else MAIN
-        return ImportedAgent(self._owner, parent, name=thread.name, role=thread.role, at=at)
-
-    def _key_of(self, thread: str) -> str:
-        return MAIN if thread == self._session else thread
 
     def _meta(self, payload: dict[str, Any], first: bool, found: list[Record]) -> None:
         if first:
@@ -779,48 +722,47 @@ class CodexReader:
                 found.append(Raw("session_meta", "names no thread"))
             return
         thread = thread_of(payload)
-        if thread is not None and thread.id == self._thread:
+        if thread is not None and thread.id == self.speech.thread:
             found.append(
                 Session(
-                    self._session, text_of(payload.get("cwd")), version=text_of(payload.get("cli_version"))
+                    self.session, text_of(payload.get("cwd")), version=text_of(payload.get("cli_version"))
                 )
             )
             return
-        if self._replay.going:
-            self._replay.certain = True
+        if self.replay.going:
+            self.replay.certain = True
         found.append(Raw("session_meta", "of another thread"))
 
     def _turn_context(self, payload: dict[str, Any], found: list[Record]) -> None:
         model = text_of(payload.get("model"))
         if model is not None:
-            self._model = model
-            found.append(ImportedAgent(self._owner, model=self._model_ref()))
+            self.model = model
+            found.append(ImportedAgent(self.speech.owner, model=self._model_ref()))
         found.append(Raw("turn_context", NOT_FOR_US))
 
     def _model_ref(self) -> str:
-        return f"{self._provider}/{self._model}" if self._model else "unknown"
+        return f"{self.provider}/{self.model}" if self.model else "unknown"
 
     # Compactions.
 
     def _compacted(self, payload: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
-        record = payload.get("latest_token_usage_record")
-        record = record if isinstance(record, dict) else {}
-        latest = self._usage.record(record, again=True)
-        if latest is not None and record.get("thread_id") == self._thread:
+        record = object_of(payload.get("latest_token_usage_record"))
+        latest = self.usage.record(record, again=True)
+        if latest is not None and record.get("thread_id") == self.speech.thread:
             self._count(latest, at, found)
-        before = self._last[4] if self._last is not None else None
+        before = self.last[4] if self.last is not None else None
         if latest is not None:
             # What the compaction itself was given was all of the context; what it said of it was not.
             compacted = bool(latest.key) and latest.key == text_of(payload.get("compaction_response_id"))
             before = latest.prompt if compacted else latest.prompt + latest.output
-        found.append(ImportedCompaction(self._owner, uid, "auto", at, before))
-        found.append(Summary(self._owner, uid and f"{uid}:summary", items.stands_in(payload), at))
-        self._speech.reply_ended()
-        self._turn = "compacted" if self._turn else None
-        if self._last is not None:
+        found.append(ImportedCompaction(self.speech.owner, uid, "auto", at, before))
+        found.append(Summary(self.speech.owner, uid and f"{uid}:summary", items.stands_in(payload), at))
+        self.speech.reply_ended()
+        self.turn = "compacted" if self.turn else None
+        if self.last is not None:
             # What the context held before is of no use for the next compaction, and no end of a turn is that
             # call's end.
-            self._last[0], self._last[4] = "", None
+            self.last[0], self.last[4] = "", None
 
     # Events.
 
@@ -832,37 +774,42 @@ class CodexReader:
             reason = text_of(payload.get("reason")) or "interrupted"
             found.append(
                 Failure(
-                    self._owner, "interrupted", f"turn aborted: {reason}", at, self._speech.uid(payload, at)
+                    self.speech.owner,
+                    "interrupted",
+                    f"turn aborted: {reason}",
+                    at,
+                    self.speech.uid(payload, at),
                 )
             )
         elif kind == "error":
-            found.append(Failure(self._owner, "error", words_of(payload), at, self._speech.uid(payload, at)))
+            found.append(
+                Failure(self.speech.owner, "error", words_of(payload), at, self.speech.uid(payload, at))
+            )
         elif kind == "stream_error":
-            found.append(Failure(self._owner, "retry", words_of(payload), at, self._speech.uid(payload, at)))
+            found.append(
+                Failure(self.speech.owner, "retry", words_of(payload), at, self.speech.uid(payload, at))
+            )
         elif kind in _TURN_ENDS:
             self._turn_ended(payload, at, found)
         elif kind in _TURN_STARTS:
-            self._turn = "begun"
+            self.turn = "begun"
             window = count_of(payload.get("model_context_window"))
             found.append(
                 ImportedAgent(
-                    self._owner,
+                    self.speech.owner,
                     context_limit=window or None,
-                    status="working" if self._spawned else None,
+                    status="working" if self.spawned else None,
                     at=at,
                 )
             )
         elif kind == "thread_rolled_back" and (
-            back := self._speech.go_back(
-                count_of(payload.get("num_turns")), self._speech.uid(payload, at), at
-            )
+            back := self.speech.go_back(count_of(payload.get("num_turns")), self.speech.uid(payload, at), at)
         ):
             found.append(back)
-        elif kind == "thread_name_updated" and text_of(payload.get("thread_name")) and not self._spawned:
-            found.append(Session(self._session, title=text_of(payload.get("thread_name"))))
+        elif kind == "thread_name_updated" and text_of(payload.get("thread_name")) and not self.spawned:
+            found.append(Session(self.session, title=text_of(payload.get("thread_name"))))
         else:
-            self._speech.outcomes.event(kind, payload)
-            self._spawns.event(kind, payload, at, found)
+            self.speech.event(kind, payload, at, found)
             known = (
                 SAID_AGAIN if kind in REPETITIONS else NOT_FOR_US if kind in EVENTS else "unknown record type"
             )
@@ -875,8 +822,8 @@ class CodexReader:
             return
         window = count_of(info.get("model_context_window"))
         if window:
-            found.append(ImportedAgent(self._owner, context_limit=window))
-        usage = self._usage.take(info)
+            found.append(ImportedAgent(self.speech.owner, context_limit=window))
+        usage = self.usage.take(info)
         if usage is None:
             found.append(Skipped("repeats a token count"))
             return
@@ -886,34 +833,53 @@ class CodexReader:
         """A call that is new."""
         if usage is None:
             return
-        key = f"{self._thread}:{usage.key}" if usage.key else "" if at is None else f"{self._thread}@{at!r}"
+        key = (
+            f"{self.speech.thread}:{usage.key}"
+            if usage.key
+            else ""
+            if at is None
+            else f"{self.speech.thread}@{at!r}"
+        )
         figures = [usage.input, usage.output, usage.cached, usage.written]
-        self._speech.reply_ended(counted=True)
-        self._last = [key, self._model_ref(), figures, at, usage.prompt + usage.output, usage.exact]
+        self.speech.reply_ended(counted=True)
+        self.last = [key, self._model_ref(), figures, at, usage.prompt + usage.output, usage.exact]
         found.append(self._model_call(None))
 
     def _model_call(self, stop_reason: str | None) -> ModelCall:
-        assert self._last is not None
-        key, model, figures, at, _, exact = self._last
+        assert self.last is not None
+        key, model, figures, at, _, exact = self.last
         fresh, output, read, written = figures
         return ModelCall(
-            self._owner, key, model, fresh, output, read, written, exact=exact, stop_reason=stop_reason, at=at
+            self.speech.owner,
+            key,
+            model,
+            fresh,
+            output,
+            read,
+            written,
+            exact=exact,
+            stop_reason=stop_reason,
+            at=at,
         )
 
     def _turn_ended(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         error = payload.get("error")
         if isinstance(error, dict) and text_of(error.get("message")):
-            found.append(Failure(self._owner, "error", words_of(error), at, self._speech.uid(payload, at)))
-        elif self._turn == "compacted":
+            found.append(
+                Failure(self.speech.owner, "error", words_of(error), at, self.speech.uid(payload, at))
+            )
+        elif self.turn == "compacted":
             # A turn to itself: somebody asked for it. One that comes before a prompt, or within its turn,
             # came by itself.
             found.append(
-                ImportedCompaction(self._owner, self._speech.uid(payload, at), "manual", at, told_later=True)
+                ImportedCompaction(
+                    self.speech.owner, self.speech.uid(payload, at), "manual", at, told_later=True
+                )
             )
-        elif self._last is not None and self._last[0]:
+        elif self.last is not None and self.last[0]:
             found.append(self._model_call("end_turn"))
-        self._turn = None
-        if self._spawned:
-            found.append(ImportedAgent(self._owner, at=at, status="failed" if error else "done"))
+        self.turn = None
+        if self.spawned:
+            found.append(ImportedAgent(self.speech.owner, at=at, status="failed" if error else "done"))
         if not found:
             found.append(Raw(f"event_msg/{payload.get('type')}", NOT_FOR_US))

@@ -11,10 +11,13 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from watchkeeper.transcripts.jsontext import seconds, text_of
+from msgspec import Struct
+
+from watchkeeper.transcripts.jsontext import object_of, seconds, text_of
 
 _UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _OF_THE_PROGRAM = ("subagent", "guardian_review")
+_ABOUT_TURN = ("internal_chat_message_metadata_passthrough", "metadata")
 BURST_SECONDS = 1.0
 """A copied history is written at once; no model answers so soon."""
 COPYING_SECONDS = 60.0
@@ -41,10 +44,8 @@ def thread_of(meta: dict[str, Any]) -> Thread | None:
     own = text_of(meta.get("id")) or text_of(meta.get("session_id"))
     if own is None:
         return None
-    source = meta.get("source")
-    kind = source.get("subagent") if isinstance(source, dict) else None
-    spawn = kind.get("thread_spawn") if isinstance(kind, dict) else None
-    spawn = spawn if isinstance(spawn, dict) else {}
+    kind = object_of(meta.get("source")).get("subagent")
+    spawn = object_of(object_of(kind).get("thread_spawn"))
     forked = text_of(meta.get("forked_from_id"))
     parent = text_of(spawn.get("parent_thread_id")) or text_of(meta.get("parent_thread_id"))
     root = text_of(meta.get("session_id"))
@@ -54,7 +55,7 @@ def thread_of(meta: dict[str, Any]) -> Thread | None:
         parent = forked or root
     parent = None if parent == own else parent
     depth = spawn.get("depth")
-    other = kind if isinstance(kind, str) else kind.get("other") if isinstance(kind, dict) else None
+    other = kind if isinstance(kind, str) else object_of(kind).get("other")
     return Thread(
         own,
         parent,
@@ -75,66 +76,53 @@ def made_at(uuid: str | None) -> int | None:
     return int(match[1] + match[2], 16) if match is not None else None
 
 
-class Replay:
-    """Tells the copied lines at the beginning of a log from the thread's own."""
+class Replay(Struct, array_like=True):
+    """Distinguishes the copied lines at the beginning of a log from the thread's own. As JSON it is the list of
+    its fields: part of a reader's saved state."""
 
-    def __init__(self, thread: Thread | None, began: float | None) -> None:
-        self.going = thread is not None and (thread.parent or thread.forked_from) is not None
-        """Copied lines may still come."""
-        self.certain = False
-        """The other thread's own `session_meta` was copied."""
-        self._thread_at = made_at(thread.id) if thread is not None else None
-        self._created = thread.at if thread is not None else None
-        self._began = began
-        self._turns = False
-        """Lines tell their turns."""
-        self._items = False
-        """Items of the history tell their turns."""
-
-    def save(self) -> list[Any] | None:
-        if not self.going:
-            return None
-        return [self.certain, self._thread_at, self._created, self._began, self._turns, self._items]
+    certain: bool = False
+    """The other thread's own `session_meta` was copied."""
+    thread_at: int | None = None
+    """When the thread was made, by its id, in milliseconds."""
+    created: float | None = None
+    began: float | None = None
+    turns: bool = False
+    """Lines name their turns."""
+    items: bool = False
+    """Items of the history name their turns."""
+    going: bool = False
+    """Copied lines may still come."""
 
     @classmethod
-    def restore(cls, state: list[Any] | None) -> Replay:
-        replay = cls(None, None)
-        if state:
-            replay.going = True
-            (
-                replay.certain,
-                replay._thread_at,
-                replay._created,
-                replay._began,
-                replay._turns,
-                replay._items,
-            ) = [*state, False][:6]
-        return replay
+    def of(cls, thread: Thread, began: float | None) -> Replay:
+        """At the beginning of a thread's log."""
+        going = (thread.parent or thread.forked_from) is not None
+        return cls(thread_at=made_at(thread.id), created=thread.at, began=began, going=going)
 
     def copied(self, kind: Any, payload: dict[str, Any], at: float | None) -> bool:
         """Whether this line repeats the other thread's history."""
         if not self.going:
             return False
-        since = at - self._began if at is not None and self._began is not None else None
-        if self._began is None or (since is not None and since > COPYING_SECONDS):
+        since = at - self.began if at is not None and self.began is not None else None
+        if self.began is None or (since is not None and since > COPYING_SECONDS):
             self.going = False
             return False
         turn = made_at(_turn(payload))
-        if turn is not None and self._thread_at is not None:
-            self._turns = True
-            self._items = self._items or kind == "response_item"
-            if turn >= self._thread_at:
+        if turn is not None and self.thread_at is not None:
+            self.turns = True
+            self.items = self.items or kind == "response_item"
+            if turn >= self.thread_at:
                 self.going = False
             else:
                 self.certain = True
             return self.going
-        if at is not None and self._created is not None and at < self._created - BURST_SECONDS:
+        if at is not None and self.created is not None and at < self.created - BURST_SECONDS:
             self.certain = True
             return True
-        if since is not None and since > BURST_SECONDS and not self._turns:
+        if since is not None and since > BURST_SECONDS and not self.turns:
             self.going = False
             return False
-        if self._items and turn is None and kind == "response_item" and payload.get("role") == "developer":
+        if self.items and turn is None and kind == "response_item" and payload.get("role") == "developer":
             return False  # what an agent of a team is told comes before its first turn, and is of none
         if self.certain:
             return True
@@ -143,9 +131,5 @@ class Replay:
 
 def _turn(payload: dict[str, Any]) -> str | None:
     """The turn that a line belongs to."""
-    found = text_of(payload.get("turn_id"))
-    for name in ("internal_chat_message_metadata_passthrough", "metadata"):
-        about = payload.get(name)
-        if found is None and isinstance(about, dict):
-            found = text_of(about.get("turn_id"))
-    return found
+    named = (payload, *(object_of(payload.get(name)) for name in _ABOUT_TURN))
+    return next((turn for each in named if (turn := text_of(each.get("turn_id")))), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts.opencode.database import DatabaseReader, is_database, lacks_log
-from watchkeeper.transcripts.records import PullReader, Source
+from watchkeeper.transcripts.records import Program, PullReader, Source
 
 SQLITE = b"SQLite format 3\x00"
 INDEX_HEAD_BYTES = 48
@@ -16,7 +16,7 @@ INDEX_HEAD_BYTES = 48
 its readers follow."""
 
 
-class OpenCode:
+class OpenCode(Program):
     """OpenCode, from 1.2 on, which keeps its sessions in a database."""
 
     name = "opencode"
@@ -40,20 +40,14 @@ class OpenCode:
 
     def log_of(self, path: Path) -> Path | None:
         """The database, also for SQLite's write-ahead log beside it."""
-        if path.name.endswith(".db-wal"):
-            path = path.with_name(path.name.removesuffix("-wal"))
-        return path if self.may_be_log(path) else None
-
-    def folder_of(self, log: Path) -> Path:
-        return log.parent
+        return super().log_of(
+            path.with_name(path.name.removesuffix("-wal")) if path.name.endswith(".db-wal") else path
+        )
 
     def recognises(self, source: Source) -> bool:
         return source.head.startswith(SQLITE) and (
             is_database(source.path) or lacks_log(source.path, source.head)
         )
-
-    def companions(self, path: Path) -> list[Path]:
-        return []
 
     def reader(self, source: Source, state: dict[str, Any] | None) -> PullReader:
         return DatabaseReader(source.path, state)
