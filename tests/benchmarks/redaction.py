@@ -18,15 +18,17 @@ import argparse
 import base64
 import json
 import random
+import re
 import string
 import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from watchkeeper.records.redact import Redactor
 
@@ -37,16 +39,17 @@ HEX = DIGITS + "abcdef"
 BASE64 = ALPHANUMERIC + "+/"
 URL_SAFE = ALPHANUMERIC + "-_"
 PUNCTUATION = "!@#%^*_-+=?~."
+ALPHABETS = {
+    "a": ALPHANUMERIC, "h": HEX, "H": HEX.upper(), "u": URL_SAFE, "b": BASE64, "d": DIGITS, "l": LETTERS, "U": UPPER + DIGITS,
+    "L": LOWER + DIGITS, "t": LOWER + "234567", "T": UPPER + "234567", "bech": "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L",
+}  # fmt: skip
 
 
 class Random(random.Random):
-    """Random texts of an alphabet."""
+    """Random texts."""
 
     def of(self, alphabet: str, length: int) -> str:
         return "".join(self.choices(alphabet, k=length))
-
-    def uuid(self) -> str:
-        return str(uuid.UUID(int=self.getrandbits(128), version=4))
 
     def base64(self, size: int) -> str:
         return base64.b64encode(self.randbytes(size)).decode()
@@ -60,209 +63,236 @@ class Random(random.Random):
         self.shuffle(letters)
         return self.choice(ALPHANUMERIC) + "".join(letters)
 
-    def jwt(self) -> str:
-        def part(value: dict[str, Any]) -> str:
-            return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+    def plain_password(self) -> str:
+        """One that needs no quotes anywhere."""
+        start = self.of(ALPHANUMERIC, 3) + str(self.randrange(10))
+        return start + self.of(ALPHANUMERIC + "_-.", self.randrange(6, 16))
 
-        claims = {"sub": self.of(DIGITS, 10), "name": "somebody", "iat": self.randrange(10**9, 2 * 10**9)}
-        return f"{part({'alg': 'HS256', 'typ': 'JWT'})}.{part(claims)}.{self.of(URL_SAFE, 43)}"
+    def filled(self, template: str) -> str:
+        """The template with random text for each `<alphabet:length>` (see `ALPHABETS`) and `<method:size>`."""
+
+        def part(found: re.Match[str]) -> str:
+            name, size = found[1], int(found[2] or 0)
+            match name:
+                case "uuid":
+                    return str(uuid.UUID(int=self.getrandbits(128), version=4))
+                case "password":
+                    return self.password()
+                case "plain":
+                    return self.plain_password()
+                case "bytes":
+                    return self.base64(size)
+                case "urlbytes":
+                    return base64.urlsafe_b64encode(self.randbytes(size)).decode()
+                case "quoted":
+                    return quote(self.base64(size), safe="")
+                case "basic":
+                    return base64.b64encode(f"user{self.of(DIGITS, 2)}:{self.password()}".encode()).decode()
+                case "encoded":
+                    inner = self.of(DIGITS, size) if size else self.password()
+                    return base64.b64encode(inner.encode()).decode()
+                case "claims":
+                    claims = {
+                        "sub": self.of(DIGITS, 10),
+                        "name": "somebody",
+                        "iat": self.randrange(10**9, 2 * 10**9),
+                    }
+                    return ".".join(_url_safe(one) for one in ({"alg": "HS256", "typ": "JWT"}, claims))
+            return self.of(ALPHABETS[name], size)
+
+        return re.sub(r"<(\w+)(?::(\d+))?>", part, template)
 
 
-# Kinds with a form of their own: what a value looks like, and the variable that usually holds it.
-FORMED: dict[str, tuple[str, Callable[[Random], str]]] = {
-    "Anthropic API key": ("ANTHROPIC_API_KEY", lambda r: f"sk-ant-api03-{r.of(URL_SAFE, 93)}AA"),
-    "OpenAI project key": (
-        "OPENAI_API_KEY",
-        lambda r: f"sk-proj-{r.of(URL_SAFE, 74)}T3BlbkFJ{r.of(URL_SAFE, 74)}",
-    ),
-    "OpenAI key": (
-        "OPENAI_API_KEY",
-        lambda r: f"sk-{r.of(ALPHANUMERIC, 20)}T3BlbkFJ{r.of(ALPHANUMERIC, 20)}",
-    ),
-    "OpenRouter key": ("OPENROUTER_API_KEY", lambda r: f"sk-or-v1-{r.of(HEX, 64)}"),
-    "GitHub personal token": ("GITHUB_PAT", lambda r: f"ghp_{r.of(ALPHANUMERIC, 36)}"),
-    "GitHub fine-grained token": (
-        "GH_TOKEN",
-        lambda r: f"github_pat_{r.of(ALPHANUMERIC, 22)}_{r.of(ALPHANUMERIC, 59)}",
-    ),
-    "GitHub app token": ("GITHUB_TOKEN", lambda r: f"ghs_{r.of(ALPHANUMERIC, 36)}"),
-    "GitLab personal token": ("GITLAB_TOKEN", lambda r: f"glpat-{r.of(URL_SAFE, 20)}"),
-    "GitLab routable token": (
-        "GITLAB_TOKEN",
-        lambda r: f"glpat-{r.of(URL_SAFE, 27)}.{r.of(HEX, 2)}.{r.of(DIGITS + LOWER, 9)}",
-    ),
-    "GitLab pipeline trigger": ("TRIGGER_TOKEN", lambda r: f"glptt-{r.of(HEX, 40)}"),
-    "GitLab deploy token": ("DEPLOY_TOKEN", lambda r: f"gldt-{r.of(URL_SAFE, 20)}"),
-    "GitLab runner token": ("RUNNER_TOKEN", lambda r: f"glrt-{r.of(URL_SAFE, 20)}"),
-    "GitLab job token": ("CI_JOB_TOKEN", lambda r: f"glcbt-{r.of(HEX, 2)}_{r.of(URL_SAFE, 20)}"),
-    "GitLab feed token": ("FEED_TOKEN", lambda r: f"glft-{r.of(URL_SAFE, 20)}"),
-    "GitLab agent token": ("AGENT_TOKEN", lambda r: f"glagent-{r.of(URL_SAFE, 50)}"),
-    "GitLab OAuth secret": ("GITLAB_SECRET", lambda r: f"gloas-{r.of(HEX, 64)}"),
-    "GitLab SCIM token": ("SCIM_TOKEN", lambda r: f"glsoat-{r.of(URL_SAFE, 20)}"),
-    "GitLab incoming mail token": ("MAIL_TOKEN", lambda r: f"glimt-{r.of(LOWER + DIGITS, 25)}"),
-    "GitLab runner registration": ("REGISTRATION_TOKEN", lambda r: f"GR1348941{r.of(URL_SAFE, 20)}"),
-    "AWS access key id": ("AWS_ACCESS_KEY_ID", lambda r: f"AKIA{r.of(UPPER + '234567', 16)}"),
-    "Slack bot token": (
-        "SLACK_BOT_TOKEN",
-        lambda r: f"xoxb-{r.of(DIGITS, 12)}-{r.of(DIGITS, 12)}-{r.of(ALPHANUMERIC, 24)}",
-    ),
-    "Slack app token": (
-        "SLACK_APP_TOKEN",
-        lambda r: f"xapp-1-A{r.of(UPPER + DIGITS, 10)}-{r.of(DIGITS, 13)}-{r.of(HEX, 64)}",
-    ),
-    "Slack webhook": (
-        "SLACK_WEBHOOK",
-        lambda r: (
-            f"https://hooks.slack.com/services/T{r.of(UPPER + DIGITS, 10)}/B{r.of(UPPER + DIGITS, 10)}/{r.of(ALPHANUMERIC, 24)}"
-        ),
-    ),
-    "Google API key": ("GOOGLE_API_KEY", lambda r: f"AIza{r.of(URL_SAFE, 35)}"),
-    "Google OAuth secret": ("GOOGLE_CLIENT_SECRET", lambda r: f"GOCSPX-{r.of(URL_SAFE, 28)}"),
-    "Google OAuth token": ("GOOGLE_TOKEN", lambda r: f"ya29.{r.of(URL_SAFE, 120)}"),
-    "Stripe live key": ("STRIPE_SECRET_KEY", lambda r: f"sk_live_{r.of(ALPHANUMERIC, 24)}"),
-    "Stripe restricted key": ("STRIPE_KEY", lambda r: f"rk_live_{r.of(ALPHANUMERIC, 24)}"),
-    "Stripe webhook secret": ("STRIPE_WEBHOOK_SECRET", lambda r: f"whsec_{r.of(ALPHANUMERIC, 32)}"),
-    "npm token": ("NPM_TOKEN", lambda r: f"npm_{r.of(ALPHANUMERIC, 36)}"),
-    "PyPI token": ("TWINE_PASSWORD", lambda r: f"pypi-AgEIcHlwaS5vcmc{r.of(URL_SAFE, 120)}"),
-    "RubyGems token": ("GEM_HOST_API_KEY", lambda r: f"rubygems_{r.of(HEX, 48)}"),
-    "Hugging Face token": ("HF_TOKEN", lambda r: f"hf_{r.of(LETTERS, 34)}"),
-    "Groq key": ("GROQ_API_KEY", lambda r: f"gsk_{r.of(ALPHANUMERIC, 52)}"),
-    "Perplexity key": ("PERPLEXITY_API_KEY", lambda r: f"pplx-{r.of(ALPHANUMERIC, 48)}"),
-    "Replicate token": ("REPLICATE_API_TOKEN", lambda r: f"r8_{r.of(ALPHANUMERIC, 37)}"),
-    "SendGrid key": ("SENDGRID_API_KEY", lambda r: f"SG.{r.of(URL_SAFE, 22)}.{r.of(URL_SAFE, 43)}"),
-    "Brevo key": ("BREVO_API_KEY", lambda r: f"xkeysib-{r.of(HEX, 64)}-{r.of(ALPHANUMERIC, 16)}"),
-    "Mailgun key": ("MAILGUN_API_KEY", lambda r: f"key-{r.of(HEX, 32)}"),
-    "Mailchimp key": ("MAILCHIMP_API_KEY", lambda r: f"{r.of(HEX, 32)}-us{r.randrange(1, 22)}"),
-    "DigitalOcean token": ("DIGITALOCEAN_TOKEN", lambda r: f"dop_v1_{r.of(HEX, 64)}"),
-    "Shopify token": ("SHOPIFY_ACCESS_TOKEN", lambda r: f"shpat_{r.of(HEX, 32)}"),
-    "Shopify shared secret": ("SHOPIFY_API_SECRET", lambda r: f"shpss_{r.of(HEX, 32)}"),
-    "Vault token": ("VAULT_TOKEN", lambda r: f"hvs.{r.of(URL_SAFE, 95)}"),
-    "age key": ("AGE_KEY", lambda r: f"AGE-SECRET-KEY-1{r.of('QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L', 58)}"),
-    "Docker token": ("DOCKER_TOKEN", lambda r: f"dckr_pat_{r.of(URL_SAFE, 27)}"),
-    "Atlassian token": (
-        "JIRA_API_TOKEN",
-        lambda r: f"ATATT3xFfGF0{r.of(URL_SAFE, 171)}={r.of(HEX.upper(), 8)}",
-    ),
-    "Bitbucket app password": ("BITBUCKET_APP_PASSWORD", lambda r: f"ATBB{r.of(ALPHANUMERIC, 32)}"),
-    "Grafana token": ("GRAFANA_TOKEN", lambda r: f"glsa_{r.of(ALPHANUMERIC, 32)}_{r.of(HEX, 8)}"),
-    "Linear key": ("LINEAR_API_KEY", lambda r: f"lin_api_{r.of(ALPHANUMERIC, 40)}"),
-    "Notion token": ("NOTION_TOKEN", lambda r: f"ntn_{r.of(DIGITS, 11)}{r.of(ALPHANUMERIC, 35)}"),
-    "Figma token": ("FIGMA_TOKEN", lambda r: f"figd_{r.of(URL_SAFE, 40)}"),
-    "Telegram bot token": (
-        "TELEGRAM_BOT_TOKEN",
-        lambda r: f"{r.randrange(10**8, 10**10)}:AA{r.of(URL_SAFE, 33)}",
-    ),
-    "Discord bot token": (
-        "DISCORD_TOKEN",
-        lambda r: (
-            f"{base64.b64encode(str(r.randrange(10**17, 10**18)).encode()).decode().rstrip('=')}"
-            f".{r.of(URL_SAFE, 6)}.{r.of(URL_SAFE, 38)}"
-        ),
-    ),
-    "Discord webhook": (
-        "DISCORD_WEBHOOK",
-        lambda r: f"https://discord.com/api/webhooks/{r.randrange(10**17, 10**18)}/{r.of(URL_SAFE, 68)}",
-    ),
-    "Twilio key": ("TWILIO_API_KEY", lambda r: f"SK{r.of(HEX, 32)}"),
-    "Databricks token": ("DATABRICKS_TOKEN", lambda r: f"dapi{r.of(HEX, 32)}"),
-    "Sentry user token": ("SENTRY_AUTH_TOKEN", lambda r: f"sntryu_{r.of(HEX, 64)}"),
-    "Sentry organisation token": (
-        "SENTRY_AUTH_TOKEN",
-        lambda r: f"sntrys_eyJpYXQiO{r.of(ALPHANUMERIC, 120)}_{r.of(BASE64, 43)}",
-    ),
-    "Sentry DSN": (
-        "SENTRY_DSN",
-        lambda r: f"https://{r.of(HEX, 32)}@o{r.of(DIGITS, 6)}.ingest.sentry.io/{r.of(DIGITS, 7)}",
-    ),
-    "Supabase access token": ("SUPABASE_ACCESS_TOKEN", lambda r: f"sbp_{r.of(HEX, 40)}"),
-    "Supabase secret key": ("SUPABASE_SECRET_KEY", lambda r: f"sb_secret_{r.of(URL_SAFE, 31)}"),
-    "New Relic user key": ("NEW_RELIC_API_KEY", lambda r: f"NRAK-{r.of(UPPER + DIGITS, 27)}"),
-    "New Relic license key": ("NEW_RELIC_LICENSE_KEY", lambda r: f"{r.of(HEX, 36)}NRAL"),
-    "New Relic insert key": ("NEW_RELIC_INSERT_KEY", lambda r: f"NRII-{r.of(URL_SAFE, 32)}"),
-    "Azure AD client secret": (
-        "AZURE_CLIENT_SECRET",
-        lambda r: f"{r.of(ALPHANUMERIC, 3)}8Q~{r.of(URL_SAFE, 34)}",
-    ),
-    "Azure storage connection": (
-        "AZURE_STORAGE_CONNECTION_STRING",
-        lambda r: (
-            f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={r.base64(64)};EndpointSuffix=core.windows.net"
-        ),
-    ),
-    "Azure SAS": (
-        "SAS_URL",
-        lambda r: (
-            "https://me.blob.core.windows.net/c/b?sv=2022-11-02&se=2026-01-01T00%3A00%3A00Z&sr=b&sp=r&sig="
-            + r.base64(32).replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
-        ),
-    ),
-    "1Password service token": ("OP_SERVICE_ACCOUNT_TOKEN", lambda r: f"ops_eyJ{r.of(ALPHANUMERIC, 400)}"),
-    "Doppler token": ("DOPPLER_TOKEN", lambda r: f"dp.pt.{r.of(ALPHANUMERIC, 43)}"),
-    "Dynatrace token": (
-        "DT_API_TOKEN",
-        lambda r: f"dt0c01.{r.of(UPPER + DIGITS, 24)}.{r.of(UPPER + DIGITS, 64)}",
-    ),
-    "Postman key": ("POSTMAN_API_KEY", lambda r: f"PMAK-{r.of(HEX, 24)}-{r.of(HEX, 34)}"),
-    "Pulumi token": ("PULUMI_ACCESS_TOKEN", lambda r: f"pul-{r.of(HEX, 40)}"),
-    "PlanetScale token": ("PLANETSCALE_TOKEN", lambda r: f"pscale_tkn_{r.of(URL_SAFE, 43)}"),
-    "Square token": ("SQUARE_TOKEN", lambda r: f"sq0atp-{r.of(URL_SAFE, 22)}"),
-    "Terraform Cloud token": (
-        "TFE_TOKEN",
-        lambda r: f"{r.of(ALPHANUMERIC, 14)}.atlasv1.{r.of(URL_SAFE, 67)}",
-    ),
-    "Plaid token": ("PLAID_ACCESS_TOKEN", lambda r: f"access-sandbox-{r.uuid()}"),
-    "HubSpot token": ("HUBSPOT_TOKEN", lambda r: f"pat-na1-{r.uuid()}"),
-    "Sonar token": ("SONAR_TOKEN", lambda r: f"squ_{r.of(HEX, 40)}"),
-    "JSON web token": ("ID_TOKEN", lambda r: r.jwt()),
-}
+def _url_safe(value: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
-# Kinds that only their name tells: the names in which they come, and a value as the provider makes it.
-NAMED: dict[str, tuple[tuple[str, ...], Callable[[Random], str]]] = {
-    "database password": (
-        ("DATABASE_PASSWORD", "DB_PASSWORD", "POSTGRES_PASSWORD", "PGPASSWORD"),
-        Random.password,
-    ),
-    "MySQL password": (("MYSQL_PWD", "MYSQL_ROOT_PASSWORD", "MYSQL_PASSWORD"), Random.password),
-    "short password": (("REDIS_PASS", "SMTP_PASS", "FTP_PASSWD", "LDAP_BIND_PASSWORD"), Random.password),
-    "application secret": (
-        ("APP_SECRET", "SESSION_SECRET", "NEXTAUTH_SECRET", "COOKIE_SECRET"),
-        lambda r: r.base64(32),
-    ),
-    "signing secret": (("JWT_SECRET", "SIGNING_SECRET", "WEBHOOK_SECRET"), lambda r: r.of(HEX, 64)),
-    "secret key base": (("SECRET_KEY_BASE", "RAILS_MASTER_KEY", "SECRET_KEY"), lambda r: r.of(HEX, 32)),
-    "AWS secret key": (("AWS_SECRET_ACCESS_KEY",), lambda r: r.of(BASE64, 40)),
-    "AWS session token": (("AWS_SESSION_TOKEN",), lambda r: r.base64(180)),
-    "Twilio auth token": (("TWILIO_AUTH_TOKEN",), lambda r: r.of(HEX, 32)),
-    "Datadog key": (("DD_API_KEY", "DATADOG_API_KEY"), lambda r: r.of(HEX, 32)),
-    "Heroku key": (("HEROKU_API_KEY",), Random.uuid),
-    "Snyk token": (("SNYK_TOKEN",), Random.uuid),
-    "Cloudflare token": (("CLOUDFLARE_API_TOKEN", "CF_API_TOKEN"), lambda r: r.of(URL_SAFE, 40)),
-    "Azure DevOps token": (
-        ("AZURE_DEVOPS_PAT", "AZURE_DEVOPS_EXT_PAT"),
-        lambda r: r.of(LOWER + "234567", 52),
-    ),
-    "CircleCI token": (("CIRCLE_TOKEN",), lambda r: r.of(HEX, 40)),
-    "Codecov token": (("CODECOV_TOKEN",), Random.uuid),
-    "Fastly key": (("FASTLY_API_KEY",), lambda r: r.of(URL_SAFE, 32)),
-    "Algolia key": (("ALGOLIA_ADMIN_KEY", "ALGOLIA_API_KEY"), lambda r: r.of(HEX, 32)),
-    "Mistral key": (("MISTRAL_API_KEY",), lambda r: r.of(ALPHANUMERIC, 32)),
-    "Cohere key": (("COHERE_API_KEY", "CO_API_KEY"), lambda r: r.of(ALPHANUMERIC, 40)),
-    "encryption key": (
-        ("ENCRYPTION_KEY", "FERNET_KEY"),
-        lambda r: base64.urlsafe_b64encode(r.randbytes(32)).decode(),
-    ),
-    "OAuth client secret": (
-        ("CLIENT_SECRET", "OAUTH_CLIENT_SECRET", "AUTH0_CLIENT_SECRET"),
-        lambda r: r.of(URL_SAFE, 64),
-    ),
-    "Vercel token": (("VERCEL_TOKEN",), lambda r: r.of(ALPHANUMERIC, 24)),
-    "Sentry old token": (("SENTRY_AUTH_TOKEN",), lambda r: r.of(HEX, 64)),
-    "Twitter secret": (
-        ("TWITTER_ACCESS_TOKEN_SECRET", "TWITTER_API_SECRET"),
-        lambda r: r.of(ALPHANUMERIC, 45),
-    ),
-    "secret that begins with a slash": (("API_SECRET", "ACCESS_TOKEN"), lambda r: "/" + r.of(BASE64, 39)),
-}
+
+def _table(text: str) -> dict[str, tuple[list[str], str]]:
+    rows = (line.split(" | ") for line in text.strip().splitlines())
+    return {kind: (names.split(), template) for kind, names, template in rows}
+
+
+FORMED = _table("""
+Anthropic API key | ANTHROPIC_API_KEY | sk-ant-api03-<u:93>AA
+OpenAI project key | OPENAI_API_KEY | sk-proj-<u:74>T3BlbkFJ<u:74>
+OpenAI key | OPENAI_API_KEY | sk-<a:20>T3BlbkFJ<a:20>
+OpenRouter key | OPENROUTER_API_KEY | sk-or-v1-<h:64>
+GitHub personal token | GITHUB_PAT | ghp_<a:36>
+GitHub fine-grained token | GH_TOKEN | github_pat_<a:22>_<a:59>
+GitHub app token | GITHUB_TOKEN | ghs_<a:36>
+GitLab personal token | GITLAB_TOKEN | glpat-<u:20>
+GitLab routable token | GITLAB_TOKEN | glpat-<u:27>.<h:2>.<L:9>
+GitLab pipeline trigger | TRIGGER_TOKEN | glptt-<h:40>
+GitLab deploy token | DEPLOY_TOKEN | gldt-<u:20>
+GitLab runner token | RUNNER_TOKEN | glrt-<u:20>
+GitLab job token | CI_JOB_TOKEN | glcbt-<h:2>_<u:20>
+GitLab feed token | FEED_TOKEN | glft-<u:20>
+GitLab agent token | AGENT_TOKEN | glagent-<u:50>
+GitLab OAuth secret | GITLAB_SECRET | gloas-<h:64>
+GitLab SCIM token | SCIM_TOKEN | glsoat-<u:20>
+GitLab incoming mail token | MAIL_TOKEN | glimt-<L:25>
+GitLab runner registration | REGISTRATION_TOKEN | GR1348941<u:20>
+AWS access key id | AWS_ACCESS_KEY_ID | AKIA<T:16>
+Slack bot token | SLACK_BOT_TOKEN | xoxb-<d:12>-<d:12>-<a:24>
+Slack app token | SLACK_APP_TOKEN | xapp-1-A<U:10>-<d:13>-<h:64>
+Slack webhook | SLACK_WEBHOOK | https://hooks.slack.com/services/T<U:10>/B<U:10>/<a:24>
+Google API key | GOOGLE_API_KEY | AIza<u:35>
+Google OAuth secret | GOOGLE_CLIENT_SECRET | GOCSPX-<u:28>
+Google OAuth token | GOOGLE_TOKEN | ya29.<u:120>
+Stripe live key | STRIPE_SECRET_KEY | sk_live_<a:24>
+Stripe restricted key | STRIPE_KEY | rk_live_<a:24>
+Stripe webhook secret | STRIPE_WEBHOOK_SECRET | whsec_<a:32>
+npm token | NPM_TOKEN | npm_<a:36>
+PyPI token | TWINE_PASSWORD | pypi-AgEIcHlwaS5vcmc<u:120>
+RubyGems token | GEM_HOST_API_KEY | rubygems_<h:48>
+Hugging Face token | HF_TOKEN | hf_<l:34>
+Groq key | GROQ_API_KEY | gsk_<a:52>
+Perplexity key | PERPLEXITY_API_KEY | pplx-<a:48>
+Replicate token | REPLICATE_API_TOKEN | r8_<a:37>
+SendGrid key | SENDGRID_API_KEY | SG.<u:22>.<u:43>
+Brevo key | BREVO_API_KEY | xkeysib-<h:64>-<a:16>
+Mailgun key | MAILGUN_API_KEY | key-<h:32>
+Mailchimp key | MAILCHIMP_API_KEY | <h:32>-us1<d:1>
+DigitalOcean token | DIGITALOCEAN_TOKEN | dop_v1_<h:64>
+Shopify token | SHOPIFY_ACCESS_TOKEN | shpat_<h:32>
+Shopify shared secret | SHOPIFY_API_SECRET | shpss_<h:32>
+Vault token | VAULT_TOKEN | hvs.<u:95>
+age key | AGE_KEY | AGE-SECRET-KEY-1<bech:58>
+Docker token | DOCKER_TOKEN | dckr_pat_<u:27>
+Atlassian token | JIRA_API_TOKEN | ATATT3xFfGF0<u:171>=<H:8>
+Bitbucket app password | BITBUCKET_APP_PASSWORD | ATBB<a:32>
+Grafana token | GRAFANA_TOKEN | glsa_<a:32>_<h:8>
+Linear key | LINEAR_API_KEY | lin_api_<a:40>
+Notion token | NOTION_TOKEN | ntn_<d:11><a:35>
+Figma token | FIGMA_TOKEN | figd_<u:40>
+Telegram bot token | TELEGRAM_BOT_TOKEN | 7<d:9>:AA<u:33>
+Discord bot token | DISCORD_TOKEN | <encoded:18>.<u:6>.<u:38>
+Discord webhook | DISCORD_WEBHOOK | https://discord.com/api/webhooks/4<d:17>/<u:68>
+Twilio key | TWILIO_API_KEY | SK<h:32>
+Databricks token | DATABRICKS_TOKEN | dapi<h:32>
+Sentry user token | SENTRY_AUTH_TOKEN | sntryu_<h:64>
+Sentry organisation token | SENTRY_AUTH_TOKEN | sntrys_eyJpYXQiO<a:120>_<b:43>
+Sentry DSN | SENTRY_DSN | https://<h:32>@o<d:6>.ingest.sentry.io/<d:7>
+Supabase access token | SUPABASE_ACCESS_TOKEN | sbp_<h:40>
+Supabase secret key | SUPABASE_SECRET_KEY | sb_secret_<u:31>
+New Relic user key | NEW_RELIC_API_KEY | NRAK-<U:27>
+New Relic license key | NEW_RELIC_LICENSE_KEY | <h:36>NRAL
+New Relic insert key | NEW_RELIC_INSERT_KEY | NRII-<u:32>
+Azure AD client secret | AZURE_CLIENT_SECRET | <a:3>8Q~<u:34>
+Azure storage connection | AZURE_STORAGE_CONNECTION_STRING | DefaultEndpointsProtocol=https;AccountName=me;AccountKey=<bytes:64>;EndpointSuffix=core.windows.net
+Azure SAS | SAS_URL | https://me.blob.core.windows.net/c/b?sv=2022-11-02&se=2026-01-01T00%3A00%3A00Z&sr=b&sp=r&sig=<quoted:32>
+1Password service token | OP_SERVICE_ACCOUNT_TOKEN | ops_eyJ<a:400>
+Doppler token | DOPPLER_TOKEN | dp.pt.<a:43>
+Dynatrace token | DT_API_TOKEN | dt0c01.<U:24>.<U:64>
+Postman key | POSTMAN_API_KEY | PMAK-<h:24>-<h:34>
+Pulumi token | PULUMI_ACCESS_TOKEN | pul-<h:40>
+PlanetScale token | PLANETSCALE_TOKEN | pscale_tkn_<u:43>
+Square token | SQUARE_TOKEN | sq0atp-<u:22>
+Terraform Cloud token | TFE_TOKEN | <a:14>.atlasv1.<u:67>
+Plaid token | PLAID_ACCESS_TOKEN | access-sandbox-<uuid>
+HubSpot token | HUBSPOT_TOKEN | pat-na1-<uuid>
+Sonar token | SONAR_TOKEN | squ_<h:40>
+JSON web token | ID_TOKEN | <claims>.<u:43>
+""")
+"""Kinds with a form of their own: the variable that usually holds it, and what a value looks like."""
+
+NAMED = _table("""
+database password | DATABASE_PASSWORD DB_PASSWORD POSTGRES_PASSWORD PGPASSWORD | <password>
+MySQL password | MYSQL_PWD MYSQL_ROOT_PASSWORD MYSQL_PASSWORD | <password>
+short password | REDIS_PASS SMTP_PASS FTP_PASSWD LDAP_BIND_PASSWORD | <password>
+application secret | APP_SECRET SESSION_SECRET NEXTAUTH_SECRET COOKIE_SECRET | <bytes:32>
+signing secret | JWT_SECRET SIGNING_SECRET WEBHOOK_SECRET | <h:64>
+secret key base | SECRET_KEY_BASE RAILS_MASTER_KEY SECRET_KEY | <h:32>
+AWS secret key | AWS_SECRET_ACCESS_KEY | <b:40>
+AWS session token | AWS_SESSION_TOKEN | <bytes:180>
+Twilio auth token | TWILIO_AUTH_TOKEN | <h:32>
+Datadog key | DD_API_KEY DATADOG_API_KEY | <h:32>
+Heroku key | HEROKU_API_KEY | <uuid>
+Snyk token | SNYK_TOKEN | <uuid>
+Cloudflare token | CLOUDFLARE_API_TOKEN CF_API_TOKEN | <u:40>
+Azure DevOps token | AZURE_DEVOPS_PAT AZURE_DEVOPS_EXT_PAT | <t:52>
+CircleCI token | CIRCLE_TOKEN | <h:40>
+Codecov token | CODECOV_TOKEN | <uuid>
+Fastly key | FASTLY_API_KEY | <u:32>
+Algolia key | ALGOLIA_ADMIN_KEY ALGOLIA_API_KEY | <h:32>
+Mistral key | MISTRAL_API_KEY | <a:32>
+Cohere key | COHERE_API_KEY CO_API_KEY | <a:40>
+encryption key | ENCRYPTION_KEY FERNET_KEY | <urlbytes:32>
+OAuth client secret | CLIENT_SECRET OAUTH_CLIENT_SECRET AUTH0_CLIENT_SECRET | <u:64>
+Vercel token | VERCEL_TOKEN | <a:24>
+Sentry old token | SENTRY_AUTH_TOKEN | <h:64>
+Twitter secret | TWITTER_ACCESS_TOKEN_SECRET TWITTER_API_SECRET | <a:45>
+secret that begins with a slash | API_SECRET ACCESS_TOKEN | /<b:39>
+""")
+"""Kinds that only their name tells: the names in which they come, and a value as the provider makes it."""
+
+SURROUNDED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Authorization: Basic": ("<basic>", (
+        "Authorization: Basic VALUE", '-H "Authorization: Basic VALUE" https://x', "{'Authorization': 'Basic VALUE'}",
+        '"authorization":"Basic VALUE"', "> authorization: Basic VALUE\r\n> accept: */*",
+    )),
+    "Authorization: Bearer": ("<a:40>", (
+        "Authorization: Bearer VALUE", "curl -H 'Authorization: Bearer VALUE' https://x",
+        'headers = {"Authorization": "Bearer VALUE"}',
+    )),
+    "Authorization: token": ("<h:40>", (
+        "Authorization: token VALUE", '"Authorization": "Token VALUE"', "Authorization: ApiKey VALUE",
+    )),
+    "X-Api-Key header": ("<a:32>", (
+        "X-Api-Key: VALUE", "-H 'x-api-key: VALUE'", '{"X-API-Key": "VALUE"}', "X-Auth-Token: VALUE",
+    )),
+    "cookie": ("<a:32>", (
+        "Cookie: theme=dark; session=VALUE; lang=en", "Set-Cookie: sessionid=VALUE; Path=/; HttpOnly; Secure",
+        "curl -b 'sid=VALUE' https://x", '{"cookie": "connect.sid=s%3AVALUE"}', "curl --cookie 'auth_token=VALUE' https://x",
+        "set-cookie: JSESSIONID=VALUE; Path=/",
+    )),
+    "cookie jar": ("<h:32>", ("example.com\tFALSE\t/\tTRUE\t1893456000\tsession\tVALUE",)),
+    "curl -u": ("<plain>", (
+        "curl -u admin:VALUE https://x", 'curl -s --user "me@x.org:VALUE" https://x', "curl https://x -u 'svc:VALUE' -o out",
+    )),
+    "--password": ("<plain>", (
+        "tool --password=VALUE run", "tool --password VALUE", "tool --db-password 'VALUE'", "tool --api-token=VALUE",
+        "tool --secret VALUE",
+    )),
+    "netrc": ("<plain>", (
+        "machine api.example.com login me password VALUE", "machine api.example.com\n  login me\n  password VALUE\n",
+        "machine h\nlogin u\npassword VALUE",
+    )),
+    "pgpass": ("<plain>", ("db.example.com:5432:app:me:VALUE",)),
+    "mysql -p": ("<plain>", ("mysql -u root -pVALUE app", "mysqldump -h db -u app -pVALUE app > x.sql")),
+    "sshpass": ("<plain>", ("sshpass -p VALUE ssh me@host", "sshpass -p 'VALUE' scp a b:")),
+    "docker login": ("<plain>", ("docker login -u me -p VALUE registry.example.com",)),
+    "redis-cli": ("<plain>", ("redis-cli -h r -a VALUE ping",)),
+    "URL password": ("<plain>", (
+        "postgres://app:VALUE@db:5432/app", "https://me:VALUE@git.example.com/x.git", "redis://:VALUE@cache:6379/0",
+        "amqp://a:VALUE@q/",
+    )),
+    "URL query": ("<a:32>", (
+        "https://x.org/a?page=2&access_token=VALUE&x=1", "https://x.org/?api_key=VALUE", "wss://x/?token=VALUE",
+    )),
+    "connection string": ("<plain>", (
+        "Server=db;Database=app;User Id=sa;Password=VALUE;Encrypt=True", "host=db user=me password=VALUE dbname=x",
+    )),
+    "XML": ("<plain>", (
+        "<server><username>me</username><password>VALUE</password></server>", "<apiKey>VALUEa9b8c7d6</apiKey>",
+    )),
+    "PHP define": ("<plain>", ("define('DB_PASSWORD', 'VALUE');", "'password' => 'VALUE',")),
+    "SQL": ("<plain>", ("CREATE USER app IDENTIFIED BY 'VALUE';", "ALTER ROLE app WITH PASSWORD 'VALUE';")),
+    "Dockerfile": ("<plain>", ("ENV DB_PASSWORD VALUE", "ARG API_TOKEN=VALUE")),
+    "kubectl": ("<plain>", ("kubectl create secret generic db --from-literal=password=VALUE",)),
+    "Kubernetes secret": ("<encoded>", (
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: db\ntype: Opaque\ndata:\n  credentials: VALUE\n",
+        "apiVersion: v1\ndata:\n  db: VALUE\nkind: Secret\nmetadata:\n  name: db\n",
+        '{"apiVersion":"v1","data":{"db":"VALUE"},"kind":"Secret"}',
+    )),
+    "npmrc": ("<b:44>", ("//registry.example.com/:_authToken=VALUE", "//r.example.com/:_password=VALUE")),
+    "docker config": ("<basic>", ('{"auths": {"https://index.docker.io/v1/": {"auth": "VALUE"}}}',)),
+    "AWS credentials file": ("<b:40>", (
+        "[default]\naws_access_key_id = X\naws_secret_access_key = VALUE\n", "aws configure set aws_secret_access_key VALUE",
+    )),
+    "AWS signed URL": ("<h:64>", ("https://b.s3.amazonaws.com/k?X-Amz-Expires=60&X-Amz-Signature=VALUE",)),
+}  # fmt: skip
+"""Kinds whose surroundings tell: a value, and the texts in which it comes."""
 
 
 def _camel(name: str) -> str:
@@ -303,147 +333,14 @@ def _formed(name: str, value: str) -> Iterator[str]:
     yield from list(_in_files(name, value))[:11]
 
 
-def _structures() -> dict[str, Callable[[Random], tuple[str, str]]]:
-    """Kinds whose surroundings tell: the secret and the text in which it comes."""
-
-    def basic(r: Random) -> str:
-        return base64.b64encode(f"user{r.of(DIGITS, 2)}:{r.password()}".encode()).decode()
-
-    def with_password(*texts: str) -> Callable[[Random], tuple[str, str]]:
-        def make(r: Random) -> tuple[str, str]:
-            value = (
-                r.of(ALPHANUMERIC, 3) + str(r.randrange(10)) + r.of(ALPHANUMERIC + "_-.", r.randrange(6, 16))
-            )
-            return value, r.choice(texts).replace("VALUE", value)
-
-        return make
-
-    def with_value(make_value: Callable[[Random], str], *texts: str) -> Callable[[Random], tuple[str, str]]:
-        def make(r: Random) -> tuple[str, str]:
-            value = make_value(r)
-            return value, r.choice(texts).replace("VALUE", value)
-
-        return make
-
-    def private_key(r: Random) -> tuple[str, str]:
-        body = "\n".join(r.of(BASE64, 64) for _ in range(12))
-        kind = r.choice(["RSA PRIVATE KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY", "EC PRIVATE KEY"])
-        text = f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n"
-        return body.splitlines()[3], r.choice(
-            [text, json.dumps({"private_key": text}), f"cat key.pem\n{text}done"]
-        )
-
-    return {
-        "Authorization: Basic": with_value(
-            basic,
-            "Authorization: Basic VALUE",
-            '-H "Authorization: Basic VALUE" https://x',
-            "{'Authorization': 'Basic VALUE'}",
-            '"authorization":"Basic VALUE"',
-            "> authorization: Basic VALUE\r\n> accept: */*",
-        ),
-        "Authorization: Bearer": with_value(
-            lambda r: r.of(ALPHANUMERIC, 40),
-            "Authorization: Bearer VALUE",
-            "curl -H 'Authorization: Bearer VALUE' https://x",
-            'headers = {"Authorization": "Bearer VALUE"}',
-        ),
-        "Authorization: token": with_value(
-            lambda r: r.of(HEX, 40),
-            "Authorization: token VALUE",
-            '"Authorization": "Token VALUE"',
-            "Authorization: ApiKey VALUE",
-        ),
-        "X-Api-Key header": with_value(
-            lambda r: r.of(ALPHANUMERIC, 32),
-            "X-Api-Key: VALUE",
-            "-H 'x-api-key: VALUE'",
-            '{"X-API-Key": "VALUE"}',
-            "X-Auth-Token: VALUE",
-        ),
-        "cookie": with_value(
-            lambda r: r.of(ALPHANUMERIC, 32),
-            "Cookie: theme=dark; session=VALUE; lang=en",
-            "Set-Cookie: sessionid=VALUE; Path=/; HttpOnly; Secure",
-            "curl -b 'sid=VALUE' https://x",
-            '{"cookie": "connect.sid=s%3AVALUE"}',
-            "curl --cookie 'auth_token=VALUE' https://x",
-            "set-cookie: JSESSIONID=VALUE; Path=/",
-        ),
-        "cookie jar": with_value(
-            lambda r: r.of(HEX, 32), "example.com\tFALSE\t/\tTRUE\t1893456000\tsession\tVALUE"
-        ),
-        "curl -u": with_password(
-            "curl -u admin:VALUE https://x",
-            'curl -s --user "me@x.org:VALUE" https://x',
-            "curl https://x -u 'svc:VALUE' -o out",
-        ),
-        "--password": with_password(
-            "tool --password=VALUE run",
-            "tool --password VALUE",
-            "tool --db-password 'VALUE'",
-            "tool --api-token=VALUE",
-            "tool --secret VALUE",
-        ),
-        "netrc": with_password(
-            "machine api.example.com login me password VALUE",
-            "machine api.example.com\n  login me\n  password VALUE\n",
-            "machine h\nlogin u\npassword VALUE",
-        ),
-        "pgpass": with_password("db.example.com:5432:app:me:VALUE"),
-        "mysql -p": with_password("mysql -u root -pVALUE app", "mysqldump -h db -u app -pVALUE app > x.sql"),
-        "sshpass": with_password("sshpass -p VALUE ssh me@host", "sshpass -p 'VALUE' scp a b:"),
-        "docker login": with_password("docker login -u me -p VALUE registry.example.com"),
-        "redis-cli": with_password("redis-cli -h r -a VALUE ping"),
-        "URL password": with_password(
-            "postgres://app:VALUE@db:5432/app",
-            "https://me:VALUE@git.example.com/x.git",
-            "redis://:VALUE@cache:6379/0",
-            "amqp://a:VALUE@q/",
-        ),
-        "URL query": with_value(
-            lambda r: r.of(ALPHANUMERIC, 32),
-            "https://x.org/a?page=2&access_token=VALUE&x=1",
-            "https://x.org/?api_key=VALUE",
-            "wss://x/?token=VALUE",
-        ),
-        "connection string": with_password(
-            "Server=db;Database=app;User Id=sa;Password=VALUE;Encrypt=True",
-            "host=db user=me password=VALUE dbname=x",
-        ),
-        "XML": with_password(
-            "<server><username>me</username><password>VALUE</password></server>",
-            "<apiKey>VALUEa9b8c7d6</apiKey>",
-        ),
-        "PHP define": with_password("define('DB_PASSWORD', 'VALUE');", "'password' => 'VALUE',"),
-        "SQL": with_password(
-            "CREATE USER app IDENTIFIED BY 'VALUE';", "ALTER ROLE app WITH PASSWORD 'VALUE';"
-        ),
-        "Dockerfile": with_password("ENV DB_PASSWORD VALUE", "ARG API_TOKEN=VALUE"),
-        "kubectl": with_password("kubectl create secret generic db --from-literal=password=VALUE"),
-        "Kubernetes secret": with_value(
-            lambda r: base64.b64encode(r.password().encode()).decode(),
-            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: db\ntype: Opaque\ndata:\n  credentials:"
-            " VALUE\n",
-            "apiVersion: v1\ndata:\n  db: VALUE\nkind: Secret\nmetadata:\n  name: db\n",
-            '{"apiVersion":"v1","data":{"db":"VALUE"},"kind":"Secret"}',
-        ),
-        "npmrc": with_value(
-            lambda r: r.of(BASE64, 44),
-            "//registry.example.com/:_authToken=VALUE",
-            "//r.example.com/:_password=VALUE",
-        ),
-        "docker config": with_value(basic, '{"auths": {"https://index.docker.io/v1/": {"auth": "VALUE"}}}'),
-        "AWS credentials file": with_value(
-            lambda r: r.of(BASE64, 40),
-            "[default]\naws_access_key_id = X\naws_secret_access_key = VALUE\n",
-            "aws configure set aws_secret_access_key VALUE",
-        ),
-        "AWS signed URL": with_value(
-            lambda r: r.of(HEX, 64), "https://b.s3.amazonaws.com/k?X-Amz-Expires=60&X-Amz-Signature=VALUE"
-        ),
-        "private key": private_key,
-    }
+def _private_key(r: Random) -> tuple[str, str]:
+    """A line of a key, and a text that holds the whole of it."""
+    body = "\n".join(r.of(BASE64, 64) for _ in range(12))
+    kind = r.choice(["RSA PRIVATE KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY", "EC PRIVATE KEY"])
+    text = f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n"
+    return body.splitlines()[3], r.choice(
+        [text, json.dumps({"private_key": text}), f"cat key.pem\n{text}done"]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,12 +354,13 @@ class Planted:
 
 def environment(r: Random) -> dict[str, str]:
     """Variables of the process itself, whose values must not appear in any form."""
-    return {
-        "OWN_SERVICE_TOKEN": r.base64(45),
-        "OWN_DB_PWD": "/" + r.of(BASE64, 31),
-        "OWN_LDAP_PASS": "~/" + r.of(ALPHANUMERIC, 22),
-        "OWN_SIGNING_SECRET": "/" + r.of(BASE64, 42) + "=",
+    own = {
+        "SERVICE_TOKEN": "<bytes:45>",
+        "DB_PWD": "/<b:31>",
+        "LDAP_PASS": "~/<a:22>",
+        "SIGNING_SECRET": "/<b:42>=",
     }
+    return {f"OWN_{name}": r.filled(template) for name, template in own.items()}
 
 
 def _own(r: Random, environ: dict[str, str], each: int) -> Iterator[Planted]:
@@ -472,8 +370,6 @@ def _own(r: Random, environ: dict[str, str], each: int) -> Iterator[Planted]:
             before = r.of(ALPHANUMERIC + " \n", r.randrange(20, 160)).encode()
             data = before + value.encode() + b" and more\n" * r.randrange(1, 9)
             whole = base64.b64encode(data).decode()
-            line = max(whole[at : at + 8] for at in range(0, len(whole), 8))
-            del line
             wrapped = "\n".join(whole[at : at + 76] for at in range(0, len(whole), 76))
             # What of the value is the same wherever it lies: eight letters in its middle.
             start = -(-len(before) // 3) * 4 + 4
@@ -485,20 +381,17 @@ def corpus(seed: int, each: int) -> tuple[list[Planted], dict[str, str]]:
     r = Random(seed)
     environ = environment(r)
     found = list(_own(r, environ, each))
-    for kind, (name, make) in FORMED.items():
-        for number in range(each):
-            value = make(r)
-            texts = list(_formed(name, value))
-            found.append(Planted(kind, value, texts[number % len(texts)]))
-    for kind, (names, make) in NAMED.items():
-        for number in range(each):
-            value = make(r)
-            texts = list(_in_files(r.choice(names), value))
-            found.append(Planted(kind, value, texts[number % len(texts)]))
-    for kind, make_both in _structures().items():
+    for table, texts_of in ((FORMED, _formed), (NAMED, _in_files)):
+        for kind, (names, template) in table.items():
+            for number in range(each):
+                value = r.filled(template)
+                texts = list(texts_of(r.choice(names), value))
+                found.append(Planted(kind, value, texts[number % len(texts)]))
+    for kind, (template, surroundings) in SURROUNDED.items():
         for _ in range(each):
-            value, text = make_both(r)
-            found.append(Planted(kind, value, text))
+            value = r.filled(template)
+            found.append(Planted(kind, value, r.choice(surroundings).replace("VALUE", value)))
+    found += [Planted("private key", *_private_key(r)) for _ in range(each)]
     return found, environ
 
 
@@ -567,16 +460,10 @@ def log_lines(planted: Iterable[Planted]) -> Iterator[str]:
         }
         result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": one.text}
         for kind, message in (("assistant", reply), ("user", {"role": "user", "content": [result]})):
-            own = f"{kind}-{number}"
-            record = {
-                "type": kind,
-                "uuid": own,
-                "parentUuid": last,
-                "message": message,
-                "timestamp": "2026-01-01T00:00:00.000Z",
-            }
+            record = {"type": kind, "uuid": f"{kind}-{number}", "parentUuid": last, "message": message,
+                      "timestamp": "2026-01-01T00:00:00.000Z"}  # fmt: skip
             yield json.dumps(about | record, separators=(",", ":"))
-            last = own
+            last = f"{kind}-{number}"
 
 
 def _holds(text: str, secret: str) -> bool:
@@ -634,11 +521,8 @@ def main() -> None:
     planted, environ = corpus(arguments.seed, arguments.each)
     kinds = len({one.kind for one in planted})
     print(f"{len(planted):,} secrets of {kinds} kinds")
-    for name, judged in (
-        ("import", by_import(planted, Redactor(environ))),
-        ("run", by_run(planted, Redactor(environ))),
-    ):
-        recall = Recall.of(judged)
+    for name, judge in (("import", by_import), ("run", by_run)):
+        recall = Recall.of(judge(planted, Redactor(environ)))
         print(f"{name}: recall {recall.by_occurrence:.2%} by occurrence, {recall.by_kind:.1%} by kind")
         for kind, missed in recall.missed.items():
             print(f"  missed {len(missed)} of {kind}")

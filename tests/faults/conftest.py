@@ -17,8 +17,9 @@ Run = Callable[..., Awaitable[ToolResult]]
 
 
 @pytest.fixture(autouse=True)
-def _real_databases(as_users_have_them: None) -> None:
-    """Whatever happens to a disk happens to what a user has on it."""
+def _real_databases(as_users_have_them: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens to a disk happens to what a user has on it; the configuration is the test's own."""
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
 
 
 @pytest.fixture

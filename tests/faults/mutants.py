@@ -65,23 +65,16 @@ SUBJECTS = {
 """The module below `core/watchkeeper` and, as a pattern of qualified names, which of its functions."""
 
 TESTS = (
-    "tests/core/store/test_writer.py",
-    "tests/core/store/test_fencing.py",
-    "tests/core/store/test_lease.py",
     "tests/core/store",
     "tests/core/memory",
     "tests/core/runtime",
-    "tests/core/messages_api/test_odd_replies.py",
-    "tests/core/messages_api/test_whole_runs.py",
-    "tests/core/messages_api/test_faults_in_runs.py",
-    "tests/core/messages_api/test_parking.py",
-    "tests/core/messages_api/test_kills.py",
+    "tests/core/messages_api",
     "tests/core/library/test_fork.py",
+    "tests/core/roles/test_role_models.py",
     "tests/faults/test_storage.py",
     "tests/faults/test_files_beside.py",
     "tests/faults/test_two_hosts.py",
     "tests/faults/test_marks.py",
-    "tests/faults/test_crash_matrix.py",
     "tests/faults/test_host_faults.py",
 )
 """Where a mutant may be noticed. Of these, only the tests that run the changed line are run for it."""
@@ -127,6 +120,8 @@ class Mutant:
     operator: str
     span: tuple[int, int]
     """The bytes that are replaced."""
+    body: tuple[int, int]
+    """First and last line of the function."""
     before: str
     after: str
     digest: str
@@ -291,8 +286,9 @@ def mutants_of(subject: str) -> list[Mutant]:
         before = " ".join(source[slice(*span)].decode().split())
         same = f"{name}|{operator}|{before}"
         seen[same] += 1
+        body = (function.lineno, function.end_lineno or 0)  # type: ignore[attr-defined]
         digest = hashlib.sha256(f"{ast.unparse(function)}{seen[same]}".encode()).hexdigest()[:12]
-        found.append(Mutant(subject, path, name, node.lineno, operator, span, before, after, digest))
+        found.append(Mutant(subject, path, name, node.lineno, operator, span, body, before, after, digest))
     if not found:
         raise LookupError(f"{path} has no function {functions}; say in SUBJECTS where {subject} is now")
     return found
@@ -378,9 +374,13 @@ class Baseline:
     """Path → line → the tests that run it."""
 
     def tests_for(self, mutant: Mutant) -> list[str]:
-        """What runs the line; where a statement is longer than a line, the nearest line before that was noted."""
+        """What runs the line, or the nearest one of its function that was noted: a statement may have several."""
         lines = self.of_line.get(mutant.path, {})
-        noted = next((lines[line] for line in range(mutant.line, mutant.line - 12, -1) if line in lines), [])
+        near = sorted(
+            range(mutant.body[0], mutant.body[1] + 1),
+            key=lambda line: (line > mutant.line, abs(line - mutant.line)),
+        )
+        noted = next((lines[line] for line in near if lines.get(line)), [])
         module = f"test_{Path(mutant.path).stem}"
         ran = sorted((module not in test, self.seconds[test], test) for test in noted if test in self.seconds)
         chosen, spent = [], 0.0
@@ -392,32 +392,41 @@ class Baseline:
         return chosen
 
 
-def baseline(tree: Tree, tests: Iterable[str]) -> Baseline:
-    """Run all the tests once, and note which of them runs which line. Failing tests are left out, and named."""
-    config = tree.folder / "coveragerc"
-    config.write_text("[run]\nbranch = false\n")
-    _, output = tree.pytest(
-        ["-q", "--cov=watchkeeper", f"--cov-config={config}", "--cov-context=test", "--cov-report=", "--durations=0",
-         "--durations-min=0", "-vv", *tests],
-        3_600,
-    )  # fmt: skip
-    seconds: Counter[str] = Counter()
+def baseline(trees: list[Tree], tests: Iterable[str]) -> Baseline:
+    """Run the tests once, and note which of them runs which line. Failing tests are left out, and named."""
+    files = [str(file.relative_to(ROOT)) for test in tests for file in _files(ROOT / test)]
+
+    def run(number: int) -> str:
+        tree = trees[number]
+        config = tree.folder / "coveragerc"
+        config.write_text("[run]\nbranch = false\n")
+        options = ["-q", "-vv", "--cov=watchkeeper", f"--cov-config={config}", "--cov-context=test", "--cov-report=",
+                   "--durations=0", "--durations-min=0"]  # fmt: skip
+        return tree.pytest([*options, *files[number :: len(trees)]], 3_600)[1]
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        output = "\n".join(pool.map(run, range(len(trees))))
+    seconds: dict[str, float] = {}
     for took, test in re.findall(r"^([\d.]+)s (?:setup|call|teardown) +(\S.*)$", output, re.MULTILINE):
-        seconds[test] += float(took)  # type: ignore[assignment]
+        seconds[test] = seconds.get(test, 0.0) + float(took)
     for test in re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE):
         print(f"fails without a mutant, left out: {test}", flush=True)
         seconds.pop(test, None)
     if not seconds:
         raise SystemExit(output[-3_000:])
-    data = coverage.CoverageData(str(tree.folder / "coverage"))
-    data.read()
-    of_line = {}
-    for path in {f"core/watchkeeper/{path}" for path, _ in SUBJECTS.values()}:
-        contexts = data.contexts_by_lineno(str(tree.folder / path))
-        of_line[path] = {
-            line: sorted({one.split("|")[0] for one in tests if one}) for line, tests in contexts.items()
-        }
-    return Baseline(dict(seconds), of_line)
+    of_line: dict[str, dict[int, list[str]]] = {}
+    for tree in trees:
+        data = coverage.CoverageData(str(tree.folder / "coverage"))
+        data.read()
+        for path in {f"core/watchkeeper/{path}" for path, _ in SUBJECTS.values()}:
+            for line, contexts in data.contexts_by_lineno(str(tree.folder / path)).items():
+                ran = {one.split("|")[0] for one in contexts if one}
+                of_line.setdefault(path, {}).setdefault(line, []).extend(sorted(ran))
+    return Baseline(seconds, of_line)
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("test_*.py")) if path.is_dir() else [path]
 
 
 def judge(tree: Tree, mutant: Mutant, known: Baseline) -> dict[str, Any]:
@@ -474,13 +483,12 @@ def run(
         return
     writing = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
-        trees: SimpleQueue[Tree] = SimpleQueue()
-        first = Tree(Path(scratch, "0"), prefix)
-        known = baseline(first, tests)
+        made = [Tree(Path(scratch, str(number)), prefix) for number in range(processes)]
+        known = baseline(made, tests)
         print(f"{len(known.seconds)} tests in {sum(known.seconds.values()):.0f} s", flush=True)
-        trees.put(first)
-        for number in range(1, processes):
-            trees.put(Tree(Path(scratch, str(number)), prefix))
+        trees: SimpleQueue[Tree] = SimpleQueue()
+        for tree in made:
+            trees.put(tree)
 
         def one(mutant: Mutant) -> None:
             tree = trees.get()

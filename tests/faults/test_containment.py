@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.core.messages_api.scripts import Notes, says, uses
 from tests.support.forked import Forked, Process
 from tests.support.messages_server import MessagesServer
 from tests.support.other_user import Place, processes, until
+from tests.support.places import query
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.agents.tools.containment import Kind, SessionContainment, choose
@@ -34,7 +34,6 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
-from watchkeeper.store import database
 from watchkeeper.store.session_store import SessionStore
 
 pytestmark = pytest.mark.skipif(
@@ -87,17 +86,8 @@ def wk(place: Place, *arguments: str) -> Process:
 
 def run_and_kill(place: Place, also_workers: bool) -> None:
     """Stop and kill a host whose tool has let processes go, and is still running."""
-    host = wk(
-        place,
-        "run",
-        "reach the goal",
-        "--model",
-        "anthropic/m",
-        "--allow",
-        "bash",
-        "--workspace",
-        str(place.workspace),
-    )
+    run = ("run", "reach the goal", "--model", "anthropic/m", "--allow", "bash")
+    host = wk(place, *run, "--workspace", str(place.workspace))
     until((place.workspace / "began").exists, "the command ran")
     left = until(
         lambda: len(found := processes(WAITING, "late.fifo")) == 2 and found,
@@ -167,7 +157,6 @@ def test_a_cancelled_session_leaves_nothing_running(server: MessagesServer) -> N
 async def test_what_outlives_a_call_is_registered_before_the_model_reads_the_result(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("WATCHKEEPER_CONTAINMENT", "register")
     registered: list[set[tuple[int, int]]] = []
 
@@ -251,8 +240,3 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def query(path: Path, sql: str) -> list[Any]:
-    with closing(database.open_readonly(path)) as connection:
-        return list(connection.execute(sql).fetchall())

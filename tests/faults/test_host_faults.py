@@ -11,12 +11,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.faults.conftest import Run
+from tests.support.places import query, wk
 from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results, said, task, turns
 
 from watchkeeper.agents.tools.workers import Child, WorkerPool
@@ -27,7 +27,6 @@ from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import SessionSettings
-from watchkeeper.store import database
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,8 +99,7 @@ class Shell(PlannedRun):
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+def runtime(tmp_path: Path) -> Runtime:
     return Runtime(tmp_path / "w.db", model=ScriptedModel(Shell(tmp_path / "ledger")))
 
 
@@ -110,12 +108,7 @@ def _start(runtime: Runtime, workspace: Path) -> str:
 
 
 async def _drive(runtime: Runtime, session: str) -> HostResult:
-    return await asyncio.wait_for(runtime.run(session), 60)
-
-
-def _query(path: Path, sql: str) -> list[Any]:
-    with closing(database.open_readonly(path)) as connection:
-        return [tuple(row) for row in connection.execute(sql).fetchall()]
+    return await runtime.run(session)
 
 
 def _failing(monkeypatch: pytest.MonkeyPatch, times: int, error: Callable[[], Exception]) -> list[int]:
@@ -144,23 +137,10 @@ async def test_a_worker_that_cannot_be_started_for_a_moment_costs_nothing(
     result = await _drive(runtime, _start(runtime, workspace))
     assert (result.exit_code, len(failed)) == (0, 2)
     assert (tmp_path / "ledger").read_text() == "had\n"
-    assert _query(runtime.path, "SELECT status, is_error FROM tool_calls WHERE name = 'bash'") == [
-        ("done", 0)
-    ]
-    kinds = [
-        row[0]
-        for row in _query(
-            runtime.path, "SELECT kind FROM events WHERE kind LIKE 'tool.%' AND data LIKE '%bash%'"
-        )
-    ]
-    assert kinds == [
-        "tool.started",
-        "tool.pending",
-        "tool.started",
-        "tool.pending",
-        "tool.started",
-        "tool.done",
-    ]
+    assert query(runtime.path, "SELECT status, is_error FROM tool_calls WHERE name = 'bash'") == [("done", 0)]
+    kinds = query(runtime.path, "SELECT kind FROM events WHERE kind LIKE 'tool.%' AND data LIKE '%bash%'")
+    again = ["tool.started", "tool.pending"]
+    assert [kind for (kind,) in kinds] == [*again, *again, "tool.started", "tool.done"]
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -176,19 +156,14 @@ async def test_a_lasting_shortage_pauses_the_session_with_its_call_pending_and_a
     assert result.reason is not None
     assert f"too many open files (limit {limit:,}); raise it with `ulimit -n" in result.reason
     assert result.reason.endswith(f"then `wk resume {session}`")
-    assert _query(runtime.path, "SELECT status, started_at, result FROM tool_calls WHERE name = 'bash'") == [
+    assert query(runtime.path, "SELECT status, started_at, result FROM tool_calls WHERE name = 'bash'") == [
         ("pending", None, None)
     ]
     assert not (tmp_path / "ledger").exists()
     assert (await _drive(runtime, session)).exit_code == 0
     assert (tmp_path / "ledger").read_text() == "had\n"
-    assert (
-        _query(
-            runtime.path,
-            "SELECT kind FROM events WHERE kind IN ('tool.error', 'tool.unknown', 'task.failed')",
-        )
-        == []
-    )
+    wrong = "SELECT kind FROM events WHERE kind IN ('tool.error', 'tool.unknown', 'task.failed')"
+    assert query(runtime.path, wrong) == []
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -200,9 +175,8 @@ async def test_a_pause_while_a_call_waits_for_room_comes_at_once_and_leaves_it_p
     with monkeypatch.context() as short:
         failed = _failing(short, 1_000, lambda: OSError(errno.ENOMEM, "Cannot allocate memory"))
         running = asyncio.create_task(_drive(runtime, session))
-        while not failed or _query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") != [  # noqa: ASYNC110
-            ("pending",)
-        ]:  # noqa: ASYNC110, RUF100
+        status = "SELECT status FROM tool_calls WHERE name = 'bash'"
+        while not failed or query(runtime.path, status) != [("pending",)]:  # noqa: ASYNC110 - what changes is a file
             await asyncio.sleep(0.01)
         runtime.hosts[session].pause_all("enough")
         result = await asyncio.wait_for(running, 10)
@@ -228,10 +202,10 @@ async def test_a_call_that_may_have_begun_is_unknown_and_one_that_did_not_runs_a
     monkeypatch.setattr(Child, "call", failing)
     assert (await _drive(runtime, _start(runtime, workspace))).exit_code == 0
     assert (tmp_path / "ledger").read_text() == "had\n"
-    assert _query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") == [
+    assert query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") == [
         ("unknown" if began else "done",)
     ]
-    told = _query(runtime.path, "SELECT content FROM messages WHERE content LIKE '%told:%'")[0][0]
+    told = query(runtime.path, "SELECT content FROM messages WHERE content LIKE '%told:%'")[0][0]
     assert ("outcome unknown" in told) == began
 
 
@@ -307,9 +281,8 @@ async def test_a_shell_that_cannot_be_started_never_began(
 
 
 async def test_what_a_models_own_command_says_of_a_shortage_stays_its_result(run: Run) -> None:
-    result = await run(
-        "bash", command="echo 'No space left on device' >&2; echo '{\"shortage\": \"disk\"}'; exit 1"
-    )
+    command = "echo 'No space left on device' >&2; echo '{\"shortage\": \"disk\"}'; exit 1"
+    result = await run("bash", command=command)
     assert result.is_error
     assert "No space left on device" in str(result.content)
     limited = await run("bash", command="ulimit -n 3; cat hello.txt")
@@ -325,13 +298,8 @@ async def test_a_worker_that_cannot_load_says_what_is_short(
     spawn = asyncio.base_events.BaseEventLoop.subprocess_exec
 
     async def limited(self: Any, factory: Any, *command: Any, **options: Any) -> Any:
-        return await spawn(
-            self,
-            factory,
-            *command,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, real[1])),
-            **options,
-        )
+        options["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, real[1]))
+        return await spawn(self, factory, *command, **options)
 
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "subprocess_exec", limited)
     try:
@@ -368,8 +336,8 @@ async def test_a_model_that_cannot_be_reached_for_want_of_a_descriptor_is_called
         result = await _drive(runtime, session)
     assert result.exit_code == 0
     assert (tmp_path / "ledger").read_text() == "had\n"
-    assert _query(runtime.path, "SELECT status FROM model_calls WHERE status != 'done'") == []
-    assert _query(runtime.path, "SELECT sum(errors) FROM agents") == [(0,)]
+    assert query(runtime.path, "SELECT status FROM model_calls WHERE status != 'done'") == []
+    assert query(runtime.path, "SELECT sum(errors) FROM agents") == [(0,)]
 
 
 async def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_provider(
@@ -399,10 +367,7 @@ def _wk(path: Path, *arguments: str, limit: int | None = None) -> subprocess.Com
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
-    return subprocess.run(
-        [sys.executable, "-m", "watchkeeper", *arguments, "--headless", "--db", str(path)],
-        capture_output=True, text=True, check=False, timeout=60, preexec_fn=lower,
-    )  # fmt: skip
+    return wk(path, *arguments, "--headless", preexec_fn=lower)
 
 
 @pytest.mark.parametrize("limit", [18, 24, 32])
@@ -417,14 +382,12 @@ def test_a_run_with_too_few_descriptors_pauses_with_one_line_and_ends_once_it_ha
     assert (
         f"too many open files (limit {limit}); raise it with `ulimit -n 1024`, then `wk resume " in lines[0]
     )
-    assert _query(path, "SELECT status FROM sessions") == [("paused",)]
-    assert (
-        _query(path, "SELECT kind FROM events WHERE kind IN ('tool.error', 'task.failed', 'session.failed')")
-        == []
-    )
+    assert query(path, "SELECT status FROM sessions") == [("paused",)]
+    wrong = "SELECT kind FROM events WHERE kind IN ('tool.error', 'task.failed', 'session.failed')"
+    assert query(path, wrong) == []
     resumed = _wk(path, "resume", "last")
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert _query(path, "SELECT status FROM sessions") == [("done",)]
+    assert query(path, "SELECT status FROM sessions") == [("done",)]
 
 
 def test_a_store_that_is_exhausted_is_unusable_and_the_hosts() -> None:

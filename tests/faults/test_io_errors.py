@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.modules import write_modules
+from tests.support.places import query
 
 from watchkeeper.store import database
 
@@ -42,14 +43,7 @@ def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(
     path = tmp_path / "w.db"
     database.open_writable(path).close()
     name, probability, code = FAULTS[fault]
-    failing = [
-        launcher,
-        "-x",
-        "-f",
-        "",
-        "-c",
-        f"enable_random name={name},probability={probability},failinfo={code}",
-    ]
+    failing = f"enable_random name={name},probability={probability},failinfo={code}"
     told: set[object] = set()
 
     def program(*before: str) -> subprocess.CompletedProcess[str]:
@@ -66,7 +60,7 @@ def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(
         return done
 
     for _ in range(ATTEMPTS):
-        done = program(*failing)
+        done = program(launcher, "-x", "-f", "", "-c", failing)
         assert "Traceback" not in done.stderr, done.stderr
         if done.returncode == 0:
             break
@@ -81,11 +75,3 @@ def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(
     assert told
     assert told <= set(seqs)
     assert query(path, "SELECT count(*) FROM tasks WHERE status != 'done' OR attempt != 1") == [(0,)]
-
-
-def query(path: Path, sql: str) -> list[tuple[object, ...]]:
-    connection = database.open_readonly(path)
-    try:
-        return connection.execute(sql).fetchall()
-    finally:
-        connection.close()

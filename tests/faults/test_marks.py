@@ -11,9 +11,17 @@ from typing import Any
 
 import pytest
 from tests.faults import oracle, scenario
+from tests.support.places import query, workspace_in
 
 from watchkeeper.agents.compaction import CompactionRunner
-from watchkeeper.store import database
+
+
+async def crash(run: asyncio.Future[int], at: asyncio.Event) -> None:
+    """End a run at once, without its clean-up, when it reaches a point."""
+    await at.wait()
+    run.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await run
 
 
 @pytest.mark.parametrize(
@@ -22,9 +30,7 @@ from watchkeeper.store import database
 async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_was_declared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, label: str, again: bool
 ) -> None:
-    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
-    path, workspace = tmp_path / "run.db", tmp_path / "workspace"
-    workspace.mkdir()
+    path, workspace = tmp_path / "run.db", workspace_in(tmp_path)
     reached, gate = asyncio.Event(), asyncio.Event()
     real = scenario.tools
 
@@ -43,23 +49,13 @@ async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_
 
     monkeypatch.setattr(scenario, "tools", held)
     crashed = asyncio.ensure_future(scenario.run(path, workspace))
-    await asyncio.wait_for(reached.wait(), 30)
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
+    await crash(crashed, reached)
     gate.set()
     assert await asyncio.wait_for(scenario.run(path, workspace), 60) == 0
 
-    connection = database.open_readonly(path)
-    marks = [
-        json.loads(row[0])
-        for row in connection.execute("SELECT data FROM events WHERE kind = 'tool.unknown'")
-    ]
+    marks = [json.loads(row[0]) for row in query(path, "SELECT data FROM events WHERE kind = 'tool.unknown'")]
     assert {"tool": tool, "again": again}.items() <= {key: marks[0][key] for key in ("tool", "again")}.items()
-    status, runs = connection.execute(
-        "SELECT status, runs FROM tool_calls WHERE id = ?", (marks[0]["call"],)
-    ).fetchone()
-    connection.close()
+    ((status, runs),) = query(path, "SELECT status, runs FROM tool_calls WHERE id = ?", marks[0]["call"])
     ended = oracle.look(path)
     assert (status, runs, ended.effects[label]) == (("done", 2, 2) if again else ("unknown", 1, 1))
     assert not ended.problems
@@ -68,9 +64,7 @@ async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_
 async def test_a_compaction_that_a_command_asked_for_is_not_made_again_by_the_host_that_lands_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
-    path, workspace = tmp_path / "run.db", tmp_path / "workspace"
-    workspace.mkdir()
+    path, workspace = tmp_path / "run.db", workspace_in(tmp_path)
     landing, real = asyncio.Event(), CompactionRunner._land
 
     async def land(self: CompactionRunner, flight: Any, also: Any = None) -> Any:
@@ -81,18 +75,11 @@ async def test_a_compaction_that_a_command_asked_for_is_not_made_again_by_the_ho
 
     monkeypatch.setattr(CompactionRunner, "_land", land)
     crashed = asyncio.ensure_future(scenario.run(path, workspace))
-    await asyncio.wait_for(landing.wait(), 60)
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
+    await crash(crashed, landing)
     assert await asyncio.wait_for(scenario.run(path, workspace), 60) == 0
 
-    connection = database.open_readonly(path)
-    passes = connection.execute(
-        "SELECT status FROM compactions WHERE trigger = 'manual' ORDER BY id"
-    ).fetchall()
-    settled = connection.execute("SELECT status FROM commands WHERE kind = 'compact' ORDER BY id").fetchall()
-    connection.close()
+    passes = query(path, "SELECT status FROM compactions WHERE trigger = 'manual' ORDER BY id")
+    settled = query(path, "SELECT status FROM commands WHERE kind = 'compact' ORDER BY id")
     assert passes[-1:] == [("applied",)]
     assert len(passes) <= len(settled) == 2
     assert settled[-1] == ("applied",)

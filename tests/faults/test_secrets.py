@@ -18,6 +18,8 @@ import pytest
 from tests.faults.planting import ALL, CONFIGURED, KEYS, PASSWORD, planted, telling, where, whole
 from tests.support.answers import Status
 from tests.support.messages_server import MessagesServer
+from tests.support.places import query
+from tests.support.places import wk as command_line
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.records.errors import BadInput
@@ -35,7 +37,6 @@ from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.live import HELD_CHARACTERS, SHOWN_CHARACTERS, LiveRows
-from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.library import change_tags, rename_session
 from watchkeeper.store.session_store import SessionStore
@@ -66,11 +67,9 @@ class Talkative(ScriptedModel):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a workspace full of keys, and a configuration with an MCP server that is given one."""
     monkeypatch.setenv("PLANTED_PASSWORD", PASSWORD)
-    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.toml").write_text(
-        f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs ="
-        f" [{json.dumps(str(SMALL_SERVER))}]\n"
+        f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
         f"env = {{ WHATEVER_TOKEN = {json.dumps(KEYS['github'])}, PLAIN = {json.dumps(KEYS['anthropic'])},"
         f" OF_CONFIG_SECRET = {json.dumps(CONFIGURED)} }}\n"
     )
@@ -88,12 +87,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def leaking(name: str, request: ModelRequest) -> Any:
     """A sub-agent that gets keys from everywhere, and puts them everywhere."""
+    read = call("read", {"file_path": "settings.env"})
     steps: list[Any] = [
-        [
-            said(f"I know {ALL}"),
-            call("read", {"file_path": "settings.env"}),
-            call("grep", {"pattern": "A="}, "toolu_2"),
-        ],
+        [said(f"I know {ALL}"), read, call("grep", {"pattern": "A="}, "toolu_2")],
         [call("bash", {"command": f"cat settings.env; echo {KEYS['aws']}; false"})],
         [call("mcp__small__environment", {})],
         [call("write", {"file_path": f"{KEYS['github']}.txt", "content": ALL})],
@@ -103,11 +99,8 @@ def leaking(name: str, request: ModelRequest) -> Any:
         ModelError(f"bad request: {ALL}", kind=ErrorKind.FAIL),
         [said(f"Done with {ALL}")],
     ]
-    return (
-        steps[min(turns(request), len(steps) - 1)]
-        if turns(request) != 7 or "resumed" not in str(request.messages)
-        else steps[-1]
-    )
+    resumed = turns(request) == 7 and "resumed" in str(request.messages)
+    return steps[-1] if resumed else steps[min(turns(request), len(steps) - 1)]
 
 
 def plan() -> PlannedRun:
@@ -140,12 +133,12 @@ async def test_a_run_that_meets_keys_everywhere_stores_none(folder: Path) -> Non
     with pytest.raises(BadInput, match="secret"):
         change_tags(path, session, add=[KEYS["slack"]])
     assert result.exit_code in (0, 1, 5), result
-    calls = dict(_query(path, "SELECT name, count(*) FROM tool_calls GROUP BY name"))
+    calls = dict(query(path, "SELECT name, count(*) FROM tool_calls GROUP BY name"))
     assert {"read", "grep", "bash", "write", "mcp__small__environment"} <= set(calls)
     assert seen, "the live row was looked at while the keys were streamed"
     assert not where(path)
     assert not planted(folder)
-    assert "[redacted:PLANTED_PASSWORD]" in _query(path, "SELECT goal FROM sessions")[0][0]
+    assert "[redacted:PLANTED_PASSWORD]" in query(path, "SELECT goal FROM sessions")[0][0]
 
 
 async def _watch(path: Path, running: asyncio.Future[Any]) -> int:
@@ -153,7 +146,7 @@ async def _watch(path: Path, running: asyncio.Future[Any]) -> int:
     looks = 0
     while not running.done():
         await asyncio.wait([running], timeout=0.02)
-        rows = _query(path, "SELECT text, detail FROM live") if path.exists() else []
+        rows = query(path, "SELECT text, detail FROM live") if path.exists() else []
         for row in rows:
             for key in (*KEYS.values(), *KEYS["pem"].splitlines()[1:2]):
                 assert key not in row[0]
@@ -183,7 +176,7 @@ async def test_summaries_observations_and_their_errors_hold_no_key(folder: Path)
     runtime = Runtime(folder / "watchkeeper.db", model=ScriptedModel(script, context_window=16_000))
     session = start(runtime, folder)
     await asyncio.wait_for(runtime.run(session), 60)
-    assert _query(folder / "watchkeeper.db", "SELECT count(*) FROM observations")[0][0] > 0
+    assert query(folder / "watchkeeper.db", "SELECT count(*) FROM observations")[0][0] > 0
     assert not where(folder / "watchkeeper.db")
     assert not planted(folder)
 
@@ -228,7 +221,7 @@ async def test_the_end_that_is_shown_never_cuts_a_key_in_two(folder: Path) -> No
             for _ in range(2 * len(ALL) // step + 10):
                 live.stream("a", "and on " * (step // 7))
                 await live.flush()
-                shown = _query(path, "SELECT text FROM live")[0][0]
+                shown = query(path, "SELECT text FROM live")[0][0]
                 assert len(shown) <= SHOWN_CHARACTERS + 1
                 for key in KEYS.values():
                     assert key[-12:] not in shown or "-----" in key[-12:]
@@ -252,26 +245,17 @@ def test_a_killed_run_leaves_no_key_in_the_database_or_its_wal(folder: Path) -> 
     )
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "core")])}
-    session: list[str] = []
-    for hit in (25,):
-        process = subprocess.run(
-            [sys.executable, "-c", program, str(folder), *session],
-            env=environment | {"WATCHKEEPER_FAULT": f"writer.after_commit:{hit}"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert process.returncode == -signal.SIGKILL, process.stderr
-        session = [process.stdout.split()[0]]
-        assert (path.with_name("watchkeeper.db-wal")).exists()
-        assert not planted(folder)
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(folder), *session],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+
+    def run(*session: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program, str(folder), *session]
+        armed = environment | ({"WATCHKEEPER_FAULT": fault} if fault else {})
+        return subprocess.run(command, env=armed, capture_output=True, text=True, timeout=120)
+
+    process = run(fault="writer.after_commit:25")
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert (path.with_name("watchkeeper.db-wal")).exists()
+    assert not planted(folder)
+    ended = run(process.stdout.split()[0])
     assert ended.returncode == 0, ended.stderr
     assert not planted(folder)
     assert not where(path)
@@ -293,62 +277,34 @@ def _private(folder: Path) -> None:
         return Status(400, "invalid_request_error", f"what is {ALL}?")
 
     with MessagesServer(answer) as server:
-        environment = os.environ | {
-            "ANTHROPIC_BASE_URL": server.url,
-            "ANTHROPIC_API_KEY": "sk-ant-" + "planted1" * 4,
-        }
+        own = "sk-ant-" + "planted1" * 4
+        environment = os.environ | {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": own}
 
         def wk(*arguments: str, code: int | None = 0) -> str:
-            process = subprocess.run(
-                [sys.executable, "-m", "watchkeeper", *arguments, "--db", str(path)],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                cwd=folder,
-            )
-            assert code is None or process.returncode == code, (
-                arguments,
-                process.returncode,
-                process.stdout,
-                process.stderr,
-            )
+            process = command_line(path, *arguments, env=environment, timeout=120, cwd=folder)
+            assert code is None or process.returncode == code, (arguments, process)
             assert "Traceback" not in process.stderr
             return process.stdout + process.stderr
 
-        said_all = wk("run", f"go on with {ALL}", "--workspace", str(folder / "workspace"), "--model", "anthropic/claude-sonnet-5",
-                      "--headless", "--json", code=None)  # fmt: skip
+        model = ("--model", "anthropic/claude-sonnet-5", "--headless", "--json")
+        said_all = wk("run", f"go on with {ALL}", "--workspace", str(folder / "workspace"), *model, code=None)
         wk("resume", "last", "--detach", code=None)
         said_all += wk("steer", "last", "planner", f"say {ALL}", code=None)
         said_all += wk("pause", "last", code=None)
         said_all += wk("show", "last", "--json") + wk("show", "last") + wk("sessions", "--json")
         said_all += wk("fork", "last", "--title", f"with {CONFIGURED} and {KEYS['slack']}", code=None)
         said_all += wk("rename", "last", f"{KEYS['jwt']} of {CONFIGURED}", code=None)
+        (folder / "out").mkdir()
         for form in ("md", "html", "json"):
-            wk(
-                "export",
-                "last",
-                "--format",
-                form,
-                "--output",
-                str(folder / "out" / f"session.{form}"),
-                code=None,
-            )
-            if not (folder / "out" / f"session.{form}").exists():
-                (folder / "out").mkdir(exist_ok=True)
-                wk("export", "last", "--format", form, "--output", str(folder / "out" / f"session.{form}"))
+            wk("export", "last", "--format", form, "--output", str(folder / "out" / f"session.{form}"))
         wk("backup", str(folder / "out" / "copy.db"))
-        keys = KEYS | {"own": environment["ANTHROPIC_API_KEY"]}
+        keys = KEYS | {"own": own}
         for name, key in keys.items():
             assert not any(form in said_all.encode() for form in telling(key)), name
         assert not planted(folder, keys)
     files = [*(folder / "data").rglob("*"), *(folder / "out").rglob("*")]
     assert any(file.suffix == ".log" for file in files)
-    assert {
-        file.name: oct(file.stat().st_mode & 0o777)
-        for file in files
-        if file.is_file() and file.stat().st_mode & 0o077
-    } == {}
+    assert [file.name for file in files if file.is_file() and file.stat().st_mode & 0o077] == []
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("UPDATE sessions SET title = 'x'")
@@ -367,20 +323,11 @@ def test_imported_logs_leave_their_keys_behind(folder: Path) -> None:
     at = "2026-01-01T00:00:00.000Z"
     asked = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": ALL, ALL: 1}}
     answer = {"type": "tool_result", "tool_use_id": "toolu_1", "content": ALL}
-    model = {
-        "id": "m1",
-        "model": "claude-x",
-        "role": "assistant",
-        "content": [asked],
-        "usage": {"input_tokens": 1},
-    }
+    usage = {"input_tokens": 1}
+    model = {"id": "m1", "model": "claude-x", "role": "assistant", "content": [asked], "usage": usage}
+    said_first = {"role": "user", "content": f"use {ALL}"}
     records = [
-        {
-            "type": "user",
-            "uuid": "u1",
-            "parentUuid": None,
-            "message": {"role": "user", "content": f"use {ALL}"},
-        },
+        {"type": "user", "uuid": "u1", "parentUuid": None, "message": said_first},
         {"type": "assistant", "uuid": "u2", "parentUuid": "u1", "message": model},
         {"type": "user", "uuid": "u3", "parentUuid": "u2", "message": {"role": "user", "content": [answer]}},
         {"type": "never-heard-of", "uuid": "u4", "secret": {ALL: ALL}},
@@ -397,15 +344,7 @@ def test_imported_logs_leave_their_keys_behind(folder: Path) -> None:
     importer.close()
     writer.close()
     assert report.raw.total() >= 2
-    assert _query(path, "SELECT count(*) FROM messages")[0][0] >= 3
+    assert query(path, "SELECT count(*) FROM messages")[0][0] >= 3
     assert not where(path)
     assert not planted(folder)
-    assert "[redacted:PLANTED_PASSWORD]" in str(_query(path, "SELECT content FROM messages"))
-
-
-def _query(path: Path, sql: str) -> list[Any]:
-    connection = database.open_readonly(path)
-    try:
-        return list(connection.execute(sql).fetchall())
-    finally:
-        connection.close()
+    assert "[redacted:PLANTED_PASSWORD]" in str(query(path, "SELECT content FROM messages"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.faults.soak import soak_for
-from tests.support.places import workspace_in
+from tests.support.places import query, workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, said, task
 
 from watchkeeper.runtime import background
@@ -18,8 +18,7 @@ from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store import database
 
 
-def test_a_round_of_disturbances_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+def test_a_round_of_disturbances_loses_nothing(tmp_path: Path) -> None:
     soak = soak_for(120, tmp_path, seed=3, rounds=1)
     assert soak.problems == []
     assert len(soak.done) >= 1
@@ -29,7 +28,6 @@ async def test_a_reader_that_never_ends_its_read_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds the write-ahead log back, which then grows without bound: not unnoticed."""
-    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setattr(background, "HEARTBEAT_SECONDS", 0.02)
     monkeypatch.setattr(background, "WAL_WARNING_BYTES", 200_000)
     told = asyncio.Event()
@@ -54,10 +52,9 @@ async def test_a_reader_that_never_ends_its_read_is_told_of(
         texts: list[str] = []
         for _ in range(1_000):
             await asyncio.wait([running], timeout=0.02)
-            with closing(database.open_readonly(runtime.path)) as looking:
-                texts = [
-                    row[0] for row in looking.execute("SELECT data FROM events WHERE kind = 'host.warning'")
-                ]
+            texts = [
+                row[0] for row in query(runtime.path, "SELECT data FROM events WHERE kind = 'host.warning'")
+            ]
             if texts or running.done():
                 break
         told.set()

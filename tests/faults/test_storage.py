@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.core.store.test_migrations import first_version
 from tests.faults.modules import write_modules
+from tests.support import places
 
 from watchkeeper.cli.app import run as wk
 from watchkeeper.records.errors import StoreUnusable
@@ -99,19 +100,15 @@ def test_a_damaged_log_is_recovered_to_a_prefix_of_its_commits(
 
 
 def test_an_undamaged_log_of_a_killed_host_loses_nothing(killed: Path) -> None:
-    connection = database.open_readonly(killed)
-    assert connection.execute("SELECT count(*) FROM rate_limits").fetchone() == (COMMITS,)
-    connection.close()
+    assert places.query(killed, "SELECT count(*) FROM rate_limits") == [(COMMITS,)]
 
 
 # --- the file -----------------------------------------------------------------------------------------------
 
 
 async def survey(path: Path, workspace: Path) -> HostResult:
-    runtime = Runtime(path)
-    session = runtime.start(
-        "survey", workspace=workspace, model="offline/surveyor", settings=SessionSettings(speed=None)
-    )
+    runtime, settings = Runtime(path), SessionSettings(speed=None)
+    session = runtime.start("survey", workspace=workspace, model="offline/surveyor", settings=settings)
     return await runtime.run(session)
 
 
@@ -174,13 +171,10 @@ async def test_a_database_deleted_while_it_is_driven_stops_the_host_with_one_lin
 
 def soundness(path: Path) -> tuple[str, int]:
     """Check what must hold; returns the session and how many events it has."""
-    connection = database.open_readonly(path)
-    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    session, seq = connection.execute("SELECT id, event_seq FROM sessions").fetchone()
-    assert [row[0] for row in connection.execute("SELECT seq FROM events ORDER BY seq")] == list(
-        range(1, seq + 1)
-    )
-    connection.close()
+    assert places.query(path, "PRAGMA integrity_check") == [("ok",)]
+    ((session, seq),) = places.query(path, "SELECT id, event_seq FROM sessions")
+    seqs = places.query(path, "SELECT seq FROM events ORDER BY seq")
+    assert seqs == [(number,) for number in range(1, seq + 1)]
     return session, seq
 
 
@@ -241,30 +235,19 @@ def test_a_disk_that_is_really_full_stops_the_command_line_with_one_line_and_it_
 ) -> None:
     path = small_disk / "w.db"
 
-    def program(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "watchkeeper", *arguments, "--headless", "--db", str(path)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-
     database.open_writable(path).close()
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - 300_000)))
-    stopped = program("demo", "--speed", "max", "--workspace", str(workspace))
+    stopped = places.wk(path, "demo", "--headless", "--speed", "max", "--workspace", str(workspace))
     assert stopped.returncode == 5, stopped.stderr
     lines = stopped.stderr.splitlines()
     assert len(lines) == 1, stopped.stderr
     soundness(path)
-    connection = database.open_readonly(path)
-    session, status = connection.execute("SELECT id, status FROM sessions").fetchone()
+    ((session, status),) = places.query(path, "SELECT id, status FROM sessions")
     assert status == "paused"
     assert f"the disk is full; free some space, then `wk resume {session}`" in lines[0]
-    connection.close()
     ballast.unlink()
-    resumed = program("resume", "last")
+    resumed = places.wk(path, "resume", "last", "--headless")
     assert resumed.returncode == 0, resumed.stderr
     soundness(path)
 
@@ -316,15 +299,9 @@ def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None
     ends = together([[sys.executable, "-c", program, str(path), opener] for opener in openers])
     assert [end.stderr for end in ends] == [""] * 4
     assert {end.stdout for end in ends} == {'"a1","b1","a2"\n'}
-    connection = database.open_readonly(path)
-    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert [row[0] for row in connection.execute("SELECT name FROM _sqlite_migrations ORDER BY name")] == [
-        "first",
-        "fourth",
-        "second",
-        "third",
-    ]
-    connection.close()
+    assert places.query(path, "PRAGMA integrity_check") == [("ok",)]
+    names = places.query(path, "SELECT name FROM _sqlite_migrations ORDER BY name")
+    assert names == [("first",), ("fourth",), ("second",), ("third",)]
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
@@ -370,17 +347,19 @@ def test_what_a_user_may_not_write_is_refused_with_one_line_and_left_as_it_is(
     assert path.read_bytes() == before
 
 
+def demo(path: Path, workspace: Path, *, speed: str) -> subprocess.Popen[str]:
+    """`wk demo` in a process of its own, on a database that is there."""
+    database.open_writable(path).close()
+    command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--json", "--speed", speed]
+    command += ["--workspace", str(workspace), "--db", str(path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_the_command_line_stops_with_one_line_when_its_file_is_deleted_under_it(
     tmp_path: Path, workspace: Path
 ) -> None:
     path = tmp_path / "w.db"
-    database.open_writable(path).close()
-    command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--json", "--speed", "5"]
-    host = subprocess.Popen(
-        [*command, "--workspace", str(workspace), "--db", str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert host.stdout is not None
+    host = demo(path, workspace, speed="5")
     for _ in range(5):
         host.stdout.readline()
     for suffix in ("", "-wal", "-shm"):
@@ -396,13 +375,7 @@ def test_a_host_waits_for_a_lock_that_another_program_holds_and_loses_nothing(
     tmp_path: Path, workspace: Path
 ) -> None:
     path = tmp_path / "w.db"
-    database.open_writable(path).close()
-    command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--json", "--speed", "max"]
-    host = subprocess.Popen(
-        [*command, "--workspace", str(workspace), "--db", str(path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert host.stdout is not None
+    host = demo(path, workspace, speed="max")
     host.stdout.readline()
     holder = sqlite3.connect(str(path), isolation_level=None)
     driver.begin_immediate(holder)
