@@ -197,9 +197,7 @@ def make_large(path: Path, sessions: int = 1000, messages: int = 1_000_000) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=5000)
     parser.add_argument("--samples", type=int, default=40)

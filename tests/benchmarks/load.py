@@ -13,16 +13,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import itertools
 import json
 import os
-import pty
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import threading
 import time
 from array import array
@@ -30,6 +26,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.terminals import Screen
 from tests.support.places import workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, call, inbox_of, role_of, said, task
 
@@ -42,7 +39,7 @@ from watchkeeper.records.messages import (
     ModelRequest,
     Reply,
     Usage,
-)
+)  # fmt: skip
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.run_session import SWITCH_SECONDS
@@ -143,37 +140,26 @@ def many_agents(
     }  # fmt: skip
 
 
-class Dashboard:
-    """`wk watch` in a pseudo-terminal of 120×40, whose output is read and thrown away."""
+class Dashboard(threading.Thread):
+    """`wk watch` in a pseudo-terminal, whose output is read and thrown away."""
 
     def __init__(self, path: Path, session: str) -> None:
-        self._terminal, other = pty.openpty()
-        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "watchkeeper", "watch", session, "--db", str(path)],
-            stdin=other, stdout=other, stderr=other, start_new_session=True, env=os.environ | {"TERM": "xterm-256color"},
-        )  # fmt: skip
-        os.close(other)
+        super().__init__(daemon=True)
+        self._screen = Screen(["-m", "watchkeeper", "watch", session, "--db", str(path)])
         self._painted = 0
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.start()
 
-    def _read(self) -> None:
+    def run(self) -> None:
         with contextlib.suppress(OSError):
-            while data := os.read(self._terminal, 65_536):
+            while data := os.read(self._screen.terminal, 65_536):
                 self._painted += len(data)
 
     def close(self) -> dict[str, Any]:
         """End it; how much it took and painted."""
-        alive = self._process.poll() is None
-        memory = rss_kib(self._process.pid) if alive else 0
-        self._process.kill()
-        before = os.times().children_user + os.times().children_system
-        self._process.wait()
-        cpu = os.times().children_user + os.times().children_system - before
+        memory, cpu = self._screen.mebibytes(), self._screen.processor_seconds()
+        self._screen.close()
         return {
-            "dashboard_alive": alive, "dashboard_mib": memory >> 10, "dashboard_cpu_seconds": round(cpu, 1),
-            "dashboard_painted_kib": self._painted >> 10,
+            "dashboard_mib": round(memory), "dashboard_cpu_seconds": round(cpu, 1), "dashboard_painted_kib": self._painted >> 10,
         }  # fmt: skip
 
 
@@ -195,11 +181,7 @@ class Crowd:
         await asyncio.sleep(0)
         yield Delta("text", "…")
         stop = "tool_use" if answer[-1]["type"] == "tool_use" else "end_turn"
-        yield Reply(
-            content=answer,
-            stop_reason=stop,
-            usage=Usage(input_tokens=100 * len(request.messages), output_tokens=60),
-        )
+        yield Reply(answer, stop, Usage(input_tokens=100 * len(request.messages), output_tokens=60))
 
     def _answer(self, request: ModelRequest) -> list[dict[str, Any]]:
         turn = len(request.messages) // 2
@@ -320,9 +302,7 @@ class _Writing:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--messages", type=int, help="instead of agents: a session of that many messages")

@@ -190,9 +190,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--most", type=int, default=1_000_000)
     parser.add_argument("--peers-most", type=int, default=1_000)
     parser.add_argument("--window", type=int, default=16_000)

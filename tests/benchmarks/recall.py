@@ -174,9 +174,7 @@ def _gain(value: float, base: float) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+")
     parser.add_argument("--limit", type=int, default=10)
     parser.add_argument("--vectors", choices=("off", "on", "both"), default="off")

@@ -66,6 +66,9 @@ class Screen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self.terminal)
@@ -95,11 +98,12 @@ class Screen:
 
     def processor_share(self, seconds: float) -> float:
         """Of one processor, over so long (Linux)."""
-        before = self._processor_seconds()
+        before = self.processor_seconds()
         self.drain(seconds)
-        return (self._processor_seconds() - before) / seconds
+        return (self.processor_seconds() - before) / seconds
 
-    def _processor_seconds(self) -> float:
+    def processor_seconds(self) -> float:
+        """That it has taken so far (Linux)."""
         tasks = Path(f"/proc/{self.pid}/task")
         return sum(int((each / "schedstat").read_text().split()[0]) for each in tasks.iterdir()) / 1e9
 

@@ -166,9 +166,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--windows", default="16000,64000,200000")
     parser.add_argument("--fills", type=float, default=2.0, help="how many windows full are measured")
     parser.add_argument("--twin-fills", type=float, default=0.6, help="the same for the twin; 0: no twin")

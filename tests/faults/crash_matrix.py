@@ -226,9 +226,7 @@ def random_trials(bench: Bench, count: Count, trials: int, seed: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--every", type=int, default=1, help="try each n-th hit only")
     parser.add_argument(
         "--random",

@@ -343,9 +343,7 @@ def which(count: int, seed: int) -> Iterator[tuple[int, int]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kind", type=Kind, action="append", choices=list(Kind))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--call", type=int, action="append", help="only the n-th call (repeatable)")

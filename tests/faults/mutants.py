@@ -79,8 +79,8 @@ TESTS = (
 )
 """Where a mutant may be noticed. Of these, only the tests that run the changed line are run for it."""
 
-MOST_SECONDS = 60.0
-"""How long the tests of one mutant may take, the fastest first; those named for its module are all run."""
+FIRST_SECONDS, MOST_SECONDS = 10.0, 30.0
+"""How long the tests of one mutant may take: those of the three files nearest to it, then all others."""
 
 # --- What is changed ----------------------------------------------------------------------------------------
 
@@ -373,8 +373,8 @@ class Baseline:
     of_line: dict[str, dict[int, list[str]]]
     """Path → line → the tests that run it."""
 
-    def tests_for(self, mutant: Mutant) -> list[str]:
-        """What runs the line, or the nearest one of its function that was noted: a statement may have several."""
+    def tests_for(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """What runs the line, those of few files first; or the nearest one of its function that was noted: a statement may have several."""
         lines = self.of_line.get(mutant.path, {})
         near = sorted(
             range(mutant.body[0], mutant.body[1] + 1),
@@ -382,14 +382,42 @@ class Baseline:
         )
         noted = next((lines[line] for line in near if lines.get(line)), [])
         module = f"test_{Path(mutant.path).stem}"
-        ran = sorted((module not in test, self.seconds[test], test) for test in noted if test in self.seconds)
-        chosen, spent = [], 0.0
-        for foreign, seconds, test in ran:
-            spent += seconds
-            if foreign and spent > MOST_SECONDS:
+        ran = sorted(
+            {test for test in noted if test in self.seconds}, key=lambda test: (self.seconds[test], test)
+        )
+        files = sorted(
+            dict.fromkeys(test.split("::")[0] for test in ran), key=lambda file: module not in file
+        )
+        near_ones = self._within(FIRST_SECONDS, (test for test in ran if test.split("::")[0] in files[:3]))
+        return near_ones, self._within(MOST_SECONDS, (test for test in ran if test not in near_ones))
+
+    def _within(self, seconds: float, tests: Iterable[str]) -> list[str]:
+        """The first test, and others as long as all of them take no longer."""
+        chosen: list[str] = []
+        for test in tests:
+            seconds -= self.seconds[test]
+            if chosen and seconds < 0:
                 break
             chosen.append(test)
         return chosen
+
+    def save(self, path: Path, digest: str) -> None:
+        path.write_text(json.dumps({"digest": digest, "seconds": self.seconds, "of_line": self.of_line}))
+
+    @classmethod
+    def load(cls, path: Path, digest: str) -> Baseline | None:
+        """What was saved, if it was noted of the same source and tests."""
+        held = json.loads(path.read_text()) if path.exists() else {}
+        if held.get("digest") != digest:
+            return None
+        lines = {name: {int(line): ran for line, ran in of.items()} for name, of in held["of_line"].items()}
+        return cls(held["seconds"], lines)
+
+
+def digest_of(tests: Iterable[str]) -> str:
+    """Of the modules and the tests: what a baseline holds for."""
+    files = [*(ROOT / "core").rglob("*.py"), *(file for test in tests for file in _files(ROOT / test))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
 
 
 def baseline(trees: list[Tree], tests: Iterable[str]) -> Baseline:
@@ -440,27 +468,25 @@ def judge(tree: Tree, mutant: Mutant, known: Baseline) -> dict[str, Any]:
         compile(changed, mutant.path, "exec")
     except SyntaxError as error:
         return entry | {"result": "invalid", "by": str(error)}
-    tests = known.tests_for(mutant)
-    if not tests:
-        return entry | {"result": "survived", "by": "no test runs this line"}
+    stages = [tests for tests in known.tests_for(mutant) if tests]
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         compiled.unlink()  # the source may have the same size and the same second
-    chosen = tree.folder / "chosen.txt"
-    chosen.write_text("\n".join(tests))
-    slowest, whole = max(map(known.seconds.__getitem__, tests)), sum(map(known.seconds.__getitem__, tests))
     path.write_bytes(changed)
     try:
-        code, output = tree.pytest(
-            ["-x", "-q", "--tb=line", f"--timeout={20 + 5 * slowest:.0f}", f"@{chosen}"], 60 + 6 * whole
-        )
+        for tests in stages:
+            chosen = tree.folder / "chosen.txt"
+            chosen.write_text("\n".join(tests))
+            each = [known.seconds[test] for test in tests]
+            limits = f"--timeout={20 + 5 * max(each):.0f}", 60 + 6 * sum(each)
+            code, output = tree.pytest(["-x", "-q", "--tb=line", limits[0], f"@{chosen}"], limits[1])
+            if code != 0:
+                failed = re.search(r"^(?:FAILED|ERROR) (.*)$", output, re.MULTILINE)
+                timed_out = code is None or "Timeout (>" in output
+                by = failed[1] if failed else output[-300:]
+                return entry | {"result": "timeout" if timed_out else "killed", "by": by[:300]}
     finally:
         path.write_bytes(source)
-    if code == 0:
-        return entry | {"result": "survived", "by": f"{len(tests)} tests"}
-    failed = re.search(r"^(?:FAILED|ERROR) (.*)$", output, re.MULTILINE)
-    timed_out = code is None or "Timeout (>" in output
-    by = failed[1] if failed else output[-300:]
-    return entry | {"result": "timeout" if timed_out else "killed", "by": by[:300]}
+    return entry | {"result": "survived", "by": f"{sum(map(len, stages))} tests run this line"}
 
 
 # --- The run and its report ---------------------------------------------------------------------------------
@@ -484,7 +510,9 @@ def run(
     writing = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         made = [Tree(Path(scratch, str(number)), prefix) for number in range(processes)]
-        known = baseline(made, tests)
+        saved, digest = state.with_suffix(".baseline"), digest_of(tests)
+        known = Baseline.load(saved, digest) or baseline(made, tests)
+        known.save(saved, digest)
         print(f"{len(known.seconds)} tests in {sum(known.seconds.values()):.0f} s", flush=True)
         trees: SimpleQueue[Tree] = SimpleQueue()
         for tree in made:

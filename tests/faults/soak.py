@@ -1,7 +1,7 @@
 """A day of use in an hour or less: sessions in one database, disturbed in every way, and nothing is lost or
 leaks.
 
-    python tests/faults/soak.py --minutes 60 [--seed 1]
+    python -m tests.faults.soak --minutes 60 [--seed 1]
 
 Each round is one session of `wk demo` that is killed, paused, compacted, undone and read from beside, at
 random, and resumed until it ends; its artifacts must be those of an undisturbed run. Between rounds sessions
@@ -24,13 +24,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.kill_trials import ARTIFACTS, KILLED, wk
+from tests.faults.kill_trials import ARTIFACTS, KILLED, artifacts_of, wk
+from tests.faults.modules import write_modules
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.runtime.embedded import Runtime
@@ -39,6 +40,7 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.snapshot import SessionSnapshotReader
 
+BEGIN = ("demo", "--headless", "--json", "--speed", "max", "--workspace")
 GIVE_UP_SECONDS = 180.0
 WARM_ROUNDS = 3
 ODD_CODES = (0, 1, 2, 3, 4, 5, 130)
@@ -82,32 +84,14 @@ class Soak:
         return said
 
     def read(self, sql: str, *parameters: Any) -> list[Any]:
-        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)
-        try:
-            return connection.execute(sql, parameters).fetchall()
-        finally:
-            connection.close()
-
-
-def artifacts_of(soak: Soak, session: str) -> dict[str, bytes]:
-    rows = soak.read(
-        "SELECT o.name, a.encoding, a.data FROM outputs o JOIN artifacts a ON a.digest = o.digest WHERE"
-        " o.session_id = ? ORDER BY o.id",
-        session,
-    )
-    return {
-        name: zlib.decompress(data) if encoding == "zlib" else bytes(data)
-        for name, encoding, data in rows
-        if name in ARTIFACTS
-    }
+        with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)) as connection:
+            return list(connection.execute(sql, parameters).fetchall())
 
 
 def newest(soak: Soak) -> str | None:
     try:
-        rows = soak.read(
-            "SELECT id FROM sessions WHERE origin = 'run' AND model = 'offline/surveyor' ORDER BY rowid DESC"
-            " LIMIT 1"
-        )
+        surveys = "SELECT id FROM sessions WHERE origin = 'run' AND model = 'offline/surveyor'"
+        rows = soak.read(f"{surveys} ORDER BY rowid DESC LIMIT 1")
     except sqlite3.OperationalError:
         return None
     return rows[0][0] if rows else None
@@ -116,8 +100,8 @@ def newest(soak: Soak) -> str | None:
 def disturbed_session(soak: Soak) -> str:
     """One survey, disturbed until luck leaves it alone; its id."""
     rng, before = soak.rng, newest(soak)
-    begin = ("demo", "--headless", "--json", "--speed", "max", "--workspace", str(soak.workspace))
-    process = wk(*begin, "--db", str(soak.path))
+    begin = (*BEGIN, str(soak.workspace), "--db", str(soak.path))
+    process = wk(*begin)
     deadline = time.monotonic() + GIVE_UP_SECONDS
     disturbances = rng.randint(1, 6)
     while True:
@@ -136,7 +120,7 @@ def disturbed_session(soak: Soak) -> str:
         _, errors = process.communicate()
         session = newest(soak)
         if session is None or session == before:
-            process = wk(*begin, "--db", str(soak.path))
+            process = wk(*begin)
             continue
         status = soak.read("SELECT status FROM sessions WHERE id = ?", session)[0][0]
         if process.returncode == 0 and status == "done":
@@ -152,11 +136,8 @@ def disturbed_session(soak: Soak) -> str:
 def disturb(soak: Soak, process: subprocess.Popen[bytes], session: str | None) -> None:
     """One thing that a person, or fate, does to a run."""
     rng = soak.rng
-    kind = (
-        rng.choice(["kill", "interrupt", "pause", "compact", "undo", "attach", "steer", "show"])
-        if session
-        else "kill"
-    )
+    kinds = ["kill", "interrupt", "pause", "compact", "undo", "attach", "steer", "show"]
+    kind = rng.choice(kinds) if session else "kill"
     soak.did[kind if kind in ("kill", "interrupt", "attach") else f"{kind} (disturbing)"] += 1
     if kind == "kill":
         process.kill()
@@ -186,9 +167,8 @@ def attach(soak: Soak, session: str, seconds: float) -> None:
         " connection.execute('COMMIT')\n"
         "    time.sleep(0.1)\n"
     )
-    viewer = subprocess.Popen(
-        [sys.executable, "-c", program, str(soak.path), session], stderr=subprocess.PIPE
-    )
+    command = [sys.executable, "-c", program, str(soak.path), session]
+    viewer = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
         _, errors = viewer.communicate(timeout=seconds + 1)
         soak.problems.append(f"a viewer of {session} ended: {errors.decode()[-200:]}")
@@ -222,9 +202,8 @@ def between_rounds(soak: Soak) -> None:
             soak.problems.append("a backup is damaged")
         connection.close()
     elif kind == "export":
-        soak.command(
-            "export", session, "--format", "json", "--output", str(soak.folder / f"{session}.json"), "--force"
-        )
+        target = str(soak.folder / f"{session}.json")
+        soak.command("export", session, "--format", "json", "--output", target, "--force")
     elif kind == "prune":
         soak.command("prune", "--older-than", "1h", "--keep", "5", "--yes")
     elif kind == "delete" and len(soak.done) > 3:
@@ -244,9 +223,8 @@ async def own_session(soak: Soak, runtime: Runtime) -> None:
         return [said("done")]
 
     runtime._model = ScriptedModel(PlannedRun([task(one) for one in ("a", "b")], work), context_window=12_000)
-    session = runtime.start(
-        "soak", workspace=soak.workspace, settings=SessionSettings(approval_timeout_seconds=0.0)
-    )
+    settings = SessionSettings(approval_timeout_seconds=0.0)
+    session = runtime.start("soak", workspace=soak.workspace, settings=settings)
     running = asyncio.ensure_future(runtime.run(session))
     connection, fold = database.open_readonly(soak.path), SessionSnapshotReader(session)
     while not running.done():
@@ -263,10 +241,8 @@ async def own_session(soak: Soak, runtime: Runtime) -> None:
 def check_file(soak: Soak) -> None:
     """What must hold of the file after each round."""
     for session, last in soak.read("SELECT id, event_seq FROM sessions"):
-        found = soak.read("SELECT count(*), coalesce(max(seq), 0) FROM events WHERE session_id = ?", session)[
-            0
-        ]
-        if found != (last, last):
+        found = soak.read("SELECT count(*), max(seq) FROM events WHERE session_id = ?", session)[0]
+        if found != (last, last or None):
             soak.problems.append(f"events of {session}: {found}, not {last}")
     bad = soak.read(
         "SELECT a.id FROM agents a JOIN (SELECT agent_id, count(*) AS n, max(seq) AS last, sum(tokens) AS"
@@ -275,13 +251,10 @@ def check_file(soak: Soak) -> None:
         " m.tokens != a.message_tokens"
     )
     soak.problems += [f"messages of {row[0]} do not add up" for row in bad]
-    for session in soak.done:
-        if (
-            soak.read("SELECT 1 FROM sessions WHERE id = ?", session)
-            and artifacts_of(soak, session) != soak.reference
-        ):
-            soak.problems.append(f"the artifacts of {session} are others now")
     soak.done = [one for one in soak.done if soak.read("SELECT 1 FROM sessions WHERE id = ?", one)]
+    for session in soak.done:
+        if artifacts_of(soak.read, session) != soak.reference:
+            soak.problems.append(f"the artifacts of {session} are others now")
 
 
 def measure(soak: Soak) -> None:
@@ -305,28 +278,12 @@ def leaks(soak: Soak) -> list[str]:
 def soak_for(seconds: float, folder: Path, seed: int = 0, rounds: int | None = None) -> Soak:
     """Rounds until the time is up; returns what was done and what was wrong."""
     workspace = folder / "workspace"
-    (workspace / "src").mkdir(parents=True)
-    for number in range(12):
-        (workspace / "src" / f"part{number}.py").write_text(
-            f"# TODO: part {number}\ndef f{number}():\n    return {number}\n" * 20
-        )
-    (workspace / "README.md").write_text("# A small thing\n")
+    write_modules(workspace, "src", each=12, times=20)
     soak = Soak(folder, workspace, random.Random(seed))
-    undisturbed = wk(
-        "demo",
-        "--headless",
-        "--json",
-        "--speed",
-        "max",
-        "--workspace",
-        str(workspace),
-        "--db",
-        str(soak.path),
-    )
-    undisturbed.communicate(timeout=GIVE_UP_SECONDS)
+    wk(*BEGIN, str(workspace), "--db", str(soak.path)).communicate(timeout=GIVE_UP_SECONDS)
     first = newest(soak)
     assert first is not None, "the undisturbed run did not begin"
-    soak.reference = artifacts_of(soak, first)
+    soak.reference = artifacts_of(soak.read, first)
     assert set(soak.reference) == set(ARTIFACTS), "the undisturbed run is not sound"
     soak.done.append(first)
     runtime = Runtime(soak.path, model=ScriptedModel(lambda request: []))
@@ -334,7 +291,7 @@ def soak_for(seconds: float, folder: Path, seed: int = 0, rounds: int | None = N
     while time.monotonic() < end and (rounds is None or number < rounds):
         began, number = time.monotonic(), number + 1
         session = disturbed_session(soak)
-        if artifacts_of(soak, session) == soak.reference:
+        if artifacts_of(soak.read, session) == soak.reference:
             soak.done.append(session)
         else:
             soak.problems.append(f"the artifacts of {session} differ from an undisturbed run's")
@@ -358,9 +315,7 @@ def soak_for(seconds: float, folder: Path, seed: int = 0, rounds: int | None = N
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -3,10 +3,9 @@
     python -m tests.peers.trials [--trials 12] [--seed 1] [--peer NAME]
 
 Every peer does the work of `work.py` with a scripted model, without a network. Each trial kills it by SIGKILL
-at one to
-three moments, the same for every peer: so many effects after it (re)started, and so many milliseconds. After
-each it resumes as its own documentation says. Then it is judged by the log of effects, the result, and the
-marks that its own store keeps:
+at one to three moments, the same for every peer: so many effects after it (re)started, and so many
+milliseconds. After each it resumes as its own documentation says. Then it is judged by the log of effects,
+the result, and the marks that its own store keeps:
 
     lost             an effect was never had, or the result does not tell of all of them, or it does not end
     silently twice   an effect was had twice, and nothing in the store says so
@@ -231,9 +230,7 @@ def table(tallies: list[Tally]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--peer", action="append", choices=sorted(PEERS))

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.benchmarks.recorded_sessions import (
+from tests.core.memory.support import assert_covered
+from tests.support.message_rules import broken_rule
+from tests.support.places import workspace_in
+from tests.support.recorded_sessions import (
     Scripted,
     Thread,
     folder,
@@ -25,9 +28,6 @@ from tests.benchmarks.recorded_sessions import (
     squeezed,
     threads,
 )
-from tests.core.memory.support import assert_covered
-from tests.support.message_rules import broken_rule
-from tests.support.places import workspace_in
 
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.agents.agent_memory import AgentMemory

@@ -1,20 +1,11 @@
-"""Real recorded sessions, fed message by message: what is sent to a model in each turn, against the untouched
-history.
+"""Real recorded sessions, as the messages that the Messages API takes, and the identifiers in them.
 
-    python tests/benchmarks/recorded_sessions.py [FOLDER] [--windows 16000,64000,200000] [--summarizer good]
-
-FOLDER holds transcripts of Claude Code (`*.jsonl`); without it `WATCHKEEPER_TRANSCRIPTS` is read. A turn is a
-message
-of the assistant: what it was sent is the context right before it. `ratio` is the sum of what was sent over
-all turns divided by the sum that the untouched history would have taken; it says nothing where the history
-fits the window. `shown` is the share of identifiers (paths, hashes, ids, URLs, error lines) that stand in the
-last context literally; all others are reachable by the pointers in it, which
-`tests/core/memory/test_recorded_sessions.py` proves.
+They are transcripts of Claude Code (`*.jsonl`) in the folder that `WATCHKEEPER_TRANSCRIPTS` names, or beside a
+checkout.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -24,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.content import texts_of
 from watchkeeper.records.messages import Content
 
@@ -180,77 +170,3 @@ class Scripted:
         first = shown_text(messages[:1])[:300]
         last = shown_text(messages[-1:])[:300]
         return f"{(previous or '')[:1200]}\n{len(messages)} messages: it began with {first}\nIt ended with {last}".strip()
-
-
-# --- the table ----------------------------------------------------------------------------------------------
-
-
-async def sent(thread: Thread, window: int, kind: str) -> tuple[int, int, int, float]:
-    """Tokens sent over all turns, what the untouched history would have taken, swaps, and the share of
-    identifiers shown."""
-    write = None if kind == "none" else Scripted(kind)
-    manager = HierarchicalContextManager(window, summarizer=write, reserve_tokens=window // 10)
-    swaps: list[Any] = []
-    manager.on("swap:complete", swaps.append)
-    ours = untouched = 0
-    for message in thread.messages:
-        if message["role"] == "assistant" and manager.messages:
-            ours += manager.tokens
-            untouched += manager.messages[-1].total_tokens
-        await manager.add_message(message)
-    wanted = {found for message in thread.messages for found in identifiers(message["content"])}
-    text = shown_text(manager.get_context())
-    await manager.close()
-    return ours, untouched, len(swaps), sum(found in text for found in wanted) / max(1, len(wanted))
-
-
-async def table(place: Path, windows: list[int], kind: str) -> None:
-    found = threads(place)
-    print(f"summarizer: {kind}; a cell is: ratio of tokens sent, swaps, identifiers shown")
-    print(f"{'thread':<28}{'messages':>9}{'tokens':>9}  " + "".join(f"{window:>24,}" for window in windows))
-    sums = {window: [0, 0] for window in windows}
-    for thread in found:
-        cells = []
-        total = 0
-        for window in windows:
-            ours, untouched, swaps, shown = await sent(thread, window, kind)
-            sums[window][0] += ours
-            sums[window][1] += untouched
-            total = max(total, untouched)
-            cells.append(f"{ours / max(1, untouched):>8.3f} {swaps:>4} {shown:>8.0%}  ")
-        if len(thread.messages) >= 10:
-            print(
-                f"{thread.name:<28}{len(thread.messages):>9}{await history_tokens(thread):>9}  "
-                + " ".join(cells)
-            )
-    print("all threads, tokens sent : untouched history")
-    for window, (ours, untouched) in sums.items():
-        print(f"  {window:>8,}: {ours:>12,} : {untouched:>12,} = {ours / max(1, untouched):.3f}")
-
-
-async def history_tokens(thread: Thread) -> int:
-    manager = HierarchicalContextManager(1_000_000_000)
-    for message in thread.messages:
-        await manager.add_message(message)
-    return manager.messages[-1].total_tokens
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", nargs="?", type=Path, default=folder())
-    parser.add_argument("--windows", default="16000,64000,200000")
-    parser.add_argument("--summarizer", choices=["none", "good", "failing", "babbling"], default="good")
-    options = parser.parse_args()
-    if options.folder is None or not options.folder.is_dir():
-        parser.error(
-            "there are no recorded sessions: name a folder of transcripts, or set WATCHKEEPER_TRANSCRIPTS"
-        )
-    asyncio.run(
-        table(options.folder, [int(window) for window in options.windows.split(",")], options.summarizer)
-    )
-
-
-if __name__ == "__main__":
-    main()
