@@ -321,6 +321,7 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
         "render-token",
         "voyage-key",
         "yandex-token",
+        "gocardless-token",
     ):
         return lambda match: mark if looks_random(match[0]) and any(map(str.isdigit, match[0])) else match[0]
     if name == "url-token":

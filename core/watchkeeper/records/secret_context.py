@@ -63,8 +63,9 @@ _SUFFIX = (
     r"|[ ][0-9]|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent|[Dd]ata|DATA))?"
 )
 _QUOTE = r"\\{0,7}[\"'`]"
-_PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t|\\{1,7}t|\\{1,7}u2192))"
-"""What `grep -n` and `cat -n` print before a line."""
+_PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t|\\{1,7}t|\\{1,7}u2192)|[+-])"
+"""What `grep -n`, `cat -n` and `diff` print before a line."""
+_LINE_BREAK = rf"(?:\r?\n|\\+r?\\*n){_PRINTED}?"
 _SIGN = r"(?:=>|:-|:=|\?=|={1,3}|:)"
 _TYPED = (
     r":[ \t]{0,3}(?:Optional\[str\]|SecretStr|SecureString|[Ss]tr(?:ing)?|&?(?:'static )?str|const char ?\*|char ?\*)"
@@ -94,7 +95,7 @@ _SEPARATOR = (
     rf"(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"
     rf"|{_QUOTE}[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value')
     rf"|(?:{_QUOTE})?>(?:\s{{0,20}}<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
-    rf"|\((?={_QUOTE})"  # setName("value")
+    rf"|[({{](?={_QUOTE})"  # setName("value"), name{{"value"}}
     r"|(?:\*{1,2}[ \t]?:|:\*{1,2}|:</\w{1,8}>)[ \t]{0,5}"  # **Name:** value
     rf"|(?:[ \t][\w:]{{1,20}}={_QUOTE}[^\"'\n]{{0,160}}{_QUOTE}){{1,3}}>"  # <name type="…">value</name>
     # --name value; judged by what comes before the name
@@ -129,7 +130,7 @@ _CLOUD_KEYS = re.compile(r"(?:primary|secondary)(?:master|readonlymaster)?key\Z"
 """Azure's; a database has a primary key, too, but none so long."""
 _WORD_BEFORE = re.compile(
     r"(?:\A|[^A-Za-z])(?i:api|access|auth|authentication|refresh|bearer|bot|secret|personal|deploy|session|service|security|join"
-    r"|registration|reset|verification|unseal|recovery|root|app|client|admin|license|licence|private|encryption|signing) \Z"
+    r"|registration|reset|verification|unseal|recovery|root|app|client|admin|license|licence|private|encryption|signing|seed) \Z"
 )
 """What makes one name of `access token`."""
 _OTHER_NAMES = frozenset(
@@ -574,7 +575,7 @@ def _assigned(text: str) -> Iterator[Span]:
         name = text[begin : match.start("separator")]
         separator = match["separator"]
         if (
-            name.lower().rstrip(" 0123456789") in ("token", "tokens", "key")
+            name.lower().rstrip(" 0123456789") in ("token", "tokens", "key", "phrase")
             and (word := _WORD_BEFORE.search(text, max(0, begin - 24), begin)) is not None
         ):
             name = f"{word[0].strip()}_{name}"
@@ -603,7 +604,11 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         ahead = text[max(0, begin - 80) : begin]
         if kind == "password" and re.search(" (?:is|was|to)\\b", separator):
             is_line = True
-        if (bare == "(" and not _GETTER.match(name)) or (bare.endswith(",") and _SETTER.search(ahead)):
+        if (
+            bare == "{"
+            or (bare == "(" and not _GETTER.match(name))
+            or (bare.endswith(",") and _SETTER.search(ahead))
+        ):
             is_line = True
         is_call = (bare == "(" or bare.endswith(",")) and not is_line
         takes_words = is_line and "==" not in bare
@@ -781,7 +786,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
         "vault login|cargo login|snyk auth|ngrok authtoken|add-authtoken|cloudflared service install|bw"
         " unlock|doppler login",
         rf"{_FLAGS}(?:token=)?",
-        "vault login|cargo login|snyk auth|authtoken |service install ey|bw unlock|doppler login",
+        "vault login|cargo login|snyk auth|authtoken |cloudflared service install|bw unlock|doppler login",
     ),
     ("bw login", _WORD, "bw login"),
     ("add_user|change_password|authenticate_user", rf"{_FLAGS}{_WORD}", "add_user |change_password |authenticate_user "),
@@ -797,6 +802,10 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("cmdkey|runas", r"[^\n]{0,200}?/(?i:pass):", "cmdkey |runas "),
     ("htpasswd", r"-(?:\w*n\w*b|\w*b\w*n)\w*[ \t]+(?:-\w+[ \t]+)*\S+[ \t]+", "htpasswd -"),
     ("htpasswd", rf"-\w*b\w*[ \t]+(?:-\w+[ \t]+)*{_WORD}{_WORD}", ""),
+    ("vncdo|vncdotool", r"…-p[ \t]*", "vncdo"),
+    ("user:password|user-password", rf"{_FLAGS}{_WORD}", "drush [^ ]*user.password|drush upwd"),
+    ("reset-admin-password|resetpassword", _FLAGS, "reset-admin-password |resetpassword "),
+    ("(?:np|pnp|yar)[mn] (?:config )?set", r"\S*(?:_auth\w*|_password)[ =\t]+", "npm set [^ ]*_auth|npm set [^ ]*_password"),
     ("mosquitto_passwd", rf"-\w*b[ \t]+{_WORD}{_WORD}", ""),
     ("ssh-keygen", r"…-[NP][ \t]*", "ssh-keygen "),
     ("xfreerdp|wfreerdp|mstsc|rdesktop", r"…(?:/p:|-p[ \t]+)", "freerdp |rdesktop "),
@@ -834,9 +843,11 @@ _COMMAND = re.compile(
     + "|".join(rf"(?P<c{number}>{names})" for number, (names, _, _) in enumerate(_COMMANDS))
     + r")(?=[ \t])"
 )
+_OPTIONS_OF_ONE = 3
+"""Secrets that one command may take."""
 _GIVEN = r"(\\{0,7}[\"']?)([^\s\"'\\]{4,256})"
 _TAKEN_BY = [
-    re.compile(r"[ \t]*" + option.replace("…", r"[^\n]{0,300}?[ \t]") + _GIVEN) for _, option, _ in _COMMANDS
+    re.compile(r"[ \t]*?" + option.replace("…", r"[^\n]{0,300}?[ \t]") + _GIVEN) for _, option, _ in _COMMANDS
 ]
 _SECRET_PAIRS = re.compile(
     r"\b(?:(?:fly|flyctl|doppler|supabase|wrangler|encore) secrets? (?:set|put|import)|(?:kubectl|oc)\b[^\n]{0,80} create secret"
@@ -894,14 +905,57 @@ _AUTH_PAIR = re.compile(
 _SIGNATURE = re.compile(r"(?:\bAWS4-HMAC-SHA256\b[^\n]{0,600}?Signature=)([0-9a-f]{64})")
 _LONGEST_MANIFEST = 4_000
 _KUBERNETES = re.compile(r"\\*[\"']?kind\\*[\"']?[ \t]*:[ \t]*\\*[\"']?Secret\b")
-_DATA_LINES = re.compile(r"(?:^|\n)([ \t]*)(?:data|stringData):[ \t]*((?:\n\1[ \t]+[\w.-]+:[ \t]*[^\n]*)+)")
-_DATA_LINE = re.compile(r"\n[ \t]+[\w.-]+:[ \t]*[\"']?([^\s\"']{6,4096})")
+_DATA_LINES = re.compile(
+    rf"(?:^|\n|\\n)(?:{_PRINTED})?([ \t]*)(?:data|stringData):[ \t]*((?:{_LINE_BREAK}\1[ \t]+[\w.-]+:[ \t]*[^\n\\]*)+)"
+)
+_DATA_LINE = re.compile(rf"{_LINE_BREAK}[ \t]+[\w.-]+:[ \t]*[\"']?([^\s\"'\\]{{6,4096}})")
 _DATA_OBJECT = re.compile(r"\\*[\"'](?:data|stringData)\\*[\"'][ \t]*:\s*\{([^{}]{1,20000})\}")
 _DATA_ITEM = re.compile(r"\\*[\"'][\w.-]+\\*[\"']\s*:\s*\\*[\"']([^\"'\\]{6,4096})")
 
 
 _V = rf"(?:{_QUOTE})?([^\s\"'\\`]{{6,256}})"
-_LINE_BREAK = rf"(?:\r?\n|\\+r?\\*n){_PRINTED}?"
+_PRINTS_SECRET = (
+    *(
+        "openssl rand ",
+        "wg genkey",
+        "wg genpsk",
+        "pwgen ",
+        "urandom",
+        "token_urlsafe",
+        "token_hex",
+        "key:generate",
+    ),
+    *(
+        "print-access-token",
+        "print-identity-token",
+        "get-access-token",
+        "gh auth token",
+        "auth:token",
+        "print token",
+        "whoami -t",
+    ),
+    *(
+        r"get secrets? [^\r\n]{1,160}base64 -",
+        "pulumi config get [a-z]*(?:[pP]ass|[sS]ecret|[tT]oken|[kK]ey)",
+    ),
+    *(
+        "versions access",
+        "get-secret-value",
+        "keyvault secret show",
+        "vault kv get -field",
+        "vault read -field",
+    ),
+    *(
+        "secrets? get ",
+        "op read ",
+        "pass show ",
+        "find-generic-password",
+        "get-login-password",
+        "initial-admin-password",
+    ),
+    *("admin initial-password", "create token ", "tokens? create"),
+)
+"""Commands that print a secret: the word on the next line is one."""
 _PLACES: tuple[tuple[str, str], ...] = (
     # The user, then the password: psexec, cypher-shell, bcp, …
     (
@@ -1018,6 +1072,55 @@ _PLACES: tuple[tuple[str, str], ...] = (
         "ap-secrets",
         rf"ap-secrets[^\n\\]{{0,80}}{_LINE_BREAK}(?:[^\s:]{{1,60}}:[0-9]{{1,6}}:)?\S{{1,60}}[ \t]+\S{{1,60}}[ \t]+{_V}",
     ),
+    ("snmp-server community ", rf"snmp-server community (?!public\b|private\b){_V}"),
+    ("user [^ ]+ on ", rf"\buser \S{{1,60}} on [^\n>]{{0,100}}>{_V}"),
+    ("sonar\\.login=", rf"sonar\.login={_V}"),
+    ("stats auth ", rf"stats auth [\w.-]{{1,60}}:{_V}"),
+    ("PASSWORD [a-z_]+ = ", rf"PASSWORD \w{{1,40}} = {_V}"),
+    ("Fernet\\(", rf"Fernet\([bru]?{_QUOTE}{_V}"),
+    ("SecretString", rf"SecretString{_QUOTE}\s?:\s?{_QUOTE}{_V}"),
+    ("requirepass\\\\*[\"'],", rf"(?:requirepass|masterauth){_QUOTE},\s?{_V}"),
+    ("ccess Key \\[\nession Token \\[", rf"(?:Secret Access Key|Session Token) \[[^\]\n]{{0,40}}\]: {_V}"),
+    (
+        "AUTH [A-Za-z0-9_.-]{8}\nAUTH [a-z]+ [^ ]{8}",
+        rf"(?:\A|> ?|\n|\\n)AUTH (?:[a-z][\w-]{{0,40}} )?(?!CRAM|XOAUTH|SCRAM|DIGEST|GSSAPI|EXTERNAL){_V}",
+    ),
+    (
+        '-Key:[^ "/]{6}\n-Token:[^ "/]{6}\n-Secret:[^ "/]{6}',
+        rf"\b(?:http|https|xh|xhs)[ \t][^\n]{{1,200}}?[ \"'](?:X-)?[A-Za-z-]{{1,30}}-(?:Key|Token|Secret):{_V}",
+    ),
+    ("bearer -a ", rf"\b(?:http|https|xh|xhs)[ \t][^\n]{{0,200}}?bearer -a {_V}"),
+    (
+        '\\.py [A-Za-z0-9.]+\\\\?/[^ :"/]+:',
+        rf"\w\.py (?:-\w+ )*[\w.-]{{1,60}}/[\w.$-]{{1,60}}:{_V}{_QUOTE}?@",
+    ),
+    (
+        "Pass encoding\n:Password Type",
+        r"<(?:\w+:)?[Pp]ass(?:word)? \w+=\\*[\"'][^\"'<>]{1,160}[\"']>([^<>\s]{6,256})</",
+    ),
+    (
+        "kty\\\\*[\"']",
+        rf"kty{_QUOTE}[^{{}}]{{1,2000}}?{_QUOTE}[dk]{_QUOTE}\s?:\s?{_QUOTE}([A-Za-z0-9_-]{{22,700}})",
+    ),
+    (
+        "fa_seed\ntp_seed\ntp_key",
+        rf"(?:mfa|otp|totp|2fa)_?(?:seed|key)(?:{_QUOTE})?\s?[:=]\s?(?:{_QUOTE})?([A-Z2-7]{{16,128}})",
+    ),
+    ("appid\\\\*[\"']", rf"appid(?:{_QUOTE})?\s?[:=]\s?(?:{_QUOTE})?([0-9a-f]{{32}})(?![0-9a-f])"),
+    (
+        "httpOnly\nsameSite",
+        rf"name{_QUOTE}:\s?{_QUOTE}[^\"'\\]{{0,40}}(?:sess|sid|auth|token|jwt)[^\"'\\]{{0,40}}{_QUOTE},\s?{_QUOTE}value{_QUOTE}:\s?{_QUOTE}{_V}",
+    ),
+    (
+        "(?:the|this|new|your|temporary) (?:token|key|api key|API key|secret|password):? [A-Za-z0-9_+/.-]{16}",
+        r"\b(?:the|this|new|your|temporary) (?:token|key|api key|API key|secret|password):? "
+        r"((?=[^\s]*[0-9])(?=[^\s]*[A-Z])(?=[^\s]*[a-z])[A-Za-z0-9_+/.=-]{16,512}?)(?=[.,;]?(?:\s|\\+n|\Z))",
+    ),
+    (
+        "\n".join(_PRINTS_SECRET),
+        rf"(?:{'|'.join(_PRINTS_SECRET)})[^\n\\]{{0,200}}{_LINE_BREAK}(?:base64:)?"
+        rf"((?=[A-Za-z+/_.=-]{{0,200}}[0-9])[A-Za-z0-9+/_.=-]{{10,2048}}?)(?={_LINE_BREAK}|\s*\Z|\\*\")",
+    ),
     ("key1 \nkey2 ", r"\bkey[12][ \t]+\w{1,12}[ \t]+([A-Za-z0-9+/]{40,100}={0,2})"),
     (
         r"assword [^\r\n\"\\]*:(?:[\r\n]|\\+[nr])",
@@ -1028,7 +1131,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
 """What else gives a password: how a log has it, and the expression whose first group is the password."""
 _SOUGHT = [(telling.split("\n"), re.compile(expression)) for telling, expression in _PLACES]
 _OTHER_P = re.compile(
-    r"(?:mysql|mariadb|docker|podman|psql|mkdir|\bssh|\bscp|nmap|cp|useradd|rsync)[^\n|;]*\Z"
+    r"(?:mysql|mariadb|docker|podman|psql|mkdir|\bssh|\bscp|nmap|\bcp|useradd|rsync)[^\n|;]*\Z"
 )
 """Commands whose `-p` is no password, or one that is asked for."""
 _SENT = re.compile(
@@ -1084,11 +1187,11 @@ def _places(text: str) -> Iterator[Span]:
 
 
 _COLUMNS = re.compile(
-    rf"(?:(?:^|\n|\\n|\\?\")(?:[^\s:\"']{{1,60}}:[0-9]{{1,6}}:)?(?=[^\n\\]{{0,300}}(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD"
+    rf"(?:(?:^|\n|\\n|\\?\")(?:{_PRINTED})?(?=[^\n\\]{{0,300}}(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD"
     rf"|SECRET))([\w .@/\"-]{{0,40}}(?:[,;\t][\w .@/\"-]{{0,40}}){{1,15}})(?={_LINE_BREAK}))"
     r"|(?i:insert)[ \t]+(?i:into)[ \t]+[\w.\"`\[\]]{1,80}[ \t]*\(([^()\n]{1,300})\)\s{0,5}(?i:values)\s{0,5}"
 )
-_CELLS = re.compile(rf"{_LINE_BREAK}(?:[^\s:\"']{{1,60}}:[0-9]{{1,6}}:)?([^\n\\]{{1,1000}})")
+_CELLS = re.compile(rf"{_LINE_BREAK}([^\n\\]{{1,1000}})")
 _TUPLE = re.compile(r"(?:,\s{0,5})?\(([^()\n]{1,1000})\)")
 
 
@@ -1105,7 +1208,7 @@ def _ruled(text: str) -> Iterator[Span]:
     while (
         match := _RULED.search(text, at)
     ) is not None:  # past the rows of the table before: each is read once
-        names = [cell[0].replace(" ", "_") for cell in _RULED_CELL.finditer(match[1])]
+        names = [cell[0].strip().replace(" ", "_") for cell in _RULED_CELL.finditer(match[1])]
         at = match.end()
         for _ in range(200):
             row = _RULED_ROW.match(text, at)
@@ -1246,15 +1349,15 @@ def _commands(text: str) -> Iterator[Span]:
             and _COMMANDS[number][0] == _COMMANDS[number + 1][0]
         ):
             option = _TAKEN_BY[number + 1].match(text, match.end())
-        if (
-            option is not None
-            and not option[2].startswith("-")
-            and (
-                _plausible(option[2])
-                or (_is_given(option[2]) and _NEXT_COMMAND.search(text, match.end(), option.start(2)) is None)
-            )
-        ):
-            yield Span(option.start(2), option.end(2), "password")
+        for _ in range(_OPTIONS_OF_ONE):
+            if option is None or option[2].startswith("-"):
+                break
+            if _plausible(option[2]) or (
+                _is_given(option[2]) and _NEXT_COMMAND.search(text, match.end(), option.start(2)) is None
+            ):
+                yield Span(option.start(2), option.end(2), "password")
+            repeats = _COMMANDS[number][1].startswith("…")  # `keytool -storepass VALUE -keypass VALUE`
+            option = _TAKEN_BY[number].match(text, option.end()) if repeats else None
     for match in _SECRET_PAIRS.finditer(text):
         for pair in _SECRET_PAIR.finditer(text, match.start(1), match.end(1)):
             if pair[1].lower() not in _PUBLIC_PAIRS and _is_given(pair[2]) and not pair[2].startswith("@"):
@@ -1414,10 +1517,10 @@ _FIELD_APART = (
 """A name that stands in a field of its own, and behind it the field with its value."""
 _ASSIGNS = (
     rf"{_SUFFIX}(?:{_Q}|[\]\[)])*(?:[ \t]|\\+t)*"
-    rf"(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*{_VALUE}|\({_Q}{_VALUE}|,[ \t]*{_Q}+{_VALUE}"
+    rf"(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*{_VALUE}|[({{]{_Q}{_VALUE}|,[ \t]*{_Q}+{_VALUE}"
     rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]{{0,40}}=[ \t]*{_Q}*{_VALUE}"
     rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}{_VALUE}"
-    rf"|:[ \t]*[|>]?[-+0-9]*{_W}+{_Q}*{_VALUE}|[ \t]*(?:\|\|?|\?\?)[ \t]*{_Q}*{_VALUE}|{_EQUALS}[ \t]*\[{_ANY}{_VALUE}"
+    rf"|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*{_VALUE}|[ \t]*(?:\|\|?|\?\?)[ \t]*{_Q}*{_VALUE}|{_EQUALS}[ \t]*\[{_ANY}{_VALUE}"
     rf"|{_FIELD_APART}{_ANY}{_VALUE}|[ \t]\([^()\s]+\):[ \t]+{_VALUE}"
     rf"|[ \t](?:is|was|has|for|of|set|reset|changed|now):?[ \t](?:[^\r\n:=\"\\]*[ \t:=])?[ \t]*{_Q}*(?:{_VALUE}"
     rf"|[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]))"
@@ -1427,7 +1530,7 @@ _ASSIGNS_WORD = (
     rf"|\\+u003[dD]){_Q}[^>\r\n]*(?:>|u003[eE])|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|[\[|*]|</[a-z]+>|{_W})*(?:[bruf]{_Q}+"
     rf"|[A-Za-z_.:]*\({_Q}+|\(?ConvertTo-SecureString[^\"'\\]*{_Q}+)?){_ANY_VALUE}"
     rf"|[ \t](?:string|String|\[\]byte)[ \t]*=|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:=]*=[ \t]*{_Q}+"
-    rf"|{_SUFFIX}\({_Q}+{_ANY_VALUE}|{_SUFFIX}:-{_ANY_VALUE}"
+    rf"|{_SUFFIX}[({{]{_Q}+{_ANY_VALUE}|{_SUFFIX}:-{_ANY_VALUE}"
     rf"|{_SUFFIX}{_FIELD_APART}|{_SUFFIX}{_Q}+[ \t]+[Vv]alue{_EQUALS}|[ \t]is(?:[ \t]set[ \t]to)?:?[ \t]{_Q}+{_ANY_VALUE})"
 )
 

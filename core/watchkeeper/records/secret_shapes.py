@@ -203,6 +203,10 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("shippo-token", "shippo_live_", HEX, 40),
     ("adafruit-key", "aio_", LETTERS, 28),
     ("lob-key", "live_", HEX, 35),
+    ("gocardless-token", "live_", WORD, 38),
+    ("infisical-token", "st.", rf"{HEX}{{20,24}}\.{HEX}{{32}}\.{HEX}", 20),
+    ("xata-key", "xau_", LETTERS, 36),
+    ("adobe-secret", "p8e-", WORD, 30),
     ("frameio-token", "fio-u-", WORD, 60),
     ("nuget-key", "oy2", "[a-z0-9]", 43),
     ("stytch-secret", "secret-live-", WORD, 30),
@@ -309,7 +313,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("azure-key", "A", rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{30,80}}(?:{_AZURE_MARKS})[A-Za-z0-9+/_-]{{4,16}}={{0,2}}(?!"
                             rf"[A-Za-z0-9+/=_-])",
           "\n".join(f"{mark}[A-Za-z0-9+/\\\\_-]{{4}}" for mark in _AZURE_MARKS.replace(r"\+", "").split("|"))),
-    Shape("azure-key", "JQQJ9", rf"{_APART}{LETTERS}{{52}}JQQJ9{LETTERS}{{27}}(?!{LETTERS})", "JQQJ9"),
+    Shape("azure-key", "JQQJ9", rf"{_APART}{LETTERS}{{40,60}}JQQJ9{LETTERS}{{15,40}}(?!{LETTERS})", "JQQJ9"),
     Shape("maxmind-key", "_mmk", rf"{_APART}{LETTERS}{{6}}_{LETTERS}{{29}}_mmk", "_mmk"),
     Shape("url-token", "@", r"(?P<kept>https://)(?=[^\s/:@\"']{0,100}[0-9])[^\s/:@\"'<>\\$]{8,200}(?=@(?:github\.com"
                             r"|gitlab\.com|bitbucket\.org|dev\.azure\.com))",
@@ -319,6 +323,9 @@ SHAPES: tuple[Shape, ...] = (
           rf"""(?P<kept>{_APART}AC{HEX}{{32}}[\"'`\\]{{0,8}}[ ,:]{{1,4}}[\"'`\\]{{0,8}}){HEX}{{32}}(?!{LETTERS})""", f"AC{HEX}{{32}}"),
     *(_token(*token) for token in _TOKENS),
     Shape("api-key", "sk-", rf"{_APART}sk-{WORD}{{20,}}", _SK),
+    *(Shape("aws-key", name, rf"(?P<kept>{_APART}{name}[A-Z0-9]{{16}}(?!{WORD})[^\n]{{0,60}}?[\s,;|:\"'])(?=[^\s]{{0,39}}[0-9])"
+                             rf"(?=[^\s]{{0,39}}[a-z]){BASE64}{{40}}(?![A-Za-z0-9+/=])", f"{name}[A-Z0-9]{{16}}")
+      for name in ("AKIA", "ASIA")),
     *(Shape("aws-key", name, rf"{_APART}{name}[A-Z0-9]{{16}}(?!{WORD})", f"{name}[A-Z0-9]{{16}}")
       for name in ("AKIA", "ASIA")),
     Shape("slack-token", "xox", r"\bxox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9%-]{10,}", r"xox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9%-]{10}"),
@@ -335,7 +342,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("azure-token", "AZDO", rf"{_APART}{LETTERS}{{76}}AZDO{LETTERS}{{4}}(?!{LETTERS})", f"AZDO{LETTERS}{{4}}"),
     Shape("azure-key", "AccountKey=", r"(?P<kept>AccountKey=)[A-Za-z0-9+/]{40,}=*", "AccountKey"),
     Shape("azure-key", "SharedAccessKey=", r"(?P<kept>SharedAccessKey=)[A-Za-z0-9+/]{40,}=*", "SharedAccessKey"),
-    Shape("azure-signature", "sig=", r"(?P<kept>\bsig=)[A-Za-z0-9%+/]{40,}=*", r"sig=[A-Za-z0-9%+/\\]{40}|sig\\u003[dD]"),
+    Shape("azure-signature", "sig=", r"(?P<kept>\bsig=)[A-Za-z0-9%+/_-]{40,}=*", r"sig=[A-Za-z0-9%+/\\_-]{40}|sig\\u003[dD]"),
     Shape("aws-signature", "X-Amz-S", r"(?P<kept>X-Amz-(?:Signature|Security-Token)=)[A-Za-z0-9%+/_-]{40,}=*", "X-Amz-S"),
     Shape("google-signature", "X-Goog-Signature=", r"(?P<kept>X-Goog-Signature=)[A-Fa-f0-9]{40,}", "X-Goog-Signature"),
     Shape("google-refresh-token", "1//0", rf"(?<!{WORD})1//0{WORD}{{40,}}", rf"1{_SLASH}{_SLASH}0{WORD}{{40}}"),
