@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from watchkeeper.memory.content import copied
 from watchkeeper.memory.tokens import TokenCounter, count_message, default_counter
@@ -48,6 +48,9 @@ class ObserverOutput:
     """A dated, prioritised log, with citations."""
     current_task: str | None = None
     suggested_response: str | None = None
+    covers: tuple[int, int] = (0, 0)
+    """First and last message of a context that the observations replace; the engine sets it."""
+    citations: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class ObservationChunk:
     created_at: float
     current_task: str | None = None
     suggested_response: str | None = None
+    covers: tuple[int, int] = (0, 0)
+    citations: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,62 @@ class BufferingState:
     watermark: int = 0
 
 
+# --- Background tasks ---------------------------------------------------------------------------------------
+
 _MEANT = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
+
+T = TypeVar("T")
+
+
+def is_lost(task: asyncio.Future[Any]) -> bool:
+    """Whether no event loop will finish this task: its own is closed, or another one runs now."""
+    loop = task.get_loop()
+    try:
+        return loop is not asyncio.get_running_loop() or loop.is_closed()
+    except RuntimeError:
+        return loop.is_closed()
+
+
+class BackgroundTasks:
+    """Tasks that run until they end, even if no caller waits for them (an event loop only holds weak
+    references)."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` in the background. Its exception, if no caller reads it, causes no warning."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    def cancel(self) -> None:
+        """Ask every task to stop."""
+        for task in tuple(self._running):
+            task.cancel()
+
+    async def settled(self, timeout_seconds: float | None = None) -> None:
+        """Wait until no task runs, or for `timeout_seconds`. The caller's own task, and tasks of an event loop
+        that has ended, are not waited for."""
+        current = asyncio.current_task()
+        while waiting := {task for task in self._running if task is not current and not is_lost(task)}:
+            _, left = await asyncio.wait(waiting, timeout=timeout_seconds)
+            if left:
+                return
+
+
+# --- The coordinator ----------------------------------------------------------------------------------------
 
 Observe = Callable[[list[Any], Any], Awaitable[ObserverOutput]]
 Reflect = Callable[[Any], Awaitable[ReflectorOutput]]
 ReflectionNeed = Literal["none", "async", "sync"]
+Role = Literal["observer", "reflector"]
 
 
 class BufferingCoordinator:
@@ -98,11 +154,11 @@ class BufferingCoordinator:
         self._aborted = False
         self.store_lost: LeaseLost | StoreUnusable | None = None
         """What an observer or a reflector met that ends all writing; its caller raises it."""
-        # A slot is held by the very call that took it: one that ends after `abort` must not free another's.
-        self._observer: object | None = None
-        self._reflector: object | None = None
+        self._slots: dict[Role, object] = {}
+        """Who holds each slot: the very call that took it. One that ends after `abort` frees no other's."""
         self._reflection: ReflectorOutput | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = BackgroundTasks()
+        """Every call that was launched and has not ended, the stale ones included."""
 
     # --- when -----------------------------------------------------------------------------------------------
 
@@ -119,7 +175,7 @@ class BufferingCoordinator:
 
     def should_buffer(self, unobserved_tokens: float, buffer_interval: float) -> bool:
         """Whether to launch an observer: enough to observe, none running, not aborted."""
-        return unobserved_tokens >= buffer_interval and self._observer is None and not self._aborted
+        return unobserved_tokens >= buffer_interval and not self.is_observer_in_flight() and not self._aborted
 
     def should_reflect(
         self, observation_tokens: float, effective_threshold: float, reflection_buffer_activation: float
@@ -129,7 +185,7 @@ class BufferingCoordinator:
         if observation_tokens >= effective_threshold:
             return "sync"
         early = observation_tokens >= effective_threshold * reflection_buffer_activation
-        return "async" if early and self._reflector is None and not self._aborted else "none"
+        return "async" if early and not self.is_reflector_in_flight() and not self._aborted else "none"
 
     # --- the observer ---------------------------------------------------------------------------------------
 
@@ -146,45 +202,32 @@ class BufferingCoordinator:
         Raises:
             RuntimeError: no event loop is running.
         """
-        if self._observer is not None or self._aborted:
-            return
-        asyncio.get_running_loop()  # raises before the slot is taken
-        slot = self._observer = object()
-        epoch = self._epoch
+        epoch, observed = self._epoch, 0
         given = [_copy(message) for message in messages]
-        self._spawn(self._observe(observe, given, end_index, previous_observations, epoch, slot))
 
-    async def _observe(
-        self, observe: Observe, messages: list[Any], end_index: int, previous: Any, epoch: int, slot: object
-    ) -> None:
-        try:
-            # Counted before the call: what an observer does to its list changes no figure.
-            observed = sum(self._count(message) for message in messages)
-            output = await observe(messages, previous)
-            if not isinstance(output, ObserverOutput):
-                raise TypeError(f"the observer returned {type(output).__name__} instead of ObserverOutput")
-            if self._observer is slot and epoch == self._epoch:
-                self._chunks.append(
-                    ObservationChunk(
-                        observations=output.observations,
-                        message_tokens_observed=observed,
-                        created_at=self._now(),
-                        current_task=output.current_task,
-                        suggested_response=output.suggested_response,
-                    )
+        async def call() -> ObserverOutput:
+            nonlocal observed
+            # Counted before the call: what an observer does to its list changes no number.
+            observed = sum(self._count(message) for message in given)
+            return await observe(given, previous_observations)
+
+        def keep(output: ObserverOutput) -> None:
+            if epoch != self._epoch:
+                return
+            self._chunks.append(
+                ObservationChunk(
+                    observations=output.observations,
+                    message_tokens_observed=observed,
+                    created_at=self._now(),
+                    current_task=output.current_task,
+                    suggested_response=output.suggested_response,
+                    covers=output.covers,
+                    citations=output.citations,
                 )
-                self._watermark = end_index
-        except _MEANT:
-            raise
-        except STORE_LOST as error:
-            self.store_lost = error
-        except (
-            BaseException
-        ):  # a panic of an extension module is no Exception, and the slot must be freed all the same
-            log.warning("an observer failed; its messages stay unobserved", exc_info=True)
-        finally:
-            if self._observer is slot:
-                self._observer = None
+            )
+            self._watermark = end_index
+
+        self._launch("observer", call, ObserverOutput, keep)
 
     def _count(self, message: Any) -> int:
         if isinstance(message, Message):
@@ -196,7 +239,7 @@ class BufferingCoordinator:
 
     def is_observer_in_flight(self) -> bool:
         """Whether the observer's slot is taken (a stale observer holds it until it ends)."""
-        return self._observer is not None
+        return "observer" in self._slots
 
     def has_completed_chunks(self) -> bool:
         """Whether there is something to activate."""
@@ -232,32 +275,16 @@ class BufferingCoordinator:
 
         Success keeps its output for `consume_buffered_reflection`. A failure is logged and frees the slot.
         """
-        if self._reflector is not None or self._aborted:
-            return
-        asyncio.get_running_loop()  # raises before the slot is taken
-        slot = self._reflector = object()
-        self._spawn(self._reflect(reflect, copied(observations), slot))
+        given = copied(observations)
 
-    async def _reflect(self, reflect: Reflect, observations: Any, slot: object) -> None:
-        try:
-            output = await reflect(observations)
-            if not isinstance(output, ReflectorOutput):
-                raise TypeError(f"the reflector returned {type(output).__name__} instead of ReflectorOutput")
-            if self._reflector is slot:
-                self._reflection = output
-        except _MEANT:
-            raise
-        except STORE_LOST as error:
-            self.store_lost = error
-        except BaseException:
-            log.warning("a reflector failed; the observations stay as they are", exc_info=True)
-        finally:
-            if self._reflector is slot:
-                self._reflector = None
+        def keep(output: ReflectorOutput) -> None:
+            self._reflection = output
+
+        self._launch("reflector", lambda: reflect(given), ReflectorOutput, keep)
 
     def is_reflector_in_flight(self) -> bool:
         """Whether the reflector's slot is taken."""
-        return self._reflector is not None
+        return "reflector" in self._slots
 
     def has_buffered_reflection(self) -> bool:
         """Whether a reflection waits to be swapped in."""
@@ -287,18 +314,48 @@ class BufferingCoordinator:
         Completed chunks and a buffered reflection stay.
         """
         self._aborted = True
-        self._observer = None
-        self._reflector = None
+        self._slots.clear()
 
     async def settled(self) -> None:
         """Wait until nothing that was launched is running any more, the stale and the discarded included."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await self.tasks.settled()
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # the loop keeps weak references only
-        task.add_done_callback(self._tasks.discard)
+    # --- one call -------------------------------------------------------------------------------------------
+
+    def _launch(
+        self, role: Role, call: Callable[[], Awaitable[T]], output_type: type[T], keep: Callable[[T], None]
+    ) -> None:
+        if role in self._slots or self._aborted:
+            return
+        asyncio.get_running_loop()  # raises before the slot is taken
+        slot = self._slots[role] = object()
+        self.tasks.start(self._call(role, call, output_type, keep, slot))
+
+    async def _call(
+        self,
+        role: Role,
+        call: Callable[[], Awaitable[T]],
+        output_type: type[T],
+        keep: Callable[[T], None],
+        slot: object,
+    ) -> None:
+        try:
+            output = await call()
+            if not isinstance(output, output_type):
+                raise TypeError(
+                    f"the {role} returned {type(output).__name__} instead of {output_type.__name__}"
+                )
+            if self._slots.get(role) is slot:
+                keep(output)
+        except _MEANT:
+            raise
+        except STORE_LOST as error:
+            self.store_lost = error
+        except BaseException:  # a panic of an extension module is no Exception, and the slot must be freed
+            log.warning("a call of the %s failed; what it was given stays as it is", role, exc_info=True)
+        finally:
+            if self._slots.get(role) is slot:
+                del self._slots[role]
 
 
 def _copy(message: Any) -> Any:

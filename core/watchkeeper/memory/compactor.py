@@ -1,11 +1,12 @@
-"""Compaction in the background of an agent's loop: snapshot, ask a model, judge, publish; or leave no trace.
+"""One background pass over a context: snapshot, ask a model, judge, publish; or leave no trace.
 
 A pass has two phases. *Prepare* works on a snapshot (the context up to a high-water mark) and may take any
 time; it ignores messages added meanwhile. *Publish* applies the result in one move, after the checks of
-`validation.spliced`. One pass runs at a time; a second request is a no-op that says so.
+`validation.spliced`. One summary runs at a time; a second request is a no-op that says so.
 
-If the model fails, hangs, returns nothing, or returns more than it read, the pass asks once more for a
-shorter text. If that fails too, the deterministic digest replaces it, so that a pass always makes progress.
+If the model fails, hangs, returns nothing, or returns more than it read, the pass asks again for a shorter
+text. If that fails too, the deterministic digest replaces a summary or an observation, so that a pass always
+makes progress; a reflection fails.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import asyncio
 import inspect
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -24,96 +24,14 @@ from watchkeeper.memory import rendering as rendered
 from watchkeeper.memory.content import copied_messages
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.digest import DigestNotes
-from watchkeeper.memory.history import Change, Prepared, Rejection
+from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
+from watchkeeper.memory.prompts import COMPRESSION, instructions_for, read_answer
 from watchkeeper.memory.rendering import Rendering
-from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS
-from watchkeeper.memory.validation import (
-    IDENTIFIERS_SHARE,
-    SMALLER_BY,
-    degenerate,
-    important_identifiers,
-    judge_citations,
-    with_identifiers,
-)
+from watchkeeper.memory.validation import IDENTIFIERS_SHARE, Judgement, judge
 from watchkeeper.records.errors import STORE_LOST
-from watchkeeper.records.messages import Message, Observation, ObservationKind
-
-# --- When a pass starts -------------------------------------------------------------------------------------
-#
-# A pass is due when the tokens now, plus those expected while it runs (growth rate x duration of passes),
-# reach the threshold; never only at a fixed fraction. So it finishes before the threshold is passed. A pass
-# that gained nothing is not repeated before there is more to gain, and the number of passes in an hour is
-# limited: a run cannot compact itself to death (claude-code #24179).
-
-LEAD_SHARE = 0.25
-"""How much earlier than the threshold, as a share of it, a pass may begin because the context grows fast."""
-
-GROWTH_SHARE = 0.1
-"""How much a history must grow, as a share of the limit, before another pass follows one that gained
-nothing."""
-
-GROWTH_AFTER_GAIN = 0.1
-"""The same, as a share of the limit, after a pass that gained something."""
-
-HOUR = 3_600.0
-
-
-@dataclass(slots=True)
-class Pacer:
-    """Decides for one agent. Times are seconds of a monotonic clock that the caller reads."""
-
-    passes_per_hour: int = 120
-    _growth: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=50))
-    _starts: deque[float] = field(default_factory=deque)
-    _not_before_total: int = 0
-
-    def grew(self, now: float, total_tokens: int) -> None:
-        """Note that the history has that many tokens now."""
-        self._growth.append((now, total_tokens))
-
-    def tokens_per_second(self) -> float:
-        """Over the last messages."""
-        if len(self._growth) < 2:
-            return 0.0
-        (start, first), (end, last) = self._growth[0], self._growth[-1]
-        return (last - first) / max(1.0, end - start)
-
-    def due(self, state: ContextState, now: float, expected_seconds: float) -> bool:
-        """Whether a pass should start now. `expected_seconds`: how long one takes (the 95th percentile)."""
-        if state.held or state.total_tokens < self._not_before_total:
-            return False
-        lead = min(self.tokens_per_second() * expected_seconds, state.threshold * LEAD_SHARE)
-        if state.tokens + lead < state.threshold:
-            return False
-        while self._starts and now - self._starts[0] >= HOUR:
-            self._starts.popleft()
-        return len(self._starts) < self.passes_per_hour
-
-    def started(self, now: float) -> None:
-        """A pass that was due began."""
-        self._starts.append(now)
-
-    def ended(self, state: ContextState, *, gained: bool) -> None:
-        """A pass ended, or could not begin: the history must grow before the next one, much where nothing was
-        gained.
-
-        The history, not the context: that one cannot grow beyond its limit, and the next pass would never
-        come.
-        """
-        share = GROWTH_AFTER_GAIN if gained else GROWTH_SHARE
-        self._not_before_total = state.total_tokens + int(state.limit * share)
-
+from watchkeeper.records.messages import Message, ObservationKind
 
 log = logging.getLogger(__name__)
-
-STRONGER = (
-    "Your last summary could not be used ({why}). Write a much shorter one: at most {words} words. Keep"
-    " every path, id, "
-    "number and error message that still matters."
-)
-WORDS_PER_TOKEN = 0.6
-STUCK_CHARACTERS = 8_000
-"""Shorter summaries may repeat a statement; a longer one that repeats itself comes from a stuck model."""
 
 
 class Summarizer(Protocol):
@@ -124,33 +42,8 @@ class Summarizer(Protocol):
     ) -> Awaitable[str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionPass:
-    """The snapshot that one pass works on."""
-
-    covers: tuple[int, int]
-    """First and last message that the summary will stand for."""
-    messages: tuple[Message, ...]
-    """The messages that it reads, with their numbers."""
-    request: list[dict[str, Any]]
-    """The same as the Messages API takes them: repaired, and shortened where the context shows them short."""
-    earlier: tuple[Observation, ...]
-    """The observations whose place the summary will take."""
-    previous: str | None
-    """Their text."""
-    source_tokens: int
-    instructions: str | None
-    base_version: int
-    epoch: int
-
-    @property
-    def high_water(self) -> int:
-        """The mark that is used: the requested one, moved back so that no pair is cut."""
-        return self.covers[1]
-
-
 Writer = Callable[[CompactionPass, str | None], Awaitable[str]]
-"""Writes the summary of a pass; the second argument are instructions (a retry's included)."""
+"""Writes the text of a pass; the second argument are instructions (a retry's included)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +60,19 @@ class PassOutcome:
     change: Change | None = None
     """The records to store, where something was applied."""
 
+    @classmethod
+    def of(cls, change: Change, reason: str) -> PassOutcome:
+        """The outcome of an applied change."""
+        return cls(
+            applied=True,
+            reason=reason,
+            high_water=change.high_water,
+            tokens_before=change.tokens_before,
+            tokens_after=change.tokens,
+            messages_removed=change.messages_removed,
+            change=change,
+        )
+
 
 @dataclass(slots=True)
 class Compactor:
@@ -182,25 +88,22 @@ class Compactor:
     monotonic: Callable[[], float] = time.monotonic
     durations: list[float] = field(default_factory=list)
     """Seconds that the last passes took, newest last."""
-    _running: CompactionPass | None = None
+    running: CompactionPass | None = None
+    """The summary between `begin` and `end`."""
 
     @property
     def is_compacting(self) -> bool:
-        """Whether a pass is between `begin` and `end`."""
-        return self._running is not None
-
-    @property
-    def running(self) -> CompactionPass | None:
-        return self._running
+        """Whether a summary is between `begin` and `end`."""
+        return self.running is not None
 
     def begin(self, up_to: int | None = None, instructions: str | None = None) -> CompactionPass | Rejection:
-        """Take the snapshot of a pass, and the one slot there is. Must be followed by `end`.
+        """Take the snapshot of a summary, and the one slot there is. Must be followed by `end`.
 
         `up_to`: the last message to cover, moved back so that no tool pair is cut; None: all but the newest
         messages.
         """
-        if self._running is not None:
-            return Rejection(f"A compaction up to message {self._running.high_water} is running already.")
+        if self.running is not None:
+            return Rejection(f"A compaction up to message {self.running.high_water} is running already.")
         state = self.state
         tail = state.verbatim
         cut = state.cut_for_pass() if up_to is None else state.cut_before(up_to)
@@ -223,12 +126,12 @@ class Compactor:
             content = state.content_of(message)
             if shortened is not None:
                 content = rendered.apply(content, shortened)
-            rendering.push(message.role, content, message.tokens if shortened is None else shortened.tokens)
+            rendering.push(message.role, content, state.shown_tokens(message))
         rendering.close()  # the messages under a forced digest may end in a call whose result was lost
-        self._running = CompactionPass(
+        self.running = CompactionPass(
             covers=(replaced[0].covers[0] if replaced else source[0].seq, source[-1].seq),
             messages=tuple(source),
-            request=rendering.items,
+            request=tuple(rendering.items),
             earlier=replaced,
             previous="\n\n".join(observation.text for observation in earlier) or None,
             source_tokens=rendering.tokens + sum(observation.tokens for observation in earlier),
@@ -236,8 +139,8 @@ class Compactor:
             base_version=state.view.version,
             epoch=state.epoch,
         )
-        state.begin_pass(self._running.high_water)
-        return self._running
+        state.begin_pass(self.running.high_water)
+        return self.running
 
     def _why_nothing(self, up_to: int | None, tail: Sequence[Message]) -> str:
         if not tail:
@@ -254,157 +157,128 @@ class Compactor:
 
     def end(self) -> None:
         """Free the slot: the pass is published, rejected or abandoned."""
-        if self._running is not None:
-            self.state.end_pass(self._running.high_water)
-            self._running = None
+        if self.running is not None:
+            self.state.end_pass(self.running.high_water)
+            self.running = None
 
     async def prepare(self, run: CompactionPass) -> Prepared:
-        """Ask the model, judge what it says, retry stronger, and else digest. Changes nothing.
+        """Ask the model, judge what it says, ask again for less, and else digest. Changes nothing.
 
         Cancelling it at any await leaves nothing behind (but the slot, which `end` frees).
 
         Raises:
-            LeaseLost, StoreUnusable: the summariser met one.
+            LeaseLost, StoreUnusable: the writer met one.
+            ValueError: no text of a reflector could be used.
         """
         started = self.monotonic()
         refused: list[str] = []
+        attempts = len(COMPRESSION) if run.kind is ObservationKind.REFLECTION else self.attempts
         try:
-            for attempt in range(self.attempts):
-                judged = await self._attempt(run, attempt, refused)
-                if isinstance(judged, Prepared):
-                    return replace(judged, refused=tuple(refused))
-                log.info("summary of messages %d-%d not used: %s", *run.covers, judged.reason)
-                refused.append(judged.reason)
-            return replace(self._digest(run), refused=tuple(refused))
+            for attempt in range(attempts):
+                prepared = await self._attempt(run, attempt, refused)
+                if isinstance(prepared, Prepared):
+                    return prepared
+                log.info("%s of messages %d-%d not used: %s", run.kind, *run.covers, prepared.reason)
+                refused.append(prepared.reason)
+            return self._digest(run, refused)
         finally:
             self.durations.append(self.monotonic() - started)
             del self.durations[:-20]
 
     async def _attempt(self, run: CompactionPass, attempt: int, refused: list[str]) -> Prepared | Rejection:
-        instructions = run.instructions
-        if attempt:
-            words = max(20, int(run.source_tokens * WORDS_PER_TOKEN / 4**attempt))
-            stronger = STRONGER.format(why=refused[-1], words=words)
-            instructions = f"{instructions}\n\n{stronger}" if instructions else stronger
+        instructions = instructions_for(run, attempt, refused[-1] if refused else "")
         patience = asyncio.timeout(self.timeout_seconds)
+        said: Any
         try:
             async with patience:
                 if self.write is not None:
-                    text = await self.write(run, instructions)
+                    said = await self.write(run, instructions)
                 elif self.summarize is not None:
-                    said: Any = self.summarize(
-                        copied_messages(run.request), instructions=instructions, previous=run.previous
-                    )
-                    text = await said if inspect.isawaitable(said) else said
+                    messages = copied_messages(run.request)
+                    said = self.summarize(messages, instructions=instructions, previous=run.previous)
+                    said = await said if inspect.isawaitable(said) else said
                 else:
                     return Rejection("There is no summariser.")
         except STORE_LOST:
             raise
         except Exception as error:
             if patience.expired():
-                return Rejection(f"The summariser took longer than {self.timeout_seconds} seconds.")
-            return Rejection(f"The summariser failed: {type(error).__name__}: {error}"[:300])
-        if not isinstance(text, str):
-            return Rejection(f"The summariser returned {type(text).__name__} instead of text.")
-        return await self._judge(run, text)
-
-    async def _judge(self, run: CompactionPass, text: str) -> Prepared | Rejection:
-        counter = self.state.counter
-        most = int(run.source_tokens * (1 - SMALLER_BY))
-        if len(text) > max(4_000, 40 * run.source_tokens):
-            return Rejection(
-                f"The summary has {len(text)} characters for {run.source_tokens} tokens of messages."
-            )
-        stuck = degenerate(text) if len(text) > STUCK_CHARACTERS else None
-        if stuck:
-            return Rejection(f"The summary is degenerate: {stuck}.")
-        judged = judge_citations(text, run.covers, run.messages, [have.text for have in run.earlier])
+                return Rejection(f"The {run.writer} took longer than {self.timeout_seconds} seconds.")
+            return Rejection(f"The {run.writer} failed: {type(error).__name__}: {error}"[:300])
+        answer = read_answer(run.kind, said) if isinstance(said, str) else None
+        is_summary = run.kind is ObservationKind.SUMMARY
+        room = int(self.state.limit * IDENTIFIERS_SHARE) if is_summary else 0
+        judged = await judge(answer.observations if answer else said, run, self.state.counter, room)
         if isinstance(judged, Rejection):
             return judged
-        if len(judged.text) > BESIDE_LOOP_CHARACTERS:
-            tokens = await asyncio.to_thread(counter.count, judged.text)
-        else:
-            tokens = counter.count(judged.text)
-        if tokens > most:
-            return Rejection(
-                f"The summary takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %."
-            )
-        found = await important_identifiers(run.messages, run.earlier)
-        room = min(most - tokens, int(self.state.limit * IDENTIFIERS_SHARE))
-        text = await with_identifiers(judged.text, found, room, counter)
-        tokens = counter.count(text)
-        if tokens > most:  # lines counted one by one may count a little more together
-            text = judged.text
-            tokens = counter.count(text)
-        return self._prepared(run, text, tokens, judged.citations, ObservationKind.SUMMARY, "summary")
-
-    def _digest(self, run: CompactionPass) -> Prepared:
-        notes = DigestNotes.gather(
-            self.state.agent_id,
-            run.covers,
-            run.earlier,
-            run.messages,
-            run.instructions,
-            notebook=self.state.notebook,
+        prepared = self._prepared(run, judged, refused, run.kind)
+        if answer is None:
+            return prepared
+        return replace(
+            prepared, current_task=answer.current_task, suggested_response=answer.suggested_response
         )
-        budget = min(fitting.digest_budget(self.state.limit), run.source_tokens // 2)
-        text, citations, tokens = notes.write(budget, self.state.counter)
-        return self._prepared(run, text, tokens, citations, ObservationKind.DIGEST, "digest")
+
+    def _digest(self, run: CompactionPass, refused: list[str]) -> Prepared:
+        """What replaces a text that no model wrote."""
+        if run.kind is ObservationKind.REFLECTION:
+            raise ValueError(f"no reflection could be used: {refused[-1]}")
+        state = self.state
+        instructions, budget = None, max(1, run.source_tokens // 4)
+        if run.kind is ObservationKind.SUMMARY:
+            instructions = run.instructions
+            budget = min(fitting.digest_budget(state.limit), run.source_tokens // 2)
+        notes = DigestNotes.gather(
+            state.agent_id, run.covers, run.earlier, run.messages, instructions, notebook=state.notebook
+        )
+        written = notes.write(budget, state.counter)
+        return self._prepared(run, Judgement(*written), refused, ObservationKind.DIGEST)
 
     def _prepared(
-        self,
-        run: CompactionPass,
-        text: str,
-        tokens: int,
-        citations: tuple[int, ...],
-        kind: ObservationKind,
-        reason: str,
+        self, run: CompactionPass, judged: Judgement, refused: list[str], kind: ObservationKind
     ) -> Prepared:
         return Prepared(
-            text=text,
-            tokens=tokens,
+            text=judged.text,
+            tokens=judged.tokens,
             covers=run.covers,
-            citations=citations,
+            citations=judged.citations,
             replaces=tuple(observation.id for observation in run.earlier),
             source_tokens=run.source_tokens,
             base_version=run.base_version,
             epoch=run.epoch,
             kind=kind,
-            reason=reason,
+            level=max((one.level for one in run.earlier), default=0) + 1
+            if kind is ObservationKind.REFLECTION
+            else 0,
+            reason=str(kind),
+            refused=tuple(refused),
         )
 
     def publish(self, prepared: Prepared, *, at: float) -> PassOutcome:
-        """Apply a prepared pass and free the slot; if it cannot be applied, the outcome says why."""
-        before = self.state.tokens
+        """Apply a prepared summary and free the slot; if it cannot be applied, the outcome says why."""
         try:
             change = self.state.publish(prepared, at=at)
         finally:
             self.end()
         if isinstance(change, Rejection):
-            return PassOutcome(applied=False, reason=change.reason, tokens_before=before, tokens_after=before)
+            return self.nothing(change.reason)
         reason = prepared.reason
         if prepared.kind is ObservationKind.DIGEST and prepared.refused:
             reason = f"digest: {prepared.refused[-1]}"
+        return PassOutcome.of(change, reason)
+
+    def nothing(self, reason: str, high_water: int | None = None) -> PassOutcome:
+        """The outcome of a request that changed nothing."""
+        tokens = self.state.tokens
         return PassOutcome(
-            applied=True,
-            reason=reason,
-            high_water=prepared.covers[1],
-            tokens_before=before,
-            tokens_after=change.tokens,
-            messages_removed=change.messages_removed,
-            change=change,
+            applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens
         )
 
     def republish(self, prepared: Prepared, *, at: float) -> PassOutcome:
         """Publish a pass that a session which ended had prepared, if only the bound changed the context
         since."""
         if not self.state.descends_from(prepared.base_version):
-            before = self.state.tokens
-            return PassOutcome(
-                applied=False,
-                reason=f"The context is not the one (version {prepared.base_version}) that the pass read.",
-                tokens_before=before,
-                tokens_after=before,
+            return self.nothing(
+                f"The context is not the one (version {prepared.base_version}) that the pass read."
             )
         return self.publish(replace(prepared, epoch=self.state.epoch), at=at)
 
@@ -413,22 +287,17 @@ class Compactor:
     ) -> PassOutcome:
         """A whole pass: `begin`, `prepare`, `publish`. For callers that alone change their state between
         turns."""
-        before = self.state.tokens
         started = self.begin(up_to, instructions)
         if isinstance(started, Rejection):
-            return PassOutcome(
-                applied=False, reason=started.reason, tokens_before=before, tokens_after=before
-            )
+            return self.nothing(started.reason)
         try:
             prepared = await self.prepare(started)
             return self.publish(prepared, at=at)
         finally:
-            if self._running is started:
+            if self.running is started:
                 self.end()
 
     def expected_seconds(self) -> float:
         """The 95th percentile of what passes took; 0 while none has run."""
-        if not self.durations:
-            return 0.0
         ordered = sorted(self.durations)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))] if ordered else 0.0

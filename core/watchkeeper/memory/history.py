@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from watchkeeper.memory import history
 from watchkeeper.memory.content import shown
@@ -59,6 +60,46 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPass:
+    """The snapshot that one background pass works on: a summary's, an observer's or a reflector's."""
+
+    kind: ObservationKind = ObservationKind.SUMMARY
+    """What the pass writes: `SUMMARY`, `OBSERVATION` or `REFLECTION`."""
+    covers: tuple[int, int]
+    """First and last message that the text will replace."""
+    messages: tuple[Message, ...] = ()
+    """The messages that it reads, with their numbers."""
+    request: tuple[dict[str, Any], ...] = ()
+    """A summary's messages as the Messages API takes them: repaired, and shortened where the context shows them
+    short."""
+    earlier: tuple[Observation, ...] = ()
+    """The observations that the text will replace."""
+    previous: str | None = None
+    """The text of memory that the writer is shown: of the observations to replace, or the end of the log."""
+    source_tokens: int
+    instructions: str | None = None
+    base_version: int
+    epoch: int
+
+    @property
+    def high_water(self) -> int:
+        """The mark that is used: the requested one, moved back so that no pair is cut."""
+        return self.covers[1]
+
+    @property
+    def writer(self) -> str:
+        """The part that the model plays: `summariser`, `observer` or `reflector`."""
+        return _WRITERS[self.kind]
+
+
+_WRITERS = {
+    ObservationKind.SUMMARY: "summariser",
+    ObservationKind.OBSERVATION: "observer",
+    ObservationKind.REFLECTION: "reflector",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """What a pass made off the path, judged and counted, to be published in one move or not at all."""
 
@@ -81,6 +122,10 @@ class Prepared:
     reason: str = "summary"
     refused: tuple[str, ...] = ()
     """Why texts that the model gave before this one were not used."""
+    current_task: str | None = None
+    """What an observer says that the agent is working on."""
+    suggested_response: str | None = None
+    """What an observer says that the agent should do next."""
 
 
 class WindowTooSmall(Exception):

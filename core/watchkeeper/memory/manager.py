@@ -16,14 +16,16 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, overload
 
-from watchkeeper.memory.compactor import CompactionPass, Compactor, Pacer, PassOutcome, Summarizer
+from watchkeeper.memory.buffering import BackgroundTasks
+from watchkeeper.memory.compactor import Compactor, PassOutcome, Summarizer
 from watchkeeper.memory.content import checked_message, content_size, copied
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection
+from watchkeeper.memory.engine import Engine, PassTask
+from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, Prepared, Rejection
 from watchkeeper.memory.tokens import (
     BESIDE_LOOP_CHARACTERS,
     TiktokenCounter,
@@ -77,79 +79,8 @@ class ReadOnly(Sequence[Message]):
         return repr(tuple(self._items))
 
 
-# --- Running passes -----------------------------------------------------------------------------------------
-#
-# A pass is a task. It may outlive the need for its result, or the event loop that ran it.
-
 CLOSING_SECONDS = 1.0
-"""How long `PassRegistry.close` waits for cancelled passes."""
-
-
-@dataclass(slots=True)
-class PassTask:
-    """One pass: running, or finished and not yet published."""
-
-    run: CompactionPass
-    task: asyncio.Task[Prepared]
-    outcome: PassOutcome | None = None
-    stall_seconds: float = 0.0
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it will still end without help."""
-        return not self.task.done() and not is_lost(self.task)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it has not ended, and never will."""
-        return not self.task.done() and is_lost(self.task)
-
-    def cancel(self) -> None:
-        """Ask the task to stop, if its event loop can still receive the request."""
-        if not is_lost(self.task):
-            self.task.cancel()
-
-
-class PassRegistry:
-    """Every task that was started and has not ended, the abandoned ones included."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def start(self, run: CompactionPass, work: Coroutine[Any, Any, Prepared]) -> PassTask:
-        """Run `work` in the background."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_retrieved)
-        return PassTask(run, task)
-
-    async def close(self, others: Iterable[asyncio.Future[Any]] = ()) -> None:
-        """Wait until nothing of it runs, nor of `others`; for a second at most."""
-        left = {task for task in (*self._tasks, *others) if not task.done() and not is_lost(task)}
-        current = asyncio.current_task()
-        left = {
-            task for task in left if task is not current
-        }  # a listener may close the manager that calls it
-        if left:
-            await asyncio.wait(left, timeout=CLOSING_SECONDS)
-        self._tasks = {task for task in self._tasks if not task.done() and not is_lost(task)}
-
-
-def is_lost(task: asyncio.Future[Any]) -> bool:
-    """Whether no event loop will finish this task: its own is closed, or another one runs now."""
-    loop = task.get_loop()
-    try:
-        return loop is not asyncio.get_running_loop() or loop.is_closed()
-    except RuntimeError:
-        return loop.is_closed()
-
-
-def _retrieved(task: asyncio.Task[Any]) -> None:
-    """Look at the exception, so that an abandoned pass leaves no "never retrieved" warning."""
-    if not task.cancelled():
-        task.exception()
-
+"""How long `close` waits for cancelled passes, and then for callbacks."""
 
 # --- Events of a manager about its passes -------------------------------------------------------------------
 #
@@ -186,7 +117,8 @@ class Listeners:
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
-        self._background: set[asyncio.Future[Any]] = set()
+        self.running = BackgroundTasks()
+        """Callbacks that are coroutines and have not ended."""
 
     def add(self, event: SwapEvent, callback: Callback) -> Callable[[], None]:
         """Call `callback` at each `event`; returns how to stop it.
@@ -211,33 +143,15 @@ class Listeners:
             try:
                 result = callback(swap)
                 if inspect.isawaitable(result):
-                    task = asyncio.ensure_future(result)
-                    self._background.add(task)
-                    task.add_done_callback(self._ended)
+                    self.running.start(self._ended(result))
             except Exception:  # a listener's fault must not break the agent that it listens to
                 log.exception("a callback of %s failed", swap.event)
 
-    def running(self) -> tuple[asyncio.Future[Any], ...]:
-        """Callbacks that are coroutines and have not ended."""
-        return tuple(self._background)
-
-    def _ended(self, task: asyncio.Future[Any]) -> None:
-        self._background.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a callback failed", exc_info=task.exception())
-
-
-def swap_of(event: SwapEvent, change: Change) -> Swap:
-    """The swap that a change of the context was."""
-    return Swap(
-        event=event,
-        messages_removed=change.messages_removed,
-        tokens_before=change.tokens_before,
-        tokens_after=change.tokens,
-        high_water=change.high_water,
-        view_version=change.view.version,
-        reason=change.reason,
-    )
+    async def _ended(self, result: Awaitable[None]) -> None:
+        try:
+            await result
+        except Exception:
+            log.exception("a callback failed")
 
 
 class HierarchicalContextManager:
@@ -295,17 +209,14 @@ class HierarchicalContextManager:
         self._state = state or ContextState(limits, counter, agent_id=agent_id, at=now(), pin_first=pin_first)
         self._state.set_limits(limits, self._state.calibration)
         self._messages = ReadOnly(self._state.messages)
-        self._compactor = Compactor(
+        compactor = Compactor(
             self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic
         )
-        self._summarizes = summarizer is not None
+        self._engine = Engine(compactor, keep=self._ready, passes_per_hour=passes_per_hour)
         self._max_wait_seconds = max_wait_seconds
-        self._pacer = Pacer(passes_per_hour)
         self._on_change = on_change
         self._listeners = Listeners()
-        self._flight: PassTask | None = None
         self._order: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._hangar = PassRegistry()
         self._closed = False
 
     # --- what is there --------------------------------------------------------------------------------------
@@ -352,13 +263,13 @@ class HierarchicalContextManager:
 
     @property
     def state(self) -> ContextState:
-        """The bookkeeping underneath. Change it through the manager only."""
+        """The context underneath. Change it through the manager only."""
         return self._state
 
     @property
     def is_compacting(self) -> bool:
         """Whether a pass is running."""
-        return self._flight is not None and self._flight.is_running
+        return self._engine.summary is not None and self._engine.summary.is_running
 
     # --- messages -------------------------------------------------------------------------------------------
 
@@ -375,10 +286,12 @@ class HierarchicalContextManager:
         async with self._in_order():
             self._leave_lost()
             tokens = await self._count(role, content)
-            flight = self._flight
+            flight = self._engine.summary
             if flight is not None and not flight.task.done():
-                if self._would_overflow(tokens):
-                    await self._wait(flight)
+                if self._max_wait_seconds > 0 and self._state.tokens + tokens > self._state.limit:
+                    started = self._monotonic()
+                    await asyncio.wait([flight.task], timeout=self._max_wait_seconds)
+                    flight.stall_seconds += self._monotonic() - started
                 # One turn of the event loop: a caller that never awaits anything else must not starve its
                 # pass.
                 await asyncio.sleep(0)
@@ -387,9 +300,9 @@ class HierarchicalContextManager:
             change = self._state.append(role, content, at=self._now(), tokens=tokens)
             self._store(change)
             if change.view.version != before and change.high_water is not None:
-                self._listeners.emit(swap_of("swap:complete", change))
-            self._pacer.grew(self._monotonic(), self._state.total_tokens)
-            self._start_if_due()
+                self._emit("swap:complete", change=change)
+            if self._engine.is_due() and not self._closed:
+                self._begin_due()
             return self._state.last_seq
 
     def _in_order(self) -> asyncio.Lock:
@@ -402,7 +315,7 @@ class HierarchicalContextManager:
 
     def _leave_lost(self) -> None:
         """Drop a pass whose event loop has ended, since no loop will finish it."""
-        if self._flight is not None and self._flight.is_lost:
+        if self._engine.summary is not None and self._engine.summary.is_lost:
             self._abandon("The event loop that the pass ran in has ended.")
 
     async def _count(self, role: Role, content: Content) -> int:
@@ -412,16 +325,6 @@ class HierarchicalContextManager:
             return await asyncio.to_thread(count_message, role, content, counter)
         return count_message(role, content, counter)
 
-    def _would_overflow(self, tokens: int) -> bool:
-        return self._state.tokens + tokens > self._state.limit
-
-    async def _wait(self, flight: PassTask) -> None:
-        if self._max_wait_seconds <= 0:
-            return
-        started = self._monotonic()
-        await asyncio.wait([flight.task], timeout=self._max_wait_seconds)
-        flight.stall_seconds += self._monotonic() - started
-
     # --- compaction -----------------------------------------------------------------------------------------
 
     async def compact(self, up_to: int | None = None, instructions: str | None = None) -> PassOutcome:
@@ -430,30 +333,31 @@ class HierarchicalContextManager:
         `up_to`: the id of the last message to cover. It moves back if it would separate a tool call from its
         result; `outcome.high_water` is the mark used. While another pass runs, this is a no-op that says so.
         """
+        nothing = self._engine.compactor.nothing
         if self._closed:
-            return self._nothing("The manager is closed.")
+            return nothing("The manager is closed.")
         self._leave_lost()
-        if self.is_compacting:
-            assert self._flight is not None
-            return self._nothing(
-                f"A compaction up to message {self._flight.run.high_water} is already running.",
-                high_water=self._flight.run.high_water,
+        flight = self._engine.summary
+        if flight is not None and flight.is_running:
+            high_water = flight.run.high_water
+            return nothing(
+                f"A compaction up to message {high_water} is already running.", high_water=high_water
             )
         self._land()
-        if not self._summarizes:
+        if self._engine.compactor.summarize is None:
             return self._digest(up_to, instructions)
-        flight = self._begin(up_to, instructions)
-        if isinstance(flight, Rejection):
-            return self._nothing(flight.reason)
+        begun = self._begin(up_to, instructions)
+        if isinstance(begun, Rejection):
+            return nothing(begun.reason)
         try:
-            await asyncio.wait([flight.task])
+            await asyncio.wait([begun.task])
         except asyncio.CancelledError:
-            if self._flight is flight:
+            if self._engine.summary is begun:
                 self._abandon("The request was cancelled.")
             raise
-        if self._flight is flight:
+        if self._engine.summary is begun:
             self._land()
-        return flight.outcome or self._nothing("The pass was abandoned.")
+        return begun.outcome or nothing("The pass was abandoned.")
 
     def undo(self) -> View:
         """Go back to the view before the last compaction; messages added since stay. Abandons a running pass.
@@ -479,15 +383,13 @@ class HierarchicalContextManager:
 
     async def idle(self) -> None:
         """Wait until no pass is running; finished passes are applied then."""
-        while self._flight is not None:
-            self._leave_lost()
-            flight = self._flight
-            if flight is None:
-                return
+        self._leave_lost()
+        while (flight := self._engine.summary) is not None:
             if not flight.task.done():
                 await asyncio.wait([flight.task])
-            if self._flight is flight:
+            if self._engine.summary is flight:
                 self._land()
+            self._leave_lost()
 
     async def close(self) -> None:
         """Abandon a running pass, start no further one, and wait until no task of the manager runs (at most a
@@ -497,7 +399,8 @@ class HierarchicalContextManager:
         """
         self._closed = True
         self._abandon("The manager was closed.")
-        await self._hangar.close(self._listeners.running())
+        await self._engine.stop(CLOSING_SECONDS)
+        await self._listeners.running.settled(CLOSING_SECONDS)
 
     def on(self, event: SwapEvent, callback: Callback) -> Callable[[], None]:
         """Call `callback` (a function or a coroutine function) with a `Swap` at each `event`; returns how to
@@ -510,106 +413,81 @@ class HierarchicalContextManager:
 
     # --- how ------------------------------------------------------------------------------------------------
 
-    def _start_if_due(self) -> None:
-        if self._closed or self._flight is not None:
-            return
-        now = self._monotonic()
-        if not self._pacer.due(self._state, now, self._compactor.expected_seconds()):
-            return
-        if not self._summarizes:
-            self._pacer.ended(self._state, gained=self._digest(None, None).applied)
-        elif isinstance(self._begin(None, None), Rejection):
-            self._pacer.ended(self._state, gained=False)
+    def _begin_due(self) -> None:
+        if self._engine.compactor.summarize is None:
+            self._digest(None, None)
+            self._engine.note_end()
         else:
-            self._pacer.started(now)
+            self._begin(None, None, due=True)
 
-    def _begin(self, up_to: int | None, instructions: str | None) -> PassTask | Rejection:
-        run = self._compactor.begin(up_to, instructions)
+    def _begin(
+        self, up_to: int | None, instructions: str | None, *, due: bool = False
+    ) -> PassTask | Rejection:
+        run = self._engine.begin(up_to, instructions, due=due)
         if isinstance(run, Rejection):
             return run
-        self._flight = flight = self._hangar.start(run, self._prepare(run))
-        self._listeners.emit(self._swap("swap:start", run, instructions or ""))
+        flight = self._engine.start(run)
+        self._emit("swap:start", run=run, reason=instructions or "")
         return flight
 
-    async def _prepare(self, run: CompactionPass) -> Prepared:
-        prepared = await self._compactor.prepare(run)
-        self._listeners.emit(self._swap("swap:ready", run, prepared.reason))
-        return prepared
+    async def _ready(self, run: CompactionPass, prepared: Prepared) -> None:
+        self._emit("swap:ready", run=run, reason=prepared.reason)
 
     def _land(self) -> None:
         """Publish the pass that has its text, if there is one."""
-        flight = self._flight
+        flight = self._engine.summary
         if flight is None or not flight.task.done():
             return
-        self._flight = None
+        outcome = self._engine.publish(flight, at=self._now())
+        run, stall_seconds = flight.run, flight.stall_seconds
         if flight.task.cancelled() or flight.task.exception() is not None:
-            self._compactor.end()
-            error = None if flight.task.cancelled() else flight.task.exception()
-            reason = f"The pass failed: {error}" if error else "The pass was cancelled."
-            flight.outcome = self._nothing(reason)
-            self._pacer.ended(self._state, gained=False)
-            self._listeners.emit(self._swap("swap:abandoned", flight.run, reason, flight.stall_seconds))
-            return
-        outcome = self._compactor.publish(flight.task.result(), at=self._now())
-        flight.outcome = outcome
-        self._pacer.ended(
-            self._state, gained=outcome.applied and outcome.tokens_after < outcome.tokens_before
-        )
-        if outcome.change is None:
-            self._listeners.emit(
-                self._swap("swap:rejected", flight.run, outcome.reason, flight.stall_seconds)
+            self._emit("swap:abandoned", run=run, reason=outcome.reason, stall_seconds=stall_seconds)
+        elif outcome.change is None:
+            self._emit("swap:rejected", run=run, reason=outcome.reason, stall_seconds=stall_seconds)
+        else:
+            for why in flight.task.result().refused:
+                self._emit("swap:rejected", run=run, reason=why, stall_seconds=stall_seconds)
+            self._store(outcome.change)
+            self._emit(
+                "swap:complete", change=outcome.change, reason=outcome.reason, stall_seconds=stall_seconds
             )
-            return
-        for why in flight.task.result().refused:
-            self._listeners.emit(self._swap("swap:rejected", flight.run, why, flight.stall_seconds))
-        self._store(outcome.change)
-        done = swap_of("swap:complete", outcome.change)
-        self._listeners.emit(replace(done, reason=outcome.reason, stall_seconds=flight.stall_seconds))
 
     def _digest(self, up_to: int | None, instructions: str | None) -> PassOutcome:
-        before = self._state.tokens
         change = self._state.digest(
             up_to=up_to, at=self._now(), instructions=instructions, keep_newest=up_to is None
         )
         if change is None:
-            return self._nothing(self._state.last_refusal)
+            return self._engine.compactor.nothing(self._state.last_refusal)
         self._store(change)
-        self._listeners.emit(swap_of("swap:complete", change))
-        return PassOutcome(
-            applied=True,
-            reason="digest",
-            high_water=change.high_water,
-            tokens_before=before,
-            tokens_after=change.tokens,
-            messages_removed=change.messages_removed,
-            change=change,
-        )
+        self._emit("swap:complete", change=change)
+        return PassOutcome.of(change, "digest")
 
     def _abandon(self, reason: str) -> None:
-        flight, self._flight = self._flight, None
-        if flight is None:
-            return
-        flight.cancel()
-        self._compactor.end()
-        flight.outcome = self._nothing(reason)
-        self._listeners.emit(self._swap("swap:abandoned", flight.run, reason, flight.stall_seconds))
+        flight = self._engine.abandon(reason)
+        if flight is not None:
+            self._emit("swap:abandoned", run=flight.run, reason=reason, stall_seconds=flight.stall_seconds)
 
-    def _nothing(self, reason: str, high_water: int | None = None) -> PassOutcome:
-        tokens = self._state.tokens
-        return PassOutcome(
-            applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens
-        )
-
-    def _swap(self, event: SwapEvent, run: CompactionPass, reason: str, stall_seconds: float = 0.0) -> Swap:
-        """A swap that changed nothing (yet)."""
-        return Swap(
-            event=event,
-            tokens_before=self._state.tokens,
-            tokens_after=self._state.tokens,
-            high_water=run.high_water,
-            view_version=self._state.view.version,
-            stall_seconds=stall_seconds,
-            reason=reason,
+    def _emit(
+        self,
+        event: SwapEvent,
+        *,
+        run: CompactionPass | None = None,
+        change: Change | None = None,
+        reason: str = "",
+        stall_seconds: float = 0.0,
+    ) -> None:
+        """Tell the listeners of a pass, or of the change that it made."""
+        self._listeners.emit(
+            Swap(
+                event=event,
+                messages_removed=change.messages_removed if change else 0,
+                tokens_before=change.tokens_before if change else self._state.tokens,
+                tokens_after=self._state.tokens,
+                high_water=change.high_water if change else run.high_water if run else None,
+                view_version=self._state.view.version,
+                stall_seconds=stall_seconds,
+                reason=reason or (change.reason if change else ""),
+            )
         )
 
     def _store(self, change: Change) -> None:

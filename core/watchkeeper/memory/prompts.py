@@ -7,17 +7,14 @@ data: the prompts say so, and nothing in it can close the transcript's tag.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from watchkeeper.memory.buffering import ObserverOutput, ReflectorOutput
-from watchkeeper.memory.compactor import CompactionPass, Writer
+from watchkeeper.memory.buffering import ObserverOutput
 from watchkeeper.memory.content import blocks_of, result_text
+from watchkeeper.memory.history import CompactionPass
 from watchkeeper.memory.tokens import compact_json
-from watchkeeper.records.messages import Message
-
-Complete = Callable[[str, str], Awaitable[str]]
-"""Asks a model: `await complete(system, prompt)` gives its text."""
+from watchkeeper.records.messages import Message, ObservationKind
 
 BLOCK_CHARACTERS = 6_000
 """Longest tool result or text in a transcript; the middle of a longer one is left out."""
@@ -76,9 +73,15 @@ COMPRESSION = (
     "Still too long. Keep only the goal, decisions, open work, unsolved errors and figures, in at most"
     " thirty lines.",
 )
-"""Added to the reflector's prompt, by compression level."""
+"""Added to the reflector's prompt, by the number of texts that could not be used."""
 
-MAX_COMPRESSION = len(COMPRESSION) - 1
+SHORTER = (
+    "Your last text could not be used ({why}). Write a much shorter one: at most {words} words. Keep every"
+    " path, id, number and error message that still matters, and cite only numbers of the transcript."
+)
+"""Added to the prompt of a summariser or an observer after a text that could not be used."""
+
+WORDS_PER_TOKEN = 0.6
 
 
 def transcript(messages: Sequence[Message], *, dated: bool = False) -> str:
@@ -121,87 +124,63 @@ def _enclosed(tag: str, text: str) -> str:
     return f"<{tag}>\n{inside}\n</{tag}>"
 
 
-def summary_prompt(run: CompactionPass, instructions: str | None = None) -> str:
-    """The summariser's prompt for a pass."""
+def request_of(run: CompactionPass, instructions: str | None = None) -> tuple[str, str]:
+    """The system prompt and the prompt of a pass."""
     parts = []
     if run.previous:
-        parts.append(
-            "What is remembered already (keep what still matters of it):\n"
-            + _enclosed("memory", run.previous)
-        )
-    parts.append(f"Messages {run.messages[0].seq} to {run.messages[-1].seq}:\n" + transcript(run.messages))
+        title, tag = _PREVIOUS[run.kind]
+        parts.append(f"{title}:\n{_enclosed(tag, run.previous)}")
+    if run.kind is ObservationKind.OBSERVATION:
+        parts.append("What happened since:\n" + transcript(run.messages, dated=True))
+    elif run.messages:
+        parts.append(f"Messages {run.messages[0].seq} to {run.high_water}:\n" + transcript(run.messages))
+    if run.kind is not ObservationKind.SUMMARY:
+        return _SYSTEM[run.kind], "\n\n".join([*parts, *([instructions] if instructions else [])])
     if instructions:
         parts.append("For this summary in particular:\n" + instructions)
     parts.append(f"Write the memory now, in at most {max(120, run.source_tokens // 8)} words.")
-    return "\n\n".join(parts)
+    return SUMMARY_SYSTEM, "\n\n".join(parts)
 
 
-def observer_prompt(messages: Sequence[Message], previous: str | None, instruction: str | None) -> str:
-    """What an observer is asked."""
-    parts = []
-    if previous:
-        parts.append("The end of the log so far (do not repeat it):\n" + _enclosed("log", previous))
-    parts.append("What happened since:\n" + transcript(messages, dated=True))
-    if instruction:
-        parts.append(instruction)
-    return "\n\n".join(parts)
+_SYSTEM = {
+    ObservationKind.SUMMARY: SUMMARY_SYSTEM,
+    ObservationKind.OBSERVATION: OBSERVER_SYSTEM,
+    ObservationKind.REFLECTION: REFLECTOR_SYSTEM,
+}
+_PREVIOUS = {
+    ObservationKind.SUMMARY: ("What is remembered already (keep what still matters of it)", "memory"),
+    ObservationKind.OBSERVATION: ("The end of the log so far (do not repeat it)", "log"),
+    ObservationKind.REFLECTION: ("The log", "log"),
+}
 
 
-def reflector_prompt(observations: str, level: int, instruction: str | None) -> str:
-    """What a reflector is asked, at a compression level from 0 to `MAX_COMPRESSION`."""
-    parts = ["The log:\n" + _enclosed("log", observations)]
-    if COMPRESSION[level]:
-        parts.append(COMPRESSION[level])
-    if instruction:
-        parts.append(instruction)
-    return "\n\n".join(parts)
+def instructions_for(run: CompactionPass, attempt: int, why: str) -> str | None:
+    """The instructions of an attempt, from 0: those of the pass, and how much shorter than before to write.
+
+    `why`: why the text of the attempt before was not used.
+    """
+    shorter = ""
+    if run.kind is ObservationKind.REFLECTION:
+        shorter = COMPRESSION[attempt]
+    elif attempt:
+        words = max(20, int(run.source_tokens * WORDS_PER_TOKEN / 4**attempt))
+        shorter = SHORTER.format(why=why, words=words)
+    return "\n\n".join(text for text in (run.instructions, shorter) if text) or None
+
+
+def read_answer(kind: ObservationKind, text: str) -> ObserverOutput:
+    """A model's answer. One without the tags counts as observations as a whole; a summary has none."""
+    if kind is ObservationKind.SUMMARY:
+        return ObserverOutput(text)
+    log = tagged(text, "observations")
+    return ObserverOutput(
+        observations=text.strip() if log is None else log,
+        current_task=tagged(text, "current-task") or None,
+        suggested_response=tagged(text, "suggested-response") or None,
+    )
 
 
 def tagged(text: str, tag: str) -> str | None:
     """The text between `<tag>` and `</tag>`, or after an unclosed `<tag>`; None without the tag."""
     found = re.search(rf"<{tag}>(.*?)(?:</{tag}>|\Z)", text, re.DOTALL)
     return found.group(1).strip() if found else None
-
-
-def model_summarizer(complete: Complete) -> Writer:
-    """A `Compactor.write` that asks a model, with citations."""
-
-    async def write(run: CompactionPass, instructions: str | None) -> str:
-        return await complete(SUMMARY_SYSTEM, summary_prompt(run, instructions))
-
-    return write
-
-
-Observer = Callable[[Sequence[Message], str | None, str | None], Awaitable[ObserverOutput]]
-"""`await observe(messages, previous, instruction)`."""
-
-Reflector = Callable[[str, int, str | None], Awaitable[ReflectorOutput]]
-"""`await reflect(observations, level, instruction)`."""
-
-
-def model_observer(complete: Complete) -> Observer:
-    """An observer that asks a model. An answer without the tags counts as observations as a whole."""
-
-    async def observe(
-        messages: Sequence[Message], previous: str | None, instruction: str | None
-    ) -> ObserverOutput:
-        text = await complete(OBSERVER_SYSTEM, observer_prompt(messages, previous, instruction))
-        log = tagged(text, "observations")
-        return ObserverOutput(
-            observations=text.strip() if log is None else log,
-            current_task=tagged(text, "current-task") or None,
-            suggested_response=tagged(text, "suggested-response") or None,
-        )
-
-    return observe
-
-
-def model_reflector(complete: Complete) -> Reflector:
-    """A reflector that asks a model."""
-
-    async def reflect(observations: str, level: int, instruction: str | None) -> ReflectorOutput:
-        text = await complete(REFLECTOR_SYSTEM, reflector_prompt(observations, level, instruction))
-        log = tagged(text, "observations")
-        return ReflectorOutput(text.strip() if log is None else log, level)
-
-    return reflect

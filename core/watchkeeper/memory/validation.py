@@ -1,19 +1,22 @@
-"""The checks of a prepared pass: whether its text fits the view, and whether a model's text can be
-trusted."""
+"""The checks of a pass: `judge` says whether a model's text can be trusted, `spliced` whether it fits the view.
+
+Every summary, observation and reflection goes through both.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from watchkeeper.memory.content import cut_points, texts_of
 from watchkeeper.memory.digest import gather, identifiers_in
-from watchkeeper.memory.history import Prepared, Rejection
-from watchkeeper.memory.tokens import TokenCounter, plain
-from watchkeeper.records.messages import Message, Observation, View
+from watchkeeper.memory.history import CompactionPass, Prepared, Rejection
+from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TokenCounter, plain
+from watchkeeper.records.messages import Message, Observation, ObservationKind, View
 
 SMALLER_BY = 0.05
 """A pass must save at least this share of what it read."""
@@ -68,7 +71,7 @@ def spliced(
 
 # --- Judging a model's text ---------------------------------------------------------------------------------
 #
-# Its citations, what it dropped, and whether it repeats itself.
+# Its size, its citations, what it dropped, and whether it repeats itself.
 
 CITATION = re.compile(
     r"(?<![\w#&/])#(?P<one>\d{1,9})(?:\s*[–-]\s*#?(?P<to>\d{1,9}))?(?!\w)"
@@ -81,6 +84,8 @@ _LISTED = re.compile(r"(.+) → #(\d{1,9})")
 _NUMBER = re.compile(r"\d+")
 IDENTIFIERS_SHARE = 0.1
 """Largest share of the limit for identifiers appended to a summary; its pointer leads to all others."""
+STUCK_CHARACTERS = 8_000
+"""Shorter summaries may repeat a statement; a longer one that repeats itself comes from a stuck model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,124 +94,119 @@ class Judgement:
 
     text: str
     citations: tuple[int, ...]
+    tokens: int = 0
 
 
-def judge_citations(
-    text: str, covers: tuple[int, int], source: Sequence[Message], earlier: Sequence[str] = ()
+async def judge(
+    text: object, run: CompactionPass, counter: TokenCounter, identifiers_room: int = 0
 ) -> Judgement | Rejection:
+    """Whether what a model wrote may replace what `run` read: it is a text, not degenerate, cited, and smaller
+    by 5 %.
+
+    `identifiers_room`: how many tokens the identifiers may take that a summary dropped and that are appended.
+    """
+    if not isinstance(text, str):
+        return Rejection(f"The {run.writer} returned {type(text).__name__} instead of text.")
+    if len(text) > max(4_000, 40 * run.source_tokens):
+        return Rejection(
+            f"The {run.kind} has {len(text)} characters for {run.source_tokens} tokens of messages."
+        )
+    stuck = degenerate(text)
+    if stuck and (run.kind is not ObservationKind.SUMMARY or len(text) > STUCK_CHARACTERS):
+        return Rejection(f"The {run.kind} is degenerate: {stuck}.")
+    cited = judge_citations(text, run)
+    if isinstance(cited, Rejection):
+        return cited
+    most = int(run.source_tokens * (1 - SMALLER_BY))
+    if len(cited.text) > BESIDE_LOOP_CHARACTERS:
+        tokens = await asyncio.to_thread(counter.count, cited.text)
+    else:
+        tokens = counter.count(cited.text)
+    if tokens > most:
+        return Rejection(
+            f"The {run.kind} takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %."
+        )
+    room = min(most - tokens, identifiers_room)
+    if room > 0:
+        whole = await with_identifiers(cited.text, run, room, counter)
+        counted = counter.count(whole)
+        if counted <= most:  # lines counted one by one may count a little more together
+            return replace(cited, text=whole, tokens=counted)
+    return replace(cited, tokens=tokens)
+
+
+def judge_citations(text: str, run: CompactionPass) -> Judgement | Rejection:
     """Drop each line that cites a message which does not exist; a text without citations gets its range.
 
-    A number that the source and the text share (`#4679` of another tracker) is no citation. The input is
-    messages, and `earlier` texts that replace others.
+    A number that the text shares with what the pass read (`#4679` of another tracker) is no citation.
     """
+    covers = run.covers
     kept: list[str] = []
     cited: set[int] = set()
-    dropped = 0
-    source_texts: list[str] = []
+    dropped = False
+    source: str | None = None
     for line in plain(text).strip().splitlines():
         seqs: set[int] = set()
         invented = False
         for match in CITATION.finditer(line):
             numbers = [int(number) for number in _NUMBER.findall(_numbers(match))]
-            if any(not 1 <= number <= covers[1] for number in numbers):
-                source_texts = source_texts or [
-                    *earlier,
-                    *(piece for message in source for piece in texts_of(message.content)),
-                ]
-                if not any(match.group(0) in piece for piece in source_texts):
-                    invented = True
-            else:
+            if all(1 <= number <= covers[1] for number in numbers):
                 seqs.update(numbers)
+                continue
+            source = _source_of(run) if source is None else source
+            invented = invented or match.group(0) not in source
         if invented:
-            dropped += 1
+            dropped = True
             continue
         kept.append(line)
         cited.update(seq for seq in seqs if covers[0] <= seq <= covers[1])
     if not any(_says_something(line) for line in kept):
         if dropped:
-            return Rejection("Every line of the summary cites messages that do not exist.")
-        return Rejection("The summary is empty.")
-    return Judgement("\n".join(kept).strip(), tuple(sorted(cited)) or _range(covers))
+            return Rejection(f"Every line of the {run.kind} cites messages that do not exist.")
+        return Rejection(f"The {run.kind} is empty.")
+    return Judgement("\n".join(kept).strip(), tuple(sorted(cited)) or tuple(dict.fromkeys(covers)))
+
+
+def _source_of(run: CompactionPass) -> str:
+    """Everything that a pass read, as one text."""
+    texts = [piece for message in run.messages for piece in texts_of(message.content)]
+    return "\0".join([*(have.text for have in run.earlier), run.previous or "", *texts])
 
 
 def _numbers(match: re.Match[str]) -> str:
     return " ".join(part for part in match.groupdict().values() if part)
 
 
-def _range(covers: tuple[int, int]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(covers))
-
-
 def _says_something(line: str) -> bool:
     return any(character.isalnum() for character in line) and not line.lstrip().startswith("#")
 
 
-def judge_log(
-    text: str,
-    covers: tuple[int, int],
-    source: Sequence[Message],
-    source_tokens: int,
-    counter: TokenCounter,
-    earlier: Sequence[str] = (),
-) -> Judgement | Rejection:
-    """Whether what an observer or a reflector wrote may stand for `covers`: cited, not degenerate, smaller by
-    5 %."""
-    if not isinstance(text, str):
-        return Rejection(f"{type(text).__name__} instead of text")
-    stuck = degenerate(text)
-    if stuck:
-        return Rejection(f"it is degenerate: {stuck}")
-    if len(text) > max(4_000, 40 * source_tokens):
-        return Rejection("it is longer than what it was made from")
-    judged = judge_citations(text, covers, source, earlier)
-    if isinstance(judged, Judgement):
-        tokens = counter.count(judged.text)
-        if tokens > source_tokens * (1 - SMALLER_BY):
-            return Rejection(f"it takes {tokens} tokens, what it was made from {source_tokens}")
-    return judged
+T = TypeVar("T")
 
 
-async def important_identifiers(source: Sequence[Message], earlier: Sequence[Observation]) -> dict[str, int]:
-    """Identifier → message, of everything that a pass read. Lets the event loop run between messages."""
+async def _paced(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, with a turn of the event loop after each millisecond of work."""
+    since = time.perf_counter()
+    for item in items:
+        yield item
+        if time.perf_counter() - since >= 0.001:
+            await asyncio.sleep(0)
+            since = time.perf_counter()
+
+
+async def with_identifiers(text: str, run: CompactionPass, room: int, counter: TokenCounter) -> str:
+    """`text` with each identifier that it dropped of what `run` read as a line `identifier → #seq`; the newest
+    if space is short. Lets the event loop run meanwhile."""
     found: dict[str, int] = {}
-    breath = time.perf_counter()
-    for observation in earlier:
-        for line in observation.text.splitlines():
-            listed = _LISTED.fullmatch(line)
-            if listed:  # a line that `with_identifiers` wrote for an earlier summary
-                found[listed.group(1)] = min(max(1, int(listed.group(2))), observation.covers[1])
-                continue
-            cited = CITATION.search(line)
-            numbers = _NUMBER.findall(_numbers(cited)) if cited else []
-            seq = int(numbers[0]) if numbers else observation.covers[1]
-            for identifier in identifiers_in(CITATION.sub(" ", line)):
-                found[identifier] = min(max(1, seq), observation.covers[1])
-            breath = await _breathe(breath)
-    for message in source:
-        for identifier, seq in gather([message]).items():
+    async for identifiers in _paced(_identifiers(run)):
+        for identifier, seq in identifiers.items():
             found.pop(identifier, None)
             found[identifier] = seq
-        breath = await _breathe(breath)
-    return found
-
-
-async def _breathe(since: float) -> float:
-    """Give the event loop a turn where the last one was over a millisecond ago."""
-    if time.perf_counter() - since < 0.001:
-        return since
-    await asyncio.sleep(0)
-    return time.perf_counter()
-
-
-async def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
-    """`text` with each identifier that it dropped as a line `identifier → #seq`; the newest if space is
-    short."""
-    lines: list[tuple[int, str]] = []
     heading = "\nAlso mentioned:"
     left = room - counter.count(heading) - 1
-    breath = time.perf_counter()
+    lines: list[tuple[int, str]] = []
     misses = 0
-    for identifier, seq in reversed(found.items()):
+    async for identifier, seq in _paced(reversed(found.items())):
         if left <= 0 or misses > 20:
             break
         if identifier in text:
@@ -218,11 +218,27 @@ async def with_identifiers(text: str, found: dict[str, int], room: int, counter:
             lines.append((seq, line))
         else:
             misses += 1
-        breath = await _breathe(breath)
     if not lines:
         return text
     lines.sort(key=lambda item: item[0])
     return text + heading + "".join(f"\n{line}" for _, line in lines)
+
+
+def _identifiers(run: CompactionPass) -> Iterator[dict[str, int]]:
+    """Identifier → message, of everything that a pass read, oldest first."""
+    for observation in run.earlier:
+        last = observation.covers[1]
+        for line in observation.text.splitlines():
+            listed = _LISTED.fullmatch(line)
+            if listed:  # a line that `with_identifiers` wrote for an earlier summary
+                yield {listed.group(1): min(max(1, int(listed.group(2))), last)}
+                continue
+            cited = CITATION.search(line)
+            numbers = _NUMBER.findall(_numbers(cited)) if cited else []
+            seq = min(max(1, int(numbers[0])), last) if numbers else last
+            yield dict.fromkeys(identifiers_in(CITATION.sub(" ", line)), seq)
+    for message in run.messages:
+        yield gather([message])
 
 
 def degenerate(text: str) -> str | None:

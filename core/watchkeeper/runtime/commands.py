@@ -22,8 +22,8 @@ from watchkeeper.agents.session_tools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import validate_arguments
-from watchkeeper.memory.compactor import CompactionPass, PassOutcome
-from watchkeeper.memory.history import Rejection
+from watchkeeper.memory.compactor import PassOutcome
+from watchkeeper.memory.history import CompactionPass, Rejection
 from watchkeeper.memory.recall.pinned import lift
 from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
 from watchkeeper.records.states import (

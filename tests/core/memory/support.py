@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from watchkeeper import HierarchicalContextManager
+from watchkeeper import BufferConfig, HierarchicalContextManager
+from watchkeeper.memory.compactor import Compactor, Writer
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import Prepared
+from watchkeeper.memory.engine import Engine, Keep, ObservationalSettings
+from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared
 from watchkeeper.memory.manager import Swap
-from watchkeeper.records.messages import Block, Message, View
+from watchkeeper.memory.prompts import COMPRESSION
+from watchkeeper.records.messages import Block, Message, ObservationKind, View
 
 EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned")
 """Every event that a manager tells of."""
@@ -184,3 +187,45 @@ def user(text: str) -> dict[str, Any]:
 async def add(manager: HierarchicalContextManager, count: int, characters: int = 200) -> None:
     for _ in range(count):
         await manager.add_message(user("x" * characters))
+
+
+# --- Observational memory -----------------------------------------------------------------------------------
+
+SMALL = BufferConfig(target_cycles=4, token_cap=5_000, min_tokens=50, utility_model_context_window=10_000)
+
+
+def writer(observe: Any, reflect: Any) -> Writer:
+    """A model that plays both parts: `observe(run, instructions)` and `reflect(run, level)` give its texts."""
+
+    async def write(run: CompactionPass, instructions: str | None) -> Any:
+        if run.kind is ObservationKind.OBSERVATION:
+            return await observe(run, instructions)
+        levels = [level for level, text in enumerate(COMPRESSION) if text and text in (instructions or "")]
+        return await reflect(run, levels[0] if levels else 0)
+
+    return write
+
+
+def log_of(text: str, task: str = "", suggested: str = "") -> str:
+    """An observer's answer."""
+    return (
+        f"<observations>{text}</observations><current-task>{task}</current-task>"
+        f"<suggested-response>{suggested}</suggested-response>"
+    )
+
+
+def engine_of(
+    observe: Any,
+    reflect: Any,
+    *,
+    window: int = 2_000,
+    buffer: BufferConfig = SMALL,
+    keep: Keep | None = None,
+    state: ContextState | None = None,
+    timeout_seconds: float | None = 120.0,
+    **settings: Any,
+) -> Engine:
+    """An engine of observational memory over a context of `window` words."""
+    state = state or ContextState(ContextLimits(window, 0), Words())
+    compactor = Compactor(state, write=writer(observe, reflect), timeout_seconds=timeout_seconds)
+    return Engine(compactor, ObservationalSettings(buffer=buffer, **settings), keep=keep)

@@ -20,9 +20,9 @@ from tests.core.memory.support import (
 )
 from tests.support.message_rules import broken_rule
 
-from watchkeeper.memory.compactor import CompactionPass, Compactor
+from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import ContextLimits, Prepared, Rejection, WindowTooSmall
+from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared, Rejection, WindowTooSmall
 from watchkeeper.memory.tokens import count_message, default_counter
 
 

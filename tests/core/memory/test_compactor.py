@@ -20,9 +20,9 @@ from tests.core.memory.support import (
     text_of,
 )
 
-from watchkeeper.memory.compactor import CompactionPass, Compactor
+from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import ContextLimits, Rejection
+from watchkeeper.memory.history import CompactionPass, ContextLimits, Rejection
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.records.messages import ObservationKind

@@ -17,9 +17,16 @@ from tests.core.memory.support import (
     result,
 )
 
-from watchkeeper.memory.compactor import CompactionPass, Compactor
+from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
+from watchkeeper.memory.history import (
+    Change,
+    CompactionPass,
+    ContextLimits,
+    Prepared,
+    Rejection,
+    WindowTooSmall,
+)
 from watchkeeper.memory.rendering import elide
 from watchkeeper.memory.tokens import TokenCounter, count_message, default_counter
 from watchkeeper.records.messages import Message, View

@@ -18,7 +18,8 @@ from tests.core.memory.support import (
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import Change, WindowTooSmall
-from watchkeeper.memory.manager import Swap
+from watchkeeper.memory.manager import ReadOnly, Swap
+from watchkeeper.records.messages import Message
 
 
 async def test_ten_lines_with_any_model() -> None:
@@ -317,3 +318,17 @@ async def test_a_summariser_that_cancels_itself_starts_no_storm_of_passes() -> N
         await asyncio.sleep(0)
     assert 1 <= calls < 30
     assert manager.tokens <= 1_000
+
+
+def test_a_read_only_list_is_a_window_on_the_list() -> None:
+    one, two, three = (Message(seq, "user", f"text {seq}", 2, 2 * seq, 0.0) for seq in (1, 2, 3))
+    items = [one, two]
+    window = ReadOnly(items)
+    items.append(three)
+    assert (len(window), window[0], window[-1], window[1:]) == (3, one, three, (two, three))
+    assert window == [one, two, three] == list(window)
+    assert window != (one, two)
+    assert two in window
+    with pytest.raises(TypeError):
+        window[0] = one  # type: ignore[index]
+    assert repr(window) == repr((one, two, three))
