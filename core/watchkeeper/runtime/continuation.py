@@ -125,22 +125,9 @@ class Brief:
     @classmethod
     def loaded(cls, text: str) -> Brief:
         """What `dumped` wrote."""
-        values: dict[str, Any] = json.loads(text)
-        tasks = [{**one, "status": TaskStatus(one["status"])} for one in values.pop("tasks")]
-        last = values.pop("last_words")
-        return cls(
-            tasks=tuple(_record(ContinuedTask, one) for one in tasks),
-            facts=tuple(_record(ContinuedFact, one) for one in values.pop("facts")),
-            seen=tuple(_record(Seen, one) for one in values.pop("seen")),
-            last_words=_record(Seen, last) if last else None,
-            **values,
-        )
+        from pydantic import TypeAdapter
 
-
-def _record(kind: Any, values: dict[str, Any]) -> Any:
-    return kind(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    )
+        return TypeAdapter(cls).validate_json(text)
 
 
 def room_for(window_tokens: int) -> int:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.session_tools.artifacts import at_pointer, expand_includes, merge_json
-from watchkeeper.agents.tools.folder import LIST_FOLDER, arguments_of, scan_page
+from watchkeeper.agents.tools.contract import validate_arguments
+from watchkeeper.agents.tools.folder import LIST_FOLDER, scan_page
 from watchkeeper.models.surveyor import SurveyorModel
 from watchkeeper.records.messages import ModelRequest, Reply, ToolSpec
 from watchkeeper.records.ports import ManualClock
@@ -136,7 +137,10 @@ class FakeSession:
     # --------------------------------------------------------------------------------------------------
 
     def list_folder(self, agent: str, **arguments: Any) -> str:
-        return scan_page(self.workspace, **arguments_of(arguments))
+        fault = validate_arguments(LIST_FOLDER.input_schema, arguments)
+        if fault is not None:
+            raise ValueError(fault)
+        return scan_page(self.workspace, **arguments)
 
     def read(self, agent: str, file_path: str, view_range: list[int]) -> str:
         lines = (self.workspace / file_path).read_text(errors="replace").splitlines()

@@ -175,7 +175,7 @@ def artifact_tools() -> list[FunctionTool]:
             " context.",
             {
                 "name": {"type": "string"},
-                "content": {"description": "text, an object or a list"},
+                "content": {"type": ["string", "object", "array"], "description": "text, an object or a list"},
                 "media_type": {"type": "string"},
             },
             ["name", "content"],
@@ -213,11 +213,9 @@ def save(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> To
         data, media_type = content.encode("utf-8", "replace"), "text/plain"
         if name.endswith(".md"):
             media_type = "text/markdown"
-    elif isinstance(content, dict | list):
+    else:
         whole = expand_includes(content, lambda ref: _load_json(tx, ref))
         data, media_type = _dump(whole), "application/json"
-    else:
-        raise ValueError("`content` must be text, an object or a list")
     wanted = arguments.get("media_type")
     return _store(tx, context, name, data, wanted if isinstance(wanted, str) and wanted else media_type)
 
@@ -232,7 +230,7 @@ def read(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> To
         text = json.dumps(part, ensure_ascii=False)
     else:
         text = _load(tx, ref).decode("utf-8", "replace")
-    offset, limit = _count(arguments, "offset", 0), _count(arguments, "limit", PAGE_CHARACTERS)
+    offset, limit = arguments.get("offset", 0), arguments.get("limit", PAGE_CHARACTERS)
     piece = text[offset : offset + min(limit, 50_000)]
     if offset + len(piece) < len(text):
         piece += f"\n[{len(text)} characters in all; go on with offset {offset + len(piece)}]"
@@ -241,11 +239,7 @@ def read(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> To
 
 def merge(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     name = _name(arguments)
-    wanted = arguments.get("inputs")
-    if isinstance(wanted, str):
-        wanted = [wanted]
-    if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
-        raise ValueError("`inputs` must be a list of names or references")
+    wanted = arguments["inputs"]
     names: list[str] = []
     for one in wanted:
         names += _matching(tx, one) if any(mark in one for mark in "*?[") else [one]
@@ -305,10 +299,3 @@ def _load_json(tx: Transaction, name_or_ref: str) -> Any:
 
 def _dump(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace")
-
-
-def _count(arguments: dict[str, Any], name: str, default: int) -> int:
-    value = arguments.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"`{name}` must be a whole number")
-    return value

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from watchkeeper.agents.tools.sandbox import Refuses, refuses_nothing
 from watchkeeper.agents.tools.source_files import FileFigures, Todo, examine, is_test, later_todos, why
@@ -102,7 +102,6 @@ def folder_in(workspace: Path, names: tuple[bytes, ...]) -> bytes:
 
 Names = tuple[bytes, ...]
 Kind = Literal["file", "dir", "link", "other", "skipped"]
-Only = Literal["files", "folders"]
 
 SKIPPED = frozenset({b".git", b".hg", b".svn"})
 """Version control's own data: never entered, and listed as skipped."""
@@ -281,17 +280,13 @@ def scan_page(
     max_bytes: int = DEFAULT_BYTES,
     refuses: Refuses = refuses_nothing,
 ) -> str:
-    """One page of what a folder of the workspace holds, as JSON text (`LIST_FOLDER` describes it).
+    """One page of what a folder of the workspace holds, as JSON text (`LIST_FOLDER` describes it and its input).
 
     Blocking: it reads every file of the page through, but those that `refuses`; run it in a worker process.
 
     Raises:
         ValueError: the path, the cursor or another argument cannot be used; one line says why.
     """
-    if only is not None and only not in get_args(Only):
-        raise ValueError(f"only={only!r}: use 'files' or 'folders', or leave it out.")
-    if not 1 <= limit <= MAX_ENTRIES:
-        raise ValueError(f"limit={limit}: use 1 to {MAX_ENTRIES}.")
     base = components(path)
     root = folder_in(Path(workspace), base)
     place = _place(cursor, base)
@@ -405,7 +400,7 @@ def _dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-# How `list_folder` is described to a model, and the check of what a model asks of it.
+# How `list_folder` is described to a model.
 
 LIST_FOLDER = ToolSpec(
     name="list_folder",
@@ -450,24 +445,6 @@ LIST_FOLDER = ToolSpec(
                 "description": f"Size of a page; {DEFAULT_BYTES} by default.",
             },
         },
+        "additionalProperties": False,
     },
 )
-
-_TYPES = {"string": str, "integer": int, "boolean": bool, "array": list, "null": type(None)}
-
-
-def arguments_of(tool_input: dict[str, Any]) -> dict[str, Any]:
-    """A model's input as keyword arguments of `scan_page`.
-
-    Raises:
-        ValueError: an argument of an unknown name or a wrong type; one line says which.
-    """
-    properties = LIST_FOLDER.input_schema["properties"]
-    for name, value in tool_input.items():
-        if name not in properties:
-            raise ValueError(f"list_folder has no {name[:40]!r}; it takes {', '.join(properties)}.")
-        kinds = properties[name].get("type", ["string", "null"])
-        allowed = [_TYPES[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds)]
-        if type(value) not in allowed:
-            raise ValueError(f"{name} is not of the right type.")
-    return dict(tool_input)

@@ -76,6 +76,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_LOCKS = 10
 _MOST_ROUNDS = 50
+_ENDED = (b"Z", b"X")
+"""States of a process that has ended, in its `stat`."""
 
 
 def adopt_orphans() -> bool:
@@ -112,7 +114,7 @@ def folder_of_shell(worker_pid: int) -> str | None:
     children = sorted(_children_of(worker_pid))
     # A worker in a PID namespace is the child of the process that made the namespace for it.
     inside = [pid for child in children if _leads_namespace(child) for pid in sorted(_children_of(child))]
-    shells = [pid for pid in (*children, *inside) if _name_of(pid) == "bash"]
+    shells = [pid for pid in (*children, *inside) if _file_of(pid, "comm").strip() == b"bash"]
     if not shells:
         return None
     try:
@@ -124,20 +126,9 @@ def folder_of_shell(worker_pid: int) -> str | None:
 
 def _leads_namespace(pid: int) -> bool:
     """Whether it is the first process of a PID namespace below ours."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-            numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
-    except OSError:
-        return False
-    return len(numbers) > 1 and numbers[-1] == "1"
-
-
-def _name_of(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as name:
-            return name.read().strip()
-    except OSError:
-        return ""
+    lines = _file_of(pid, "status").splitlines()
+    numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])
+    return len(numbers) > 1 and numbers[-1] == b"1"
 
 
 def kill_descendants(pid: int) -> None:
@@ -211,7 +202,7 @@ def kill_marked(variable: str, mark: str, seconds: float = 10.0) -> list[int]:
             pid
             for pid in _all_processes()
             if pid != os.getpid()
-            and (limit in _limits_of(pid) or entry in _environment_of(pid))
+            and (limit in _limits_of(pid) or entry in _file_of(pid, "environ", raises=True).split(b"\0"))
             and not _is_zombie(pid)
         ]
         if not found or time.monotonic() > deadline:
@@ -240,16 +231,8 @@ def start_ticks(pid: int) -> int | None:
         with suppress(ValueError):
             return int(time.mktime(time.strptime(said, "%a %b %d %H:%M:%S %Y")))
         return None
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-        return None if fields[0] in ("Z", "X") else int(fields[19])
-    except OSError as error:
-        if host_fault(error) is not None:
-            raise
-        return None
-    except (IndexError, ValueError):
-        return None
+    fields = _file_of(pid, "stat", raises=True).rpartition(b")")[2].split()
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in _ENDED else None
 
 
 def kill_identified(pid: int, ticks: int) -> bool:
@@ -273,24 +256,25 @@ def _all_processes() -> list[int]:
         return []
 
 
-def _environment_of(pid: int) -> list[bytes]:
-    """The environment when the program started; empty for a zombie or another user's process."""
+def _file_of(pid: int, name: str, *, raises: bool = False) -> bytes:
+    """A file of a process in `/proc`; empty if the process has ended, or is another user's.
+
+    Raises:
+        OSError: with `raises`, that a resource of the machine ran out, so that nothing is known.
+    """
     try:
-        with open(f"/proc/{pid}/environ", "rb") as environ:
-            return environ.read().split(b"\0")
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
     except OSError as error:
-        if host_fault(error) is not None:
+        if raises and host_fault(error) is not None:
             raise
-        return []
+        return b""
 
 
 def _limits_of(pid: int) -> list[bytes]:
     """The words of the line of `RLIMIT_LOCKS`."""
-    try:
-        with open(f"/proc/{pid}/limits", "rb") as limits:
-            return next((line.split() for line in limits if line.startswith(b"Max file locks")), [])
-    except OSError:
-        return []
+    lines = _file_of(pid, "limits").splitlines()
+    return next((line.split() for line in lines if line.startswith(b"Max file locks")), [])
 
 
 def _limit_of(mark: str) -> int:
@@ -318,25 +302,18 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def _children_of(pid: int) -> list[int]:
-    found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return found
-    for thread in threads:
-        with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as listing:
-            found += [int(one) for one in listing.read().split()]
-    return found
+        return []
+    return [int(child) for thread in threads for child in _file_of(pid, f"task/{thread}/children").split()]
 
 
 def _is_zombie(pid: int) -> bool:
     if sys.platform != "linux":
         return False
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] in ("Z", "X")
-    except (OSError, IndexError):
-        return True
+    fields = _file_of(pid, "stat").rpartition(b")")[2].split()
+    return not fields or fields[0] in _ENDED
 
 
 class _children_by_ps:

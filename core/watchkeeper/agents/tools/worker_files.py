@@ -199,16 +199,13 @@ class FileTools:
             try:
                 if not may_be_new:
                     raise FileExistsError
-                with (
-                    self._opened(target, file_path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor,
-                    _removed_on_fault(target),
-                ):
-                    _replace(descriptor, data)
+                with self._opened(target, file_path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor:
+                    _replace(descriptor, data, made=target)
             except FileExistsError:
                 if not may_exist:
                     raise _SubjectChanged from None
                 try:
-                    with self._opened(target, file_path, os.O_RDWR) as descriptor, _kept_on_fault(descriptor):
+                    with self._opened(target, file_path, os.O_RDWR) as descriptor:
                         _check_subject(approved, target, descriptor)
                         _replace(descriptor, data)
                 except FileNotFoundError:
@@ -238,8 +235,7 @@ class FileTools:
                 raise ValueError(f"old_string not found in {file_path}")
             if not replace_all and count > 1:
                 raise ValueError(f"old_string appears {count} times in {file_path} (must be unique)")
-            with _kept_on_fault(descriptor):
-                _replace(descriptor, text.replace(old_string, new_string).encode())
+            _replace(descriptor, text.replace(old_string, new_string).encode())
         return f"edited {file_path} ({count} replacement(s))"
 
     @contextlib.contextmanager
@@ -300,14 +296,12 @@ class FileTools:
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
     def _list_folder(self, arguments: dict[str, Any]) -> tuple[str, bool]:
-        from watchkeeper.agents.tools.folder import arguments_of, scan_page
+        from watchkeeper.agents.tools.folder import scan_page
 
         try:
-            return scan_page(
-                self._workspace, refuses=self._protected.refuses, **arguments_of(arguments)
-            ), False
+            return scan_page(self._workspace, refuses=self._protected.refuses, **arguments), False
         except ValueError as error:
-            return f"list_folder: {str(error).removeprefix('list_folder: ')}", True
+            return f"list_folder: {error}", True
 
     def _sdk_tools(self) -> dict[str, Any]:
         if not self._tools:
@@ -358,19 +352,45 @@ def _check_subject(approved: str, target: Path, descriptor: int) -> None:
         raise _SubjectChanged
 
 
-def _replace(descriptor: int, data: bytes) -> None:
-    """Make these bytes the whole of an open file.
+def _replace(descriptor: int, data: bytes, made: Path | None = None) -> None:
+    """Make these bytes the whole of an open file; `made` is its path if it was made for them.
 
-    What goes beyond its end is written first. Where the disk has no room for that, the file is what it was.
+    What goes beyond its end is written first. Where the machine runs out of something, a file that was made is
+    removed, and any other gets its content back (except a very large one).
+
+    Raises:
+        HostFault: the machine ran out of something; `began` unless the file is as it was.
     """
     size = os.fstat(descriptor).st_size
+    held = _content(descriptor) if size <= MOST_KEPT_BYTES else None
     try:
-        _write_at(descriptor, size, data[size:])
+        try:
+            _write_at(descriptor, size, data[size:])
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+        _write_at(descriptor, 0, data[:size])
+        os.ftruncate(descriptor, len(data))
+    except Exception as error:
+        fault = host_fault(error)
+        if fault is None:
+            raise
+        if made is not None:
+            made.unlink(missing_ok=True)
+        undone = made is not None or _gets_back(descriptor, held)
+        raise HostFault(str(fault), fault.shortage, began=not undone) from error
+
+
+def _gets_back(descriptor: int, held: bytes | None) -> bool:
+    """Give an open file its content back; False where that is not known, or cannot be written."""
+    try:
+        if held is not None:
+            os.ftruncate(descriptor, len(held))
+            if _content(descriptor) != held:
+                _write_at(descriptor, 0, held)  # over blocks that the file has
     except OSError:
-        os.ftruncate(descriptor, size)
-        raise
-    _write_at(descriptor, 0, data[:size])
-    os.ftruncate(descriptor, len(data))
+        return False
+    return held is not None
 
 
 def _write_at(descriptor: int, offset: int, data: bytes) -> None:
@@ -385,58 +405,6 @@ def _content(descriptor: int) -> bytes:
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(os.dup(descriptor), "rb") as file:
         return file.read()
-
-
-@contextlib.contextmanager
-def _removed_on_fault(path: Path) -> Iterator[None]:
-    """Remove a file that was just made where the machine ran out of something while it was written."""
-
-    def remove() -> bool:
-        path.unlink(missing_ok=True)
-        return True
-
-    with _undone_on_fault(remove):
-        yield
-
-
-@contextlib.contextmanager
-def _kept_on_fault(descriptor: int) -> Iterator[None]:
-    """Give an open file its content back where the machine ran out of something while it was written.
-
-    A write that the disk has no room for must not cost what the file held. A very large file is not kept.
-    """
-    held = _content(descriptor) if os.fstat(descriptor).st_size <= MOST_KEPT_BYTES else None
-
-    def put_back() -> bool:
-        if held is None:
-            return False
-        os.ftruncate(descriptor, len(held))
-        if _content(descriptor) != held:
-            _write_at(descriptor, 0, held)  # over blocks that the file has
-        return True
-
-    with _undone_on_fault(put_back):
-        yield
-
-
-@contextlib.contextmanager
-def _undone_on_fault(undo: Callable[[], bool]) -> Iterator[None]:
-    """Undo a change that met a shortage.
-
-    Raises:
-        HostFault: it did; `began` unless the change could be undone.
-    """
-    try:
-        yield
-    except Exception as error:
-        fault = host_fault(error)
-        if fault is None:
-            raise
-        try:
-            undone = undo()
-        except OSError:
-            undone = False
-        raise HostFault(str(fault), fault.shortage, began=not undone) from error
 
 
 @contextlib.contextmanager
