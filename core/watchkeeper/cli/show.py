@@ -217,9 +217,11 @@ def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
 
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
+    step = plan["step"]
+    at = f", at step {step['number']}: {clean(step['name'], 40)} ({step['status']})" if step else ""
     yield (
         f"\nPlan {plan['id']}, revision {plan['revision']}, {plan['step_cursor']} of {len(plan['tasks'])}"
-        " tasks ended"
+        f" tasks ended{at}"
     )
     for task in plan["tasks"]:
         note = task["error"] or task["status_reason"] or ""

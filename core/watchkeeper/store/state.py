@@ -189,6 +189,10 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
             by_task.setdefault(agent["task_id"], []).append(agent)
     tasks = reads.all("SELECT * FROM tasks WHERE parent_plan_id = ? ORDER BY position", (row["id"],))
     roles = roles_of(session["roles"])
+    queue = decode(row["task_queue"])
+    task_states = [
+        _task(task, needs.get(task["id"], []), by_task.get(task["id"], []), roles) for task in tasks
+    ]
     revisions = reads.all("SELECT * FROM plan_revisions WHERE plan_id = ? ORDER BY revision", (row["id"],))
     return {
         "id": row["id"],
@@ -196,7 +200,8 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
         "goal": row["goal"],
         "revision": row["revision"],
         "step_cursor": row["step_cursor"],
-        "task_queue": decode(row["task_queue"]),
+        "step": _step(task_states, queue),
+        "task_queue": queue,
         "plan_graph_snapshot": decode(revisions[-1]["plan_graph_snapshot"]) if revisions else [],
         "revisions": [
             {
@@ -210,10 +215,19 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
             }
             for one in revisions
         ],
-        "tasks": [
-            _task(task, needs.get(task["id"], []), by_task.get(task["id"], []), roles) for task in tasks
-        ],
+        "tasks": task_states,
     }
+
+
+def _step(tasks: list[dict[str, Any]], queue: list[str]) -> dict[str, Any] | None:
+    """The step that the planner is at: the first task, in its order, that runs, else the first that has not
+    ended; None at the end of the plan."""
+    steps = [
+        {"number": number} | {name: task[name] for name in ("id", "name", "title", "status")}
+        for number, task in enumerate(tasks, 1)
+        if task["id"] in queue
+    ]
+    return next((step for step in steps if step["status"] == "running"), steps[0] if steps else None)
 
 
 def _task(

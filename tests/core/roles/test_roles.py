@@ -143,9 +143,7 @@ def test_a_damaged_file_is_one_warning_and_no_more(workspace: Path, tmp_path: Pa
     assert all(warning.isprintable() for warning in roles.warnings)
 
 
-def test_a_folder_of_roles_that_leads_out_of_the_workspace_is_left_out(
-    workspace: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_roles_that_leads_out_of_the_workspace_is_left_out(workspace, tmp_path):
     write(tmp_path / "elsewhere", "x.md", "---\nname: x\n---\nText.")
     (workspace / ".claude").mkdir()
     (workspace / ".claude/agents").symlink_to(tmp_path / "elsewhere")

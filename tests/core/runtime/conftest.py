@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.scripted import ScriptedModel
+from tests.support.scripted import PlannedRun, ScriptedModel, task
 
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
@@ -64,13 +64,27 @@ class Bench:
                 max(0.005, 2 * (time.monotonic() - began))
             )  # what is waited for shares this thread
 
-    async def applied(self, command: int) -> None:
-        """Wait until a command has been applied."""
-        await self.until(
-            lambda state: any(
-                one["id"] == command and one["status"] == "applied" for one in state["commands"]
-            )
-        )
+    async def applied(self, command: int, status: str = "applied") -> None:
+        """Wait until a command has been applied, or has another status."""
+        await self.until(lambda state: self.command(command)["status"] == status)
+
+    async def hanging(self, name: str = "a") -> dict[str, Any]:
+        """Wait until a call of the model hangs; returns the agent of a task."""
+        return dict(await self.until(lambda state: self.model.hanging and agent_of(state, name)))
+
+    async def waiting(self, count: int = 1) -> list[dict[str, Any]]:
+        """Wait until so many questions wait for an answer; returns them."""
+
+        def questions(state: dict[str, Any]) -> list[dict[str, Any]]:
+            found = [one for one in state["approvals"] if one["status"] == "waiting"]
+            return found if len(found) >= count else []
+
+        return list(await self.until(questions))
+
+    def coder(self, work: Any, **settings: Any) -> None:
+        """Start one task for a coder, whose questions wait for an answer."""
+        settings.setdefault("approval_timeout_seconds", None)
+        self.start(PlannedRun([task("a", role="coder")], work), **settings)
 
     def submit(self, kind: str, **about: Any) -> int:
         return self.runtime.submit(self.session, kind, **about)
@@ -78,6 +92,13 @@ class Bench:
     @property
     def state(self) -> dict[str, Any]:
         return self.runtime.state(self.session)
+
+    def agent(self, name: str = "a") -> dict[str, Any]:
+        """The agent of a task."""
+        return agent_of(self.state, name) or {}
+
+    def command(self, number: int) -> dict[str, Any]:
+        return next(one for one in self.state["commands"] if one["id"] == number)
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         plan = self.state["plan"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,9 +79,7 @@ def amount_of(kind: str, usage: Usage) -> float:
     ("kind", "amount"),
     [("tokens", 400_000.0), ("tokens", 61_000.0), ("usd", 5.0), ("usd", 1.3), ("turns", 37.0)],
 )
-async def test_fifty_agents_at_once_go_beyond_a_budget_by_one_calls_output_at_most(
-    bench: Bench, kind: str, amount: float
-) -> None:
+async def test_fifty_agents_at_once_go_beyond_a_budget_by_one_calls_output_at_most(bench, kind, amount):
     model = wide(bench, kind, amount)
     result = await bench.run()
     assert (result.status, result.exit_code) == ("paused", 5)
@@ -184,9 +181,7 @@ async def test_a_budget_that_is_not_more_than_what_is_used_is_refused_by_the_hos
     assert "3 turns already" in refused["result"]
 
 
-async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench, tmp_path):
     bench.start(PlannedRun([task("a")], remember_twice), budgets={"turns": 3})
     await bench.run()
     reads = Queries(database.open_readonly(bench.path))

@@ -246,9 +246,7 @@ async def test_carried_facts_take_the_place_of_nothing_that_is_known_here(fixed:
 
 
 @pytest.mark.parametrize(("origin", "pinned"), [("run", 1), ("claude-code", 0), ("export:run", 0)])
-async def test_standing_instructions_stand_only_if_they_were_given_here(
-    fixed: Fixed, origin: str, pinned: int
-) -> None:
+async def test_standing_instructions_stand_only_if_they_were_given_here(fixed, origin, pinned):
     old = Old(fixed.path, fixed.workspace, origin=origin)
     old.say("Go", "Yes")
     old.fact("Always use tabs", kind="instruction", pinned=True)
@@ -258,9 +256,7 @@ async def test_standing_instructions_stand_only_if_they_were_given_here(
 
 
 @pytest.mark.parametrize(("origin", "pinned"), [("run", 1), ("claude-code", 0)])
-async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(
-    fixed: Fixed, origin: str, pinned: int
-) -> None:
+async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(fixed, origin, pinned):
     goal = "Port the parser. Always use tabs."
     Old(fixed.path, fixed.workspace, origin=origin, goal=goal).done()
     session = await fixed.carried(goal)
@@ -305,9 +301,7 @@ async def test_the_brief_is_bounded_however_much_there_is(fixed: Fixed, window: 
     assert fixed.read_back(session, whole).startswith("# Session oldold01")
 
 
-async def test_secrets_of_an_imported_log_do_not_go_along(
-    fixed: Fixed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_secrets_of_an_imported_log_do_not_go_along(fixed, monkeypatch):
     monkeypatch.setenv("DEPLOY_PASSWORD", SECRET)
     old = Old(fixed.path, fixed.workspace, origin="claude-code")
     old.say("Go", f"log in with {SECRET}")
@@ -371,9 +365,7 @@ async def test_what_was_carried_is_carried_on_again(fixed: Fixed) -> None:
     assert "The lexer is in src/lex.py" in fixed.read_back(second, source)
 
 
-def test_a_survey_that_carries_on_another_is_the_same_survey(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_survey_that_carries_on_another_is_the_same_survey(tmp_path, monkeypatch):
     from watchkeeper.cli.app import run
 
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))

@@ -4,7 +4,6 @@ says."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,9 +83,7 @@ def take_in(path: Path, logs: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [_claude, _codex, _opencode])
-async def test_every_pointer_to_an_imported_session_opens_what_it_says(
-    fixed: Fixed, tmp_path: Path, write: Callable[[Path], None]
-) -> None:
+async def test_every_pointer_to_an_imported_session_opens_what_it_says(fixed, tmp_path, write):
     logs = tmp_path / "logs"
     logs.mkdir()
     write(logs)

@@ -4,14 +4,23 @@ session."""
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.core.runtime.conftest import Bench, agent_of
+from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost
 from watchkeeper.records.messages import ModelRequest
+from watchkeeper.store import database
+from watchkeeper.store.change_feed import ChangeFeed
+from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.writer import Writer
+
+NOW = {"now": True}
 
 
 def steps(count: int, gate: asyncio.Event | None = None, at: int = 2) -> Any:
@@ -28,66 +37,71 @@ def steps(count: int, gate: asyncio.Event | None = None, at: int = 2) -> Any:
     return work
 
 
-async def test_a_pause_takes_effect_at_the_next_step_boundary_and_a_resume_goes_on_there(
-    bench: Bench,
-) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(4, gate)))
+@pytest.fixture
+def gate() -> asyncio.Event:
+    return asyncio.Event()
 
+
+@pytest.fixture
+def one(bench: Bench, gate: asyncio.Event) -> Bench:
+    """A run of one task of four turns, which hangs at its third until the gate is set."""
+    bench.start(PlannedRun([task("a")], steps(4, gate)))
+    return bench
+
+
+async def run_and(bench: Bench, kind: str, **about: Any) -> Any:
+    """Run, and queue this command when the task hangs."""
+
+    async def order() -> None:
+        await bench.hanging()
+        bench.submit(kind, **about)
+
+    return await bench.run_while(order)
+
+
+async def test_a_pause_takes_effect_at_the_next_step_boundary_and_a_resume_goes_on_there(one, gate):
     async def pause() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        await bench.applied(bench.submit("pause"))
-        assert agent_of(bench.state, "a")["status"] == "working"  # type: ignore[index]
+        await one.hanging()
+        await one.applied(one.submit("pause"))
+        assert one.agent()["status"] == "working"
+        assert one.state["plan"]["step"] | {"id": ""} == {
+            "number": 1, "id": "", "name": "a", "title": "Do a", "status": "running",
+        }  # fmt: skip
         gate.set()
 
-    result = await bench.run_while(pause)
+    result = await one.run_while(pause)
     assert (result.status, result.exit_code) == ("paused", 5)
-    agent = agent_of(bench.state, "a")
-    assert agent is not None
+    agent = one.agent()
     assert (agent["status"], agent["turn"], agent["errors"]) == ("paused", 3, 0)
-    assert (await bench.run()).exit_code == 0
-    assert bench.tasks()["a"]["attempt"] == 1
-    bench.assert_sound()
+    assert (await one.run()).exit_code == 0
+    assert one.tasks()["a"]["attempt"] == 1
+    assert one.state["plan"]["step"] is None
+    one.assert_sound()
 
 
-async def test_pause_now_abandons_the_model_call_which_is_recorded_and_is_no_error(bench: Bench) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(3, gate)))
-
-    async def pause() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("pause", payload={"now": True})
-
-    result = await bench.run_while(pause)
-    assert result.exit_code == 5
-    assert not gate.is_set()
-    calls = bench.query("SELECT status, count(*) FROM model_calls GROUP BY status ORDER BY status")
+async def test_pause_now_abandons_the_model_call_which_is_recorded_and_is_no_error(one, gate):
+    assert (await run_and(one, "pause", payload=NOW)).exit_code == 5
+    calls = one.query("SELECT status, count(*) FROM model_calls GROUP BY status ORDER BY status")
     assert ("abandoned", 1) in calls
-    assert bench.state["session"]["errors"] == 0
+    assert one.state["session"]["errors"] == 0
     gate.set()
-    assert (await bench.run()).exit_code == 0
-    bench.assert_sound()
+    assert (await one.run()).exit_code == 0
+    one.assert_sound()
 
 
-async def test_pausing_one_agent_lets_the_others_work_and_resume_of_it_alone_finishes_the_run(
-    bench: Bench,
-) -> None:
-    gate, resumed = asyncio.Event(), asyncio.Event()
-
-    def work(name: str, request: ModelRequest) -> Any:
-        return (steps(4, gate) if name == "a" else steps(4, resumed, at=3))(
-            name, request
-        )  # else the run ends paused
-
-    bench.start(PlannedRun([task("a"), task("b")], work))
+async def test_pausing_one_agent_lets_the_others_work_and_resume_of_it_alone_finishes_the_run(bench, gate):
+    resumed = asyncio.Event()  # without it, the run would end paused
+    works = {"a": steps(4, gate), "b": steps(4, resumed, at=3)}
+    bench.start(PlannedRun([task("a"), task("b")], lambda name, request: works[name](name, request)))
 
     async def pause_a() -> None:
-        agent = await bench.until(lambda state: bench.model.hanging == 2 and agent_of(state, "a"))
-        bench.submit("pause", agent_id=agent["id"], payload={"now": True})
-        await bench.until(lambda state: agent_of(state, "a")["status"] == "paused")  # type: ignore[index]
-        assert agent_of(bench.state, "b")["turn"] == 3  # type: ignore[index]
+        await bench.until(lambda state: bench.model.hanging == 2)
+        agent = bench.agent()["id"]
+        bench.submit("pause", agent_id=agent, payload=NOW)
+        await bench.until(lambda state: bench.agent()["status"] == "paused")
+        assert bench.agent("b")["turn"] == 3
         gate.set()
-        await bench.applied(bench.submit("resume", agent_id=agent["id"]))
+        await bench.applied(bench.submit("resume", agent_id=agent))
         resumed.set()
 
     assert (await bench.run_while(pause_a)).exit_code == 0
@@ -95,23 +109,63 @@ async def test_pausing_one_agent_lets_the_others_work_and_resume_of_it_alone_fin
     assert bench.tasks()["a"]["attempt"] == 1
 
 
-async def test_steering_reaches_the_agent_once_before_its_next_turn(bench: Bench) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(4, gate)))
-
-    async def steer() -> None:
-        agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
-        await bench.applied(bench.submit("steer", agent_id=agent["id"], payload={"text": "mind the gap"}))
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_resume_cancels_a_pause_that_has_not_begun_and_follows_one_at_once(one, gate, whole, now):
+    async def think_again() -> None:
+        agent = await one.hanging()
+        about = {} if whole else {"agent_id": agent["id"]}
+        one.submit("pause", payload={"now": now}, **about)
+        resumed = one.submit("resume", **about)
+        if now:
+            await one.until(lambda state: "agent.paused" in one.kinds())
+            gate.set()
+        await one.applied(resumed)
         gate.set()
 
-    await bench.run_while(steer)
-    last = [one for one in bench.model.requests if "Please do a." in flat(one.messages)][-1]
-    assert flat(last.messages).count("A person says: mind the gap") == 1
+    assert (await one.run_while(think_again)).exit_code == 0
+    assert ("agent.paused" in one.kinds()) is now
+    assert one.tasks()["a"]["status"] == "done"
+    one.assert_sound()
 
 
-async def test_cancelling_a_task_ends_its_agent_at_once_and_the_planner_is_told(bench: Bench) -> None:
-    gate = asyncio.Event()
+async def test_one_agent_cannot_go_on_while_the_whole_run_is_being_paused(one, gate):
+    async def resume_a() -> None:
+        agent = await one.hanging()
+        one.submit("pause")
+        await one.applied(one.submit("resume", agent_id=agent["id"]), "refused")
+        gate.set()
 
+    assert (await one.run_while(resume_a)).exit_code == 5
+
+
+async def test_a_pause_that_met_no_host_does_not_stop_the_next_resume(one, gate):
+    assert (await run_and(one, "pause", payload=NOW)).exit_code == 5
+    late = one.submit("pause")
+    gate.set()
+    assert (await one.run()).exit_code == 0
+    assert one.command(late)["status"] == "refused"
+    assert "resumed since" in one.command(late)["result"]
+
+
+async def test_steering_reaches_the_agent_once_and_a_standing_instruction_every_later_prompt(bench, gate):
+    bench.start(PlannedRun([task("a"), task("b", needs=("a",))], steps(4, gate)))
+    text = "Never touch the vendor folder."
+
+    async def steer() -> None:
+        agent = await bench.hanging()
+        await bench.applied(bench.submit("steer", agent_id=agent["id"], payload={"text": text}))
+        gate.set()
+
+    assert (await bench.run_while(steer)).exit_code == 0
+    last = [each for each in bench.model.requests if "Please do a." in flat(each.messages)][-1]
+    assert flat(last.messages).count(f"A person says: {text}") == 1
+    later = [each for each in bench.model.requests if "Please do b." in flat(each.messages)]
+    assert later
+    assert all(f"- {text}" in each.system for each in later)
+
+
+async def test_cancelling_a_task_ends_its_agent_at_once_and_the_planner_is_told(bench, gate):
     def script(request: ModelRequest) -> Any:
         if "task_cancelled" in flat(request.messages[-1:]):
             return [call("finish_session", {"summary": "it was cancelled"}, "f")]
@@ -120,32 +174,27 @@ async def test_cancelling_a_task_ends_its_agent_at_once_and_the_planner_is_told(
     bench.start(script)
 
     async def cancel() -> None:
-        agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
-        bench.submit("cancel", agent_id=agent["id"])
+        bench.submit("cancel", agent_id=(await bench.hanging())["id"])
 
     assert (await bench.run_while(cancel)).exit_code == 0
     assert bench.tasks()["a"]["status"] == "cancelled"
-    assert not gate.is_set()
 
 
-async def test_cancelling_the_session_keeps_what_was_done(bench: Bench) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(4, gate)))
-
-    async def cancel() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("cancel")
-
-    result = await bench.run_while(cancel)
-    assert result.status == "cancelled"
-    assert len(bench.state["facts"]) == 2
+async def test_cancelling_the_session_keeps_what_was_done_and_is_refused_after_the_end(one):
+    assert (await run_and(one, "cancel")).status == "cancelled"
+    assert len(one.state["facts"]) == 2
+    one.start(PlannedRun([task("a")]))
+    assert (await one.run()).exit_code == 0
+    late = one.submit("cancel")
+    assert (await one.run()).exit_code == 0
+    assert one.state["session"]["status"] == "done"
+    assert one.command(late)["result"] == "the session is done already"
 
 
 async def test_a_rerun_makes_finished_dependants_stale_and_runs_them_again_only_if_their_inputs_changed(
-    bench: Bench,
-) -> None:
-    answer = ["same"]
-    runs: list[str] = []
+    bench,
+):
+    answer, runs = ["same"], list[str]()
 
     def work(name: str, request: ModelRequest) -> Any:
         runs.append(name)
@@ -158,35 +207,29 @@ async def test_a_rerun_makes_finished_dependants_stale_and_runs_them_again_only_
     for text, again, attempts in (("same", ["source"], (2, 1, 1)), ("other", ["source", "user"], (3, 2, 1))):
         runs.clear()
         answer[0] = text
-        command = bench.submit("rerun", task_id=source, payload={"fresh": True})
-        await bench.run(once=command)
+        await bench.run(once=bench.submit("rerun", task_id=source, payload={"fresh": True}))
         assert runs == again
         now = bench.tasks()
         assert tuple(now[name]["attempt"] for name in ("source", "user", "end")) == attempts
-        assert {one["status"] for one in now.values()} == {"done"}
+        assert {each["status"] for each in now.values()} == {"done"}
         assert bench.state["session"]["status"] == "done"
     assert "task.stale" in bench.kinds()
     bench.assert_sound()
 
 
-async def test_rerunning_a_running_task_cancels_its_attempt_first(bench: Bench) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(4, gate)))
-
+async def test_rerunning_a_running_task_cancels_its_attempt_first(one, gate):
     async def rerun() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        await bench.applied(bench.submit("rerun", task_id=bench.tasks()["a"]["id"], payload={"fresh": True}))
+        await one.hanging()
+        await one.applied(one.submit("rerun", task_id=one.tasks()["a"]["id"], payload={"fresh": True}))
         gate.set()
 
-    assert (await bench.run_while(rerun)).exit_code == 0
-    assert bench.tasks()["a"]["attempt"] == 2
-    assert [one["status"] for one in bench.state["agents"] if one["task_id"]] == ["cancelled", "done"]
+    assert (await one.run_while(rerun)).exit_code == 0
+    assert one.tasks()["a"]["attempt"] == 2
+    assert [each["status"] for each in one.state["agents"] if each["task_id"]] == ["cancelled", "done"]
 
 
 @pytest.mark.parametrize(("kind", "amount"), [("tokens", 3_000.0), ("turns", 4.0)])
-async def test_a_session_budget_pauses_keeps_everything_and_says_which(
-    bench: Bench, kind: str, amount: float
-) -> None:
+async def test_a_session_budget_pauses_keeps_everything_and_says_which(bench, kind, amount):
     bench.start(PlannedRun([task("a")], steps(8)), budgets={kind: amount})
     result = await bench.run()
     assert (result.status, result.exit_code) == ("paused", 5)
@@ -197,146 +240,114 @@ async def test_a_session_budget_pauses_keeps_everything_and_says_which(
     bench.assert_sound()
 
 
-async def test_a_task_budget_pauses_that_task_tells_the_planner_and_lets_the_others_finish(
-    bench: Bench,
-) -> None:
-    gate = asyncio.Event()
-
-    def script(request: ModelRequest) -> Any:
-        return PlannedRun(
-            [task("a"), task("b")],
-            lambda name, request: steps(6, gate if name == "a" else None)(name, request),
-        )(request)
-
-    bench.start(script)
+async def test_a_task_budget_pauses_that_task_tells_the_planner_and_lets_the_others_finish(bench, gate):
+    works = {"a": steps(6, gate), "b": steps(6)}
+    bench.start(PlannedRun([task("a"), task("b")], lambda name, request: works[name](name, request)))
 
     async def limit() -> None:
-        await bench.until(lambda state: bench.model.hanging)
+        await bench.hanging()
         bench.submit("set_budget", task_id=bench.tasks()["a"]["id"], payload={"kind": "turns", "amount": 3})
         await bench.until(lambda state: state["budgets"])
         gate.set()
 
-    result = await bench.run_while(limit)
-    assert result.exit_code == 5
+    assert (await bench.run_while(limit)).exit_code == 5
     assert (bench.tasks()["a"]["status"], bench.tasks()["b"]["status"]) == ("paused", "done")
     assert "the task's budget of 3 turns" in bench.tasks()["a"]["status_reason"]
     assert bench.query("SELECT count(*) FROM inbox WHERE kind = 'task_paused'") == [(1,)]
 
 
-async def test_a_second_host_is_refused_and_told_who_drives(bench: Bench) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(4, gate)))
-
+async def test_a_second_host_is_refused_and_told_who_drives(one, gate):
     async def second() -> None:
-        await bench.until(lambda state: agent_of(state, "a"))
+        await one.hanging()
         with pytest.raises(DrivenElsewhere, match="driven by"):
-            await bench.runtime.run(bench.session)
+            await one.runtime.run(one.session)
         gate.set()
 
-    assert (await bench.run_while(second)).exit_code == 0
+    assert (await one.run_while(second)).exit_code == 0
 
 
-async def test_a_host_whose_epoch_was_taken_writes_nothing_more(bench: Bench) -> None:
-    from watchkeeper.store.driver import sqlite3
-
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(4, gate)))
-
+async def test_a_host_whose_epoch_was_taken_writes_nothing_more(one, gate):
     async def take_over() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        connection = sqlite3.connect(bench.path, timeout=10)
+        await one.hanging()
+        connection = sqlite3.connect(one.path, timeout=10)
         with connection:
             connection.execute("UPDATE sessions SET lease_epoch = lease_epoch + 1")
         connection.close()
         gate.set()
 
     with pytest.raises(LeaseLost):
-        await bench.run_while(take_over)
-    assert agent_of(bench.state, "a")["turn"] == 2  # type: ignore[index]
+        await one.run_while(take_over)
+    assert one.agent()["turn"] == 2
 
 
-async def test_compacting_by_hand_and_undoing_it_leave_every_message_where_it_was(bench: Bench) -> None:
+async def test_compacting_by_hand_and_undoing_it_leave_every_message_where_it_was(bench):
     def work(name: str, request: ModelRequest) -> Any:
-        if turns(request) < 12:
-            return [
-                call(
-                    "save_artifact",
-                    {"name": f"n{turns(request)}", "content": "words " * 200},
-                    f"t{turns(request)}",
-                )
-            ]
-        return [said("done")]
+        turn = turns(request)
+        note = {"name": f"n{turn}", "content": "words " * 200}
+        return [call("save_artifact", note, f"t{turn}")] if turn < 12 else [said("done")]
 
     bench.start(PlannedRun([task("a")], work))
     await bench.run()
-    agent = agent_of(bench.state, "a")
-    assert agent is not None
-    before = agent["context"]["used"]
-    await bench.run(once=bench.submit("compact", agent_id=agent["id"]))
-    after = agent_of(bench.state, "a")["context"]["used"]  # type: ignore[index]
-    assert after < before / 2
-    await bench.run(once=bench.submit("undo", agent_id=agent["id"]))
-    assert agent_of(bench.state, "a")["context"]["used"] == before  # type: ignore[index]
-    assert agent_of(bench.state, "a")["messages"] == agent["messages"]  # type: ignore[index]
+    before = bench.agent()
+    await bench.run(once=bench.submit("compact", agent_id=before["id"]))
+    assert bench.agent()["context"]["used"] < before["context"]["used"] / 2
+    await bench.run(once=bench.submit("undo", agent_id=before["id"]))
+    assert bench.agent()["context"]["used"] == before["context"]["used"]
+    assert bench.agent()["messages"] == before["messages"]
     assert bench.state["session"]["status"] == "done"
     bench.assert_sound()
 
 
-async def test_a_command_that_cannot_be_applied_is_refused_with_the_reason(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("kind", "payload", "said_of"),
+    [
+        ("rerun", None, "planner"),
+        *(
+            ("pin", each, "fact")
+            for each in ({}, {"text": "  "}, {"fact": "1"}, {"fact": 99}, {"fact": True})
+        ),
+    ],
+)
+async def test_a_command_that_cannot_be_applied_is_refused_with_the_reason(bench, kind, payload, said_of):
     bench.start(PlannedRun([task("a")]))
     await bench.run()
-    planner = bench.state["agents"][0]["id"]
-    await bench.run(once=bench.submit("rerun", agent_id=planner))
-    refused = bench.state["commands"][-1]
-    assert refused["status"] == "refused"
-    assert "planner" in refused["result"]
+    planner = bench.state["agents"][0]["id"] if kind == "rerun" else None
+    command = bench.submit(kind, agent_id=planner, payload=payload)
+    await bench.run(once=command)
+    assert bench.command(command)["status"] == "refused"
+    assert said_of in bench.command(command)["result"]
 
 
-async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(bench: Bench) -> None:
+async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(bench, monkeypatch):
     """What it changes and that it was applied are one transaction: there is no moment between the two."""
     bench.start(PlannedRun([task("a")], steps(2)))
     bench.submit("pause")
     assert (await bench.run()).exit_code == 5
-    planner = bench.state["agents"][0]["id"] if bench.state["agents"] else None
-    assert planner is not None
-    bench.submit("steer", agent_id=planner, payload={"text": "only once, please"})
+    bench.submit("steer", agent_id=bench.state["agents"][0]["id"], payload={"text": "only once, please"})
     commits = 0
-    from watchkeeper.store.writer import Writer
-
-    original = Writer._transact
+    original: Callable[..., Any] = Writer._transact
 
     def counting(self: Writer, items: Any, **about: Any) -> Any:
         nonlocal commits
         outcome = original(self, items, **about)
-        posted = bench.query("SELECT count(*) FROM inbox WHERE kind = 'steer'")[0][0]
-        applied = bench.query("SELECT count(*) FROM commands WHERE kind = 'steer' AND status = 'applied'")[0][
-            0
-        ]
-        assert posted == applied
+        posted = bench.query("SELECT count(*) FROM inbox WHERE kind = 'steer'")
+        applied = "SELECT count(*) FROM commands WHERE kind = 'steer' AND status = 'applied'"
+        assert posted == bench.query(applied)
         commits += 1
         return outcome
 
-    Writer._transact = counting  # type: ignore[method-assign]
-    try:
+    with monkeypatch.context() as counted:
+        counted.setattr(Writer, "_transact", counting)
         assert (await bench.run()).exit_code == 0
-    finally:
-        Writer._transact = original  # type: ignore[method-assign]
     assert commits > 3
     assert bench.query("SELECT count(*) FROM inbox WHERE kind = 'steer'") == [(1,)]
 
 
-async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(bench: Bench) -> None:
+async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(one):
     """The WAL is written before its commit is visible: a wake-up that finds nothing yet must look again, and
     soon."""
-    import threading
-    import time
-
-    from watchkeeper.store import database
-    from watchkeeper.store.change_feed import ChangeFeed
-
-    bench.start(PlannedRun([task("a")]))
-    feed = ChangeFeed(bench.path, poll_seconds=30.0)
-    writer = database.open_writable(bench.path, check_same_thread=False)
+    feed = ChangeFeed(one.path, poll_seconds=30.0)
+    writer = database.open_writable(one.path, check_same_thread=False)
     try:
         while feed.wait(0.01):
             pass
@@ -358,68 +369,19 @@ async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(benc
         writer.close()
 
 
-async def test_a_standing_instruction_stays_in_every_prompt_from_then_on(bench: Bench) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a"), task("b", needs=("a",))], steps(4, gate)))
-
-    async def steer() -> None:
-        agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
-        await bench.applied(
-            bench.submit("steer", agent_id=agent["id"], payload={"text": "Never touch the vendor folder."})
-        )
-        gate.set()
-
-    assert (await bench.run_while(steer)).exit_code == 0
-    later = [one for one in bench.model.requests if "Please do b." in flat(one.messages)]
-    assert later
-    assert all("- Never touch the vendor folder." in one.system for one in later)
-
-
-async def test_a_pinned_text_is_in_every_prompt_from_the_next_turn_on_until_it_is_unpinned(
-    bench: Bench,
-) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(3, gate)))
+async def test_a_pinned_text_is_in_every_prompt_from_the_next_turn_on_until_it_is_unpinned(one, gate):
     systems: list[str] = []
-    script = bench.model.script
-    bench.model.script = lambda request: (systems.append(request.system), script(request))[1]
+    script = one.model.script
+    one.model.script = lambda request: (systems.append(request.system), script(request))[1]
 
     async def pin() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("pin", payload={"text": "The port is 8443.", "sources": ["message://x/1"]})
-        await bench.until(lambda state: all(one["status"] == "applied" for one in state["commands"]))
+        await one.hanging()
+        await one.applied(one.submit("pin", payload={"text": "The port is 8443.", "sources": []}))
         gate.set()
 
-    assert (await bench.run_while(pin)).exit_code == 0
+    assert (await one.run_while(pin)).exit_code == 0
     assert "The port is 8443." not in systems[0]
     assert "The port is 8443." in systems[-1]
-    fact = bench.query("SELECT id FROM facts WHERE pinned = 1")[0][0]
-    await bench.run(once=bench.submit("unpin", payload={"fact": fact}))
-    assert bench.query("SELECT pinned FROM facts WHERE id = ?", fact) == [(0,)]
-
-
-@pytest.mark.parametrize("payload", [{}, {"text": "  "}, {"fact": "1"}, {"fact": 99}, {"fact": True}])
-async def test_a_pin_of_nothing_is_refused_with_the_reason(bench: Bench, payload: dict[str, Any]) -> None:
-    bench.start(PlannedRun([task("a")], steps(1)))
-    await bench.run()
-    command = bench.submit("pin", payload=payload)
-    await bench.run(once=command)
-    asked = next(one for one in bench.state["commands"] if one["id"] == command)
-    assert asked["status"] == "refused"
-    assert "fact" in asked["result"]
-
-
-async def test_a_pause_that_met_no_host_does_not_stop_the_next_resume(bench: Bench) -> None:
-    gate = asyncio.Event()
-    bench.start(PlannedRun([task("a")], steps(3, gate)))
-
-    async def pause() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("pause", payload={"now": True})
-
-    assert (await bench.run_while(pause)).exit_code == 5
-    late = bench.submit("pause")
-    gate.set()
-    assert (await bench.run()).exit_code == 0
-    asked = next(one for one in bench.state["commands"] if one["id"] == late)
-    assert (asked["status"], "resumed since" in asked["result"]) == ("refused", True)
+    fact = one.query("SELECT id FROM facts WHERE pinned = 1")[0][0]
+    await one.run(once=one.submit("unpin", payload={"fact": fact}))
+    assert one.query("SELECT pinned FROM facts WHERE id = ?", fact) == [(0,)]

@@ -96,16 +96,12 @@ async def costs_of_steps(bench: Bench, counted: Counted, at_rest: int) -> list[t
     return [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(seen)]
 
 
-async def test_a_step_costs_the_store_the_same_however_long_the_agent_has_worked(
-    bench: Bench, counted: Counted
-) -> None:
+async def test_a_step_costs_the_store_the_same_however_long_the_agent_has_worked(bench, counted):
     costs = await costs_of_steps(bench, counted, 2)
     assert set(costs[3:]) == {costs[3]}
 
 
-async def test_a_step_costs_the_store_the_same_however_many_agents_rest(
-    bench: Bench, counted: Counted, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+async def test_a_step_costs_the_store_the_same_however_many_agents_rest(bench, counted, tmp_path_factory):
     few = await costs_of_steps(bench, counted, 2)
     many = await costs_of_steps(Bench(tmp_path_factory.mktemp("many")), counted, 40)
     # Not quite the same: which rows end a page or an index depends on ids, which are random.
@@ -116,9 +112,7 @@ async def test_a_step_costs_the_store_the_same_however_many_agents_rest(
     )
 
 
-async def test_a_step_calls_as_many_functions_however_long_its_context_is(
-    bench: Bench, counted: Counted
-) -> None:
+async def test_a_step_calls_as_many_functions_however_long_its_context_is(bench, counted):
     """Not one for each message: nothing walks through the context, or copies it, to send it once more."""
     calls, seen = 0, []
 
@@ -149,9 +143,7 @@ async def test_a_step_calls_as_many_functions_however_long_its_context_is(
     assert late < 1.02 * early
 
 
-def test_looking_what_may_run_costs_the_same_however_many_agents_rest(
-    tmp_path: Path, counted: Counted
-) -> None:
+def test_looking_what_may_run_costs_the_same_however_many_agents_rest(tmp_path, counted):
     assert cost_of_a_look(tmp_path / "few.db", counted, 4) == cost_of_a_look(
         tmp_path / "many.db", counted, 400
     )
@@ -204,9 +196,7 @@ def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
     return cost
 
 
-def test_asking_for_facts_costs_the_same_however_many_other_sessions_have(
-    tmp_path: Path, counted: Counted
-) -> None:
+def test_asking_for_facts_costs_the_same_however_many_other_sessions_have(tmp_path, counted):
     assert cost_of_asking(tmp_path / "few.db", counted, 2) == cost_of_asking(
         tmp_path / "many.db", counted, 300
     )

@@ -53,9 +53,7 @@ async def die(running: asyncio.Future[Any]) -> None:
 
 
 @pytest.mark.parametrize("jump", [-HOUR, HOUR])
-async def test_a_compaction_that_was_made_for_a_command_is_not_made_again(
-    bench: Bench, clock: Jumping, jump: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_compaction_that_was_made_for_a_command_is_not_made_again(bench, clock, jump, monkeypatch):
     """Its host prepared it for an agent that had ended, and died; the next one published it, and died before
     it said so."""
     work = Work(4)
@@ -83,9 +81,7 @@ async def test_a_compaction_that_was_made_for_a_command_is_not_made_again(
     assert [one["status"] for one in bench.state["commands"]] == ["applied"]
 
 
-async def test_a_compaction_of_an_earlier_command_is_not_taken_for_that_of_a_later_one(
-    bench: Bench, clock: Jumping
-) -> None:
+async def test_a_compaction_of_an_earlier_command_is_not_taken_for_that_of_a_later_one(bench, clock):
     work = Work(6)
     bench.start(work)
     await bench.run()
@@ -98,9 +94,7 @@ async def test_a_compaction_of_an_earlier_command_is_not_taken_for_that_of_a_lat
 
 
 @pytest.mark.parametrize("jump", [-HOUR, HOUR])
-async def test_an_order_that_was_taken_back_before_its_host_died_is_not_begun_again(
-    bench: Bench, clock: Jumping, jump: float
-) -> None:
+async def test_an_order_that_was_taken_back_before_its_host_died_is_not_begun_again(bench, clock, jump):
     work = Work()
     work.hold_turn = 6
     bench.start(work, window=60_000)
@@ -134,9 +128,7 @@ async def test_an_order_that_was_taken_back_before_its_host_died_is_not_begun_ag
 
 
 @pytest.mark.parametrize("jump", [-HOUR, HOUR])
-async def test_a_resume_goes_on_whatever_pause_reached_the_session_at_rest_before(
-    bench: Bench, clock: Jumping, jump: float
-) -> None:
+async def test_a_resume_goes_on_whatever_pause_reached_the_session_at_rest_before(bench, clock, jump):
     work = Work(4)
     work.hold_turn = 2
     bench.start(work)

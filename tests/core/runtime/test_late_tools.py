@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.records.messages import ModelRequest
@@ -14,9 +13,7 @@ from watchkeeper.records.messages import ModelRequest
 PROGRAM = str(Path(__file__).parents[1] / "tools" / "small_mcp_server.py")
 
 
-async def test_a_coder_may_use_a_server_that_was_down_when_the_host_started(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_a_coder_may_use_a_server_that_was_down_when_the_host_started(bench, tmp_path):
     works = tmp_path / "works"
     (tmp_path / "config").mkdir()
     program = f"import os, sys\nif not os.path.exists({str(works)!r}): sys.exit(3)\nos.execv(sys.executable, [sys.executable, {PROGRAM!r}])"

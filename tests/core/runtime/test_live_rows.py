@@ -23,9 +23,7 @@ def store(tmp_path: Path) -> Any:
     claimed.close()
 
 
-async def test_what_an_agent_showed_last_stays_in_its_row_and_nothing_of_it_is_held_once_it_has_ended(
-    store: SessionStore,
-) -> None:
+async def test_what_an_agent_showed_last_stays_in_its_row_and_nothing_of_it_is_held_once_it_has_ended(store):
     live = LiveRows(store, ManualClock())
     for number in range(100):
         live.show(f"a{number}", "working")

@@ -70,9 +70,7 @@ async def test_what_the_user_allowed_is_used(bench: Bench) -> None:
     assert models(bench) == {"planner": MIDDLE, "checker": DEAR, "counter": MIDDLE}
 
 
-async def test_a_file_that_changes_later_is_judged_by_the_next_host_and_an_answer_is_remembered(
-    bench: Bench,
-) -> None:
+async def test_a_file_that_changes_later_is_judged_by_the_next_host_and_an_answer_is_remembered(bench):
     put(bench.workspace / AGENTS, "checker", CHEAP)
     broken = [True]
 

@@ -118,9 +118,7 @@ BESIDE = [Purpose.OBSERVER, Purpose.REFLECTOR]
 
 @settings(max_examples=400, deadline=None)
 @given(loads=some_loads(list(Purpose), 30), limit=st.integers(1, 4), ageing=st.sampled_from([1.0, 5.0, 20.0]))
-def test_under_any_load_a_turn_waits_behind_background_work_for_one_reply_at_most(
-    loads: list[Load], limit: int, ageing: float
-) -> None:
+def test_under_any_load_a_turn_waits_behind_background_work_for_one_reply_at_most(loads, limit, ageing):
     asyncio.run(Provider(limit, ageing).serve(loads))
     longest = max((load.seconds for load in loads if not load.is_foreground), default=0)
     for turn in loads:
@@ -156,9 +154,7 @@ def test_under_full_load_from_observers_a_turn_waits_for_no_longer_than_one_repl
 
 @settings(max_examples=200, deadline=None)
 @given(loads=some_loads(list(Purpose), 30), limit=st.integers(1, 3))
-def test_every_call_is_served_in_the_end_and_slots_stay_within_their_limits(
-    loads: list[Load], limit: int
-) -> None:
+def test_every_call_is_served_in_the_end_and_slots_stay_within_their_limits(loads, limit):
     asyncio.run(Provider(limit, 5.0).serve(loads))
     assert all(load.ended >= load.started >= load.at for load in loads)
     for load in loads:
@@ -227,9 +223,7 @@ async def test_all_calls_of_a_host_to_one_model_go_through_one_gate(bench: Bench
     assert {request.purpose for request in model.requests} >= {Purpose.TURN, Purpose.PLANNER}
 
 
-async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_may_be_asked_again(
-    tmp_path: Path,
-) -> None:
+async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_may_be_asked_again(tmp_path):
     path, clock = tmp_path / "watchkeeper.db", ManualClock()
     (tmp_path / "workspace").mkdir()
     hosts = [

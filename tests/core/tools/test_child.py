@@ -51,9 +51,7 @@ async def test_a_worker_that_lies_is_killed(worker_program: Path, lie: str) -> N
     await child.kill()
 
 
-async def test_answers_that_are_no_content_do_not_reach_a_model(
-    worker_program: Path, workspace: Path
-) -> None:
+async def test_answers_that_are_no_content_do_not_reach_a_model(worker_program, workspace):
     answer = '{"id": 1, "content": [{"type": "tool_use", "name": "bash"}]}'
     worker_program.write_text(READY + f"print({answer!r}, flush=True)\nsys.stdin.readline()\n")
     pool = WorkerPool(1, workspace, os.environ)
@@ -76,9 +74,7 @@ async def test_a_worker_that_cannot_start_says_why_in_one_line(worker_program: P
 
 
 @pytest.mark.parametrize("before", ["", "sys.stdin.readline(); "], ids=["at once", "told what it is to do"])
-async def test_ctrl_c_that_meets_a_worker_as_it_starts_costs_no_call(
-    worker_program: Path, before: str
-) -> None:
+async def test_ctrl_c_that_meets_a_worker_as_it_starts_costs_no_call(worker_program, before):
     first = f"import os, signal, sys; {before}signal.signal(2, signal.SIG_DFL); os.unlink(__file__ + '.first'); os.kill(os.getpid(), 2)"
     Path(f"{worker_program}.first").touch()
     worker_program.write_text(f"import os\nif os.path.exists(__file__ + '.first'):\n    {first}\n" + READY)
@@ -93,9 +89,7 @@ async def test_a_worker_that_always_dies_of_a_signal_is_not_started_for_ever(wor
         await Child.start({}, os.environ, "")
 
 
-async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(
-    worker_program: Path, workspace: Path
-) -> None:
+async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(worker_program, workspace):
     worker_program.write_text(READY + "import time; time.sleep(1000)")
     pool = WorkerPool(1, workspace, os.environ, timeout_seconds=0.2)
     tool = builtin_tools(pool)["read"]
@@ -128,9 +122,7 @@ async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program: Path
     await pool.aclose()
 
 
-async def test_nothing_in_a_workspace_stands_in_for_a_module_of_the_worker(
-    run: object, workspace: Path
-) -> None:
+async def test_nothing_in_a_workspace_stands_in_for_a_module_of_the_worker(run, workspace):
     for name in ("json", "asyncio", "anthropic", "watchkeeper", "sitecustomize", "usercustomize"):
         (workspace / f"{name}.py").write_text("import os; os._exit(66)")
     here = Path.cwd()

@@ -175,9 +175,7 @@ MARK = "[redacted:database-password]"
         ("read", {"file_path": MARK}, None),
     ],
 )
-def test_a_redaction_mark_in_a_change_of_a_file_is_refused_with_the_way_out(
-    tool: str, arguments: dict[str, str], said: str | None
-) -> None:
+def test_a_redaction_mark_in_a_change_of_a_file_is_refused_with_the_way_out(tool, arguments, said):
     fault = mark_fault(tool, arguments)
     assert fault is None if said is None else fault is not None and MARK in fault and said in fault
 

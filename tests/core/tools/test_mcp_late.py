@@ -57,9 +57,7 @@ async def late(workspace: Path, tmp_path: Path, pauses: Pauses) -> AsyncIterator
     await made.aclose()
 
 
-async def test_a_server_that_died_at_its_start_is_tried_again_ever_more_seldom_until_it_answers(
-    late: tuple[McpServers, Path], pauses: Pauses
-) -> None:
+async def test_a_server_that_died_at_its_start_is_tried_again_ever_more_seldom_until_it_answers(late, pauses):
     servers, works = late
     assert "small offers no tools" in servers.warnings[0]
     assert "tried again" in servers.warnings[0]
@@ -79,9 +77,7 @@ async def test_a_server_that_died_at_its_start_is_tried_again_ever_more_seldom_u
     assert set(found) == set(servers.tools())
 
 
-async def test_an_agent_that_asks_for_a_tool_of_it_makes_it_be_tried_at_once(
-    late: tuple[McpServers, Path],
-) -> None:
+async def test_an_agent_that_asks_for_a_tool_of_it_makes_it_be_tried_at_once(late):
     servers, works = late
     works.touch()
     await servers.look_for("mcp__other__add")

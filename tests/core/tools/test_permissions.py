@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,9 +38,7 @@ DEFAULTS = {"read": ALLOW, "bash": ASK, "mcp__git__push": ASK}
         ({"deny": {"*"}}, "read", DENY),
     ],
 )
-def test_permissions_are_decided_by_the_table(
-    settings: dict[str, Any], tool: str, expected: Permission
-) -> None:
+def test_permissions_are_decided_by_the_table(settings, tool, expected):
     assert Permissions(DEFAULTS, **settings).resolve(tool) is expected
 
 
@@ -52,9 +48,7 @@ tools = st.sampled_from(["read", "bash", "mcp__git__push", "other"])
 
 
 @given(rules, rules, tools)
-def test_a_workspace_never_widens_anything_and_deny_wins_over_all(
-    user: dict[str, Permission], workspace: dict[str, Permission], tool: str
-) -> None:
+def test_a_workspace_never_widens_anything_and_deny_wins_over_all(user, workspace, tool):
     without = Permissions(DEFAULTS, user=user).resolve(tool)
     with_it = Permissions(DEFAULTS, user=user, workspace=workspace).resolve(tool)
     assert narrowest(without, with_it) is with_it

@@ -72,9 +72,7 @@ async def assert_hidden(run: Run) -> None:
     assert "needle" not in str((await run("list_folder", recursive=True)).content)
 
 
-async def test_a_hard_link_to_any_of_the_files_is_refused(
-    run: Run, workspace: Path, files: list[Path]
-) -> None:
+async def test_a_hard_link_to_any_of_the_files_is_refused(run, workspace, files):
     before = [file.read_bytes() for file in files]
     await run("read", file_path="hello.py")  # the worker runs before the links are made
     for number, file in enumerate(files):
@@ -85,9 +83,7 @@ async def test_a_hard_link_to_any_of_the_files_is_refused(
     assert [file.read_bytes() for file in files] == before
 
 
-async def test_files_that_were_moved_into_the_workspace_are_refused(
-    run: Run, workspace: Path, files: list[Path]
-) -> None:
+async def test_files_that_were_moved_into_the_workspace_are_refused(run, workspace, files):
     before = [file.read_bytes() for file in files]
     await run("read", file_path="hello.py")
     for number, file in enumerate(files):
@@ -100,9 +96,7 @@ async def test_files_that_were_moved_into_the_workspace_are_refused(
     assert [(workspace / f"moved{number}.txt").read_bytes() for number in range(3)] == before[:3]
 
 
-async def test_links_and_descriptors_that_lead_to_the_files_are_refused(
-    run: Run, workspace: Path, files: list[Path]
-) -> None:
+async def test_links_and_descriptors_that_lead_to_the_files_are_refused(run, workspace, files):
     (workspace / "link.txt").symlink_to(files[0])
     (workspace / "folder").symlink_to(files[0].parent)
     holder = os.open(files[0], os.O_RDONLY)
@@ -150,9 +144,7 @@ async def test_a_database_in_the_workspace_is_refused_by_every_tool(tmp_path: Pa
     assert files[0].read_bytes() == before[0]
 
 
-def test_a_file_that_becomes_the_database_after_it_was_checked_is_not_changed(
-    workspace: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_becomes_the_database_after_it_was_checked_is_not_changed(workspace, files, monkeypatch):
     """The check that counts is of the opened descriptor, before the file is cut short."""
     before = files[0].read_bytes()
     protected = ProtectedFiles([str(file) for file in files[:3]], str(files[3].parent))

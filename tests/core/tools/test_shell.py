@@ -106,9 +106,7 @@ async def test_a_tool_that_prints_what_looks_like_an_answer_changes_nothing(run:
     assert str(result.content).endswith("real")
 
 
-async def test_daemons_end_with_the_agent_that_started_them(
-    run: Run, pool: WorkerPool, workspace: Path
-) -> None:
+async def test_daemons_end_with_the_agent_that_started_them(run, pool, workspace):
     command = "(setsid sh -c 'echo $$ > daemon; exec sleep 1000' >/dev/null 2>&1 </dev/null &) ; sleep 1000 & echo $! > job"
     await run("bash", command=command + "; while ! [ -s daemon ]; do sleep 0.01; done")
     daemon, job = (int((workspace / name).read_text()) for name in ("daemon", "job"))

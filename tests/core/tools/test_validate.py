@@ -48,6 +48,13 @@ def test_a_fault_is_told_in_one_line(arguments: Any, said: str | None) -> None:
         assert len(fault) < 400
 
 
+def test_an_input_that_is_nested_too_deeply_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(10_000):
+        deep = [deep]
+    assert validate_arguments(SCHEMA, {"name": deep}) == "the input is nested too deeply"
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -160,8 +160,8 @@ def validate_arguments(schema: Mapping[str, Any], arguments: Any) -> str | None:
         return "the input must be an object"
     try:
         faults = list(_validator(schema).iter_errors(arguments))
-    except RecursionError:
-        return None
+    except RecursionError:  # of the schema, if it refers to itself
+        return None if "$ref" in json.dumps(schema, default=str) else "the input is nested too deeply"
     except Exception as error:
         # jsonschema raises many types for schemas that are wrong or refer elsewhere; none is the model's
         # fault.
