@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -28,7 +27,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -427,8 +426,9 @@ def baseline(trees: list[Tree], tests: Iterable[str]) -> Baseline:
     def run(number: int) -> str:
         tree = trees[number]
         config = tree.folder / "coveragerc"
-        config.write_text("[run]\nbranch = false\n")
-        options = ["-q", "-vv", "--cov=watchkeeper", f"--cov-config={config}", "--cov-context=test", "--cov-report=",
+        modules = "".join(f"\n    */watchkeeper/{module}" for module, _ in SUBJECTS.values())
+        config.write_text(f"[run]\nbranch = false\ninclude ={modules}\n")
+        options = ["-q", "-vv", "--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=",
                    "--durations=0", "--durations-min=0"]  # fmt: skip
         return tree.pytest([*options, *files[number :: len(trees)]], 3_600)[1]
 
@@ -477,11 +477,13 @@ def judge(tree: Tree, mutant: Mutant, known: Baseline) -> dict[str, Any]:
             chosen = tree.folder / "chosen.txt"
             chosen.write_text("\n".join(tests))
             each = [known.seconds[test] for test in tests]
-            limits = f"--timeout={20 + 5 * max(each):.0f}", 60 + 6 * sum(each)
-            code, output = tree.pytest(["-x", "-q", "--tb=line", limits[0], f"@{chosen}"], limits[1])
+            limits = f"--timeout={10 + 5 * max(each):.0f}", 30 + 5 * sum(each)
+            code, output = tree.pytest(
+                ["-x", "-q", "--tb=line", limits[0], "--timeout-method=thread", f"@{chosen}"], limits[1]
+            )
             if code != 0:
                 failed = re.search(r"^(?:FAILED|ERROR) (.*)$", output, re.MULTILINE)
-                timed_out = code is None or "Timeout (>" in output
+                timed_out = code is None or "+ Timeout +" in output
                 by = failed[1] if failed else output[-300:]
                 return entry | {"result": "timeout" if timed_out else "killed", "by": by[:300]}
     finally:
@@ -498,7 +500,7 @@ def run(
     *,
     tests: Iterable[str] = TESTS,
     processes: int = 1,
-    prefix: Iterable[str] = (),
+    prefixes: Sequence[str] = ("",),
     again: str | None = None,
 ) -> None:
     """Judge what the state file does not hold yet; each result is written as it comes."""
@@ -509,7 +511,7 @@ def run(
         return
     writing = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
-        made = [Tree(Path(scratch, str(number)), prefix) for number in range(processes)]
+        made = [Tree(Path(scratch, str(n)), prefixes[n % len(prefixes)].split()) for n in range(processes)]
         saved, digest = state.with_suffix(".baseline"), digest_of(tests)
         known = Baseline.load(saved, digest) or baseline(made, tests)
         known.save(saved, digest)
@@ -577,7 +579,7 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=320)
     parser.add_argument("--seed", type=int, default=14)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--prefix", default="", help="a command before each test run, such as `nice -n 10`")
+    parser.add_argument("--prefix", action="append", help="a command before each test run, one for each process")
     parser.add_argument("--again", choices=["survived", "killed", "timeout"], help="judge these once more")
     parser.add_argument("--subject", action="append", choices=list(SUBJECTS), help="these only")
     parser.add_argument(
@@ -588,7 +590,7 @@ def main() -> None:
     mutants = picked(options.mutants, options.seed, subjects=options.subject)
     if not options.report:
         run(mutants, options.state, tests=options.tests or TESTS, processes=options.processes,
-            prefix=shlex.split(options.prefix), again=options.again)  # fmt: skip
+            prefixes=options.prefix or [""], again=options.again)  # fmt: skip
     print("\n".join(report(mutants, options.state)))
 
 
