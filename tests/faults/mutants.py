@@ -29,7 +29,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -40,28 +40,52 @@ ROOT = Path(__file__).parents[2]
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.json")
 
 SUBJECTS = {
-    "writer": ("store/writer.py", ""),
-    "transaction": ("store/transaction.py", ""),
-    "lease": ("store/lease.py", ""),
-    "loop": ("agents/loop.py", ""),
+    "writer": ("store/writer.py", "", "store/test_writer store/test_fencing faults/test_files_beside"),
+    "transaction": (
+        "store/transaction.py",
+        "",
+        "store/test_transaction store/test_fencing store/test_replaying",
+    ),
+    "lease": ("store/lease.py", "", "store/test_lease store/test_fencing"),
+    "loop": (
+        "agents/loop.py",
+        "",
+        "runtime/test_loop runtime/test_runs runtime/test_control test_odd_replies test_marks",
+    ),
     "recovery of calls": (
         "agents/toolbox.py",
         r"(load_calls|_input|assert_mine|mark_unknown|Toolbox\.(carry_out|_one|_put_back|_start|_end|_apply|_record))$",
+        "runtime/test_loop runtime/test_runs runtime/test_questions test_marks test_host_faults",
     ),
     "resume": (
         "runtime/lifecycle.py",
         r"(open_session|refuse_old_pauses|lift|lift_pauses|pause_\w+|revive_planner|settle_stale)$",
+        "runtime/test_lifecycle runtime/test_control",
     ),
-    "cuts": ("memory/content.py", r"(cut_points|newest_group|newest_turn)"),
-    "splice": ("memory/validation.py", r"spliced"),
+    "cuts": (
+        "memory/content.py",
+        r"(cut_points|newest_group|newest_turn)",
+        "memory/test_rendering memory/test_cuts memory/test_context",
+    ),
+    "splice": (
+        "memory/validation.py",
+        r"spliced",
+        "memory/test_context memory/test_cuts memory/test_compactor",
+    ),
     "view": (
         "memory/context.py",
         r"ContextState\.(cut_\w+|publish|undo|redo|_target|_point_at|append|fold)$",
+        "memory/test_context memory/test_cuts memory/test_compactor",
     ),
-    "compactor": ("memory/compactor.py", r"Compactor\."),
-    "resumable passes": ("agents/compaction.py", r"CompactionRunner\."),
+    "compactor": ("memory/compactor.py", r"Compactor\.", "memory/test_compactor memory/test_cuts"),
+    "resumable passes": (
+        "agents/compaction.py",
+        r"CompactionRunner\.",
+        "runtime/test_compaction runtime/test_resting runtime/test_ordered runtime/test_observing",
+    ),
 }
-"""The module below `core/watchkeeper` and, as a pattern of qualified names, which of its functions."""
+"""The module below `core/watchkeeper`; as a pattern of qualified names, which of its functions; and parts of the
+names of the tests that are nearest to it, of which all are run that run the changed line."""
 
 TESTS = (
     "tests/core/store",
@@ -78,8 +102,8 @@ TESTS = (
 )
 """Where a mutant may be noticed. Of these, only the tests that run the changed line are run for it."""
 
-FIRST_SECONDS, MOST_SECONDS = 10.0, 30.0
-"""How long the tests of one mutant may take: those of the three files nearest to it, then all others."""
+MOST_SECONDS = 30.0
+"""How long the tests of one mutant may take that are not those nearest to it: the fastest first."""
 
 # --- What is changed ----------------------------------------------------------------------------------------
 
@@ -120,7 +144,7 @@ class Mutant:
     span: tuple[int, int]
     """The bytes that are replaced."""
     body: tuple[int, int]
-    """First and last line of the function."""
+    """First line of the function, and the one after its last."""
     before: str
     after: str
     digest: str
@@ -285,7 +309,7 @@ def mutants_of(subject: str) -> list[Mutant]:
         before = " ".join(source[slice(*span)].decode().split())
         same = f"{name}|{operator}|{before}"
         seen[same] += 1
-        body = (function.lineno, function.end_lineno or 0)  # type: ignore[attr-defined]
+        body = (function.lineno, (function.end_lineno or 0) + 1)  # type: ignore[attr-defined]
         digest = hashlib.sha256(f"{ast.unparse(function)}{seen[same]}".encode()).hexdigest()[:12]
         found.append(Mutant(subject, path, name, node.lineno, operator, span, body, before, after, digest))
     if not found:
@@ -365,96 +389,89 @@ class Tree:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the tests do without a mutant."""
+    """What the tests do without a mutant. It is kept beside the results, and holds while the subjects are as they
+    were; of the tests, those of changed files are run again."""
 
+    digests: dict[str, str]
+    """Of each test file, and under the empty name of the subjects."""
     seconds: dict[str, float]
     """Of each test that passed."""
-    of_line: dict[str, dict[int, list[str]]]
+    of_line: dict[str, dict[str, list[str]]]
     """Path → line → the tests that run it."""
 
     def tests_for(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """What runs the line, those of few files first; or the nearest one of its function that was noted: a statement may have several."""
+        """What runs the line, or the nearest line of its function that was noted: the nearest tests, then others."""
         lines = self.of_line.get(mutant.path, {})
-        near = sorted(
-            range(mutant.body[0], mutant.body[1] + 1),
-            key=lambda line: (line > mutant.line, abs(line - mutant.line)),
-        )
-        noted = next((lines[line] for line in near if lines.get(line)), [])
-        module = f"test_{Path(mutant.path).stem}"
+        near = sorted(range(*mutant.body), key=lambda line: (line > mutant.line, abs(line - mutant.line)))
+        noted = next((lines[str(line)] for line in near if lines.get(str(line))), [])
         ran = sorted(
             {test for test in noted if test in self.seconds}, key=lambda test: (self.seconds[test], test)
         )
-        files = sorted(
-            dict.fromkeys(test.split("::")[0] for test in ran), key=lambda file: module not in file
-        )
-        near_ones = self._within(FIRST_SECONDS, (test for test in ran if test.split("::")[0] in files[:3]))
-        return near_ones, self._within(MOST_SECONDS, (test for test in ran if test not in near_ones))
-
-    def _within(self, seconds: float, tests: Iterable[str]) -> list[str]:
-        """The first test, and others as long as all of them take no longer."""
-        chosen: list[str] = []
-        for test in tests:
-            seconds -= self.seconds[test]
-            if chosen and seconds < 0:
-                break
-            chosen.append(test)
-        return chosen
-
-    def save(self, path: Path, digest: str) -> None:
-        path.write_text(json.dumps({"digest": digest, "seconds": self.seconds, "of_line": self.of_line}))
+        nearest = SUBJECTS[mutant.subject][2].split()
+        first = [test for test in ran if any(name in test for name in nearest)]
+        others, left = [], MOST_SECONDS
+        for test in ran:
+            left -= self.seconds[test] if test not in first else 0.0
+            if left > 0 and test not in first:
+                others.append(test)
+        return first, others
 
     @classmethod
-    def load(cls, path: Path, digest: str) -> Baseline | None:
-        """What was saved, if it was noted of the same source and tests."""
-        held = json.loads(path.read_text()) if path.exists() else {}
-        if held.get("digest") != digest:
-            return None
-        lines = {name: {int(line): ran for line, ran in of.items()} for name, of in held["of_line"].items()}
-        return cls(held["seconds"], lines)
+    def of(cls, trees: list[Tree], tests: Iterable[str], kept: Path) -> Baseline:
+        """Run what is not known yet, and keep it."""
+        files = [str(file.relative_to(ROOT)) for test in tests for file in _files(ROOT / test)]
+        digests = {file: _digest(ROOT / file) for file in files}
+        digests[""] = _digest(*(ROOT / path for path in _paths()))
+        old = cls(**json.loads(kept.read_text())) if kept.exists() else cls({}, {}, {})
+        if old.digests.get("") != digests[""]:
+            old = cls({}, {}, {})
+        changed = [file for file in files if old.digests.get(file) != digests[file]]
+        known = cls(
+            digests,
+            {test: took for test, took in old.seconds.items() if test.split("::")[0] not in changed},
+            old.of_line,
+        )
+        with ThreadPoolExecutor(len(trees)) as pool:
+            parts = [
+                (tree, part) for number, tree in enumerate(trees) if (part := changed[number :: len(trees)])
+            ]
+            for _ in pool.map(lambda one: known._add(*one), parts):
+                pass
+        kept.write_text(json.dumps(asdict(known)))
+        return known
 
-
-def digest_of(tests: Iterable[str]) -> str:
-    """Of the modules and the tests: what a baseline holds for."""
-    files = [*(ROOT / "core").rglob("*.py"), *(file for test in tests for file in _files(ROOT / test))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
-
-
-def baseline(trees: list[Tree], tests: Iterable[str]) -> Baseline:
-    """Run the tests once, and note which of them runs which line. Failing tests are left out, and named."""
-    files = [str(file.relative_to(ROOT)) for test in tests for file in _files(ROOT / test)]
-
-    def run(number: int) -> str:
-        tree = trees[number]
+    def _add(self, tree: Tree, files: list[str]) -> None:
+        """Run some files. Failing tests are left out, and named."""
         config = tree.folder / "coveragerc"
-        modules = "".join(f"\n    */watchkeeper/{module}" for module, _ in SUBJECTS.values())
-        config.write_text(f"[run]\nbranch = false\ninclude ={modules}\n")
-        options = ["-q", "-vv", "--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=",
-                   "--durations=0", "--durations-min=0"]  # fmt: skip
-        return tree.pytest([*options, *files[number :: len(trees)]], 3_600)[1]
-
-    with ThreadPoolExecutor(len(trees)) as pool:
-        output = "\n".join(pool.map(run, range(len(trees))))
-    seconds: dict[str, float] = {}
-    for took, test in re.findall(r"^([\d.]+)s (?:setup|call|teardown) +(\S.*)$", output, re.MULTILINE):
-        seconds[test] = seconds.get(test, 0.0) + float(took)
-    for test in re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE):
-        print(f"fails without a mutant, left out: {test}", flush=True)
-        seconds.pop(test, None)
-    if not seconds:
-        raise SystemExit(output[-3_000:])
-    of_line: dict[str, dict[int, list[str]]] = {}
-    for tree in trees:
+        config.write_text(
+            "[run]\nbranch = false\ninclude =" + "".join(f"\n    */{path}" for path in _paths())
+        )
+        options = ["-q", "-vv", "--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=", "--durations=0",
+                   "--durations-min=0"]  # fmt: skip
+        output = tree.pytest([*options, *files], 3_600)[1]
+        for took, test in re.findall(r"^([\d.]+)s (?:setup|call|teardown) +(\S.*)$", output, re.MULTILINE):
+            self.seconds[test] = self.seconds.get(test, 0.0) + float(took)
+        for test in re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE):
+            print(f"fails without a mutant, left out: {test}", flush=True)
+            self.seconds.pop(test, None)
         data = coverage.CoverageData(str(tree.folder / "coverage"))
         data.read()
-        for path in {f"core/watchkeeper/{path}" for path, _ in SUBJECTS.values()}:
+        for path in _paths():
             for line, contexts in data.contexts_by_lineno(str(tree.folder / path)).items():
                 ran = {one.split("|")[0] for one in contexts if one}
-                of_line.setdefault(path, {}).setdefault(line, []).extend(sorted(ran))
-    return Baseline(seconds, of_line)
+                self.of_line.setdefault(path, {}).setdefault(str(line), []).extend(sorted(ran))
+
+
+def _paths() -> list[str]:
+    return sorted({f"core/watchkeeper/{module}" for module, _, _ in SUBJECTS.values()})
 
 
 def _files(path: Path) -> list[Path]:
     return sorted(path.glob("test_*.py")) if path.is_dir() else [path]
+
+
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def judge(tree: Tree, mutant: Mutant, known: Baseline) -> dict[str, Any]:
@@ -512,9 +529,7 @@ def run(
     writing = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         made = [Tree(Path(scratch, str(n)), prefixes[n % len(prefixes)].split()) for n in range(processes)]
-        saved, digest = state.with_suffix(".baseline"), digest_of(tests)
-        known = Baseline.load(saved, digest) or baseline(made, tests)
-        known.save(saved, digest)
+        known = Baseline.of(made, tests, state.with_suffix(".baseline"))
         print(f"{len(known.seconds)} tests in {sum(known.seconds.values()):.0f} s", flush=True)
         trees: SimpleQueue[Tree] = SimpleQueue()
         for tree in made:
@@ -579,7 +594,9 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=320)
     parser.add_argument("--seed", type=int, default=14)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--prefix", action="append", help="a command before each test run, one for each process")
+    parser.add_argument(
+        "--prefix", action="append", help="a command before each test run, one for each process"
+    )
     parser.add_argument("--again", choices=["survived", "killed", "timeout"], help="judge these once more")
     parser.add_argument("--subject", action="append", choices=list(SUBJECTS), help="these only")
     parser.add_argument(

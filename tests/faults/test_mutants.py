@@ -21,7 +21,7 @@ def test_every_subject_is_found_and_each_of_its_mutants_is_a_program() -> None:
 def test_a_seed_picks_the_same_mutants_and_a_changed_function_exchanges_its_own_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mutants, "SUBJECTS", {"sums": ("sums.py", "")})
+    monkeypatch.setattr(mutants, "SUBJECTS", {"sums": ("sums.py", "", "")})
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     source = tmp_path / "core" / "watchkeeper" / "sums.py"
     source.parent.mkdir(parents=True)
@@ -40,7 +40,7 @@ def test_a_seed_picks_the_same_mutants_and_a_changed_function_exchanges_its_own_
 def test_a_mutant_that_tests_notice_is_killed_and_one_that_they_do_not_survives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mutants, "SUBJECTS", {"sums": ("sums.py", "")})
+    monkeypatch.setattr(mutants, "SUBJECTS", {"sums": ("sums.py", "", "")})
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     for name, text in {
         "core/watchkeeper/__init__.py": "",

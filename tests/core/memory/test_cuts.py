@@ -1,0 +1,171 @@
+"""Where a history may be cut, which part of it is the newest, and where a summary may take its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.memory.support import call, result
+
+from watchkeeper.memory.content import cut_points, newest_group, newest_turn
+from watchkeeper.memory.history import Prepared, Rejection
+from watchkeeper.memory.validation import spliced
+from watchkeeper.records.messages import Message, Observation, ObservationKind, View
+
+
+def history(*contents: Any, first: int = 1) -> list[Message]:
+    """Messages of ten tokens: a list of calls is the assistant's, `say` its text, anything else the user's."""
+    made = []
+    for seq, content in enumerate(contents, first):
+        calls = isinstance(content, list) and content[-1]["type"] == "tool_use"
+        role = "assistant" if calls or content == "say" else "user"
+        made.append(Message(seq, role, content, 10, 10 * seq, 0.0))
+    return made
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Message]:
+    """Calls with ids of their own, of which some get results, in any order and however late."""
+    contents: list[Any] = []
+    open_ones: list[str] = []
+    for place in range(draw(st.integers(0, 9))):
+        kind = draw(st.sampled_from(["ask", "say", "call", "call", "result", "result"]))
+        if kind == "call":
+            made = [f"{place}.{number}" for number in range(draw(st.integers(1, 2)))]
+            open_ones += made
+            contents.append(call(*made))
+        elif kind == "result" and open_ones:
+            given_now = draw(st.lists(st.sampled_from(open_ones), min_size=1, unique=True))
+            open_ones = [one for one in open_ones if one not in given_now]
+            contents.append(result(*given_now))
+        else:
+            contents.append(kind)
+    return history(*contents)
+
+
+def places(messages: Sequence[Message], kind: str, name: str) -> dict[str, int]:
+    return {
+        block[name]: place
+        for place, message in enumerate(messages)
+        if isinstance(message.content, list)
+        for block in message.content
+        if block["type"] == kind
+    }
+
+
+@given(messages=histories(), orphans=st.booleans())
+def test_a_cut_is_allowed_just_where_no_call_before_it_has_its_result_after_it_or_none(
+    messages: list[Message], orphans: bool
+) -> None:
+    asked, answered = places(messages, "tool_use", "id"), places(messages, "tool_result", "tool_use_id")
+    spoke = max((place for place, one in enumerate(messages) if one.role == "assistant"), default=-1)
+
+    def forbids(name: str, cut: int) -> bool:
+        if name in answered:
+            return asked[name] < cut <= answered[name]
+        return asked[name] < cut and (not orphans or asked[name] == spoke)
+
+    expected = [not any(forbids(name, cut) for name in asked) for cut in range(len(messages) + 1)]
+    assert cut_points(messages, orphans=orphans) == expected
+
+
+@pytest.mark.parametrize(
+    ("contents", "group", "turn"),
+    [
+        (["ask"], 0, 0),
+        (["ask", "say"], 1, 1),
+        (["ask", "say", "ask"], 2, 1),
+        (["ask", "say", "ask", "ask"], 3, 1),
+        (["ask", "say", "ask", "ask", "ask"], 4, 4),
+        (["ask", call("a"), result("a")], 1, 1),
+        (["ask", call("a", "b"), result("a"), result("b")], 1, 1),
+        (["ask", "say", call("a"), result("a"), "ask"], 4, 2),
+        (["ask", call("a"), result("a"), "say"], 3, 3),
+        ([result("a")], 0, 0),
+        (["ask", result("a")], 1, 1),
+        (["ask", "ask", result("a")], 2, 2),
+        ([call("a"), result("a")], 0, 0),
+    ],
+)
+def test_the_newest_group_is_what_the_api_takes_alone_and_the_newest_turn_the_models_last_words(
+    contents: list[Any], group: int, turn: int
+) -> None:
+    messages = history(*contents)
+    assert (newest_group(messages), newest_turn(messages)) == (group, turn)
+
+
+def seen(number: int, covers: tuple[int, int], *, provisional: bool = False) -> Observation:
+    return Observation(
+        number, ObservationKind.SUMMARY, "seen", 5, covers, (covers[0],), provisional=provisional
+    )
+
+
+TAIL = history("ask", call("a"), result("a"), "say", first=5)
+"""Messages 5 to 8; between 6 and 7 no cut is allowed."""
+EARLIER = (seen(1, (1, 2)), seen(2, (3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("covers", "about", "expected"),
+    [
+        ((5, 5), {}, ([1, 2, 9], 6)),
+        ((5, 7), {}, ([1, 2, 9], 8)),
+        ((5, 8), {}, ([1, 2, 9], None)),
+        ((3, 5), {"replaces": (2,)}, ([1, 9], 6)),
+        ((3, 4), {"replaces": (2,)}, ([1, 9], 5)),
+        ((1, 2), {"replaces": (1,)}, ([9, 2], 5)),
+        ((1, 4), {"replaces": (1, 2)}, ([9], 5)),
+        ((1, 8), {"replaces": (1, 2)}, ([9], None)),
+        ((5, 5), {"tokens": 95}, ([1, 2, 9], 6)),
+        ((5, 5), {"tokens": 96}, "smaller by 5%"),
+        ((5, 5), {"text": " \n"}, "is empty"),
+        ((5, 5), {"citations": ()}, "is empty"),
+        ((5, 6), {}, "separate a tool call"),
+        ((5, 9), {}, "message 9, which does not exist"),
+        ((6, 7), {}, "5 is the first"),
+        ((4, 5), {"replaces": (2,)}, "both sides"),
+        ((1, 3), {"replaces": (1, 2)}, "both sides"),
+        ((3, 5), {}, "Observation 2 appeared while"),
+    ],
+)
+def test_a_summary_takes_the_place_of_what_it_covers_or_it_is_said_why_not(
+    covers: tuple[int, int], about: dict[str, Any], expected: Any
+) -> None:
+    values: dict[str, Any] = {
+        "text": "new",
+        "tokens": 5,
+        "citations": (covers[0],),
+        "source_tokens": 100,
+    } | about
+    prepared = Prepared(covers=covers, base_version=1, epoch=0, **values)
+    got = spliced(prepared, seen(9, covers), View(1, EARLIER, 5), TAIL, 9)
+    if isinstance(got, Rejection):
+        assert isinstance(expected, str), got.reason
+        assert expected in got.reason
+    else:
+        assert ([one.id for one in got[0]], got[1]) == expected
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_summary_may_take_the_place_of_a_digest_that_came_while_it_was_written(first: int) -> None:
+    view = View(1, (seen(1, (1, 2)), seen(2, (3, 4), provisional=True)), 5)
+    replaces = (1,) if first == 1 else ()
+    prepared = Prepared(
+        text="new", tokens=5, covers=(first, 4), citations=(first,), source_tokens=100, base_version=1, epoch=0, replaces=replaces
+    )  # fmt: skip
+    got = spliced(prepared, seen(9, (first, 4)), view, TAIL, 9)
+    assert not isinstance(got, Rejection)
+    assert [one.id for one in got[0]] == ([9] if first == 1 else [1, 9])
+
+
+def test_a_summary_leaves_no_message_that_nothing_covers() -> None:
+    prepared = Prepared(
+        text="new", tokens=5, covers=(3, 3), citations=(3,), source_tokens=100, base_version=1, epoch=0
+    )
+    for later, verbatim, tail in (((seen(2, (5, 8)),), None, []), ((), 5, TAIL)):
+        got = spliced(prepared, seen(9, (3, 3)), View(1, (EARLIER[0], *later), verbatim), tail, 9)
+        assert isinstance(got, Rejection)
+        assert "covered by nothing" in got.reason
