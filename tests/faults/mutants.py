@@ -102,6 +102,9 @@ TESTS = (
 )
 """Where a mutant may be noticed. Of these, only the tests that run the changed line are run for it."""
 
+FILES_AT_ONCE = 8
+"""Test files that are run between two times that what is known is kept."""
+
 MOST_SECONDS = 30.0
 """How long the tests of one mutant may take that are not those nearest to it: the fastest first."""
 
@@ -417,31 +420,25 @@ class Baseline:
         return first, others
 
     @classmethod
-    def of(cls, trees: list[Tree], tests: Iterable[str], kept: Path) -> Baseline:
+    def of(cls, tree: Tree, tests: Iterable[str], kept: Path) -> Baseline:
         """Run what is not known yet, and keep it."""
-        files = [str(file.relative_to(ROOT)) for test in tests for file in _files(ROOT / test)]
-        digests = {file: _digest(ROOT / file) for file in files}
-        digests[""] = _digest(*(ROOT / path for path in _paths()))
-        old = cls(**json.loads(kept.read_text())) if kept.exists() else cls({}, {}, {})
-        if old.digests.get("") != digests[""]:
-            old = cls({}, {}, {})
-        changed = [file for file in files if old.digests.get(file) != digests[file]]
-        known = cls(
-            digests,
-            {test: took for test, took in old.seconds.items() if test.split("::")[0] not in changed},
-            old.of_line,
-        )
-        with ThreadPoolExecutor(len(trees)) as pool:
-            parts = [
-                (tree, part) for number, tree in enumerate(trees) if (part := changed[number :: len(trees)])
-            ]
-            for _ in pool.map(lambda one: known._add(*one), parts):
-                pass
-        kept.write_text(json.dumps(asdict(known)))
+        subjects = _digest(*(ROOT / path for path in _paths()))
+        known = cls(**json.loads(kept.read_text())) if kept.exists() else cls({}, {}, {})
+        if known.digests.get("") != subjects:
+            known = cls({"": subjects}, {}, {})
+        files = {str(file.relative_to(ROOT)): _digest(file) for test in tests for file in _files(ROOT / test)}
+        changed = [file for file, digest in files.items() if known.digests.get(file) != digest]
+        for at in range(0, len(changed), FILES_AT_ONCE):
+            part = changed[at : at + FILES_AT_ONCE]
+            known._add(tree, part)
+            known.digests.update((file, files[file]) for file in part)
+            kept.write_text(json.dumps(asdict(known)))
         return known
 
     def _add(self, tree: Tree, files: list[str]) -> None:
         """Run some files. Failing tests are left out, and named."""
+        for test in [test for test in self.seconds if test.split("::")[0] in files]:
+            del self.seconds[test]
         config = tree.folder / "coveragerc"
         config.write_text(
             "[run]\nbranch = false\ninclude =" + "".join(f"\n    */{path}" for path in _paths())
@@ -529,7 +526,7 @@ def run(
     writing = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         made = [Tree(Path(scratch, str(n)), prefixes[n % len(prefixes)].split()) for n in range(processes)]
-        known = Baseline.of(made, tests, state.with_suffix(".baseline"))
+        known = Baseline.of(made[0], tests, state.with_suffix(".baseline"))
         print(f"{len(known.seconds)} tests in {sum(known.seconds.values()):.0f} s", flush=True)
         trees: SimpleQueue[Tree] = SimpleQueue()
         for tree in made:
