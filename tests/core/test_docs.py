@@ -29,6 +29,10 @@ WIDTH = 130
 """No line of prose is longer; tables, code and links may be."""
 
 
+def text_of(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
 def commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
     """Every command that people may call, with its whole name."""
     context = click.Context(group)
@@ -73,16 +77,10 @@ def test_every_command_and_option_is_in_the_guide() -> None:
     agrees("commands.md", "commands", expected)
 
 
-def test_every_command_explains_itself() -> None:
-    for name, command in commands(wk, "wk"):
-        assert command.help, f"{name} has no help"
-        assert "--help" in command.get_help(click.Context(command, info_name=name))
-
-
 def test_exit_codes_in_the_guide_are_those_of_the_errors() -> None:
     from watchkeeper.records import errors
 
-    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    page = text_of("commands.md")
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     raised = {
         kind.exit_code
@@ -108,7 +106,7 @@ def test_every_table_of_the_database_is_in_the_guide(tmp_path: Path) -> None:
         columns = {name: [str(row[1]) for row in rows_of(connection, name)] for name in ours}
     finally:
         connection.close()
-    page = (DOCS / "database.md").read_text(encoding="utf-8")
+    page = text_of("database.md")
     assert set(re.findall(r"^### `(\w+)`$", page, re.MULTILINE)) == set(ours)
     for name in ours:
         listed = textwrap.fill("Columns: " + ", ".join(f"`{column}`" for column in columns[name]) + ".", 118)
@@ -123,7 +121,7 @@ def test_every_setting_is_in_the_guide_with_its_default() -> None:
     from watchkeeper.agents.tools.contract import McpServer
     from watchkeeper.runtime.config import AnthropicSettings, Config
 
-    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    page = text_of("configuration.md")
     shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE))
     for model in (Config, AnthropicSettings):
         for name, field in model.model_fields.items():
@@ -144,7 +142,7 @@ def test_every_setting_is_in_the_guide_with_its_default() -> None:
 def test_the_example_of_a_configuration_is_one(tmp_path: Path) -> None:
     from watchkeeper.runtime.config import load_config
 
-    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    page = text_of("configuration.md")
     example = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
     assert example is not None
     (tmp_path / "config.toml").write_text(example[1], encoding="utf-8")
@@ -156,7 +154,7 @@ def test_the_example_of_a_configuration_is_one(tmp_path: Path) -> None:
 def test_built_in_roles_are_those_of_the_guide(tmp_path: Path) -> None:
     from watchkeeper.agents.roles import load_roles
 
-    page = " ".join((DOCS / "configuration.md").read_text(encoding="utf-8").split())
+    page = " ".join(text_of("configuration.md").split())
     assert "built-in ones (" + ", ".join(f"`{name}`" for name in sorted(load_roles(tmp_path))) + ")" in page
 
 
@@ -197,9 +195,7 @@ def test_the_ids_of_keys_are_those_of_the_guide_and_its_example_can_be_used() ->
         "ids of keys",
         "\n" + "".join(textwrap.fill(line, 118, subsequent_indent="  ") + "\n" for line in lines) + "\n",
     )
-    example = tomllib.loads(
-        (DOCS / "dashboard.md").read_text(encoding="utf-8").split("```toml")[1].split("```")[0]
-    )["keys"]
+    example = tomllib.loads(text_of("dashboard.md").split("```toml")[1].split("```")[0])["keys"]
     assert usable_keys(example, groups) == (example, [])
 
 
@@ -207,12 +203,8 @@ def test_keys_for_looking_around_are_bound() -> None:
     from watchkeeper_tui.screens.live import LiveScreen
 
     names = {
-        "[": "left_square_bracket",
-        "]": "right_square_bracket",
-        "-": "minus",
-        "=": "equals_sign",
-        "/": "slash",
-    }
+        "[": "left_square_bracket", "]": "right_square_bracket", "-": "minus", "=": "equals_sign", "/": "slash",
+    }  # fmt: skip
     names |= {
         ":": "colon",
         "?": "question_mark",
@@ -236,19 +228,14 @@ def test_keys_for_looking_around_are_bound() -> None:
         "PgUp",
         "PgDn",
     }  # the toolkit's own, and those of every list
-    part = (
-        (DOCS / "dashboard.md")
-        .read_text(encoding="utf-8")
-        .partition("## Looking around")[2]
-        .partition("## ")[0]
-    )
+    part = text_of("dashboard.md").partition("## Looking around")[2].partition("## ")[0]
     for row in re.findall(r"^\| (`.+?) \|", part, re.MULTILINE):
         for key in re.findall(r"`([^`]+)`", row):
             assert names.get(key, key) in bound, f"{key} is bound to nothing"
 
 
 def test_every_theme_that_is_shipped_is_named_in_the_guide() -> None:
-    page = (DOCS / "dashboard.md").read_text(encoding="utf-8")
+    page = text_of("dashboard.md")
     for theme in (ROOT / "themes").glob("*.toml"):
         assert f"`{theme.stem}`" in page
 
@@ -264,7 +251,7 @@ def test_the_definitions_of_the_survey_are_those_of_the_guide() -> None:
 
 
 def examples() -> dict[str, str]:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = text_of("../README.md")
     return dict(re.findall(r"<!-- example: (\w+) -->\n```python\n(.*?)```", text, re.DOTALL))
 
 
@@ -276,11 +263,8 @@ def test_the_examples_of_the_readme_are_about_ten_lines() -> None:
 def test_the_memory_example_of_the_readme_compacts(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", examples()["manager"]],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert " -> " in done.stdout
     assert "200 messages kept" in done.stdout
@@ -310,7 +294,7 @@ def test_links_and_pictures_of_the_guide_exist() -> None:
 
 
 def test_what_the_walks_through_the_code_name_is_in_the_file_that_they_link_to() -> None:
-    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    page = text_of("architecture.md")
     targets = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", page, re.MULTILINE))
     named = re.findall(r"\[`(\w+)`\]\[([^]]+)\]", page)
     assert len(named) > 40
@@ -321,7 +305,7 @@ def test_what_the_walks_through_the_code_name_is_in_the_file_that_they_link_to()
 
 
 def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = text_of("../README.md")
     for page in DOCS.glob("*.md"):
         assert f"docs/{page.name}" in readme
 

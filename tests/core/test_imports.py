@@ -52,12 +52,8 @@ def test_looking_at_sessions_loads_no_library_of_a_model(command: list[str], tmp
     path = tmp_path / "w.db"
     connection = database.open_writable(path)
     about = {
-        "session_id": "abcd2345",
-        "user_id": "u",
-        "goal": "a word",
-        "workspace": ".",
-        "model": "offline/surveyor",
-    }
+        "session_id": "abcd2345", "user_id": "u", "goal": "a word", "workspace": ".", "model": "offline/surveyor",
+    }  # fmt: skip
     sessions.create(Group(connection), **about, settings={}, budgets={}, now=1.0)
     connection.close()
     code = f"from watchkeeper.cli.app import run\nassert run({[*command, '--db', str(path)]!r}) == 0"

@@ -26,13 +26,8 @@ def run(code: str, *roots: Path, cwd: Path) -> str:
     environment["PYTHONPATH"] = os.pathsep.join(str(path) for path in (*roots, *libraries))
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -44,12 +39,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     built = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
     assert built.returncode == 0, built.stderr
     return next(folder.glob("*.whl"))
 
@@ -121,11 +112,8 @@ def test_themes_and_roles_are_found_in_an_installed_wheel(unpacked: Path, tmp_pa
 
 def test_themes_of_a_checkout_are_those_that_are_edited(tmp_path: Path) -> None:
     printed = run(
-        "import watchkeeper_tui.themes as t; print(t.shipped_folder())",
-        ROOT / "core",
-        ROOT / "tui",
-        cwd=tmp_path,
-    )
+        "import watchkeeper_tui.themes as t; print(t.shipped_folder())", ROOT / "core", ROOT / "tui", cwd=tmp_path,
+    )  # fmt: skip
     assert printed == str(ROOT / "themes")
 
 

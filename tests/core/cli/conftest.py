@@ -76,18 +76,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (workspace / "src").mkdir(parents=True)
     (workspace / "src" / "main.py").write_text("print('hello')  # TODO: say more\n")
     (workspace / "notes.md").write_text("# Notes\n")
-    code = run(
-        [
-            "demo",
-            "--headless",
-            "--speed",
-            "max",
-            "--workspace",
-            str(workspace),
-            "--db",
-            str(folder / "watchkeeper.db"),
-        ]
-    )
+    code = run([
+        "demo", "--headless", "--speed", "max", "--workspace", str(workspace), "--db", str(folder / "watchkeeper.db"),
+    ])  # fmt: skip
     assert code == 0
     return folder / "watchkeeper.db"
 

@@ -215,15 +215,8 @@ class TestTheDatabase:
 
     @pytest.mark.parametrize(
         "command",
-        [
-            "sessions",
-            "show last",
-            "agent report",
-            "memory status",
-            "artifacts last survey.json",
-            "resume last",
-        ],
-    )
+        ["sessions", "show last", "agent report", "memory status", "artifacts last survey.json", "resume last"],
+    )  # fmt: skip
     def test_a_damaged_one_is_said_to_be_damaged(self, wk: Wk, demo: Path, command: str) -> None:
         size = demo.stat().st_size
         with demo.open("r+b") as file:

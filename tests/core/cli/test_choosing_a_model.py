@@ -355,18 +355,11 @@ def as_device(path: Path) -> None:
 
 
 BAD: dict[str, Any] = {
-    "bad TOML": "permissions = [",
-    "an unknown setting": "colour = 'red'",
-    "a wrong type": "permissions = 3",
-    "a wrong value": "[permissions]\nbash = 'perhaps'",
-    "not UTF-8": b"# \xff",
-    "a huge number": "permissions = " + "9" * 5_000,
-    "deep nesting": "permissions = " + "[" * 100_000,
-    "too large": "#" * 1_000_001,
-    "a folder": as_folder,
-    "a pipe": as_pipe,
-    "a device": as_device,
-}
+    "bad TOML": "permissions = [", "an unknown setting": "colour = 'red'", "a wrong type": "permissions = 3",
+    "a wrong value": "[permissions]\nbash = 'perhaps'", "not UTF-8": b"# \xff",
+    "a huge number": "permissions = " + "9" * 5_000, "deep nesting": "permissions = " + "[" * 100_000,
+    "too large": "#" * 1_000_001, "a folder": as_folder, "a pipe": as_pipe, "a device": as_device,
+}  # fmt: skip
 
 
 def put_bad(folder: Path, what: str) -> None:

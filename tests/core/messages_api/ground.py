@@ -54,6 +54,7 @@ class Ground:
             (self.workspace / part / "main.py").write_text(f"print({part!r})\n")
         self.path = folder / "watchkeeper.db"
         self.models: list[AnthropicModel] = []
+        self.servers: list[MessagesServer] = []
         self._home = folder
         self._stack = stack
         self._processes: list[Process] = []
@@ -62,9 +63,9 @@ class Ground:
         self.url = ""
 
     def serve(self, script: Callable[[dict[str, Any]], Any], **options: Any) -> MessagesServer:
-        server = self._stack.enter_context(MessagesServer(script, **options))
-        self.url = server.url
-        return server
+        self.servers.append(self._stack.enter_context(MessagesServer(script, **options)))
+        self.url = self.servers[-1].url
+        return self.servers[-1]
 
     # --- by the command line --------------------------------------------------------------------------------
 
@@ -97,17 +98,9 @@ class Ground:
     def run(self, *options: str, goal: str = "reach the goal", **environment: str) -> Ended:
         """`wk run GOAL` headless with JSON lines."""
         return self.wk(
-            "run",
-            goal,
-            "--model",
-            MODEL,
-            "--headless",
-            "--json",
-            "--workspace",
-            str(self.workspace),
-            *options,
+            "run", goal, "--model", MODEL, "--headless", "--json", "--workspace", str(self.workspace), *options,
             **environment,
-        )
+        )  # fmt: skip
 
     def start_run(self, *options: str, **environment: str) -> Process:
         return self.start(
@@ -168,6 +161,16 @@ class Ground:
         of_calls = self.query(f"SELECT {columns} FROM model_calls")
         totals = "input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, model_calls, retries"
         assert of_calls == self.query(f"SELECT {totals} FROM sessions")
+
+    def assert_done(self) -> None:
+        """Every task ended at its first attempt, no request broke a rule of the API, and the file is sound."""
+        assert {found[:2] for found in self.tasks().values()} == {("done", 1)}
+        assert [
+            (server.script_errors, server.refused)
+            for server in self.servers
+            if server.script_errors or server.refused
+        ] == []
+        self.assert_sound()
 
     def end_processes(self) -> None:
         for process in self._processes:

@@ -16,19 +16,15 @@ RESULT = Reply(
 )
 PASSING: dict[str, Any] = {
     "429": Status(429, "rate_limit_error", "slow down", headers={"retry-after": "0.01"}),
-    "500": Status(500, "api_error", "Internal server error"),
-    "529": Status(529, "overloaded_error", "Overloaded"),
-    "503 in HTML": Status(503, body=b"<html>Bad gateway</html>"),
-    "dropped": Drop(),
-    "disconnected": Cut(RESULT, 7, "disconnect"),
-    "truncated": Cut(RESULT, 9, "truncate"),
+    "500": Status(500, "api_error", "Internal server error"), "529": Status(529, "overloaded_error", "Overloaded"),
+    "503 in HTML": Status(503, body=b"<html>Bad gateway</html>"), "dropped": Drop(),
+    "disconnected": Cut(RESULT, 7, "disconnect"), "truncated": Cut(RESULT, 9, "truncate"),
     "stalled": Cut(RESULT, 5, "stall"),
     "an error event": Raw(
-        b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+        b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n',
     ),
-    "not JSON": Raw(b"event: message_start\ndata: {oh no\n\n"),
-    "nothing but a comment": Raw(b": nothing\n\n"),
-}
+    "not JSON": Raw(b"event: message_start\ndata: {oh no\n\n"), "nothing but a comment": Raw(b": nothing\n\n"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", PASSING)
@@ -44,17 +40,15 @@ async def test_a_passing_fault_is_retried_and_leaves_no_trace_in_the_conversatio
         return PASSING[what] if struck else None
 
     notes = Notes(fault=fault)
-    server = ground.serve(notes)
+    ground.serve(notes)
     # Where a stream falls silent, patience is short; a busy machine may then lose one more.
     result = await ground.drive(ground.runtime(timeouts=IMPATIENT) if what == "stalled" else None)
     assert (result.status, result.exit_code) == ("done", 0)
-    assert {found[:2] for found in ground.tasks().values()} == {("done", 1)}
     retries = ground.query("SELECT sum(retries) FROM model_calls WHERE status = 'done'")[0][0]
     assert retries == 3 or (what == "stalled" and retries > 3)
     assert ground.query("SELECT count(*) FROM facts WHERE text = 'half of it'") == [(0,)]
-    assert server.refused == []
     assert max(notes.asked.values()) == 3 or what == "stalled"
-    ground.assert_sound()
+    ground.assert_done()
 
 
 async def test_an_outage_longer_than_every_retry_fails_the_task_and_the_planner_resumes_it(
@@ -66,10 +60,9 @@ async def test_an_outage_longer_than_every_retry_fails_the_task_and_the_planner_
     notes = Notes(fault=fault)
     ground.serve(notes)
     assert (await ground.drive()).status == "done"
-    assert {found[:2] for found in ground.tasks().values()} == {("done", 1)}
     assert ground.query("SELECT count(*) FROM inbox WHERE kind = 'task_failed'") == [(1,)]
     assert ground.query("SELECT retries, status FROM model_calls WHERE status != 'done'") == [(5, "error")]
-    ground.assert_sound()
+    ground.assert_done()
 
 
 async def test_an_outage_at_the_planner_pauses_the_session_for_a_later_resume(ground: Ground) -> None:
@@ -111,15 +104,13 @@ async def test_a_prompt_that_is_too_long_is_compacted_once_and_the_task_carries_
         work=work,
         fault=lambda name, turn, count: too_long if (name, turn) == ("big", 3) and count == 1 else None,
     )
-    server = ground.serve(notes)
+    ground.serve(notes)
     result = await ground.drive()
     assert (result.status, result.exit_code) == ("done", 0)
     applied = ground.query("SELECT status, trigger FROM compactions")
     assert applied == [("applied", "overflow")]
     assert ground.query("SELECT count(*) FROM model_calls WHERE status = 'error'") == [(1,)]
-    assert ground.tasks()["big"][:2] == ("done", 1)
-    assert server.refused == []
-    ground.assert_sound()
+    ground.assert_done()
 
 
 async def test_a_prompt_that_stays_too_long_fails_the_task_with_a_reason_that_says_so(ground: Ground) -> None:
@@ -178,5 +169,4 @@ async def test_a_server_with_a_smaller_window_than_anybody_said_is_worked_with_f
     assert ground.query(
         "SELECT count(*) > 1 FROM compactions WHERE status = 'applied' AND trigger = 'overflow'"
     ) == [(1,)]
-    assert ground.tasks()["long"][:2] == ("done", 1)
-    ground.assert_sound()
+    ground.assert_done()

@@ -30,43 +30,22 @@ from watchkeeper.models.stream import Timeouts
 EXAMPLES = int(os.environ.get("WATCHKEEPER_FUZZ", "12"))
 HASTY = Timeouts(connect=20.0, first_event=20.0, silence=2.0, progress=2.0)
 
-GOOD = Reply(
-    [
-        thinking("I think."),
-        text("I look it up."),
-        tool("remember", {"text": "a note"}, "t1"),
-        tool("recall", {"query": "note"}, "t2"),
-    ]
-)
+GOOD = Reply([
+    thinking("I think."), text("I look it up."), tool("remember", {"text": "a note"}, "t1"),
+    tool("recall", {"query": "note"}, "t2"),
+])  # fmt: skip
 HOSTILE = st.one_of(
-    st.none(),
-    st.booleans(),
+    st.none(), st.booleans(),
     st.sampled_from([0, -1, 7, 10**6, 10**30, -(10**30), 1.5, float("nan"), float("inf")]),
-    st.sampled_from(
-        [
-            "",
-            "\ud800",
-            "\x00",
-            "\x1b[2J",
-            "text",
-            "tool_use",
-            "thinking",
-            "server_tool_use",
-            "end_turn",
-            "t1",
-            "{",
-            "x" * 300,
-        ]
-    ),
-    st.sampled_from(
-        [[], {}, [None], [[]], {"type": "text"}, {"type": "tool_use", "id": 1, "name": []}, {"input": 3}]
-    ),
+    st.sampled_from([
+        "", "\ud800", "\x00", "\x1b[2J", "text", "tool_use", "thinking", "server_tool_use", "end_turn", "t1", "{",
+        "x" * 300,
+    ]),
+    st.sampled_from([[], {}, [None], [[]], {"type": "text"}, {"type": "tool_use", "id": 1, "name": []}, {"input": 3}]),
     st.recursive(
-        st.none() | st.integers() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=2),
-        max_leaves=4,
+        st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2), max_leaves=4,
     ),
-)
+)  # fmt: skip
 KEYS = st.sampled_from(
     ["type", "index", "id", "name", "input", "text", "thinking", "signature", "citation", "citations", "partial_json", "stop_reason",
      "usage", "input_tokens", "output_tokens", "content", "model", "role", "new"]

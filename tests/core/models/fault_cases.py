@@ -40,87 +40,54 @@ def _limit(status: int, seconds: str | None, code: str | None = None, message: s
     return Status(status, "rate_limit_error", message, headers, error_code=code)
 
 
+def _json(status: int, **error: Any) -> Status:
+    """An error in a form other than the Messages API's."""
+    return Status(status, body=error)
+
+
+def _events(name: str, data: Any) -> Raw:
+    """A stream that begins well, and goes on with one odd event."""
+    return Raw(HEAD + sse(name, data))
+
+
 BAD = "invalid_request_error"
+DELTA, START = "content_block_delta", "content_block_start"
+LOST = {"type": DELTA, "index": 9, "delta": {"type": "text_delta", "text": "?"}}
+NAMELESS = {"type": START, "index": 1, "content_block": {"type": "tool_use", "id": "t"}}
+VLLM = "This model's maximum context length is 4096 tokens. However, you requested 5000."
+UNTIL = {
+    "anthropic-ratelimit-tokens-remaining": "0",
+    "x-ratelimit-remaining-tokens": "0",
+    "x-ratelimit-reset-tokens": "2h5m",
+}
+JSON = "application/json"
 CASES: tuple[Case, ...] = (
     # What a person or a compaction must act on
-    Case(
-        "400 prompt too long",
-        "compact",
-        Status(400, BAD, "prompt is too long: 215000 tokens > 200000 maximum"),
-    ),
-    Case(
-        "400 prompt and max_tokens too long together",
-        "compact",
-        Status(400, BAD, "input length and `max_tokens` exceed context limit: 199000 + 4096 > 200000"),
-    ),
-    Case(
-        "overflow, as llama.cpp says it",
-        "compact",
-        Status(
-            400,
-            body={
-                "error": {
-                    "code": 400,
-                    "message": "the request exceeds the available context size, try increasing it",
-                    "type": "exceed_context_size_error",
-                    "n_prompt_tokens": 5000,
-                    "n_ctx": 4096,
-                }
-            },
-        ),
-    ),
-    Case(
-        "overflow, as vLLM says it",
-        "compact",
-        Status(
-            400,
-            body={
-                "object": "error",
-                "message": "This model's maximum context length is 4096 tokens. However, you requested 5000.",
-                "type": "BadRequestError",
-                "code": 400,
-            },
-        ),
-    ),
-    Case(
-        "overflow, as Ollama says it",
-        "compact",
-        Status(400, body={"error": "the input length exceeds the context length"}),
-    ),
-    Case(
-        "overflow, as LM Studio says it, inside the stream",
-        "compact",
-        Raw(
-            sse(
-                "error",
-                {"error": {"message": "Trying to keep the first 9000 tokens when context the overflows."}},
-            )
-        ),
-    ),
-    Case(
-        "413 request too large",
-        "compact",
-        Status(413, "request_too_large", "Request exceeds the maximum size"),
-    ),
-    Case(
-        "413 from a proxy, in HTML", "compact", Status(413, body=b"<html>413 Request Entity Too Large</html>")
-    ),
+    Case("400 prompt too long", "compact", Status(400, BAD, "prompt is too long: 215000 tokens > 200000 maximum")),
+    Case("400 prompt and max_tokens too long together", "compact",
+         Status(400, BAD, "input length and `max_tokens` exceed context limit: 199000 + 4096 > 200000")),
+    Case("overflow, as llama.cpp says it", "compact", _json(400, error={
+        "code": 400, "message": "the request exceeds the available context size, try increasing it",
+        "type": "exceed_context_size_error", "n_prompt_tokens": 5000, "n_ctx": 4096})),
+    Case("overflow, as vLLM says it", "compact", _json(400, object="error", message=VLLM, type="BadRequestError", code=400)),
+    Case("overflow, as Ollama says it", "compact", _json(400, error="the input length exceeds the context length")),
+    Case("overflow, as LM Studio says it, inside the stream", "compact", Raw(sse("error", {
+        "error": {"message": "Trying to keep the first 9000 tokens when context the overflows."}}))),
+    Case("413 request too large", "compact", Status(413, "request_too_large", "Request exceeds the maximum size")),
+    Case("413 from a proxy, in HTML", "compact", Status(413, body=b"<html>413 Request Entity Too Large</html>")),
     Case("no key at all", "pause", options={"api_key": None, "base_url": None}),
     Case("a key that cannot be sent", "pause", options={"api_key": "sk-ant-api03-secret\nsecond line"}),
     Case("a base_url that is none", "pause", options={"base_url": "localhost-8080"}),
     Case("401 bad key", "pause", Status(401, "authentication_error", "invalid x-api-key")),
     Case("402 billing", "pause", Status(402, "billing_error", "Payment is past due")),
     Case("400 credit balance too low", "pause", Status(400, BAD, CREDIT)),
-    Case(
-        "429 spend limit reached",
-        "pause",
-        _limit(429, None, "enforced_spend_limit_reached", "You have reached your monthly limit"),
-    ),
+    Case("429 spend limit reached", "pause",
+         _limit(429, None, "enforced_spend_limit_reached", "You have reached your monthly limit")),
     Case("no credit, inside the stream", "pause", _error("billing_error", CREDIT)),
     Case("403 no permission", "pause", Status(403, "permission_error", "This key may not use this model")),
     Case("404 no such model", "pause", Status(404, "not_found_error", "model: claude-nonesuch")),
     Case("other 400", "fail", Status(400, BAD, "tools.0.input_schema: JSON schema is invalid")),
-    Case("422 from a proxy", "fail", Status(422, body={"detail": [{"msg": "field required"}]})),
+    Case("422 from a proxy", "fail", _json(422, detail=[{"msg": "field required"}])),
     # What passes by itself
     Case("429 with a delay", "retry", _limit(429, "17"), rate_limited=True, waits_at_least=17),
     Case("429 without a delay", "retry", _limit(429, None), rate_limited=True),
@@ -128,7 +95,7 @@ CASES: tuple[Case, ...] = (
     Case("503 from a proxy, in HTML", "retry", Status(503, body=b"<html>try later</html>")),
     Case("529 overloaded", "retry", Status(529, "overloaded_error", "Overloaded")),
     Case("overloaded, inside the stream", "retry", _error("overloaded_error", "Overloaded")),
-    Case("an unknown error inside the stream", "retry", Raw(HEAD + sse("error", "boom"))),
+    Case("an unknown error inside the stream", "retry", _events("error", "boom")),
     Case("an answer that never comes", "retry", Hang(), {"timeouts": VERY_IMPATIENT}),
     Case("a connection closed without an answer", "retry", Drop()),
     Case("a stall in the middle of the stream", "retry", Cut(LONG, 5, "stall")),
@@ -139,88 +106,23 @@ CASES: tuple[Case, ...] = (
     Case("a stream cut short before its first event", "retry", Cut(LONG, 0, "truncate")),
     Case("bytes that are no events", "retry", Raw(b"\x00\x01 not an event stream at all\n\n")),
     Case("bytes that are no UTF-8", "retry", Raw(HEAD + b"event: content_block_delta\ndata: \xff\xfe\n\n")),
-    Case(
-        "an event that is not JSON",
-        "retry",
-        Raw(HEAD + b'event: content_block_delta\ndata: {"type": "con\n\n'),
-    ),
-    Case("an event that is no object", "retry", Raw(HEAD + sse("content_block_delta", [1, 2]))),
-    Case(
-        "an event without its fields",
-        "retry",
-        Raw(HEAD + sse("content_block_delta", {"type": "content_block_delta"})),
-    ),
-    Case(
-        "an event for a block that never began",
-        "retry",
-        Raw(
-            HEAD
-            + sse(
-                "content_block_delta",
-                {"type": "content_block_delta", "index": 9, "delta": {"type": "text_delta", "text": "?"}},
-            )
-        ),
-    ),
-    Case(
-        "a tool call without a name",
-        "retry",
-        Raw(
-            HEAD
-            + sse(
-                "content_block_start",
-                {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t"}},
-            )
-        ),
-    ),
-    Case(
-        "an error with status 200, in JSON",
-        "pause",
-        Raw(
-            b'{"type": "error", "error": {"type": "billing_error", "message": "No credit left"}}',
-            content_type="application/json",
-        ),
-    ),
-    Case("JSON that is no message", "retry", Raw(b'{"ok": true}', content_type="application/json")),
+    Case("an event that is not JSON", "retry", Raw(HEAD + b'event: content_block_delta\ndata: {"type": "con\n\n')),
+    Case("an event that is no object", "retry", _events(DELTA, [1, 2])),
+    Case("an event without its fields", "retry", _events(DELTA, {"type": DELTA})),
+    Case("an event for a block that never began", "retry", _events(DELTA, LOST)),
+    Case("a tool call without a name", "retry", _events(START, NAMELESS)),
+    Case("an error with status 200, in JSON", "pause", Raw(
+        b'{"type": "error", "error": {"type": "billing_error", "message": "No credit left"}}', content_type=JSON)),
+    Case("JSON that is no message", "retry", Raw(b'{"ok": true}', content_type=JSON)),
     Case("a web page instead of a stream", "retry", Raw(b"<html>welcome</html>", content_type="text/html")),
     # Usage limits that end at a time: the agents are parked
     Case("429 with a delay of two hours", "park", _limit(429, "7200")),
-    Case(
-        "503 with a delay of an hour",
-        "park",
-        Status(503, "api_error", "Maintenance", {"retry-after": "3600"}),
-    ),
-    Case(
-        "a usage limit whose body says for how long",
-        "park",
-        Status(
-            429,
-            body={
-                "error": {
-                    "type": "usage_limit_reached",
-                    "message": "The limit is reached",
-                    "resets_in_seconds": 9000,
-                }
-            },
-        ),
-    ),
-    Case(
-        "a usage limit that ends in hours, in words",
-        "park",
-        Status(429, "rate_limit_error", "Usage limit reached. Please try again in 3h12m."),
-    ),
-    Case(
-        "a limit of tokens that is used up until a time, in a header",
-        "park",
-        Status(
-            429,
-            "rate_limit_error",
-            "Out of tokens",
-            {
-                "anthropic-ratelimit-tokens-remaining": "0",
-                "x-ratelimit-remaining-tokens": "0",
-                "x-ratelimit-reset-tokens": "2h5m",
-            },
-        ),
-    ),
+    Case("503 with a delay of an hour", "park", Status(503, "api_error", "Maintenance", {"retry-after": "3600"})),
+    Case("a usage limit whose body says for how long", "park", _json(429, error={
+        "type": "usage_limit_reached", "message": "The limit is reached", "resets_in_seconds": 9000})),
+    Case("a usage limit that ends in hours, in words", "park",
+         Status(429, "rate_limit_error", "Usage limit reached. Please try again in 3h12m.")),
+    Case("a limit of tokens that is used up until a time, in a header", "park",
+         Status(429, "rate_limit_error", "Out of tokens", UNTIL)),
     Case("429 with a delay of three years", "pause", _limit(429, "99999999")),
-)
+)  # fmt: skip

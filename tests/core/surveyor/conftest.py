@@ -26,15 +26,11 @@ def project(tmp_path: Path) -> Path:
     files = {
         "README.md": "# Ten files\n\nA small project.\n",
         "pyproject.toml": '[project]\nname = "ten"\n[project.scripts]\nten = "ten:main"\n',
-        "src/ten/__init__.py": "",
-        "src/ten/__main__.py": "# FIXME: say more\nprint(10)\n",
+        "src/ten/__init__.py": "", "src/ten/__main__.py": "# FIXME: say more\nprint(10)\n",
         "src/ten/core.py": '"""Counts to ten."""\n\nTEN = 10  # TODO make it eleven\n',
-        "src/ten/data/numbers.csv": "1,2\n3,4",
-        "tests/test_core.py": "def test_ten():\n    assert 10  # TODO\n",
-        "tests/helpers.py": "",
-        "docs/guide.md": "Read the source.\n",
-        "Makefile": "all:\n\ttrue\n",
-    }
+        "src/ten/data/numbers.csv": "1,2\n3,4", "tests/test_core.py": "def test_ten():\n    assert 10  # TODO\n",
+        "tests/helpers.py": "", "docs/guide.md": "Read the source.\n", "Makefile": "all:\n\ttrue\n",
+    }  # fmt: skip
     root = tmp_path / "ten"
     for name, text in files.items():
         path = root / name

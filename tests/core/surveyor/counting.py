@@ -14,14 +14,8 @@ VERSION_CONTROL = {".git", ".hg", ".svn"}
 def count(root: Path) -> dict[str, Any]:
     """What `survey.json` must say of the folder, for the figures that need no table of languages."""
     found: dict[str, Any] = {
-        "files": 0,
-        "bytes": 0,
-        "lines": 0,
-        "folders": 0,
-        "links": 0,
-        "other": 0,
-        "binary_files": 0,
-    }
+        "files": 0, "bytes": 0, "lines": 0, "folders": 0, "links": 0, "other": 0, "binary_files": 0,
+    }  # fmt: skip
     todos: list[tuple[str, int, str]] = []
     sizes: list[tuple[int, str]] = []
     by_suffix: dict[str, list[int]] = {}

@@ -19,15 +19,9 @@ from watchkeeper.records.messages import ModelRequest, Reply, ToolSpec
 from watchkeeper.records.ports import ManualClock
 
 PLANNER = (
-    "list_folder",
-    "create_plan",
-    "resume_task",
-    "rerun_task",
-    "drop_task",
-    "finish_session",
-    "save_artifact",
+    "list_folder", "create_plan", "resume_task", "rerun_task", "drop_task", "finish_session", "save_artifact",
     "read_artifact",
-)
+)  # fmt: skip
 EXPLORER = ("list_folder", "read", "save_artifact", "read_artifact", "remember", "recall")
 WRITER = ("read_artifact", "save_artifact", "merge_artifacts", "recall")
 TOOLS = {"planner": PLANNER, "explorer": EXPLORER, "writer": WRITER}
@@ -268,12 +262,9 @@ class FakeSession:
         ]
         assert len(outputs) == len(task["expected_outputs"])
         return {
-            "kind": "task_done",
-            "task": name,
-            "title": task["title"],
-            "result": self.results[name],
+            "kind": "task_done", "task": name, "title": task["title"], "result": self.results[name],
             "artifacts": outputs,
-        }
+        }  # fmt: skip
 
     @property
     def survey(self) -> dict[str, Any]:

@@ -137,14 +137,9 @@ async def test_the_purpose_makes_an_observer_where_the_prompt_names_no_role():
 
 async def test_hostile_text_neither_crashes_nor_stalls_it():
     hostile = [
-        "cursor: {",
-        "scope: [[[[",
-        "[" * 100_000,
-        '{"inbox": [' * 1_000,
-        "#" * 50_000,
-        "a\udcffb",
+        "cursor: {", "scope: [[[[", "[" * 100_000, '{"inbox": [' * 1_000, "#" * 50_000, "a\udcffb",
         "cursor: " * 10_000,
-    ]
+    ]  # fmt: skip
     started = time.monotonic()
     for text in hostile:
         for role in ("planner", "explorer", "writer", "observer"):
