@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import watchkeeper
+from watchkeeper._version import __version__
 from watchkeeper.store import database, sessions
 from watchkeeper.store.writer import Group
 
-HEAVY = (
-    "anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "textual", "asyncio", "click", "sqlite3",
-    "pysqlite3", "httpx", "yaml", "watchfiles", "importlib.metadata",
-)  # fmt: skip
+LIBRARIES = ("anthropic", "httpx2", "mcp", "genai_prices", "tiktoken", "sqlite_utils")
+HEAVY = (*LIBRARIES, "pydantic", "textual", "asyncio", "click", "sqlite3", "pysqlite3", "httpx", "yaml", "watchfiles", "json",
+         "importlib.metadata")  # fmt: skip
+WK = "from watchkeeper.cli.app import run\nassert run({!r}) == 0"
 
 
 def loaded(code: str, names: tuple[str, ...]) -> list[str]:
@@ -28,72 +29,42 @@ def loaded(code: str, names: tuple[str, ...]) -> list[str]:
     return done.stdout.splitlines()[-1].split()[1:]
 
 
-def test_importing_the_package_loads_nothing() -> None:
-    assert loaded("import watchkeeper", HEAVY) == []
-
-
-def test_asking_for_the_version_loads_nothing() -> None:
-    code = "sys.argv = ['wk', '--version']\nfrom watchkeeper.__main__ import main\nmain()"
-    assert loaded(code, HEAVY) == []
-
-
-def test_the_help_loads_no_library_of_a_model() -> None:
-    code = "from watchkeeper.cli.app import run\nassert run(['--help']) == 0"
-    assert (
-        loaded(code, ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "textual"))
-        == []
-    )
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("import watchkeeper", HEAVY),
+        ("sys.argv = ['wk', '--version']\nfrom watchkeeper.__main__ import main\nmain()", HEAVY),
+        (WK.format(["--help"]), (*LIBRARIES, "pydantic", "textual")),
+        ("import watchkeeper_tui.app", LIBRARIES),
+        ("import watchkeeper.runtime.control", (*LIBRARIES, "textual")),
+        ("import watchkeeper.models.anthropic, watchkeeper.models.registry", (*LIBRARIES, "pydantic")),
+        ("import watchkeeper\nfor name in watchkeeper.__all__: getattr(watchkeeper, name)", ("textual",)),
+    ],
+    ids=["the package", "the version", "the help", "the dashboard", "queueing a command", "models", "public names"],
+)  # fmt: skip
+def test_nothing_loads_more_than_it_needs(code: str, names: tuple[str, ...]) -> None:
+    assert loaded(code, names) == []
 
 
 @pytest.mark.parametrize(
-    "command", [["sessions"], ["sessions", "--search", "word"], ["show"], ["artifacts"], ["memory", "status"]]
-)
-def test_looking_at_sessions_loads_no_library_of_a_model(command: list[str], tmp_path: Path) -> None:
+    "command",
+    ["sessions", "sessions --json", "sessions --search word", "show", "show last --json", "artifacts", "memory status", "pause last"],
+)  # fmt: skip
+def test_looking_at_sessions_loads_no_library_of_a_model(command: str, tmp_path: Path) -> None:
     path = tmp_path / "w.db"
     connection = database.open_writable(path)
-    about = {
-        "session_id": "abcd2345", "user_id": "u", "goal": "a word", "workspace": ".", "model": "offline/surveyor",
-    }  # fmt: skip
-    sessions.create(Group(connection), **about, settings={}, budgets={}, now=1.0)
+    about = {"user_id": "u", "goal": "a word", "workspace": ".", "model": "offline/surveyor"}
+    sessions.create(Group(connection), session_id="abcd2345", **about, settings={}, budgets={}, now=1.0)
     connection.close()
-    code = f"from watchkeeper.cli.app import run\nassert run({[*command, '--db', str(path)]!r}) == 0"
-    assert (
-        loaded(
-            code,
-            (
-                "anthropic",
-                "mcp",
-                "genai_prices",
-                "tiktoken",
-                "sqlite_utils",
-                "pydantic",
-                "asyncio",
-                "textual",
-            ),
-        )
-        == []
+    code = WK.format([*command.split(), "--db", str(path)])
+    assert loaded(code, (*LIBRARIES, "pydantic", "asyncio", "textual")) == []
+
+
+def test_the_version_is_printed_by_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "watchkeeper", "--version"], capture_output=True, text=True, check=True
     )
-
-
-def test_the_dashboard_loads_no_library_of_a_model() -> None:
-    assert (
-        loaded("import watchkeeper_tui.app", ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils"))
-        == []
-    )
-
-
-def test_queueing_a_command_loads_no_library_of_a_model() -> None:
-    assert (
-        loaded(
-            "import watchkeeper.runtime.control", ("anthropic", "mcp", "genai_prices", "tiktoken", "textual")
-        )
-        == []
-    )
-
-
-def test_the_core_never_loads_the_toolkit_of_the_dashboard() -> None:
-    code = "import watchkeeper\nfor name in watchkeeper.__all__: getattr(watchkeeper, name)"
-    assert loaded(code, ("textual",)) == []
+    assert done.stdout == f"watchkeeper {__version__}\n"
 
 
 @pytest.mark.parametrize("name", watchkeeper.__all__)

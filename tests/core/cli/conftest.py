@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,17 @@ class Said:
 
 
 Wk = Callable[..., Said]
+
+
+def change(path: Path, sql: str, *parameters: Any) -> int:
+    """Change a database with one statement; returns how many rows changed."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        return connection.execute(sql, parameters).rowcount
+
+
+def rows(path: Path, sql: str, *parameters: Any) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql, parameters).fetchall()
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +98,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def demo(finished: Path, tmp_path: Path) -> Path:
     """A database with one finished demo, which is also the default one of `wk`."""
-    connection = sqlite3.connect(finished)
-    connection.execute("VACUUM INTO ?", (str(tmp_path / "watchkeeper.db"),))
-    connection.close()
+    change(finished, "VACUUM INTO ?", str(tmp_path / "watchkeeper.db"))
     (tmp_path / "watchkeeper.db").chmod(0o600)
     return tmp_path / "watchkeeper.db"

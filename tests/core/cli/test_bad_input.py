@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.core.cli.conftest import Wk
+from tests.core.cli.conftest import Wk, change
 from tests.support.places import workspace_in
 
 from watchkeeper.store.driver import sqlite3
@@ -84,10 +84,7 @@ def test_what_is_not_there_is_exit_3(wk: Wk, demo: Path, arguments: list[str]) -
 
 
 def test_last_without_any_session_is_exit_3_and_says_how_to_start_one(wk: Wk, demo: Path) -> None:
-    connection = sqlite3.connect(demo)
-    connection.execute("DELETE FROM sessions")
-    connection.commit()
-    connection.close()
+    change(demo, "DELETE FROM sessions")
     said = wk("show", "last")
     assert said.code == 3
     assert "wk demo" in said.error
@@ -147,9 +144,7 @@ class TestTheDatabase:
         assert "fault" not in said.err
 
     def test_a_command_whose_host_cannot_start_says_so_at_once(self, wk: Wk, demo: Path) -> None:
-        connection = sqlite3.connect(demo, isolation_level=None)
-        connection.execute("UPDATE sessions SET settings = '[1]'")
-        connection.close()
+        change(demo, "UPDATE sessions SET settings = '[1]'")
         began = time.monotonic()
         said = wk("undo", "last", "planner", "--db", demo)
         assert said.code in (1, 2)
@@ -192,10 +187,7 @@ class TestTheDatabase:
     ) -> None:
         (tmp_path / "w").mkdir()
         other = tmp_path / "other.db"
-        connection = sqlite3.connect(other)
-        connection.execute("CREATE TABLE recipes (name)")
-        connection.commit()
-        connection.close()
+        change(other, "CREATE TABLE recipes (name)")
         before = other.read_bytes()
         said = wk(command, "--db", other, *(["--workspace", tmp_path / "w"] if command == "demo" else []))
         assert said.code == 2
@@ -206,9 +198,7 @@ class TestTheDatabase:
         "command", ["sessions", "show last", "resume last", "steer last planner hi", "rerun last src"]
     )
     def test_one_of_a_newer_watchkeeper_asks_for_an_upgrade(self, wk: Wk, demo: Path, command: str) -> None:
-        connection = sqlite3.connect(demo)
-        connection.execute("PRAGMA user_version=9999")
-        connection.close()
+        change(demo, "PRAGMA user_version=9999")
         said = wk(*command.split())
         assert said.code == 2
         assert "upgrade" in said.error

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.core.cli.conftest import Wk
+from tests.core.cli.conftest import Wk, rows
 
 from watchkeeper.cli import run
-from watchkeeper.store.driver import sqlite3
 
 
 @pytest.fixture
@@ -29,10 +28,9 @@ def spent(wk: Wk, tmp_path: Path) -> str:
 
 
 def hosts(tmp_path: Path) -> int:
-    connection = sqlite3.connect(tmp_path / "watchkeeper.db")
-    started: int = connection.execute("SELECT count(*) FROM events WHERE kind = 'host.started'").fetchone()[0]
-    connection.close()
-    return started
+    return int(
+        rows(tmp_path / "watchkeeper.db", "SELECT count(*) FROM events WHERE kind = 'host.started'")[0][0]
+    )
 
 
 def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.cli.conftest import Said, Wk
+from tests.core.cli.conftest import Said, Wk, rows
 from tests.core.roles.test_role_models import put
 
 from watchkeeper.cli import run
@@ -145,9 +145,9 @@ class TestWithoutAModel:
 
 
 def model_of(tmp_path: Path) -> str:
-    connection = sqlite3.connect(tmp_path / "watchkeeper.db")
-    ((model,),) = connection.execute("SELECT model FROM sessions ORDER BY ordinal DESC LIMIT 1").fetchall()
-    connection.close()
+    ((model,),) = rows(
+        tmp_path / "watchkeeper.db", "SELECT model FROM sessions ORDER BY ordinal DESC LIMIT 1"
+    )
     return str(model)
 
 

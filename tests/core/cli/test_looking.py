@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from contextlib import closing
 from pathlib import Path
 
-import click
 import pytest
-from tests.core.cli.conftest import Wk
+from tests.core.cli.conftest import Wk, change
 from tests.core.library.conftest import add_session
 
-from watchkeeper._version import __version__
 from watchkeeper.cli import control
 from watchkeeper.cli.app import COMMANDS, HIDDEN
-from watchkeeper.cli.options import complete_session
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
@@ -24,7 +20,6 @@ from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui.widgets.plan import context_bar
 
 NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
-HEAVY = {"anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "textual", "pydantic"}
 HARMFUL = {"\x1b", "\x07", "\u202e", "\u009b", "\r"}
 
 
@@ -59,11 +54,6 @@ def test_before_the_first_run_there_are_no_sessions(wk: Wk, tmp_path: Path) -> N
         )
     assert not (tmp_path / "watchkeeper.db").exists()
     assert wk("show").code == 2
-
-
-def test_what_only_looks_means_the_newest_session_where_none_is_named(wk: Wk, demo: Path) -> None:
-    assert wk("show", "--json").json["session"] == wk("show", "last", "--json").json["session"]
-    assert wk("artifacts", "--json").json == wk("artifacts", "last", "--json").json
 
 
 class TestLast:
@@ -134,11 +124,6 @@ class TestLast:
 
         assert _newest(demo, "live") == ("imported", "live")
 
-    def test_completion_offers_the_newest_first(self, demo: Path, older_clock: str) -> None:
-        context = click.Context(click.Command("show"))
-        context.params = {"db": demo}
-        assert complete_session(context, click.Argument(["session"]), "") == ["last", "imported", older_clock]
-
 
 def test_a_resume_of_a_finished_session_says_already_done_on_standard_error(wk: Wk, demo: Path) -> None:
     said = wk("resume", "last")
@@ -174,14 +159,12 @@ def test_a_host_that_has_ended_leaves_every_message_indexed(demo: Path) -> None:
 def test_a_search_of_a_file_that_cannot_be_written_finds_what_is_not_indexed(
     wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = sqlite3.connect(demo)
-    connection.execute(
+    change(
+        demo,
         "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
         " SELECT id, 9999, 'user', ?, 1, 1, 1 FROM agents LIMIT 1",
-        (json.dumps("a kraken"),),
+        json.dumps("a kraken"),
     )
-    connection.commit()
-    connection.close()
 
     def refuse(path: Path) -> None:
         raise StoreUnusable(f"{path} cannot be written")
@@ -192,14 +175,12 @@ def test_a_search_of_a_file_that_cannot_be_written_finds_what_is_not_indexed(
 
 
 def test_a_found_message_is_harmless_for_the_terminal(wk: Wk, demo: Path) -> None:
-    connection = sqlite3.connect(demo)
-    connection.execute(
+    change(
+        demo,
         "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
         " SELECT id, 9999, 'user', ?, 1, 1, 1 FROM agents LIMIT 1",
-        (json.dumps(f"kraken {NASTY} squid{NASTY}"),),
+        json.dumps(f"kraken {NASTY} squid{NASTY}"),
     )
-    connection.commit()
-    connection.close()
     shown = wk("sessions", "--search", "kraken").out
     assert "kraken" in shown
     assert not HARMFUL & set(shown)
@@ -366,7 +347,7 @@ def test_completion_prints_a_script_for_the_shell(wk: Wk, shell: str) -> None:
     assert "_WK_COMPLETE" in said.out
 
 
-def test_sessions_are_completed(demo: Path) -> None:
+def test_sessions_are_completed_the_newest_first(demo: Path) -> None:
     from watchkeeper.cli.app import wk as command
 
     resume = command.get_command(None, "resume")  # type: ignore[arg-type]
@@ -374,40 +355,10 @@ def test_sessions_are_completed(demo: Path) -> None:
     context = resume.make_context("resume", ["last", "--db", str(demo)], resilient_parsing=True)
     argument = next(one for one in resume.params if one.name == "session")
     assert [one.value for one in argument.shell_complete(context, "la")] == ["last"]
-    assert len(argument.shell_complete(context, "")) == 2
-
-
-def python(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
-    )
-    return done.stdout.strip()
-
-
-def test_the_version_imports_nothing_but_its_own_number() -> None:
-    told = python(
-        "import sys; sys.argv = ['wk', '--version']\nbefore = set(sys.modules)\n"
-        "from watchkeeper.__main__ import main; main()\n"
-        "print(sorted(set(sys.modules) - before))"
-    )  # fmt: skip
-    version, modules = told.splitlines()
-    assert version == f"watchkeeper {__version__}"
-    loaded = {name.partition(".")[0] for name in json.loads(modules.replace("'", '"'))}
-    assert not loaded & (HEAVY | {"click", "sqlite3", "pysqlite3", "asyncio", "json", "importlib.metadata"})
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["sessions", "--json"], ["show", "last", "--json"], ["pause", "last"]],
-    ids=" ".join,
-)
-def test_looking_imports_nothing_heavy(demo: Path, arguments: list[str]) -> None:
-    told = python(
-        "import sys, io, contextlib\nfrom watchkeeper.cli.app import run\n"
-        f"with contextlib.redirect_stdout(io.StringIO()):\n    code = run({arguments!r})\n"
-        f"print(code, sorted({HEAVY!r} & set(sys.modules)))"
-    )  # fmt: skip
-    assert told == "0 []"
+    with closing(sqlite3.connect(demo, isolation_level=None)) as connection:
+        ((own,),) = connection.execute("SELECT id FROM sessions").fetchall()
+        add_session(connection, "imported", origin="claude-code", created_at=1.0, last_active=1.0)
+    assert [one.value for one in argument.shell_complete(context, "")] == ["last", "imported", own]
 
 
 def test_the_versions_of_a_context_are_listed_with_the_one_now_shown(wk: Wk, demo: Path) -> None:

@@ -253,17 +253,6 @@ async def test_however_a_provider_names_the_end_of_a_limit_its_agents_are_parked
     ground.assert_done()
 
 
-async def test_a_wait_of_years_is_taken_for_a_mistake_and_pauses(ground: Ground) -> None:
-    limited = Limited(
-        ground,
-        NAMES[:2],
-        limit=lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": "99999999"}),
-    )
-    result = await limited.run(limited.start())
-    assert (result.status, result.exit_code) == ("paused", 5)
-    assert "too long" in (result.reason or "")
-
-
 async def test_without_credit_a_resume_makes_one_call_and_wakes_the_others_only_after_it_succeeds(
     ground: Ground,
 ) -> None:

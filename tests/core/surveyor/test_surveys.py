@@ -204,13 +204,6 @@ def test_the_survey_does_not_depend_on_compaction_order_or_failures(tmp_path, su
         assert disturbed.results == undisturbed.results
 
 
-def test_the_survey_is_the_same_in_a_smaller_window(tmp_path, survey_of):
-    root = grow(tmp_path / "w", random.Random(9), 300)
-    small, large = (survey_of(root, window=window) for window in (6_000, 16_000))
-    assert {**small.survey, "notes": []} == {**large.survey, "notes": []}
-    assert small.calls > large.calls
-
-
 def test_a_large_package_tree_takes_few_calls_and_small_contexts(tmp_path, survey_of):
     root = tmp_path / "tree"
     rng = random.Random(1)
