@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("memory", "Reports on agents"),
     "doctor": ("doctor", "Check this installation and the database"),
     "completion": ("app", "Print shell completion for bash, zsh or fish"),
-    "host": ("host", "Drive a session (started by the other commands)"),
+    "host": ("headless", "Drive a session (started by the other commands)"),
     "follow": ("imports", "Import new log lines of other programs (started by `wk watch`)"),
 }
 HIDDEN = frozenset({"host", "follow"})

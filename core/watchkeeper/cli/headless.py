@@ -1,4 +1,7 @@
-"""Run or follow a session without a dashboard: progress as text, or one JSON object a line, and a summary."""
+"""Run or follow a session without a dashboard: progress as text, or one JSON object a line, and a summary.
+
+`wk host` is the background process that runs a session and prints nothing; other commands start it, detached.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.cli.options import SessionHandle, clean, json_text, reader_is_gone, say
+import click
+
+from watchkeeper.cli.options import (
+    SessionHandle,
+    clean,
+    database_path,
+    db_option,
+    json_text,
+    reader_is_gone,
+    say,
+)
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault, message_of
 from watchkeeper.records.text import clock_text, cost_text, countdown, plural
@@ -304,3 +317,34 @@ def describe(kind: str, data: dict[str, Any]) -> str:
                 f"{key}={clean(value, 100)}" for key, value in data.items() if value not in (None, "", [])
             ]
             return "  ".join(parts)
+
+
+@click.command(hidden=True)
+@click.argument("session")
+@db_option
+@click.option("--resume", "lift", is_flag=True, help="Lift the session's pause.")
+@click.option("--once", type=int, help="Apply this command, finish what it starts, and stop.")
+@click.option(
+    "--approval-timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long a question waits before it is denied.",
+)
+def host(session: str, db: Path | None, lift: bool, once: int | None, approval_timeout: float | None) -> int:
+    """Run SESSION until it ends or pauses."""
+    from watchkeeper.runtime.run_session import Asking, drive
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Redacting("%(asctime)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    asking = Asking(unattended=False, timeout_seconds=approval_timeout)
+    return drive(database_path(db), session, resume=lift, once=once, asking=asking).exit_code
+
+
+class _Redacting(logging.Formatter):
+    """Redacts log lines: a traceback may quote the text of a model or a tool."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from watchkeeper.store.user_secrets import user_redactor
+
+        return user_redactor().text(super().format(record))

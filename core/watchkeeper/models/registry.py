@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from typing import Any
 from urllib.parse import urlsplit
 
 from watchkeeper.models.failures import RetryPolicy
@@ -215,18 +214,9 @@ def resolve(
             sends_key=config.sends_key,
         )
     if (provider, name) == ("offline", "surveyor"):
-        return _surveyor(config, clock)
+        from watchkeeper.models.surveyor import DEFAULT_WINDOW, SurveyorModel
+
+        window = config.surveyor_window or DEFAULT_WINDOW
+        return SurveyorModel(speed=config.speed, clock=clock, context_window=window)
     hint = f"did you mean anthropic/{ref.strip()}? " if not slash and ref.strip().startswith("claude") else ""
     raise BadInput(f"no model {ref!r}: {hint}known are {' and '.join(KNOWN)}")
-
-
-def _surveyor(config: ModelConfig, clock: Clock | None) -> Model:
-    from watchkeeper.models import surveyor
-
-    options: dict[str, Any] = {"speed": config.speed}
-    if clock is not None:
-        options["clock"] = clock
-    if config.surveyor_window is not None:
-        options["context_window"] = config.surveyor_window
-    model: Model = surveyor.SurveyorModel(**options)
-    return model
