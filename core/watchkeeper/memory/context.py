@@ -13,22 +13,16 @@ Invariants, whatever is appended:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from watchkeeper.memory import fitting, history
-from watchkeeper.memory.content import copied_messages, cut_points, frozen_content, newest_turn
+from watchkeeper.memory.content import copied_messages, cut_points, frozen_content, newest_turn, shown
 from watchkeeper.memory.digest import DigestIndex
 from watchkeeper.memory.fitting import Assembly, assemble, pinnable
-from watchkeeper.memory.history import (
-    Change,
-    ContextLimits,
-    MessageHistory,
-    Prepared,
-    Rejection,
-    WindowTooSmall,
-)
+from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
 from watchkeeper.memory.tokens import TokenCounter, count_message
 from watchkeeper.memory.validation import spliced
 from watchkeeper.records.messages import Content, Message, Observation, Role, View
@@ -50,12 +44,8 @@ class ContextState:
         agent_id: str = "agent",
         at: float = 0.0,
         pin_first: bool = True,
-        history: MessageHistory | None = None,
     ) -> None:
-        """`pin_first`: keep the first user message (the assignment) at the front, observed or not. `history`:
-        that of a restored context; None for a new one."""
-        if history is None:
-            history = MessageHistory(View(version=1, observations=(), verbatim_from=1, created_at=at))
+        """`pin_first`: keep the first user message (the assignment) at the front, observed or not."""
         self.agent_id = agent_id
         self.counter = counter
         self.calibration = 1.0
@@ -67,12 +57,27 @@ class ContextState:
         """Why the last `digest` had nothing to gain."""
         self.notebook = DigestIndex()
         """What a digest would say of the messages shown, noted when they were added."""
+        self.messages: list[Message] = []
+        """Every message that is loaded, oldest first, consecutive. Not to be changed by callers."""
+        self.last_seq = 0
+        """The newest message's number; 0 before the first."""
+        self.total_tokens = 0
+        """Size of every message ever appended, raw."""
+        self.view = View(version=1, observations=(), verbatim_from=1, created_at=at)
+        """The version now current."""
+        self._views = {1: self.view}
+        self._first: Message | None = None
+        """Message 1, where it is loaded; it may be so although those behind it are not."""
+        self._odd: dict[int, Content] = {}
+        """What is shown of messages that no encoder takes as they are."""
+        self._redo: list[int] = []
+        """Versions that redo leads to, the next one last."""
+        self._next_observation = 1
         self._labels: dict[str, int] = {}
         self._pin_first = pin_first
-        self._history = history
         self._marks: list[int] = []
-        self._held = bool(history.redo) or history.view.reason == "undo"
-        self._assembly = self._assemble(history.view)
+        self._held = False
+        self._assembly = self._assemble(self.view)
 
     @classmethod
     def restore(
@@ -96,61 +101,57 @@ class ContextState:
         current one; undo needs its ancestors. `total_tokens`: the size of all messages, if the newest one is
         not among `messages`.
         """
-        message_history = MessageHistory.restore(
-            messages=messages,
-            views=views,
-            current=current,
-            observations=observations,
-            total_tokens=total_tokens,
-        )
-        state = cls(limits, counter, agent_id=agent_id, pin_first=pin_first, history=message_history)
+        state = cls(limits, counter, agent_id=agent_id, pin_first=pin_first)
         state.calibration = calibration
+        state._views = {view.version: view for view in sorted(views, key=lambda view: view.version)}
+        state.view = state._views[current]
+        known = [*observations, *(one for view in views for one in view.observations)]
+        state._next_observation = max((one.id for one in known), default=0) + 1
+        ordered = sorted(messages, key=lambda message: message.seq)
+        newest = ordered[-1].seq if ordered else 0
+        state.last_seq = max(newest, history.uncovered_from(state.view) - 1)
+        state.total_tokens = ordered[-1].total_tokens if ordered else 0
+        if total_tokens is not None:
+            state.total_tokens = total_tokens
+        state._note(ordered)
+        if newest == state.last_seq:  # else the view covers everything, and an older message alone is no tail
+            start = max(0, len(ordered) - 1)
+            while start > 0 and ordered[start - 1].seq == ordered[start].seq - 1:
+                start -= 1
+            state.messages = ordered[start:]
+        state._redo = history.redo_stack(state._views, state.view)
+        state._held = bool(state._redo) or state.view.reason == "undo"
+        state._assembly = state._assemble(state.view)
         return state
 
     # --- what is shown --------------------------------------------------------------------------------------
 
     @property
-    def view(self) -> View:
-        """The version now current."""
-        return self._history.view
-
-    @property
     def views(self) -> tuple[View, ...]:
         """Every version that is loaded, oldest first."""
-        return tuple(view for _, view in sorted(self._history.views.items()))
-
-    @property
-    def messages(self) -> list[Message]:
-        """Every message that is loaded, oldest first. Not to be changed by callers."""
-        return self._history.messages
+        return tuple(self._views.values())
 
     @property
     def verbatim(self) -> Sequence[Message]:
         """The messages that the view does not cover."""
-        return self._history.tail(self.view)
+        return self._tail(self.view)
 
     def covered_by(self, observation: Observation) -> Sequence[Message]:
         """The messages that an observation covers; empty if they are not all loaded."""
-        return self._history.covered_by(observation)
+        first, last = observation.covers
+        if not self.messages or first < self.messages[0].seq:
+            return []
+        base = self.messages[0].seq
+        return self.messages[first - base : last - base + 1]
 
     def content_of(self, message: Message) -> Content:
         """A message's content as it may be sent: without the lone surrogates that no encoder takes."""
-        return self._history.content_of(message)
+        return self._odd.get(message.seq, message.content)
 
     def shown_tokens(self, message: Message) -> int:
         """Tokens of a message as the view shows it: whole, or shortened."""
         shortened = self.view.elided.get(message.seq)
         return message.tokens if shortened is None else shortened.tokens
-
-    @property
-    def last_seq(self) -> int:
-        """The newest message's number; 0 before the first."""
-        return self._history.last_seq
-
-    @property
-    def total_tokens(self) -> int:
-        """Size of every message ever appended, raw."""
-        return self._history.total_tokens
 
     @property
     def tokens(self) -> int:
@@ -168,9 +169,6 @@ class ContextState:
         return min(
             self.limit, self._scaled(int(self.limits.max_tokens * self.limits.summarization_threshold))
         )
-
-    def _scaled(self, provider_tokens: int) -> int:
-        return max(0, int(provider_tokens / self.calibration) - self.limits.overhead_tokens)
 
     def composition(self) -> dict[str, int]:
         """Tokens of the window by what they are spent on; `messages` are those shown whole, the assignment
@@ -205,7 +203,7 @@ class ContextState:
         Raises:
             WindowTooSmall: not even the newest group of messages fits.
         """
-        if self.tokens > self.limit and self._history.last_seq:
+        if self.tokens > self.limit and self.last_seq:
             raise WindowTooSmall(self.tokens, self.limit)
         return self._assembly.rendering.items[:]
 
@@ -217,7 +215,7 @@ class ContextState:
             ValueError: there is nothing to undo, or to redo.
         """
         start = history.needed_from(self._target(move))
-        base = self.messages[0].seq if self.messages else self.last_seq + 1
+        base = self._base()
         return (start, base - 1) if start < base else None
 
     def needs_compaction(self) -> bool:
@@ -229,29 +227,20 @@ class ContextState:
         """Whether automatic passes wait, because a person or a caller undid one."""
         return self._held
 
-    def _target(self, move: Literal["undo", "redo"]) -> View:
-        if move == "undo":
-            return history.undo_target(self._history.views, self.view)
-        if not self._history.redo:
-            raise ValueError("There is nothing to redo: no undo, or the context has changed since.")
-        return self._history.views[self._history.redo[-1]]
+    def descends_from(self, version: int) -> bool:
+        """Whether every change of the context since `version` was one of the bound (digests, elisions), none
+        by hand."""
+        view: View | None = self.view
+        while view is not None and view.version != version:
+            by_itself = view.reason in ("append", "elision") or (
+                view.reason == "digest" and history.provisional(view)
+            )
+            if not by_itself or view.parent is None:
+                return False
+            view = self._views.get(view.parent)
+        return view is not None
 
-    @property
-    def _pinned(self) -> Message | None:
-        return self._history.first if self._pin_first and pinnable(self._history.first) else None
-
-    def _assemble(self, view: View) -> Assembly:
-        return assemble(
-            self.agent_id,
-            view,
-            self._history.tail(view),
-            self._pinned,
-            self.counter,
-            self._labels,
-            self._history.odd,
-        )
-
-    # --- changes --------------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------
 
     def append(self, role: Role, content: Content, *, at: float, tokens: int | None = None) -> Change:
         """Add a message; where the bound would be passed, a digest takes older ones' place in the same
@@ -263,22 +252,20 @@ class ContextState:
         before = self.tokens
         content = frozen_content(content)
         counted = count_message(role, content, self.counter) if tokens is None else tokens
-        message = self._history.add(role, content, counted, at)
+        self.last_seq += 1
+        self.total_tokens += counted
+        message = Message(self.last_seq, role, content, counted, self.total_tokens, at)
+        self.messages.append(message)
+        self._note((message,))
         self.notebook.of(message)
-        views: list[View] = []
+        views: tuple[View, ...] = ()
         if self.view.verbatim_from is None:
-            views.append(self._enter(replace(self.view, verbatim_from=message.seq), "append", at))
-        self._assembly.rendering.push(role, self._history.content_of(message), counted)
-        change = self._fitted(at)
-        if change is None:
-            return Change(
-                messages=(message,),
-                views=tuple(views),
-                view=self.view,
-                tokens=self.tokens,
-                tokens_before=before,
-                reason="append" if views else "",
-            )
+            self.view = self._version(replace(self.view, verbatim_from=message.seq), "append", at)
+            views = (self.view,)
+        self._assembly.rendering.push(role, self.content_of(message), counted)
+        change = self._fitted(at) or Change(
+            view=self.view, tokens=self.tokens, tokens_before=before, reason="append" if views else ""
+        )
         return replace(
             change,
             messages=(message,),
@@ -309,12 +296,26 @@ class ContextState:
             if not again or again[-1].total_tokens - again[0].total_tokens + again[0].tokens > self.limit:
                 break
             start = observation.covers[0]
-        self._history.forget_before(start)
+        if self._base() < start:
+            del self.messages[: start - self._base()]
+            self._odd = {seq: content for seq, content in self._odd.items() if seq >= start or seq == 1}
 
     def load_earlier(self, messages: Sequence[Message]) -> None:
         """Add messages before the first one loaded, consecutive up to it, so that undo can return to views
-        that show them."""
-        self._history.load_earlier(messages)
+        that show them.
+
+        Raises:
+            ValueError: they do not join on.
+        """
+        if not messages:
+            return
+        base = self._base()
+        if messages[-1].seq + 1 != base or any(b.seq != a.seq + 1 for a, b in pairwise(messages)):
+            raise ValueError(f"Messages up to {base - 1} were expected, without gaps.")
+        self.messages[:0] = messages
+        self._note(messages)
+
+    # --- passes ---------------------------------------------------------------------------------------------
 
     def begin_pass(self, high_water: int) -> None:
         """A pass that reads up to `high_water` is running: digests made meanwhile split there."""
@@ -324,11 +325,6 @@ class ContextState:
         """The pass that `begin_pass` announced is over."""
         if high_water in self._marks:
             self._marks.remove(high_water)
-
-    def descends_from(self, version: int) -> bool:
-        """Whether every change of the context since `version` was one of the bound (digests, elisions), none
-        by hand."""
-        return self._history.descends_from(version)
 
     def digest(
         self,
@@ -407,7 +403,7 @@ class ContextState:
         if prepared.epoch != self.epoch:
             return Rejection("The context was changed by hand while the pass ran.")
         observation = Observation(
-            id=self._history.next_observation,
+            id=self._next_observation,
             kind=prepared.kind,
             text=prepared.text,
             tokens=prepared.tokens,
@@ -417,7 +413,7 @@ class ContextState:
             replaces=prepared.replaces,
             created_at=at,
         )
-        parts = spliced(prepared, observation, self.view, self.verbatim, self._history.last_seq + 1)
+        parts = spliced(prepared, observation, self.view, self.verbatim, self.last_seq + 1)
         if isinstance(parts, Rejection):
             return parts
         observations, verbatim_from = parts
@@ -443,14 +439,7 @@ class ContextState:
         if assembly.tokens > self.limit:
             # A digest filled the window to the last token: what is shown short already makes room for the
             # summary.
-            tail = (
-                self.verbatim
-                if verbatim_from is None
-                else self.verbatim[-(self._history.last_seq + 1 - verbatim_from) :]
-            )
-            fitted = fitting.shortened_again(
-                self._bench(at, view=view, tail=[] if verbatim_from is None else tail)
-            )
+            fitted = fitting.shortened_again(self._bench(at, view=view))
         if fitted is None:
             return Rejection(
                 f"The context with the summary takes {assembly.tokens} tokens,"
@@ -466,7 +455,7 @@ class ContextState:
         """
         leaving = self.view.version
         change = self._point_at(self._target("undo"), "undo", at)
-        self._history.redo.append(leaving)
+        self._redo.append(leaving)
         return change
 
     def redo(self, *, at: float) -> Change:
@@ -475,125 +464,155 @@ class ContextState:
         Raises:
             ValueError: nothing was undone, or a newer view came since, or it does not fit any more.
         """
-        kept = self._history.redo[:-1]
         change = self._point_at(self._target("redo"), "redo", at)
-        self._history.redo = kept
-        self._held = bool(kept)
+        self._redo.pop()
+        self._held = bool(self._redo)
         return change
 
     # --- how ------------------------------------------------------------------------------------------------
+
+    def _scaled(self, provider_tokens: int) -> int:
+        return max(0, int(provider_tokens / self.calibration) - self.limits.overhead_tokens)
+
+    def _base(self) -> int:
+        """The first message that is loaded, or the next one's number."""
+        return self.messages[0].seq if self.messages else self.last_seq + 1
+
+    def _note(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if message.seq == 1:
+                self._first = message
+            content = shown(message.content)
+            if content is not message.content:
+                self._odd[message.seq] = content
+
+    def _tail(self, view: View) -> Sequence[Message]:
+        """The messages that `view` does not cover.
+
+        Raises:
+            ValueError: they are not loaded.
+        """
+        start, base = history.uncovered_from(view), self._base()
+        if start > self.last_seq:
+            return []
+        if start < base:
+            raise ValueError(f"Messages {start} to {base - 1} are not loaded.")
+        return self.messages if start == base else self.messages[start - base :]
+
+    def _target(self, move: Literal["undo", "redo"]) -> View:
+        if move == "undo":
+            return history.undo_target(self._views, self.view)
+        if not self._redo:
+            raise ValueError("There is nothing to redo: no undo, or the context has changed since.")
+        return self._views[self._redo[-1]]
+
+    @property
+    def _pinned(self) -> Message | None:
+        return self._first if self._pin_first and pinnable(self._first) else None
+
+    def _assemble(self, view: View) -> Assembly:
+        return assemble(
+            self.agent_id, view, self._tail(view), self._pinned, self.counter, self._labels, self._odd
+        )
 
     def _bench(
         self,
         at: float,
         *,
         view: View | None = None,
-        tail: Sequence[Message] | None = None,
         instructions: str | None = None,
         provisional: bool = True,
     ) -> fitting.FitInputs:
+        view = view or self.view
         return fitting.FitInputs(
             agent_id=self.agent_id,
             counter=self.counter,
             limit=self.limit,
-            view=self.view if view is None else view,
-            tail=self.verbatim if tail is None else tail,
+            view=view,
+            tail=self._tail(view),
             pinned=self._pinned,
             marks=tuple(self._marks),
-            next_id=self._history.next_observation,
+            next_id=self._next_observation,
             at=at,
             instructions=instructions,
             provisional=provisional,
             notebook=self.notebook,
             labels=self._labels,
-            odd=self._history.odd,
+            odd=self._odd,
         )
 
     def _fitted(self, at: float) -> Change | None:
         if self.tokens <= self.limit:
             return None
         fitted = fitting.forced(self._bench(at))
-        if (
-            fitted.view.observations == self.view.observations
-            and fitted.view.verbatim_from == self.view.verbatim_from
-            and fitted.view.elided == self.view.elided
-        ):
+        if fitted.view == self.view:
             return None
         return self._take(fitted, "digest" if fitted.new else "elision", at)
 
     def _take(self, fitted: fitting.Fitted, reason: str, at: float) -> Change:
-        before, removed_before = self.tokens, history.uncovered_from(self.view)
-        view = self._enter(fitted.view, reason, at)
-        shared = fitted.assembly.rendering.shared_with(self._assembly.rendering)
-        self._assembly = fitted.assembly
-        self._history.next_observation += len(fitted.new)
         if fitted.new:
             self._held = False  # the bound forced it, or a caller asked
-        start = history.uncovered_from(view)
-        self.notebook.forget(start)
+            self._next_observation += len(fitted.new)
+        view = self._version(fitted.view, reason, at)
+        change = self._show(view, fitted.assembly, reason)
+        self.notebook.forget(history.uncovered_from(view))
+        high_water = max((one.covers[1] for one in fitted.new), default=None)
+        return replace(change, observations=fitted.new, views=(view,), high_water=high_water)
+
+    def _version(self, parts: View, reason: str, at: float, *, parent: View | None = None) -> View:
+        """A new version of the context, made from the current one or from `parent`; redo ends where it is
+        the current one."""
+        if parent is None:
+            self._redo.clear()
+        view = replace(
+            parts,
+            version=next(reversed(self._views)) + 1,
+            parent=(parent or self.view).version,
+            reason=reason,
+            created_at=at,
+        )
+        self._views[view.version] = view
+        return view
+
+    def _show(self, view: View, assembly: Assembly, reason: str) -> Change:
+        """Make an assembled view the current one."""
+        before, uncovered = self.tokens, history.uncovered_from(self.view)
+        shared = assembly.rendering.shared_with(self._assembly.rendering)
+        self.view, self._assembly = view, assembly
         return Change(
-            observations=fitted.new,
-            views=(view,),
             view=view,
             tokens=self.tokens,
             tokens_before=before,
-            messages_removed=max(0, start - removed_before),
-            high_water=max((o.covers[1] for o in fitted.new), default=None),
+            messages_removed=max(0, history.uncovered_from(view) - uncovered),
             reason=reason,
             cache_tokens_invalidated=max(0, before - shared),
         )
 
-    def _enter(self, parts: View, reason: str, at: float) -> View:
-        self._history.redo.clear()
-        return self._history.enter(parts, reason, at)
-
     def _point_at(self, target: View, reason: str, at: float) -> Change:
-        message_history = self._history
-        before, start_before = self.tokens, history.uncovered_from(message_history.view)
+        """Go to an earlier or later version. Messages that came since keep the short form that they have now,
+        and are shortened further where the version does not fit otherwise."""
         start = history.uncovered_from(target)
-        parts = target
-        assembly = self._assemble(target)
-        if (
-            target.verbatim_from is None and start <= message_history.last_seq
-        ) or assembly.tokens > self.limit:
-            # Messages that came later keep the short form that they have now.
-            later = {
-                seq: shown
-                for seq, shown in message_history.view.elided.items()
-                if seq >= start and shown.tokens
-            }
+        parts, assembly = target, self._assemble(target)
+        appended = target.verbatim_from is None and start <= self.last_seq
+        if appended or assembly.tokens > self.limit:
+            later = {seq: short for seq, short in self.view.elided.items() if seq >= start and short.tokens}
             parts = replace(
                 target,
-                verbatim_from=start if start <= message_history.last_seq else None,
+                verbatim_from=start if start <= self.last_seq else None,
                 elided={**later, **target.elided},
             )
             assembly = self._assemble(parts)
             if assembly.tokens > self.limit:
-                fitted = fitting.shortened_again(
-                    self._bench(at, view=parts, tail=message_history.tail(parts)), later
-                )
-                if fitted is not None:
-                    parts, assembly = fitted.view, fitted.assembly
-            if assembly.tokens > self.limit:
-                raise ValueError(
-                    f"Version {target.version} of the context does not fit any more: it would take "
-                    f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit}"
-                    " allowed."
-                )
-        if parts is target:
-            message_history.view = target
-        else:
-            message_history.enter(parts, reason, at, parent=target.version)
-        shared = assembly.rendering.shared_with(self._assembly.rendering)
-        self._assembly = assembly
+                fitted = fitting.shortened_again(self._bench(at, view=parts), later)
+                if fitted is None:
+                    raise ValueError(
+                        f"Version {target.version} of the context does not fit any more: it would take "
+                        f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit}"
+                        " allowed."
+                    )
+                parts, assembly = fitted.view, fitted.assembly
+            parts = self._version(parts, reason, at, parent=target)
+        change = self._show(parts, assembly, reason)
         self.epoch += 1
         self._held = True
-        return Change(
-            views=() if parts is target else (message_history.view,),
-            view=message_history.view,
-            tokens=self.tokens,
-            tokens_before=before,
-            messages_removed=max(0, start - start_before),
-            reason=reason,
-            cache_tokens_invalidated=max(0, before - shared),
-        )
+        return change if parts is target else replace(change, views=(parts,))
