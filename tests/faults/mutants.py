@@ -392,21 +392,21 @@ class Tree:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the tests do without a mutant. It is kept beside the results, and holds while the subjects are as they
-    were; of the tests, those of changed files are run again."""
+    """What the tests do without a mutant. It is kept beside the results: later, only changed test files are run
+    again, and of a changed module it is known which tests run it, and not which of its lines."""
 
     digests: dict[str, str]
-    """Of each test file, and under the empty name of the subjects."""
+    """Of each test file and each module."""
     seconds: dict[str, float]
     """Of each test that passed."""
     of_line: dict[str, dict[str, list[str]]]
-    """Path → line → the tests that run it."""
+    """Module → line → the tests that run it; under no line, all that run the module."""
 
     def tests_for(self, mutant: Mutant) -> tuple[list[str], list[str]]:
         """What runs the line, or the nearest line of its function that was noted: the nearest tests, then others."""
         lines = self.of_line.get(mutant.path, {})
         near = sorted(range(*mutant.body), key=lambda line: (line > mutant.line, abs(line - mutant.line)))
-        noted = next((lines[str(line)] for line in near if lines.get(str(line))), [])
+        noted = lines.get("") or next((lines[str(line)] for line in near if lines.get(str(line))), [])
         ran = sorted(
             {test for test in noted if test in self.seconds}, key=lambda test: (self.seconds[test], test)
         )
@@ -422,10 +422,14 @@ class Baseline:
     @classmethod
     def of(cls, tree: Tree, tests: Iterable[str], kept: Path) -> Baseline:
         """Run what is not known yet, and keep it."""
-        subjects = _digest(*(ROOT / path for path in _paths()))
         known = cls(**json.loads(kept.read_text())) if kept.exists() else cls({}, {}, {})
-        if known.digests.get("") != subjects:
-            known = cls({"": subjects}, {}, {})
+        for path in _paths():
+            digest = _digest(ROOT / path)
+            if known.digests.get(path, digest) != digest:  # its lines are others now
+                known.of_line[path] = {
+                    "": [test for tests in known.of_line.get(path, {}).values() for test in tests]
+                }
+            known.digests[path] = digest
         files = {str(file.relative_to(ROOT)): _digest(file) for test in tests for file in _files(ROOT / test)}
         changed = [file for file, digest in files.items() if known.digests.get(file) != digest]
         for at in range(0, len(changed), FILES_AT_ONCE):
