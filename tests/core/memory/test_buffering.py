@@ -1,17 +1,22 @@
-"""`BufferingCoordinator`: one test for each of its semantics."""
+"""`BufferingCoordinator`: its semantics against a model of them, and its use by programs that err."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.memory.support import Words
 
 from watchkeeper import BufferConfig, BufferingCoordinator, ObservationChunk, ObserverOutput, ReflectorOutput
-
-CONFIG = BufferConfig(target_cycles=4, token_cap=5_000, min_tokens=1_000, utility_model_context_window=10_000)
+from watchkeeper.records.messages import Message
 
 
 class Gate:
@@ -30,56 +35,8 @@ class Gate:
         return self.output
 
 
-async def at_once(messages: list[Any], previous: Any) -> ObserverOutput:
-    return ObserverOutput("log", "task", "next")
-
-
 def observer(text: str = "log") -> Gate:
     return Gate(ObserverOutput(text, "task", "next"))
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def with_chunk(end: int = 3) -> BufferingCoordinator:
-    coordinator = BufferingCoordinator(now=lambda: 7.0)
-    coordinator.launch_observer(at_once, ["a", "b", "c"], end, None)
-    await coordinator.settled()
-    assert coordinator.has_completed_chunks()
-    return coordinator
-
-
-@pytest.mark.parametrize(
-    ("left", "config", "expected"),
-    [
-        (16_000, CONFIG, 4_000),
-        (80_000, CONFIG, 5_000),
-        (80_000, BufferConfig(4, 50_000, 1_000, 10_000), 6_000),
-        (400, CONFIG, 1_000),
-        (80_000, BufferConfig(4, 500, 1_000, 10_000), 1_000),
-        (-5, CONFIG, 1_000),
-    ],
-)
-def test_the_interval_is_an_even_share_within_cap_and_window_and_the_minimum_wins(
-    left: int, config: BufferConfig, expected: int
-) -> None:
-    assert BufferingCoordinator().compute_buffer_interval(left, config) == expected
-
-
-async def test_buffering_is_due_at_the_interval_with_a_free_slot_and_no_abort() -> None:
-    coordinator = BufferingCoordinator()
-    assert not coordinator.should_buffer(999, 1_000)
-    assert coordinator.should_buffer(1_000, 1_000)
-    gate = observer()
-    coordinator.launch_observer(gate, [], 0, None)
-    assert not coordinator.should_buffer(1_000, 1_000)
-    gate.open.set()
-    await coordinator.settled()
-    assert coordinator.should_buffer(1_000, 1_000)
-    coordinator.abort()
-    assert not coordinator.should_buffer(1_000, 1_000)
 
 
 async def test_launching_does_not_wait_and_success_appends_a_chunk_and_sets_the_watermark() -> None:
@@ -106,140 +63,6 @@ async def test_the_messages_are_copied() -> None:
     gate.open.set()
     await coordinator.settled()
     assert gate.calls[0][0] == [{"role": "user", "content": [{"type": "text", "text": "as it was"}]}]
-
-
-async def test_a_launch_while_one_is_in_flight_is_a_no_op() -> None:
-    coordinator = BufferingCoordinator()
-    first, second = observer("first"), observer("second")
-    coordinator.launch_observer(first, [], 1, None)
-    coordinator.launch_observer(second, [], 2, None)
-    first.open.set()
-    second.open.set()
-    await coordinator.settled()
-    chunks, watermark = coordinator.get_completed_chunks()
-    assert ([chunk.observations for chunk in chunks], watermark, second.calls) == (["first"], 1, [])
-
-
-async def test_reading_the_chunks_is_a_copy_and_clears_nothing() -> None:
-    coordinator = await with_chunk()
-    chunks, _ = coordinator.get_completed_chunks()
-    chunks.clear()
-    assert coordinator.has_completed_chunks()
-    assert len(coordinator.get_completed_chunks()[0]) == 1
-
-
-async def test_an_activation_clears_chunks_and_watermark_and_makes_observers_stale() -> None:
-    coordinator = await with_chunk()
-    gate = observer()
-    coordinator.launch_observer(gate, [], 8, None)
-    coordinator.commit_activation()
-    assert coordinator.get_completed_chunks() == ([], 0)
-    assert coordinator.is_observer_in_flight(), "it neither cancels nor frees"
-    gate.open.set()
-    await coordinator.settled()
-    assert coordinator.get_completed_chunks() == ([], 0)
-    assert not coordinator.is_observer_in_flight()
-
-
-async def test_advancing_the_epoch_leaves_chunks_and_watermark_and_makes_observers_stale() -> None:
-    coordinator = await with_chunk()
-    before = coordinator.get_completed_chunks()
-    gate = observer()
-    coordinator.launch_observer(gate, [], 8, None)
-    coordinator.advance_epoch()
-    assert coordinator.is_observer_in_flight()
-    gate.open.set()
-    await coordinator.settled()
-    assert coordinator.get_completed_chunks() == before
-    assert not coordinator.is_observer_in_flight()
-
-
-async def test_a_stale_observer_holds_its_slot_until_it_ends() -> None:
-    coordinator = BufferingCoordinator()
-    stale, late = observer("stale"), observer("late")
-    coordinator.launch_observer(stale, [], 1, None)
-    coordinator.advance_epoch()
-    coordinator.launch_observer(late, [], 2, None)
-    assert not coordinator.should_buffer(10, 1)
-    stale.open.set()
-    await coordinator.settled()
-    assert late.calls == []
-    coordinator.launch_observer(late, [], 2, None)
-    late.open.set()
-    await coordinator.settled()
-    assert [chunk.observations for chunk in coordinator.get_completed_chunks()[0]] == ["late"]
-
-
-async def test_epochs_concern_observers_only() -> None:
-    coordinator = BufferingCoordinator()
-    gate = Gate(ReflectorOutput("short", 1))
-    coordinator.launch_reflector(gate, "log")
-    coordinator.advance_epoch()
-    coordinator.commit_activation()
-    gate.open.set()
-    await coordinator.settled()
-    assert coordinator.consume_buffered_reflection() == ReflectorOutput("short", 1)
-
-
-async def test_reflecting_is_due_at_once_at_the_threshold_and_ahead_of_it_with_a_free_slot() -> None:
-    coordinator = BufferingCoordinator()
-    assert coordinator.should_reflect(49, 100, 0.5) == "none"
-    assert coordinator.should_reflect(50, 100, 0.5) == "async"
-    assert coordinator.should_reflect(100, 100, 0.5) == "sync"
-    gate = Gate(ReflectorOutput("short"))
-    coordinator.launch_reflector(gate, "log")
-    await settle()
-    assert coordinator.should_reflect(50, 100, 0.5) == "none"
-    assert coordinator.should_reflect(100, 100, 0.5) == "sync"
-    coordinator.abort()
-    assert coordinator.should_reflect(50, 100, 0.5) == "none"
-    assert coordinator.should_reflect(100, 100, 0.5) == "sync"
-    gate.open.set()
-
-
-async def test_a_reflection_is_buffered_until_it_is_consumed_once() -> None:
-    coordinator = BufferingCoordinator()
-    gate = Gate(ReflectorOutput("short", 2))
-    coordinator.launch_reflector(gate, "the log")
-    assert coordinator.is_reflector_in_flight()
-    assert not coordinator.has_buffered_reflection()
-    gate.open.set()
-    await coordinator.settled()
-    assert gate.calls == [("the log",)]
-    assert not coordinator.is_reflector_in_flight()
-    assert coordinator.has_buffered_reflection()
-    assert coordinator.consume_buffered_reflection() == ReflectorOutput("short", 2)
-    assert coordinator.consume_buffered_reflection() is None
-
-
-async def test_a_second_reflector_is_a_no_op_while_one_is_in_flight() -> None:
-    coordinator = BufferingCoordinator()
-    first, second = Gate(ReflectorOutput("first")), Gate(ReflectorOutput("second"))
-    coordinator.launch_reflector(first, "")
-    coordinator.launch_reflector(second, "")
-    first.open.set()
-    await coordinator.settled()
-    assert second.calls == []
-    assert coordinator.consume_buffered_reflection() == ReflectorOutput("first")
-
-
-async def test_observer_and_reflector_have_a_slot_each() -> None:
-    coordinator = BufferingCoordinator()
-    watch, reflect = observer(), Gate(ReflectorOutput("short"))
-    coordinator.launch_observer(watch, [], 1, None)
-    coordinator.launch_reflector(reflect, "")
-    assert coordinator.is_observer_in_flight()
-    assert coordinator.is_reflector_in_flight()
-    watch.open.set()
-    reflect.open.set()
-    await coordinator.settled()
-
-
-async def test_setting_the_watermark_changes_nothing_else() -> None:
-    coordinator = await with_chunk()
-    coordinator.set_watermark(42)
-    chunks, watermark = coordinator.get_completed_chunks()
-    assert (len(chunks), watermark, coordinator.get_watermark()) == (1, 42, 42)
 
 
 @pytest.mark.parametrize("output", [RuntimeError("no credit"), None, "just text"])
@@ -275,57 +98,6 @@ async def test_a_call_that_fails_before_it_begins_frees_its_slot(launch: str) ->
     assert not coordinator.is_reflector_in_flight()
 
 
-async def test_the_state_is_completed_chunks_and_watermark_only() -> None:
-    coordinator = await with_chunk(end=3)
-    gate = observer()
-    coordinator.launch_observer(gate, [], 9, None)
-    stored = coordinator.get_state()
-    gate.open.set()
-    await coordinator.settled()
-    assert len(coordinator.get_completed_chunks()[0]) == 2
-    other = BufferingCoordinator()
-    other.restore_state(stored)
-    chunks, watermark = other.get_completed_chunks()
-    assert ([chunk.observations for chunk in chunks], watermark) == (["log"], 3)
-    assert not other.is_observer_in_flight()
-
-
-async def test_restoring_replaces_what_is_there_and_copies() -> None:
-    coordinator = await with_chunk(end=3)
-    stored = coordinator.get_state()
-    coordinator.commit_activation()
-    coordinator.restore_state(stored)
-    assert coordinator.get_watermark() == 3
-    assert len(coordinator.get_completed_chunks()[0]) == 1
-    coordinator.commit_activation()
-    assert len(stored.chunks) == 1, "what happens later changes no stored state"
-
-
-async def test_abort_is_for_good_and_keeps_what_is_complete() -> None:
-    coordinator = await with_chunk(end=3)
-    done = Gate(ReflectorOutput("kept"))
-    done.open.set()
-    coordinator.launch_reflector(done, "log")
-    await coordinator.settled()
-    watch, reflect = observer("discarded"), Gate(ReflectorOutput("discarded"))
-    coordinator.launch_observer(watch, [], 9, None)
-    coordinator.launch_reflector(reflect, "log")
-    coordinator.abort()
-    assert not coordinator.is_observer_in_flight()
-    assert not coordinator.is_reflector_in_flight()
-    watch.open.set()
-    reflect.open.set()
-    await coordinator.settled()
-    later = observer("later")
-    coordinator.launch_observer(later, [], 10, None)
-    coordinator.launch_reflector(Gate(ReflectorOutput("later")), "log")
-    assert not coordinator.is_observer_in_flight()
-    assert not coordinator.is_reflector_in_flight()
-    chunks, watermark = coordinator.get_completed_chunks()
-    assert ([chunk.observations for chunk in chunks], watermark) == (["log"], 3)
-    assert coordinator.consume_buffered_reflection() == ReflectorOutput("kept")
-
-
 async def test_a_cancelled_call_frees_its_slot() -> None:
     coordinator = BufferingCoordinator()
     gate = Gate(asyncio.CancelledError())
@@ -334,3 +106,263 @@ async def test_a_cancelled_call_frees_its_slot() -> None:
     await coordinator.settled()
     assert not coordinator.is_observer_in_flight()
     assert coordinator.get_completed_chunks() == ([], 0)
+
+
+NUMBERS = st.integers(0, 200_000)
+
+
+class Call:
+    """A call of an observer or reflector that ends when, and how, a test says."""
+
+    def __init__(self) -> None:
+        self.given: tuple[Any, ...] | None = None
+        self._end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def __call__(self, *given: Any) -> Any:
+        self.given = given
+        return await self._end
+
+    def returns(self, output: Any) -> None:
+        self._end.set_result(output)
+
+    def raises(self, error: BaseException) -> None:
+        self._end.set_exception(error)
+
+
+async def settle() -> None:
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+@given(
+    left=st.integers(-1_000, 400_000),
+    cycles=st.integers(1, 10),
+    cap=NUMBERS,
+    least=NUMBERS,
+    window=NUMBERS,
+)
+def test_the_interval_is_the_formula(left: int, cycles: int, cap: int, least: int, window: int) -> None:
+    config = BufferConfig(
+        target_cycles=cycles, token_cap=cap, min_tokens=least, utility_model_context_window=window
+    )
+    got = BufferingCoordinator().compute_buffer_interval(left, config)
+    assert got == max(min(left / cycles, min(cap, 0.6 * window)), least)
+    assert got >= least, "the minimum wins"
+
+
+def test_the_interval_is_the_formula_for_part_of_a_cycle_too() -> None:
+    config = BufferConfig(
+        target_cycles=0.5, token_cap=20_000, min_tokens=1, utility_model_context_window=128_000
+    )
+    assert BufferingCoordinator().compute_buffer_interval(1_000, config) == 2_000
+
+
+def test_a_new_coordinator_needs_no_arguments_no_event_loop_and_holds_nothing() -> None:
+    coordinator = BufferingCoordinator()
+    assert not coordinator.has_completed_chunks()
+    assert coordinator.get_completed_chunks() == ([], 0)
+    assert coordinator.get_watermark() == 0
+    assert not coordinator.has_buffered_reflection()
+    assert coordinator.consume_buffered_reflection() is None
+    assert not coordinator.is_observer_in_flight()
+    assert not coordinator.is_reflector_in_flight()
+    coordinator.commit_activation()
+    coordinator.advance_epoch()
+    coordinator.restore_state(coordinator.get_state())
+    coordinator.abort()
+
+
+async def test_an_observer_may_do_what_it_likes_to_its_messages() -> None:
+    coordinator = BufferingCoordinator()
+    messages: list[Any] = [{"content": [{"text": "as it was"}]}]
+
+    async def observe(given: list[Any], previous: Any) -> ObserverOutput:
+        given[0]["content"][0]["text"] = "changed"
+        given.clear()
+        return ObserverOutput("log")
+
+    coordinator.launch_observer(observe, messages, 1, None)
+    await settle()
+    assert messages == [{"content": [{"text": "as it was"}]}]
+    assert coordinator.has_completed_chunks()
+
+
+async def test_an_observer_cannot_change_what_is_stored() -> None:
+    coordinator = BufferingCoordinator()
+    message = Message(1, "user", [{"type": "text", "text": "as it was"}], 3, 3, 0.0)
+
+    async def observe(given: list[Any], previous: Any) -> ObserverOutput:
+        given[0].content[0]["text"] = "changed"
+        return ObserverOutput("log")
+
+    coordinator.launch_observer(observe, [message], 1, None)
+    await settle()
+    assert message.content == [{"type": "text", "text": "as it was"}]
+
+
+@pytest.mark.parametrize("launch", ["observer", "reflector"])
+async def test_a_panic_of_a_library_surfaces_nothing_either(launch: str) -> None:
+    class PanicException(BaseException):
+        """What pyo3 raises, and tiktoken with it."""
+
+    noticed: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: noticed.append(context["message"]))
+    coordinator = BufferingCoordinator()
+    call = Call()
+    if launch == "observer":
+        coordinator.launch_observer(call, ["x"], 1, None)
+    else:
+        coordinator.launch_reflector(call, "log")
+    call.raises(PanicException("in the engine"))
+    await settle()
+    assert not coordinator.is_observer_in_flight()
+    assert not coordinator.is_reflector_in_flight()
+    del call
+    gc.collect()
+    await settle()
+    assert noticed == []
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_launch_outside_of_an_event_loop_takes_no_slot() -> None:
+    coordinator = BufferingCoordinator()
+
+    async def observe(messages: list[Any], previous: Any) -> ObserverOutput:
+        return ObserverOutput("log")
+
+    with pytest.raises(RuntimeError):
+        coordinator.launch_observer(observe, [], 1, None)
+    assert not coordinator.is_observer_in_flight()
+
+
+def test_slots_are_free_again_in_the_next_event_loop() -> None:
+    coordinator = BufferingCoordinator()
+
+    async def hang(*given: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def launch() -> None:
+        coordinator.launch_observer(hang, [], 1, None)
+        coordinator.launch_reflector(hang, "log")
+        await settle()
+
+    asyncio.run(launch())
+    assert not coordinator.is_observer_in_flight()
+    assert not coordinator.is_reflector_in_flight()
+
+
+# --- against a model ----------------------------------------------------------------------------------------
+
+ACTIONS = st.sampled_from(
+    [
+        "observe", "observe", "observed", "observed", "observer fails", "observer returns rubbish",
+        "reflect", "reflected", "reflector fails", "consume",
+        "commit", "advance", "watermark", "save", "restore", "abort",
+    ]
+)  # fmt: skip
+
+
+@given(
+    actions=st.lists(st.tuples(ACTIONS, st.integers(0, 50)), min_size=10, max_size=80), aborts=st.booleans()
+)
+def test_it_does_what_its_semantics_say(actions: list[tuple[str, int]], aborts: bool) -> None:
+    logging.getLogger("watchkeeper.memory.buffering").setLevel(logging.CRITICAL)
+    try:
+        asyncio.run(compare([action for action in actions if aborts or action[0] != "abort"]))
+    finally:
+        logging.getLogger("watchkeeper.memory.buffering").setLevel(logging.NOTSET)
+
+
+async def compare(actions: list[tuple[str, int]]) -> None:
+    """The coordinator beside a few plain variables that follow the sentences of the design."""
+    coordinator = BufferingCoordinator(counter=Words(), now=lambda: 0.0)
+    chunks: list[str] = []
+    watermark = epoch = 0
+    aborted = False
+    observer: tuple[Call, int, int, str] | None = None
+    reflector: tuple[Call, str] | None = None
+    running: list[Call] = []
+    reflection: str | None = None
+    saved = (coordinator.get_state(), [], 0)
+    for number, (action, index) in enumerate(actions):
+        name = f"{number}"
+        if action == "observe":
+            call = Call()
+            coordinator.launch_observer(call, ["message"], index, None)
+            if observer is None and not aborted:
+                observer = (call, index, epoch, name)
+                running.append(call)
+                await settle()
+                assert call.given is not None
+            else:
+                await settle()
+                assert call.given is None, "a no-op"
+        elif action == "observed" and observer is not None:
+            call, end, began, said = observer
+            observer = None
+            call.returns(ObserverOutput(said))
+            if began == epoch:
+                chunks.append(said)
+                watermark = end
+        elif action in ("observer fails", "observer returns rubbish") and observer is not None:
+            call = observer[0]
+            observer = None
+            call.raises(RuntimeError("no credit")) if action == "observer fails" else call.returns(42)
+        elif action == "reflect":
+            call = Call()
+            coordinator.launch_reflector(call, name)
+            if reflector is None and not aborted:
+                reflector = (call, name)
+                running.append(call)
+        elif action == "reflected" and reflector is not None:
+            reflector[0].returns(ReflectorOutput(reflector[1], 1))
+            reflection, reflector = reflector[1], None
+        elif action == "reflector fails" and reflector is not None:
+            reflector[0].raises(RuntimeError("no credit"))
+            reflector = None
+        elif action == "consume":
+            output = coordinator.consume_buffered_reflection()
+            assert (output.observations if output else None) == reflection
+            reflection = None
+        elif action == "commit":
+            coordinator.commit_activation()
+            chunks, watermark, epoch = [], 0, epoch + 1
+        elif action == "advance":
+            coordinator.advance_epoch()
+            epoch += 1
+        elif action == "watermark":
+            coordinator.set_watermark(index)
+            watermark = index
+        elif action == "save":
+            saved = (coordinator.get_state(), list(chunks), watermark)
+        elif action == "restore":
+            coordinator.restore_state(saved[0])
+            chunks, watermark = list(saved[1]), saved[2]
+        elif action == "abort":
+            coordinator.abort()
+            aborted = True
+            if observer is not None:
+                observer[0].returns(ObserverOutput("discarded"))
+            if reflector is not None:
+                reflector[0].returns(ReflectorOutput("discarded"))
+            observer = reflector = None
+            assert not coordinator.is_observer_in_flight(), "at once"
+            assert not coordinator.is_reflector_in_flight()
+        await settle()
+        have, mark = coordinator.get_completed_chunks()
+        assert ([chunk.observations for chunk in have], mark) == (chunks, watermark), action
+        assert coordinator.get_watermark() == watermark
+        assert coordinator.has_completed_chunks() == bool(chunks)
+        assert coordinator.is_observer_in_flight() == (observer is not None)
+        assert coordinator.is_reflector_in_flight() == (reflector is not None)
+        assert coordinator.has_buffered_reflection() == (reflection is not None)
+        assert coordinator.should_buffer(index, 25) == (index >= 25 and observer is None and not aborted)
+        free = reflector is None and not aborted
+        expected = "sync" if index >= 40 else "async" if index >= 40 * 0.5 and free else "none"
+        assert coordinator.should_reflect(index, 40, 0.5) == expected
+        state = coordinator.get_state()
+        assert [replace(chunk) for chunk in state.chunks] == have
+        assert not math.isnan(state.watermark)
+    for call in running:
+        call._end.cancel()
+    await coordinator.settled()

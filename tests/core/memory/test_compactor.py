@@ -1,5 +1,4 @@
-"""`Compactor`: passes beside the loop, checked before they are published, with no trace where they are given
-up."""
+"""`Compactor`: passes beside the loop, checked before they are published, with no trace where they are abandoned."""
 
 from __future__ import annotations
 
@@ -9,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.core.memory.support import (
     Words,
     assert_covered,
@@ -19,11 +20,12 @@ from tests.core.memory.support import (
     result,
     text_of,
 )
+from tests.support.message_rules import broken_rule
 
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import CompactionPass, ContextLimits, Rejection
-from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared, Rejection, WindowTooSmall
+from watchkeeper.memory.tokens import TokenCounter, count_message
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.records.messages import ObservationKind
 
@@ -67,32 +69,6 @@ async def test_a_pass_replaces_what_lies_up_to_the_mark_and_nothing_after_it(sta
     assert outcome.change.views == (state.view,)
 
 
-async def test_messages_added_during_a_pass_stay_verbatim(state: ContextState) -> None:
-    fill(state, 12)
-    summarise = Summariser("They talked.")
-    summarise.open.clear()
-    compactor = Compactor(state, summarise)
-    task = asyncio.create_task(compactor.run(8, at=0.0))
-    await asyncio.sleep(0)
-    fill(state, 3)
-    summarise.open.set()
-    assert (await task).applied
-    assert state.view.verbatim_from == 9
-    assert state.last_seq == 15
-
-
-async def test_the_mark_moves_back_where_it_would_cut_a_pair(state: ContextState) -> None:
-    fill(state, 8)
-    state.append("assistant", call("a", "b"), at=0.0)
-    state.append("user", result("a"), at=0.0)
-    state.append("user", result("b"), at=0.0)
-    state.append("assistant", "done", at=0.0)
-    for mark in (9, 10):
-        outcome = await Compactor(state, Summariser("They talked.")).run(mark, at=0.0)
-        assert outcome.high_water in (8, None)
-        assert_pairs_whole(state.view, state.messages)
-
-
 async def test_the_request_is_itself_valid_and_ends_in_no_open_call(state: ContextState) -> None:
     state.append("assistant", "I begin", at=0.0)
     state.append("user", result("ghost"), at=0.0)
@@ -119,23 +95,6 @@ async def test_a_second_request_while_one_runs_is_a_no_op_that_says_so(state: Co
     summarise.open.set()
     assert (await first).applied
     assert len(summarise.requests) == 1
-
-
-async def test_a_pass_given_up_at_an_await_leaves_nothing_behind(state: ContextState) -> None:
-    fill(state, 12)
-    summarise = Summariser("They talked.")
-    summarise.open.clear()
-    compactor = Compactor(state, summarise)
-    before = (state.view, state.render())
-    task = asyncio.create_task(compactor.run(8, at=0.0))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not compactor.is_compacting
-    assert (state.view, state.render()) == before
-    summarise.open.set()
-    assert (await compactor.run(8, at=0.0)).applied
 
 
 @pytest.mark.parametrize("change", ["undo", "digest"])
@@ -247,14 +206,6 @@ async def test_citations_come_from_the_text_and_else_from_the_range(state: Conte
     assert prepared.citations == (1, 8)
 
 
-async def test_a_number_of_somebody_elses_tracker_is_no_invented_citation(counter: TokenCounter) -> None:
-    state = ContextState(ContextLimits(2_000, 0), counter)
-    state.append("user", "Please look at #4679. " + "Please. " * 60, at=0.0)
-    fill(state, 4)
-    compactor = Compactor(state, Summariser("They looked at #4679."))
-    assert (await compactor.prepare(begun(compactor, 3))).text.startswith("They looked at #4679.")
-
-
 async def test_the_next_summary_builds_on_the_last_one(state: ContextState) -> None:
     fill(state, 10)
     summarise = Summariser("First part.", "Both parts.")
@@ -305,13 +256,6 @@ async def test_a_request_with_nothing_to_do_says_why(
     assert isinstance(Compactor(ContextState(state.limits, state.counter), Summariser("")).begin(), Rejection)
 
 
-async def test_instructions_reach_the_summariser(state: ContextState) -> None:
-    fill(state, 12)
-    summarise = Summariser("They talked.")
-    await Compactor(state, summarise).run(8, "keep the names", at=0.0)
-    assert summarise.requests[0][1] == "keep the names"
-
-
 async def test_the_long_text_of_a_model_that_is_stuck_is_refused() -> None:
     state = ContextState(ContextLimits(40_000, 0), Words())
     fill(state, 40, words=500)
@@ -338,3 +282,304 @@ async def test_a_store_that_takes_nothing_more_is_no_refusal_of_a_summary(
     with pytest.raises(type(error)):
         await compactor.prepare(begun(compactor, 8))
     assert len(summarise.requests) == 1
+
+
+def context(window: int = 2_000, count: int = 20) -> ContextState:
+    state = ContextState(ContextLimits(window, 0), Words())
+    fill(state, count)
+    return state
+
+
+async def says(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return "They went on."
+
+
+async def test_a_pass_given_up_at_any_await_leaves_no_trace() -> None:
+    given_up = 0
+    for steps in range(40):
+        state = context()
+        compactor = Compactor(state, says)
+        before, shown, epoch = state.view, state.render(), state.epoch
+        task = asyncio.create_task(compactor.run(at=1.0))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert not compactor.is_compacting
+        if not task.cancelled():
+            assert task.result().applied
+            break
+        given_up += 1
+        assert (state.view, state.render(), state.epoch) == (before, shown, epoch)
+        assert [m.seq for m in state.messages] == list(range(1, 21))
+        assert (await compactor.run(at=2.0)).applied, "the next one runs as if nothing had been"
+    assert given_up > 3
+
+
+async def test_a_pass_is_published_once() -> None:
+    state = context()
+    compactor = Compactor(state, says)
+    run = compactor.begin()
+    assert isinstance(run, CompactionPass)
+    prepared = await compactor.prepare(run)
+    assert compactor.publish(prepared, at=1.0).applied
+    view = state.view
+    for publish in (compactor.publish, compactor.republish):
+        outcome = publish(prepared, at=2.0)
+        assert not outcome.applied
+        assert outcome.reason
+        assert state.view is view
+
+
+async def test_of_two_compactors_over_one_context_the_first_to_publish_wins() -> None:
+    state = context()
+    one, other = Compactor(state, says), Compactor(state, says)
+    first, second = one.begin(8), other.begin(12)
+    assert isinstance(first, CompactionPass)
+    assert isinstance(second, CompactionPass)
+    later = await other.prepare(second)
+    assert one.publish(await one.prepare(first), at=1.0).applied
+    outcome = other.publish(later, at=2.0)
+    assert not outcome.applied
+    assert "appeared while the pass ran" in outcome.reason
+    assert_covered(state.view, state.last_seq)
+
+
+async def test_the_request_of_a_summariser_never_ends_in_a_call_without_its_result() -> None:
+    state = ContextState(ContextLimits(300, 0), Words())
+    fill(state, 4, 2)
+    state.append("assistant", call("lost"), at=0.0)
+    state.append("assistant", "There was no result; I go on." * 5, at=0.0)
+    state.append("user", "y" * 900, at=0.0)
+    assert state.view.observations[0].provisional, "the bound has forced a digest"
+    run = Compactor(state, says).begin()
+    assert isinstance(run, CompactionPass)
+    asked = [*run.request, {"role": "user", "content": "Summarise this."}]
+    assert broken_rule({"max_tokens": 1, "messages": asked}) is None
+
+
+@pytest.mark.parametrize("instructions", [None, "Keep the port."])
+async def test_every_word_of_an_instruction_reaches_each_attempt(instructions: str | None) -> None:
+    asked: list[str | None] = []
+
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
+        asked.append(instructions)
+        return "" if len(asked) == 1 else "They went on."
+
+    outcome = await Compactor(context(), summarize).run(None, instructions, at=0.0)
+    assert outcome.applied
+    assert asked[0] == instructions
+    assert asked[1] is not None
+    assert (instructions or "") in asked[1]
+
+
+async def test_what_read_timed_out_elsewhere_is_not_told_as_our_own_time_out() -> None:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
+        raise TimeoutError("the provider closed the connection")
+
+    outcome = await Compactor(context(), summarize, timeout_seconds=120.0).run(at=0.0)
+    assert outcome.reason.startswith("digest")
+    assert "longer than 120" not in outcome.reason or "provider" in outcome.reason
+
+
+async def test_a_trackers_number_outlives_two_summaries() -> None:
+    said = iter(
+        [
+            "They found issue #4679 of openai-agents.",
+            "Still open: #4679, and nobody mends it.\nThe tests pass.",
+        ]
+    )
+
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
+        return next(said)
+
+    state = ContextState(ContextLimits(8_000, 0), Words(), pin_first=False)
+    state.append("user", "Look at #4679 of openai-agents. " + "word " * 200, at=0.0)
+    fill(state, 5, 200)
+    compactor = Compactor(state, summarize)
+    assert (await compactor.run(up_to=5, at=0.0)).reason == "summary"
+    fill(state, 5, 200)
+    assert (await compactor.run(up_to=10, at=0.0)).reason == "summary"
+    assert "Still open: #4679" in state.view.observations[0].text
+
+
+# --- anything in any order ----------------------------------------------------------------------------------
+
+STEPS = st.one_of(
+    st.tuples(st.just("say"), st.integers(0, 400), st.booleans()),
+    st.tuples(st.just("say"), st.integers(0, 3_000), st.booleans()),
+    st.tuples(st.just("calls"), st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("results"), st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("begin"), st.one_of(st.none(), st.integers(0, 60)), st.booleans()),
+    st.tuples(st.just("publish"), st.integers(0, 2_000), st.booleans()),
+    st.tuples(st.just("publish"), st.integers(0, 200), st.booleans()),
+    st.tuples(st.just("give up"), st.just(0), st.booleans()),
+    st.tuples(st.just("undo"), st.just(0), st.booleans()),
+    st.tuples(st.just("redo"), st.just(0), st.booleans()),
+    st.tuples(st.just("digest"), st.one_of(st.none(), st.integers(0, 60)), st.booleans()),
+    st.tuples(st.just("limits"), st.sampled_from([300, 1_000, 3_000]), st.booleans()),
+    st.tuples(st.just("restart"), st.just(0), st.booleans()),
+)
+
+
+@given(
+    steps=st.lists(STEPS, min_size=20, max_size=90),
+    window=st.sampled_from([300, 1_000, 3_000]),
+    pin=st.booleans(),
+)
+def test_a_pass_may_land_at_any_time(steps: list[tuple[str, Any, bool]], window: int, pin: bool) -> None:
+    state = ContextState(ContextLimits(window, 0), Words(), pin_first=pin)
+    compactor = Compactor(state)
+    run: CompactionPass | None = None
+    open_calls: list[str] = []
+    stored: list[Any] = []
+    calls = 0
+    for kind, size, flag in steps:
+        if kind == "say":
+            stored += state.append(
+                "user" if flag else "assistant", f"<{state.last_seq}>" + "w " * (size // 2), at=0.0
+            ).messages
+            if not flag:
+                open_calls = []
+        elif kind == "calls":
+            open_calls = [f"c{calls + index}" for index in range(size)]
+            calls += size
+            stored += state.append("assistant", call(*open_calls), at=0.0).messages
+        elif kind == "results" and open_calls:
+            names, open_calls = open_calls[:size], open_calls[size:]
+            stored += state.append("user", result(*names, text="found " * 20), at=0.0).messages
+        elif kind == "begin" and run is None:
+            begun = compactor.begin(size)
+            if isinstance(begun, Rejection):
+                assert begun.reason
+                assert not compactor.is_compacting
+            else:
+                run = begun
+                assert size is None or run.high_water <= size
+                assert run.covers[0] == 1, "a summary builds on all that came before"
+                assert run.source_tokens > 0
+                assert_valid(run.request)
+                assert isinstance(compactor.begin(size), Rejection), "single flight"
+        elif kind == "publish" and run is not None:
+            publish(state, compactor, run, size)
+            run = None
+        elif kind == "give up" and run is not None:
+            before = state.view
+            compactor.end()
+            run = None
+            assert state.view is before
+        elif kind in ("undo", "redo"):
+            try:
+                state.undo(at=0.0) if kind == "undo" else state.redo(at=0.0)
+            except ValueError as error:
+                assert str(error)  # noqa: PT017
+        elif kind == "digest":
+            state.digest(up_to=size, at=0.0, keep_newest=flag)
+        elif kind == "limits":
+            state.set_limits(ContextLimits(size, 0), 1.0)
+            state.fit(at=0.0)
+        elif kind == "restart" and stored:
+            prepared = _prepared(run, 40) if run is not None else None
+            state = ContextState.restore(
+                state.limits, state.counter, agent_id="agent", messages=stored, views=state.views,
+                current=state.view.version, pin_first=pin,
+            )  # fmt: skip
+            compactor, run = Compactor(state), None
+            if prepared is not None:
+                before = state.view
+                outcome = compactor.republish(prepared, at=0.0)
+                assert outcome.applied or (outcome.reason and state.view is before)
+        check(state, stored, run)
+
+
+def _prepared(run: CompactionPass, size: int) -> Prepared:
+    text = ("word " * (size // 5 + 1)).strip()
+    return Prepared(
+        text=text,
+        tokens=Words().count(text),
+        covers=run.covers,
+        citations=tuple(dict.fromkeys(run.covers)),
+        replaces=tuple(o.id for o in run.earlier),
+        source_tokens=run.source_tokens,
+        base_version=run.base_version,
+        epoch=run.epoch,
+    )
+
+
+def publish(state: ContextState, compactor: Compactor, run: CompactionPass, size: int) -> None:
+    before, tail = state.view, [(m.seq, m.content) for m in state.verbatim if m.seq > run.high_water]
+    covered_behind = [o for o in before.observations if o.covers[0] > run.high_water]
+    outcome = compactor.publish(_prepared(run, size), at=0.0)
+    assert not compactor.is_compacting
+    if not outcome.applied:
+        assert outcome.reason
+        assert state.view is before
+        return
+    assert outcome.high_water == run.high_water
+    assert [(m.seq, m.content) for m in state.verbatim] == tail, "entries behind the mark are never touched"
+    summary = state.view.observations[0] if run.covers[0] == 1 else None
+    assert summary is not None
+    assert summary.covers == run.covers
+    assert list(state.view.observations[1:]) == covered_behind
+    assert run.epoch == state.epoch
+
+
+def check(state: ContextState, stored: list[Any], run: CompactionPass | None) -> None:
+    assert_covered(state.view, state.last_seq)
+    assert [m.seq for m in stored] == list(range(1, state.last_seq + 1))
+    if run is not None and run.epoch == state.epoch:
+        for observation in state.view.observations:
+            if observation.provisional:
+                first, last = observation.covers
+                assert not first <= run.high_water < last, "a digest splits at a mark in flight"
+    if not stored:
+        return
+    for view in state.views:
+        assert view.parent is None or view.parent < view.version
+    try:
+        shown = state.render()
+    except WindowTooSmall:
+        return
+    assert_valid(shown)
+    assert (
+        sum(count_message(m["role"], m["content"], state.counter) for m in shown)
+        == state.tokens
+        <= state.limit
+    )
+    del stored
+
+
+@given(
+    sizes=st.lists(st.integers(1, 3_000), min_size=2, max_size=30),
+    up_to=st.integers(0, 32),
+    window=st.sampled_from([500, 2_000, 8_000]),
+)
+def test_a_mark_is_never_moved_forward_and_never_cuts_a_pair(
+    sizes: list[int], up_to: int, window: int
+) -> None:
+    state = ContextState(ContextLimits(window, 0), Words())
+    for number, size in enumerate(sizes):
+        if number % 3 == 1:
+            state.append("assistant", call(f"c{number}"), at=0.0)
+        elif number % 3 == 2:
+            state.append("user", result(f"c{number - 1}", text="x" * size), at=0.0)
+        else:
+            state.append("user", "y" * size, at=0.0)
+    compactor = Compactor(state)
+    begun = compactor.begin(up_to)
+    if isinstance(begun, Rejection):
+        assert begun.reason.endswith((".", ")"))
+        return
+    assert begun.high_water <= up_to
+    outcome = compactor.publish(replace(_prepared(begun, 0), text="ok", tokens=1), at=0.0)
+    if outcome.applied:
+        assert_pairs_whole(state.view, state.messages)
+        assert state.view.verbatim_from is None or state.view.verbatim_from > begun.high_water

@@ -1,14 +1,18 @@
-"""What a message costs does not depend on how many came before it. Counted, not timed."""
+"""What a message, and a whole turn, costs does not depend on how many came before it. Counted, not timed."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import pytest
-from tests.core.memory.support import Words
+from tests.core.memory.support import Words, call, result
 
+from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import ContextLimits
 
@@ -24,36 +28,38 @@ class Counting(Words):
         return super().count(text)
 
 
-def calls_per_message(state: ContextState, count: int) -> float:
-    """Function calls of our own code, per message."""
-    calls = 0
+@contextmanager
+def counted_calls() -> Iterator[list[int]]:
+    """One number: the function calls within."""
+    calls = [0]
 
     def profile(frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal calls
-        if event in ("call", "c_call"):
-            calls += 1
+        calls[0] += event in ("call", "c_call")
 
     sys.setprofile(profile)
     try:
-        append(state, count)
+        yield calls
     finally:
         sys.setprofile(None)
-    return calls / count
 
 
-def append(state: ContextState, count: int) -> None:
-    for _ in range(count):
-        number = state.last_seq + 1
-        state.append("user" if number % 2 else "assistant", f"message {number:07d} " + "word " * 20, at=0.0)
+def append(state: ContextState, count: int) -> int:
+    with counted_calls() as calls:
+        for _ in range(count):
+            number = state.last_seq + 1
+            state.append(
+                "user" if number % 2 else "assistant", f"message {number:07d} " + "word " * 20, at=0.0
+            )
+    return calls[0]
 
 
 @pytest.mark.parametrize("window", [2_000, 1_000_000_000])
 def test_a_message_costs_the_same_after_a_thousand_and_after_ten_thousand(window: int) -> None:
     state = ContextState(ContextLimits(window, 0), Counting())
     append(state, 1_000)
-    early = calls_per_message(state, 1_000)
+    early = append(state, 1_000)
     append(state, 10_000)
-    late = calls_per_message(state, 1_000)
+    late = append(state, 1_000)
     assert late / early < 1.1
 
 
@@ -69,3 +75,42 @@ def test_compacting_again_and_again_reads_each_message_a_bounded_number_of_times
     state = ContextState(ContextLimits(2_000, 0), counter)
     append(state, 5_000)
     assert counter.characters < 12 * sum(len(str(m.content)) for m in state.messages)
+
+
+async def turns(manager: HierarchicalContextManager, count: int) -> None:
+    """Calls, their results, a remark, a word of the user's; the context is read after each message."""
+    for _ in range(count // 4):
+        number = len(manager.messages)
+        names = (f"a{number}", f"b{number}")
+        for role, content in (
+            ("assistant", call(*names, text="Let me look.", path=f"src/module_{number % 97}.py")),
+            ("user", result(*names, text=f"{number}: " + "found " * 30)),
+            ("assistant", f"It is in {number}. " + "word " * 20),
+            ("user", f"Go on with {number}. " + "word " * 10),
+        ):
+            await manager.add_message({"role": role, "content": content})
+            assert manager.get_context()
+
+
+@pytest.mark.parametrize("summarises", [False, True])
+def test_a_turn_costs_the_same_after_a_thousand_and_after_ten_thousand_messages(summarises: bool) -> None:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
+        return f"{len(messages)} messages were about modules."
+
+    async def go() -> tuple[int, int]:
+        manager = HierarchicalContextManager(
+            2_000, tokenizer=Words(), summarizer=summarize if summarises else None, passes_per_hour=1_000_000
+        )
+        await turns(manager, 1_000)
+        with counted_calls() as early:
+            await turns(manager, 2_000)
+        await turns(manager, 8_000)
+        with counted_calls() as late:
+            await turns(manager, 2_000)
+        await manager.close()
+        return early[0], late[0]
+
+    early, late = asyncio.run(go())
+    assert late / early < 1.1

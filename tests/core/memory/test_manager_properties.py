@@ -1,138 +1,173 @@
-"""The manager under random summarisers, interleavings and cancellations."""
+"""The manager under anything that a program, a model and a person may do to it at once.
+
+Written from the promises alone: coverage, pairs, bound, order, single flight, exact undo, what events say,
+and that nothing is left behind. `WATCHKEEPER_HYPOTHESIS=thorough` runs thousands of examples.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.memory.support import Words, assert_covered, assert_pairs_whole, assert_valid, call, result
+from tests.core.memory.steps import MANY_STEPS, STEPS, SUMMARISERS
+from tests.core.memory.support import Characters, Words
+from tests.core.memory.world import World, begin, finish, play, take
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.history import WindowTooSmall
-from watchkeeper.memory.manager import Swap
-
-TEXTS = [
-    "Summary.",
-    "",
-    "Cites [1] and #2.\nInvents [#9999].",
-    "Invents [#9999].",
-    "babble " * 9_000,
-    None,
-    RuntimeError("x"),
-]
-
-STEPS = st.one_of(
-    st.tuples(st.just("talk"), st.integers(1, 1_200), st.sampled_from(["user", "assistant"])),
-    st.tuples(st.just("talk"), st.integers(1, 120), st.sampled_from(["user", "assistant"])),
-    st.tuples(st.just("tools"), st.integers(1, 3), st.integers(0, 4)),
-    st.tuples(st.just("compact"), st.one_of(st.none(), st.integers(0, 40)), st.booleans()),
-    st.tuples(st.just("cancel"), st.just(0), st.just(0)),
-    st.tuples(st.just("undo"), st.booleans(), st.just(0)),
-    st.tuples(st.just("loop"), st.integers(1, 6), st.just(0)),
-)
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
 
 
 @given(
-    steps=st.lists(STEPS, max_size=40),
-    texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4),
-    delays=st.lists(st.integers(0, 25), min_size=1, max_size=4),
-    window=st.sampled_from([250, 1_000, 3_000]),
-    threshold=st.sampled_from([0.3, 0.75, 1.0]),
+    steps=MANY_STEPS,
+    says=SUMMARISERS,
+    window=st.sampled_from([160, 400, 1_000, 4_000]),
+    threshold=st.sampled_from([0.2, 0.75, 1.0]),
+    counter=st.sampled_from([Words(), Characters(), len, None]),
+    wait=st.sampled_from([0.0, 0.0, 0.001]),
+    rude=st.booleans(),
 )
-def test_nothing_that_happens_breaks_a_context(
-    steps: list[tuple[Any, ...]], texts: list[Any], delays: list[int], window: int, threshold: float
+def test_whatever_is_done_at_once_the_promises_hold(
+    steps: list[Any],
+    says: list[tuple[str, int]],
+    window: int,
+    threshold: float,
+    counter: Any,
+    wait: float,
+    rude: bool,
 ) -> None:
-    asyncio.run(play(steps, texts, delays, window, threshold))
+    noticed: list[str] = []
+
+    async def go() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: noticed.append(context["message"])
+        )
+        await play(steps, says, window, threshold, counter, wait, rude)
+        gc.collect(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(go())
+    assert noticed == [], "nothing is left to be found by the event loop"
 
 
-async def play(
-    steps: list[tuple[Any, ...]], texts: list[Any], delays: list[int], window: int, threshold: float
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@given(
+    steps=st.lists(st.tuples(STEPS, st.booleans()), min_size=10, max_size=50),
+    says=SUMMARISERS,
+    window=st.sampled_from([400, 1_000, 4_000]),
+    wait=st.sampled_from([0.0, 0.001]),
+)
+def test_event_loops_may_come_and_go_under_a_manager(
+    steps: list[tuple[Any, bool]], says: list[tuple[str, int]], window: int, wait: float
 ) -> None:
-    running = 0
-    calls = 0
+    """Each call in an event loop of its own: ended by `asyncio.run`, or closed with a pass still pending in
+    it."""
+    world, release = begin(says, window, 0.5, Words(), wait, False)
+    for step, tidy in steps:
+        if step[0] in ("idle", "cancel"):
+            continue
+        if tidy:
+            asyncio.run(take(world, step))
+        else:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(take(world, step))
+            for task in asyncio.all_tasks(loop):  # they are never heard of again
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            loop.close()
+            world.running.clear()
+        world.requests.clear()
+        world.check()
+    release()
 
-    async def summarize(
-        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> Any:
-        nonlocal running, calls
-        assert_valid(messages)
-        calls += 1
-        running += 1
-        assert running == 1, "one pass at a time"
-        try:
-            for _ in range(delays[calls % len(delays)]):
-                await asyncio.sleep(0)
-        finally:
-            running -= 1
-        text = texts[calls % len(texts)]
-        if isinstance(text, Exception):
-            raise text
-        return text
+    async def end() -> None:
+        async with asyncio.timeout(5):
+            await world.manager.idle()
+            await finish(world)
 
-    manager = HierarchicalContextManager(window, threshold, Words(), summarize, reserve_tokens=window // 10)
-    swaps: list[Swap] = []
-    for event in ("swap:start", "swap:complete", "swap:rejected", "swap:abandoned"):
-        manager.on(event, swaps.append)  # type: ignore[arg-type]
-    requests: list[asyncio.Task[Any]] = []
-    names = 0
-    for kind, first, second in steps:
-        if kind == "talk":
-            await manager.add_message(
-                {"role": second, "content": f"<{len(manager.messages)}>" + "w " * (first // 2)}
-            )
-        elif kind == "tools":
-            ids = [f"c{names + index}" for index in range(first)]
-            names += first
-            await manager.add_message({"role": "assistant", "content": call(*ids)})
-            for _ in range(second):
-                await asyncio.sleep(0)
-            await manager.add_message({"role": "user", "content": result(*ids, text="found " * 10 * second)})
-        elif kind == "compact":
-            requests.append(asyncio.create_task(manager.compact(first)))
-            if second:
-                await asyncio.sleep(0)
-        elif kind == "cancel" and requests:
-            requests[-1].cancel()
-            await asyncio.sleep(0)
-        elif kind == "undo":
-            before = manager.view
-            try:
-                manager.undo()
-                if first:
-                    manager.redo()
-                    assert manager.view.observations == before.observations
-            except ValueError:
-                pass
-        elif kind == "loop":
-            for _ in range(first):
-                await asyncio.sleep(0)
-        check(manager)
-    await manager.idle()
-    check(manager)
-    await manager.close()
-    await asyncio.gather(*requests, return_exceptions=True)
-    started = sum(swap.event == "swap:start" for swap in swaps)
-    assert started <= sum(swap.event != "swap:start" for swap in swaps), (
-        "every pass that starts is heard to end"
-    )
-    assert not manager.is_compacting
+    asyncio.run(end())
+    world.check()
 
 
-def check(manager: HierarchicalContextManager) -> None:
-    assert [message.seq for message in manager.messages] == list(range(1, len(manager.messages) + 1))
-    if not manager.messages:
-        return
-    assert_covered(manager.view, len(manager.messages))
+@given(
+    steps=st.lists(st.tuples(STEPS, st.integers(0, 9)), min_size=15, max_size=60),
+    says=SUMMARISERS,
+    window=st.sampled_from([300, 1_000, 4_000]),
+)
+def test_what_was_told_is_enough_to_carry_on_after_a_kill(
+    steps: list[tuple[Any, int]], says: list[tuple[str, int]], window: int
+) -> None:
+    """A process ends anywhere; the next one has the changes that were stored, and shows, undoes and goes on
+    alike."""
+    asyncio.run(killed(steps, says, window))
+
+
+async def killed(steps: list[tuple[Any, int]], says: list[tuple[str, int]], window: int) -> None:
+    world, release = begin(says, window, 0.5, Words(), 0.0, False)
+    told = world.changes
+    first = world.manager.views[0]
+    for step, chance in steps:
+        await take(world, step)
+        world.check()
+        if chance:
+            continue
+        before, shown, tokens = world.manager, world.shown(), world.manager.tokens
+        undone = _undone(before, world)
+        await before.close()
+        await asyncio.gather(*world.requests, return_exceptions=True)
+        kept = list(told)  # what closing did is not part of what was stored
+        state = ContextState.restore(
+            before.state.limits,
+            before.state.counter,
+            agent_id="agent",
+            messages=[message for change in kept for message in change.messages],
+            views=[first, *(view for change in kept for view in change.views)],
+            current=kept[-1].view.version if kept else 1,
+            observations=[observation for change in kept for observation in change.observations],
+            pin_first=False,
+        )
+        following, release = begin(says, window, 0.5, Words(), 0.0, False, state=state, changes=told)
+        following.given = world.given
+        following.open, following.calls, following.shown_at = world.open, world.calls, world.shown_at
+        world = following
+        assert world.shown() == shown
+        assert world.manager.tokens == tokens
+        assert _undone(world.manager, world) == undone, "undo leads where it would have led"
+        world.check()
+    release()
+    await world.manager.idle()
+    await finish(world)
+
+
+def _undone(manager: HierarchicalContextManager, world: World) -> Any:
+    """What an undo would show, without doing it to the manager."""
+    state = copy.deepcopy(manager.state)
     try:
-        context = manager.get_context()
-    except WindowTooSmall:
-        return
-    assert_valid(context)
-    assert_pairs_whole(manager.view, manager.messages)
-    assert manager.tokens <= manager.state.limit
-    shown = [m["content"] for m in context]
-    for message in manager.short_term_memory:
-        if message.seq not in manager.view.elided and isinstance(message.content, str):
-            assert message.content in shown
+        return state.undo(at=0.0).view.observations, state.tokens
+    except ValueError as error:
+        return str(error)
+
+
+def test_redo_survives_a_kill_after_an_undo_that_kept_later_turns() -> None:
+    state = ContextState(ContextLimits(1_000, 0), Words(), pin_first=False)
+    for number in range(6):
+        state.append("assistant" if number % 2 else "user", "word " * 60, at=0.0)
+    assert state.digest(up_to=4, at=0.0) is not None
+    state.append("user", "a whole file " * 3_000, at=0.0)
+    assert 7 in state.view.elided
+    state.undo(at=0.0)
+    assert 7 in state.view.elided, "the later message stays as short as it must be"
+    again = ContextState.restore(
+        state.limits,
+        state.counter,
+        agent_id="agent",
+        messages=state.messages,
+        views=state.views,
+        current=state.view.version,
+        pin_first=False,
+    )
+    assert again.redo(at=0.0).view.observations == state.redo(at=0.0).view.observations

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.core.memory.support import Words, assert_valid, call, result, text_of
 
-from watchkeeper.memory.content import cut_points, newest_group, newest_turn
 from watchkeeper.memory.rendering import NO_RESULT, Rendering
 from watchkeeper.memory.tokens import count_message
-from watchkeeper.records.messages import Content, Message
+from watchkeeper.records.messages import Content
 
 
 def rendered(*messages: tuple[str, Content]) -> Rendering:
@@ -19,10 +18,6 @@ def rendered(*messages: tuple[str, Content]) -> Rendering:
     assert rendering.tokens == sum(count_message(m["role"], m["content"], Words()) for m in rendering.items)
     assert rendering.tokens == sum(rendering.sizes)
     return rendering
-
-
-def history(*messages: tuple[str, Content]) -> list[Message]:
-    return [Message(seq, role, content, 1, seq, 0.0) for seq, (role, content) in enumerate(messages, 1)]  # type: ignore[arg-type]
 
 
 def test_plain_messages_stay_as_they_are() -> None:
@@ -90,36 +85,3 @@ def test_calls_and_results_in_the_wrong_mouth_become_text() -> None:
 
 def test_calls_that_share_an_id_cannot_break_a_request() -> None:
     rendered(("user", "go"), ("assistant", [*call("a"), *call("a")]), ("user", [*result("a"), *result("a")]))
-
-
-def test_a_cut_never_separates_a_tool_call_from_its_result() -> None:
-    messages = history(
-        ("user", "go"),
-        ("assistant", call("a")),
-        ("user", "steer"),
-        ("user", result("a")),
-        ("assistant", "done"),
-    )
-    assert cut_points(messages) == [True, True, False, False, True, True]
-
-
-def test_a_cut_never_lies_behind_a_call_that_somebody_waits_for() -> None:
-    messages = history(("user", "go"), ("assistant", call("a")), ("user", "steer"))
-    assert cut_points(messages) == [True, True, False, False]
-
-
-def test_a_call_that_nobody_waits_for_any_more_cannot_keep_the_bound_from_being_held() -> None:
-    messages = history(
-        ("user", "go"), ("assistant", call("a")), ("user", "steer"), ("assistant", "very well")
-    )
-    assert cut_points(messages) == [True, True, False, False, False]
-    assert cut_points(messages, orphans=True) == [True, True, True, True, True]
-
-
-def test_the_newest_turn_is_the_last_words_and_what_answers_them() -> None:
-    messages = history(("user", "go"), ("assistant", "hm"), ("assistant", call("a")), ("user", result("a")))
-    assert newest_group(messages) == newest_turn(messages) == 2
-    messages = history(("user", "go"), ("assistant", "hm"), ("user", "more"))
-    assert (newest_group(messages), newest_turn(messages)) == (2, 1)
-    messages = history(("assistant", "hm"), *(("user", f"{n}") for n in range(9)))
-    assert newest_group(messages) == newest_turn(messages) == 9

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.core.memory.adversarial_steps import FAILS, IMAGE, SAYS
+from tests.core.memory.steps import FAILS, IMAGE, SAYS
 from tests.core.memory.support import EVENTS, assert_covered, assert_valid
 from tests.support.message_rules import broken_rule
 

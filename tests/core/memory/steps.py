@@ -1,4 +1,4 @@
-"""What may be said to a manager, by whom, and what summarisers answer: strategies."""
+"""What may be done to a manager, by whom, and what summarisers answer: strategies."""
 
 from __future__ import annotations
 
