@@ -46,7 +46,7 @@ def status(opened: SessionHandle, as_json: bool) -> int:
         " s.last_updated, s.memory_blob_ref, s.turn AS snapshot_turn, s.last_seq AS snapshot_seq,"
         " t.resume_token FROM agents a"
         " LEFT JOIN memory_snapshots s ON s.agent_id = a.id LEFT JOIN tasks t ON t.assigned_agent = a.id"
-        " WHERE a.session_id = ? ORDER BY a.rowid",
+        " WHERE a.session_id = ? ORDER BY a.ordinal",
         (opened.session_id,),
     )
     found = [

@@ -160,7 +160,7 @@ class SessionHandle:
             BadInput: several do.
         """
         rows = self.all(
-            "SELECT id, name FROM agents WHERE session_id = ? ORDER BY rowid DESC", (self.session_id,)
+            "SELECT id, name FROM agents WHERE session_id = ? ORDER BY ordinal DESC", (self.session_id,)
         )
         found = _only_match(rows, name) if name else None
         if found is None:

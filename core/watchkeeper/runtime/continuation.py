@@ -23,7 +23,7 @@ from watchkeeper.memory.recall.session import said_in
 from watchkeeper.records.states import TASK_ENDED, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.store import artifacts, database, facts, messages, plans, sessions
-from watchkeeper.store.driver import decode, plain, sqlite3
+from watchkeeper.store.driver import IN_LIST, decode, list_of, plain, sqlite3
 from watchkeeper.store.transaction import Transaction
 
 LARGEST_CHARACTERS = 8_000
@@ -264,10 +264,8 @@ _POINTER = re.compile(r"message://([^/\s]+)/(\d+)(?:-(\d+))?\Z")
 
 # A message that was undone is elided with no tokens left: `[seq, head, tail, pointer, tokens]`.
 _LAST_SAID = (
-    "SELECT seq, content FROM messages WHERE agent_id = ? AND role = 'assistant' AND seq NOT IN"
-    " (SELECT json_extract(e.value, '$[0]') FROM agents a JOIN views v ON v.agent_id = a.id AND v.version ="
-    " a.view_version,"
-    " json_each(v.elided) e WHERE a.id = ? AND json_extract(e.value, '$[4]') = 0) ORDER BY seq DESC LIMIT 20"
+    f"SELECT seq, content FROM messages WHERE agent_id = ? AND role = 'assistant' AND NOT seq {IN_LIST}"  # noqa: S608
+    " ORDER BY seq DESC LIMIT 20"
 )
 
 Redact = Callable[[Any], Any]
@@ -413,7 +411,7 @@ class _Reader:
 
     def _first_agent(self) -> str | None:
         row = self.one(
-            "SELECT id FROM agents WHERE session_id = ? ORDER BY rowid LIMIT 1", (self._session_id,)
+            "SELECT id FROM agents WHERE session_id = ? ORDER BY ordinal LIMIT 1", (self._session_id,)
         )
         return row[0] if row else None
 
@@ -486,7 +484,13 @@ class _Reader:
     def _last_words(self, lead: str | None) -> Seen | None:
         """The last text that the lead agent wrote, which says where it stopped; messages that were undone do not
         count."""
-        rows = self.all(_LAST_SAID, (lead, lead))
+        shown = self.one(
+            "SELECT v.elided FROM agents a JOIN views v ON v.agent_id = a.id AND v.version = a.view_version"
+            " WHERE a.id = ?",
+            (lead,),
+        )
+        undone = [one[0] for one in decode(shown[0]) if one[4] == 0] if shown else []
+        rows = self.all(_LAST_SAID, (lead, list_of(undone)))
         for row in rows:
             content = decode(row["content"])
             blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]

@@ -344,7 +344,7 @@ def copy_memory(tx: Transaction, source: str, target: str) -> None:
 def _name(environment: Environment, role: str) -> str:
     """A name such as `explorer-3`: the role, and the next number of that role."""
     row = environment.store.one(
-        "SELECT name FROM agents WHERE session_id = ? AND role = ? ORDER BY rowid DESC LIMIT 1",
+        "SELECT name FROM agents WHERE session_id = ? AND role = ? ORDER BY ordinal DESC LIMIT 1",
         (environment.session_id, role),
     )
     number = str(row[0]).rpartition("-")[2] if row else "0"

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from watchkeeper.store.driver import Connection
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, IncrementalQuery, compaction_facts, lines
+from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, IncrementalQuery, compaction_facts
 
 LARGEST_MESSAGE_CHARS = 400_000
 _LARGEST = 1 << 62
@@ -156,11 +156,11 @@ class AgentReading:
     """What the agent will receive before its next turn, oldest first."""
 
 
-_TOOL_CALLS = lines(
+_TOOL_CALLS = row_lines(
     "id, tool_use_id, name, status, is_error, started_at, ended_at",
     "tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 100",
 )
-_MODEL_CALLS = lines(
+_MODEL_CALLS = row_lines(
     "id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens,"
     " cache_write_tokens,"
     " usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds, waited_seconds,"
@@ -168,17 +168,17 @@ _MODEL_CALLS = lines(
     " substr(error, 1, 2000)",
     "model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 300",
 )
-_FACTS = lines(
+_FACTS = row_lines(
     "id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at",
     "facts WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1)) ORDER BY pinned"
     " DESC, id DESC"
     " LIMIT 300",
 )
-_VIEWS = lines(
+_VIEWS = row_lines(
     "version, parent, verbatim_from, reason, tokens, created_at",
     "views WHERE agent_id = ? ORDER BY version DESC LIMIT 100",
 )
-_INBOX = lines(
+_INBOX = row_lines(
     "id, kind, substr(payload, 1, 4000), created_at",
     "inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id LIMIT 50",
 )
@@ -273,10 +273,8 @@ def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | Non
     wanted = _numbers(row[6], "views.observations", damaged)
     found = connection.execute(
         "SELECT id, kind, level, substr(text, 1, 20000), tokens, first_seq, last_seq, citations,"
-        " provisional, created_at"
-        " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY"
-        " first_seq, id",
-        (agent_id, json.dumps(wanted)),
+        f" provisional, created_at FROM observations WHERE agent_id = ? AND id {IN_LIST} ORDER BY first_seq, id",
+        (agent_id, list_of(wanted)),
     )
     observations = tuple(_observation(each, damaged) for each in found)
     elided = _numbers(row[7], "views.elided", damaged)
@@ -341,14 +339,14 @@ _OLDEST_TURN = (
 )
 _OLDEST_CALL = "SELECT id FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
 _TOOLS = (
-    "SELECT name, count(*), sum(is_error OR status IN ('error', 'denied', 'unknown')), sum(status IN"
-    " ('pending', 'running')),"
-    " total(ended_at - started_at) FROM tool_calls WHERE agent_id = ? AND turn > ? AND turn <= ? GROUP BY"
+    "SELECT name, count(*), sum(CASE WHEN is_error <> 0 OR status IN ('error', 'denied', 'unknown') THEN 1"
+    " ELSE 0 END), sum(CASE WHEN status IN ('pending', 'running') THEN 1 ELSE 0 END),"
+    " coalesce(sum(ended_at - started_at), 0.0) FROM tool_calls WHERE agent_id = ? AND turn > ? AND turn <= ? GROUP BY"
     " name"
 )
 _CALLS = (
-    "SELECT count(*), total(NOT usage_exact), total(price_status = 'estimated'), total(cost_usd IS NULL)"
-    " FROM model_calls WHERE agent_id = ? AND id > ? AND id <= ? AND status <> 'error'"
+    "SELECT count(*), count(CASE WHEN usage_exact = 0 THEN 1 END), count(CASE WHEN price_status = 'estimated'"
+    " THEN 1 END), count(CASE WHEN cost_usd IS NULL THEN 1 END) FROM model_calls WHERE agent_id = ? AND id > ? AND id <= ? AND status <> 'error'"
 )
 _ALL = 1 << 62
 

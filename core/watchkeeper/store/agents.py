@@ -50,14 +50,14 @@ _COLUMNS = (
 
 
 def load(reads: Any, agent_id: str) -> Agent | None:
-    row = reads.one(f"SELECT {_COLUMNS} FROM agents WHERE id = ?", (agent_id,))  # noqa: S608 - a constant
+    row = reads.one(f"SELECT {_COLUMNS} FROM agents WHERE id = ?", (agent_id,))
     return _agent(row) if row is not None else None
 
 
 def load_all(reads: Any, session_id: str) -> list[Agent]:
     """A session's agents, oldest first."""
     rows = reads.all(
-        f"SELECT {_COLUMNS} FROM agents WHERE session_id = ? ORDER BY rowid",  # noqa: S608 - a constant
+        f"SELECT {_COLUMNS} FROM agents WHERE session_id = ? ORDER BY ordinal",
         (session_id,),
     )
     return [_agent(row) for row in rows]
@@ -65,7 +65,7 @@ def load_all(reads: Any, session_id: str) -> list[Agent]:
 
 def open_ids(reads: Any, session_id: str) -> list[str]:
     """The ids of a session's agents that have not ended, oldest first."""
-    rows = reads.all("SELECT id, status FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))
+    rows = reads.all("SELECT id, status FROM agents WHERE session_id = ? ORDER BY ordinal", (session_id,))
     return [row[0] for row in rows if row[1] not in AGENT_ENDED]
 
 
@@ -217,7 +217,8 @@ def begin_step(tx: Transaction, agent_id: str, turn: int, reply_seq: int, starte
 def reopen_step(tx: Transaction, agent_id: str, turn: int) -> None:
     """Continue a step that a crash or a pause left open; the time since its reply does not count as work."""
     tx.execute(
-        "UPDATE steps SET started_at = ?1 - max(0, reply.created_at - started_at) FROM messages AS reply"
+        "UPDATE steps SET started_at = ?1 - CASE WHEN reply.created_at > started_at"
+        " THEN reply.created_at - started_at ELSE 0 END FROM messages AS reply"
         " WHERE steps.agent_id = ?2 AND turn = ?3 AND ended_at IS NULL AND reply.agent_id = ?2 AND reply.seq"
         " = reply_seq",
         (tx.now, agent_id, turn),
@@ -228,7 +229,8 @@ def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None)
     """The step is whole. `results_seq` is None for a reply that called no tool. A clock that was set back
     ends it as it began."""
     tx.execute(
-        "UPDATE steps SET results_seq = ?, ended_at = max(started_at, ?) WHERE agent_id = ? AND turn = ?",
+        "UPDATE steps SET results_seq = ?1, ended_at = CASE WHEN started_at > ?2 THEN started_at ELSE ?2 END"
+        " WHERE agent_id = ?3 AND turn = ?4",
         (results_seq, tx.now, agent_id, turn),
     )
     tx.execute(
@@ -354,10 +356,10 @@ def add_model_call(
         " cost_usd = CASE WHEN ? IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + ? END,"
         " unpriced_calls = unpriced_calls + ?, model_calls = model_calls + 1, retries = retries + ?, errors"
         " = errors + ?,"
-        " last_active = ?, turn = max(turn, ?) WHERE id = ?",
+        " last_active = ?, turn = CASE WHEN turn > ? THEN turn ELSE ? END WHERE id = ?",
         (
             usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, cost.usd, cost.usd,
-            unpriced, retries, failed, tx.now, reached, agent_id,
+            unpriced, retries, failed, tx.now, reached, reached, agent_id,
         ),
     )  # fmt: skip
     tx.add_usage(usage, cost, calls=1, retries=retries, errors=failed)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.store.driver import Connection, Reads, Writes
+from watchkeeper.store.driver import IN_LIST, Connection, Reads, Writes, list_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -120,7 +120,7 @@ _NOTED = (
     " SELECT payload FROM inbox WHERE session_id = ?1 UNION ALL"
     " SELECT v.elided FROM views v JOIN agents a ON a.id = v.agent_id WHERE a.session_id = ?1"
 )
-_STILL_NAMED = "SELECT DISTINCT digest FROM outputs WHERE digest IN (SELECT value FROM json_each(?))"
+_STILL_NAMED = f"SELECT DISTINCT digest FROM outputs WHERE digest {IN_LIST}"
 _ALL_NOTED = _NOTED.replace(" WHERE session_id = ?1", "").replace(" WHERE a.session_id = ?1", "")
 
 
@@ -150,12 +150,11 @@ def held_by(connection: Connection, session_id: str) -> set[str]:
 def notes_of(connection: Connection, session_id: str) -> list[str]:
     """Digests of the session's own notes, each after those that it refers to."""
     notes = held_by(connection, session_id) - named_by(connection, session_id)
-    rows = (
-        (row[0], name)
-        for name in notes
-        for row in connection.execute("SELECT rowid FROM artifacts WHERE digest = ?", (name,))
-    )
-    return [name for _, name in sorted(rows)]
+    waiting = {
+        name: set(digests_in(note_text(connection, name) or "")) & notes - {name} for name in sorted(notes)
+    }
+    # No cycle is possible: a text cannot contain its own digest.
+    return [*TopologicalSorter(waiting).static_order()]
 
 
 def note_text(connection: Connection, name: str) -> str | None:
@@ -179,8 +178,7 @@ def digests_in(text: str) -> Iterator[str]:
 def still_held(connection: Connection, candidates: Iterable[str]) -> set[str]:
     """Those of `candidates` that any session in the file refers to."""
     wanted = set(candidates)
-    chosen = json.dumps(sorted(wanted))
-    held = {row[0] for row in connection.execute(_STILL_NAMED, (chosen,))}
+    held = {row[0] for row in connection.execute(_STILL_NAMED, (list_of(sorted(wanted)),))}
     notes: set[str] = set()
     for (text,) in connection.execute(_ALL_NOTED) if wanted - held else ():
         notes |= set(digests_in(text or ""))

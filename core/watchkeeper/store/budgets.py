@@ -284,11 +284,11 @@ def write(tx: Transaction, task_id: str | None, kind: str, amount: float | None)
         if refused is not None:
             raise ValueError(refused)
     earlier = tx.one(
-        "SELECT required FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?",
+        "SELECT required FROM budgets WHERE session_id = ? AND task_id IS NOT DISTINCT FROM ? AND kind = ?",
         (tx.session_id, task_id, kind),
     )
     tx.execute(
-        "DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?",
+        "DELETE FROM budgets WHERE session_id = ? AND task_id IS NOT DISTINCT FROM ? AND kind = ?",
         (tx.session_id, task_id, kind),
     )
     if amount is not None:
@@ -309,7 +309,7 @@ def note_reached(
     """Say that a budget covers no further call; `task_id` is None for the session's own."""
     tx.execute(
         "UPDATE budgets SET reached_at = coalesce(reached_at, ?), required = ? WHERE session_id = ? AND"
-        " task_id IS ? AND kind = ?",
+        " task_id IS NOT DISTINCT FROM ? AND kind = ?",
         (tx.now, required, tx.session_id, task_id, kind),
     )
     tx.event("budget.reached", agent_id=agent_id, task_id=task_id, budget=kind, reason=reason)

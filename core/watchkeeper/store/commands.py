@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import ApprovalStatus, CommandStatus
-from watchkeeper.store.driver import encode
+from watchkeeper.store.driver import decode, encode
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -79,14 +79,21 @@ def compaction_made(reads: Any, command_id: int, agent_id: str) -> Any:
     `tokens_before, tokens_after, high_water, reason`. The event of its beginning names the command: wall
     times of two hosts say nothing, since clocks are set back.
     """
-    return reads.one(
-        "SELECT p.tokens_before, p.tokens_after, p.high_water, p.reason FROM compactions p WHERE p.id ="
-        " (SELECT max(id) FROM compactions WHERE agent_id = ?2 AND trigger = 'manual' AND status = 'applied')"
-        " AND EXISTS (SELECT 1 FROM events e WHERE e.session_id = p.session_id AND e.kind ="
-        " 'compaction.started'"
-        " AND e.data ->> 'compaction' = p.id AND e.data ->> 'command' = ?1)",
-        (command_id, agent_id),
+    row = reads.one(
+        "SELECT tokens_before, tokens_after, high_water, reason, id, session_id FROM compactions WHERE id ="
+        " (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger = 'manual' AND status = 'applied')",
+        (agent_id,),
     )
+    if row is None:
+        return None
+    begun = reads.all(
+        "SELECT data FROM events WHERE session_id = ? AND agent_id = ? AND kind = 'compaction.started'"
+        " ORDER BY seq DESC",
+        (row[5], agent_id),
+    )
+    orders = (decode(text) for (text,) in begun)
+    made = any((one.get("compaction"), one.get("command")) == (row[4], command_id) for one in orders)
+    return tuple(row)[:4] if made else None
 
 
 def decide_approval(

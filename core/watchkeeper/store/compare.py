@@ -126,7 +126,7 @@ _COUNTS = {
 
 def _side(connection: Connection, session_id: str) -> SessionSide:
     columns = ", ".join([*(f"s.{each}" for each in (*_SIDE, *SPENDING)), *_COUNTS.values(), COST_ESTIMATED])
-    row = connection.execute(f"SELECT {columns} FROM sessions s WHERE s.id = ?", (session_id,)).fetchone()  # noqa: S608 - constants
+    row = connection.execute(f"SELECT {columns} FROM sessions s WHERE s.id = ?", (session_id,)).fetchone()
     if row is None:
         raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
     values = dict(zip((*_SIDE, *SPENDING, *_COUNTS), row[:-1], strict=True))

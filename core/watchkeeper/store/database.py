@@ -458,7 +458,7 @@ def first_odd_value(connection: Connection) -> str | None:
                 )
             for rule in rules:
                 row = connection.execute(
-                    f"SELECT {table.key or column} FROM {table.name} WHERE {rule} LIMIT 1"  # noqa: S608 - constants
+                    f"SELECT {table.key or column} FROM {table.name} WHERE {rule} LIMIT 1"
                 ).fetchone()
                 if row is not None:
                     return f"{table.name}.{column} in row {row[0]}"

@@ -55,7 +55,28 @@ def list_of(values: Sequence[object]) -> str:
 def row_lines(columns: str, rows: str) -> str:
     """A query of one text: for each row a line of JSON, which holds the values of `columns`. `rows` is what
     follows `SELECT … FROM`. JSON has no line break within a line."""
-    return f"SELECT group_concat(line, char(10)) FROM (SELECT json_array({columns}) AS line FROM {rows})"  # noqa: S608
+    return f"SELECT group_concat(line, char(10)) FROM (SELECT json_array({columns}) AS line FROM {rows}) made"
+
+
+FACTS_FOUND = "JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH"
+"""Joins the facts `f` whose text matches the full-text query that follows."""
+FACTS_RANK = "bm25(facts_fts)"
+"""Orders them, the best first."""
+
+
+def contains(text: str) -> str:
+    """The pattern of `LIKE … ESCAPE '\\'` that finds this text anywhere, whatever its case."""
+    return "%" + beginning(text.lower())
+
+
+def beginning(text: str) -> str:
+    """The pattern of `LIKE … ESCAPE '\\'` that finds texts that begin with this one."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+
+
+def row_list(column: str, rows: str) -> str:
+    """An expression: the values of one column in `rows`, as the text of a JSON list."""
+    return f"(SELECT json_group_array(value) FROM (SELECT {column} AS value FROM {rows}) listed)"
 
 
 # --- JSON in the store: compact text that SQLite can bind ---------------------------------------------------

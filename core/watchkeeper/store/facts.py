@@ -15,7 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from watchkeeper.store.driver import decode, encode, plain
+from watchkeeper.store.driver import (
+    FACTS_FOUND,
+    FACTS_RANK,
+    IN_LIST,
+    contains,
+    decode,
+    encode,
+    list_of,
+    plain,
+    row_list,
+)
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -28,12 +38,12 @@ CANDIDATES = 200
 """How many facts that speak of a new one's subject are looked at for one that it updates: the newest."""
 
 DIGEST_CHARACTERS = 12
-_REPLACES = "(SELECT json_group_array('fact://' || substr(o.digest, 1, 12)) FROM facts o WHERE o.superseded_by = f.id)"
-_COLUMNS = f"SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at, {_REPLACES} FROM facts f"  # noqa: S608
+_REPLACES = row_list("'fact://' || substr(o.digest, 1, 12)", "facts o WHERE o.superseded_by = f.id")
+_COLUMNS = f"SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at, {_REPLACES} FROM facts f"
 # ?1 session (null: all), ?2 workspace, ?3 the agent that asks, ?4 whether facts of every agent are seen.
 _NOT_DELETED = " NOT EXISTS (SELECT 1 FROM sessions d WHERE d.id = f.session_id AND d.deleted_at IS NOT NULL)"
 _VISIBLE = (
-    f" f.superseded_by IS NULL AND{_NOT_DELETED} AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR ?4 OR f.agent_id IN"  # noqa: S608 - a constant
+    f" f.superseded_by IS NULL AND{_NOT_DELETED} AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR ?4 OR f.agent_id IN"
     " (WITH RECURSIVE line (id) AS (SELECT ?3 UNION SELECT a.copied_from FROM line JOIN agents a ON a.id ="
     " line.id)"
     " SELECT id FROM line WHERE id IS NOT NULL))) OR (f.scope = 'workspace' AND f.workspace = ?2))"
@@ -47,16 +57,10 @@ _NEAR = (
 _IN_ORDER = " ORDER BY f.pinned DESC, f.session_id = ?1 DESC, f.id DESC LIMIT ?5"
 _CURRENT = f"{_COLUMNS} WHERE{_NEAR}{_VISIBLE}{_IN_ORDER}"
 _CURRENT_BY = f"{_COLUMNS} WHERE f.agent_id = ?6 AND f.session_id = ?1 AND{_VISIBLE}{_IN_ORDER}"
-_BY_WORDS = f"{_COLUMNS} JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?6 AND {_VISIBLE} ORDER BY bm25(facts_fts) LIMIT ?5"
-_HOLDS_LITERAL = "EXISTS (SELECT 1 FROM json_each(?6) AS one WHERE instr(lower(f.text), one.value) > 0)"
-_HOLD_LITERALS = f"{_VISIBLE} AND {_HOLDS_LITERAL} ORDER BY f.id DESC LIMIT ?5"
-_BY_LITERALS, _BY_LITERALS_IN_ALL = (
-    f"{_COLUMNS} WHERE{_NEAR}{_HOLD_LITERALS}",
-    f"{_COLUMNS} WHERE{_HOLD_LITERALS}",
-)
-_BY_IDS = f"{_COLUMNS} WHERE {_VISIBLE} AND f.id IN (SELECT value FROM json_each(?6)) LIMIT ?5"  # noqa: S608
-_COUNT = f"SELECT count(*) FROM facts f WHERE{_NEAR}{_VISIBLE}"  # noqa: S608
-_COUNT_IN_ALL = f"SELECT count(*) FROM facts f WHERE{_VISIBLE}"  # noqa: S608
+_BY_WORDS = f"{_COLUMNS} {FACTS_FOUND} ?6 AND {_VISIBLE} ORDER BY {FACTS_RANK} LIMIT ?5"
+_BY_IDS = f"{_COLUMNS} WHERE {_VISIBLE} AND f.id {IN_LIST.replace('?', '?6')} LIMIT ?5"
+_COUNT = f"SELECT count(*) FROM facts f WHERE{_NEAR}{_VISIBLE}"
+_COUNT_IN_ALL = f"SELECT count(*) FROM facts f WHERE{_VISIBLE}"
 
 
 class RememberResult(NamedTuple):
@@ -142,7 +146,8 @@ def add_fact(
         wider = max(scope, known[1], key=SCOPES.index)
         _keep_replaced(tx, fact_id)
         tx.execute(
-            "UPDATE facts SET scope = ?, pinned = max(pinned, ?) WHERE id = ?", (wider, int(pinned), fact_id)
+            "UPDATE facts SET scope = ?, pinned = CASE WHEN ? THEN 1 ELSE pinned END WHERE id = ?",
+            (wider, pinned, fact_id),
         )
     else:
         new = True
@@ -177,7 +182,7 @@ def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> l
     pinned)`."""
     found: dict[int, Any] = {}
     seen = (
-        " f.superseded_by IS NULL AND (f.scope <> 'agent' OR f.agent_id IS ?2) AND (f.session_id = ?3 OR"
+        " f.superseded_by IS NULL AND (f.scope <> 'agent' OR f.agent_id IS NOT DISTINCT FROM ?2) AND (f.session_id = ?3 OR"
         " (f.scope = 'workspace'"
         " AND f.workspace = ?4))"
     )
@@ -187,8 +192,7 @@ def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> l
     shared = [piece for word in subject_of(normal(text)) for piece in re.findall(r"\w+", plain(word))][:24]
     if shared:
         same += tx.all(
-            f"{columns} JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?1 AND {seen}"
-            " ORDER BY facts_fts.rowid DESC LIMIT ?5",
+            f"{columns} {FACTS_FOUND} ?1 AND {seen} ORDER BY f.id DESC LIMIT ?5",
             (" AND ".join(f'"{piece}"' for piece in shared), *bound, CANDIDATES),
         )
     for row in same:
@@ -248,7 +252,7 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
     # A fact of scope `agent` is in no other prompt: pinning shows it to the session.
     scope = ", scope = CASE scope WHEN 'agent' THEN 'session' ELSE scope END" if pinned else ""
     _keep_replaced(tx, fact_id)
-    tx.execute(f"UPDATE facts SET pinned = ?{scope} WHERE id = ?", (int(pinned), fact_id))  # noqa: S608
+    tx.execute(f"UPDATE facts SET pinned = ?{scope} WHERE id = ?", (int(pinned), fact_id))
     return str(row[0])
 
 
@@ -259,7 +263,7 @@ def read_fact(reads: Any, session_id: str, digest: str, *, reader: str | None = 
         "SELECT f.kind, f.text, f.sources, n.digest, f.id FROM facts f JOIN sessions s ON s.id = ?1 LEFT"
         " JOIN facts n"
         " ON n.id = f.superseded_by WHERE f.digest BETWEEN ?2 AND ?2 || 'g' AND"
-        " ((f.session_id = s.id AND (f.scope <> 'agent' OR f.agent_id IS ?3))"
+        " ((f.session_id = s.id AND (f.scope <> 'agent' OR f.agent_id IS NOT DISTINCT FROM ?3))"
         " OR (f.scope = 'workspace' AND f.workspace = s.workspace)) ORDER BY f.id DESC LIMIT 1",
         (session_id, digest, reader),
     )
@@ -299,10 +303,15 @@ def find_facts(
         match = " OR ".join(f'"{piece}"' for piece in pieces)
         found.update((row[0], row) for row in reads.all(_BY_WORDS, (*bound, match)))
     if literals:
-        by_literals = _BY_LITERALS if session_id is not None else _BY_LITERALS_IN_ALL
-        found.update((row[0], row) for row in reads.all(by_literals, (*bound, encode(list(literals)))))
+        holds = " OR ".join(
+            f"lower(f.text) LIKE ?{number} ESCAPE '\\'" for number in range(6, 6 + len(literals))
+        )
+        near_session = _NEAR if session_id is not None else ""
+        sql = f"{_COLUMNS} WHERE{near_session}{_VISIBLE} AND ({holds}) ORDER BY f.id DESC LIMIT ?5"
+        rows = reads.all(sql, (*bound, *map(contains, literals)))
+        found.update((row[0], row) for row in rows)
     if near:
-        found.update((row[0], row) for row in reads.all(_BY_IDS, (*bound, encode(list(near)))))
+        found.update((row[0], row) for row in reads.all(_BY_IDS, (*bound, list_of(near))))
     return list(found.values())
 
 
@@ -324,7 +333,7 @@ def pinned_facts(reads: Any, session_id: str, *, limit: int = 100) -> list[Any]:
     rows: list[Any] = reads.all(
         # Asked before every turn of every agent: an index for each of the two, or it would read the facts of
         # all sessions.
-        "SELECT f.id, f.kind, f.text, f.sources FROM facts f WHERE f.id IN (SELECT id FROM facts WHERE pinned = 1"  # noqa: S608
+        "SELECT f.id, f.kind, f.text, f.sources FROM facts f WHERE f.id IN (SELECT id FROM facts WHERE pinned = 1"
         " AND session_id = ?1 UNION ALL SELECT id FROM facts WHERE pinned = 1 AND scope = 'workspace'"
         " AND workspace = (SELECT workspace FROM sessions WHERE id = ?1))"
         f" AND f.superseded_by IS NULL AND{_NOT_DELETED} AND f.scope <> 'agent' ORDER BY f.id DESC LIMIT ?2",

@@ -143,7 +143,7 @@ class _Copy:
         self._now = now
         self._names = {session_id: new_id()}
         for kind in ("agents", "plans", "tasks", "approvals"):
-            sql = f"SELECT id FROM {kind} WHERE session_id = ? ORDER BY {BY_NAME[kind].in_order}"  # noqa: S608
+            sql = f"SELECT id FROM {kind} WHERE session_id = ? ORDER BY {BY_NAME[kind].in_order}"
             self._names |= {row[0]: new_id() for row in connection.execute(sql, (session_id,))}
         self._digests: dict[str, str] = {}
         self._numbers: dict[str, dict[int, int]] = {}
@@ -262,11 +262,11 @@ class _Copy:
         """The rows of the first session in the order in which they were written, one at a time: other
         processes may write in between."""
         keys = self._connection.execute(
-            f"SELECT {table.owner}_id, {table.key} FROM {table.name} WHERE {table.of_session}"  # noqa: S608
+            f"SELECT {table.owner}_id, {table.key} FROM {table.name} WHERE {table.of_session}"
             f" ORDER BY {table.in_order}",
             (self._source,),
         ).fetchall()
-        sql = f"SELECT * FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} = ?"  # noqa: S608
+        sql = f"SELECT * FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} = ?"
         for key in keys:
             yield from self._rows(sql, *key)
 
@@ -325,7 +325,7 @@ class _Copy:
         known = self._inserts.get(table)
         if known is None or known[1] != list(row):
             columns = list(row)
-            sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+            sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
             known = self._inserts[table] = (sql, columns)
         return int(self._connection.execute(known[0], list(row.values())).lastrowid or 0)
 
@@ -337,7 +337,7 @@ _KINDS = (
     "task.pending", "compaction.applied", "compaction.undo", "compaction.redo", "session.paused", "session.running", "session.forked",
 )  # fmt: skip
 _STEPS = (
-    "SELECT e.seq, e.at, e.kind, e.agent_id, a.name, t.name, e.data FROM events e LEFT JOIN agents a ON a.id = e.agent_id"  # noqa: S608 - question marks
+    "SELECT e.seq, e.at, e.kind, e.agent_id, a.name, t.name, e.data FROM events e LEFT JOIN agents a ON a.id = e.agent_id"
     " LEFT JOIN tasks t ON t.id = e.task_id WHERE e.session_id = ? AND e.seq < ? AND e.kind IN"
     f" ({', '.join('?' * len(_KINDS))}) ORDER BY e.seq DESC LIMIT ?"
 )

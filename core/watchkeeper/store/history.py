@@ -378,11 +378,13 @@ _CALLS = (
     " cache_read_tokens, cache_write_tokens, cost_usd, retries, price_status = 'estimated' OR usage_exact = 0,"
     " commit_seq FROM model_calls WHERE session_id = ? ORDER BY id"
 )
+_OBSERVATIONS = (
+    "SELECT o.agent_id, o.id, o.tokens FROM agents a JOIN observations o ON o.agent_id = a.id"
+    " WHERE a.session_id = ?"
+)
 _VIEWS = (
-    "SELECT v.agent_id, v.version, v.created_at, v.compaction_id, v.tokens, coalesce((SELECT sum(o.tokens)"
-    " FROM observations o WHERE o.agent_id = v.agent_id AND o.id IN (SELECT value FROM"
-    " json_each(iif(json_valid(v.observations), v.observations, '[]')))), 0), v.commit_seq"
-    " FROM agents a JOIN views v ON v.agent_id = a.id WHERE a.session_id = ? ORDER BY v.agent_id, v.version"
+    "SELECT v.agent_id, v.version, v.created_at, v.tokens, v.observations, v.commit_seq FROM agents a"
+    " JOIN views v ON v.agent_id = a.id WHERE a.session_id = ? ORDER BY v.agent_id, v.version"
 )
 _STEPS = (
     "SELECT s.agent_id, s.turn, s.reply_seq, s.results_seq, coalesce(s.ended_at - s.started_at, 0)"
@@ -394,7 +396,6 @@ _COMPACTIONS = (
 _CHANGES = (
     "SELECT commit_seq, table_name, row_id, old_values FROM state_changes WHERE session_id = ? ORDER BY id"
 )
-_HAS_CHANGES = "SELECT 1 FROM sqlite_master WHERE name = 'state_changes'"
 _GRAPH = "SELECT plan_graph_snapshot FROM plan_revisions WHERE plan_id = ? AND revision = ?"
 
 _ROWS_BETWEEN_LOOKS = 2_000
@@ -547,9 +548,14 @@ class History:
             self.usage.add(place, call)
             self.usage_of.setdefault(call.agent_id, Usage()).add(place, call)
         self.views: dict[str, list[ViewRow]] = {}
-        for agent_id, version, at, _, tokens, observed, commit_seq in connection.execute(
-            _VIEWS, (session_id,)
-        ):
+        sizes = {(row[0], row[1]): row[2] for row in connection.execute(_OBSERVATIONS, (session_id,))}
+        for agent_id, version, at, tokens, text, commit_seq in connection.execute(_VIEWS, (session_id,)):
+            listed = decode_or(text, [])
+            observed = sum(
+                sizes.get((agent_id, one), 0)
+                for one in (listed if isinstance(listed, list) else [])
+                if isinstance(one, int)
+            )
             self.views.setdefault(agent_id, []).append(
                 ViewRow(version, position(commit_seq, at), tokens, observed)
             )
@@ -562,8 +568,6 @@ class History:
     def _read_changes(self) -> None:
         """Of each row, the values that later changes replaced, oldest change first."""
         self.changes: dict[tuple[str, str], list[tuple[int, Row]]] = {}
-        if self._connection.execute(_HAS_CHANGES).fetchone() is None:
-            return  # a viewer may open a file that an older program wrote
         for commit_seq, table, row_id, text in self._connection.execute(_CHANGES, (self.session_id,)):
             values = decode_or(text, None)
             known = _REPLACED.get(table, {})
@@ -1178,20 +1182,27 @@ def seq_of_turn(connection: Connection, agent_id: str, turn: int) -> int:
         NotFound: the agent has no such turn.
         BadInput: the session's events tell no turns (it was imported).
     """
-    row = connection.execute(
-        "SELECT max(e.seq), a.turn, a.session_id FROM agents a LEFT JOIN events e ON e.session_id ="
-        " a.session_id AND e.agent_id = a.id AND ((e.kind = 'model.replied' AND e.data ->> 'turn' = ?2) OR"
-        " (e.kind LIKE 'tool.%' AND e.data ->> 'call' IN (SELECT id FROM tool_calls WHERE agent_id = ?1 AND"
-        " turn = ?2))) WHERE a.id = ?1",
-        (agent_id, turn),
-    ).fetchone()
-    if row is None or row[1] is None:
+    agent = connection.execute("SELECT turn, session_id FROM agents WHERE id = ?", (agent_id,)).fetchone()
+    if agent is None:
         raise NotFound(f"no agent {agent_id!r}")
-    if row[0] is None:
-        told = connection.execute(
-            "SELECT 1 FROM events WHERE agent_id = ? AND kind = 'model.replied'", (agent_id,)
-        ).fetchone()
-        if told is None and row[1]:
-            raise BadInput(f"the events of session {row[2]} tell no turns, so it cannot be forked at one")
-        raise NotFound(f"agent {agent_id} has no turn {turn}; it has {row[1]}")
-    return int(row[0])
+    calls = {
+        row[0]
+        for row in connection.execute(
+            "SELECT id FROM tool_calls WHERE agent_id = ? AND turn = ?", (agent_id, turn)
+        )
+    }
+    replied, found = False, 0
+    for seq, kind, text in connection.execute(
+        "SELECT seq, kind, data FROM events WHERE session_id = ? AND agent_id = ?"
+        " AND (kind = 'model.replied' OR kind LIKE 'tool.%') ORDER BY seq",
+        (agent[1], agent_id),
+    ):
+        data = decode_or(text, {})
+        replied = replied or kind == "model.replied"
+        if data.get("turn") == turn if kind == "model.replied" else data.get("call") in calls:
+            found = seq
+    if found:
+        return found
+    if not replied and agent[0]:
+        raise BadInput(f"the events of session {agent[1]} tell no turns, so it cannot be forked at one")
+    raise NotFound(f"agent {agent_id} has no turn {turn}; it has {agent[0]}")

@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.store.driver import Connection, decode, encode
+from watchkeeper.store.driver import IN_LIST, Connection, decode, encode, list_of
 
 PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "opencode": "OpenCode"}
 """`sessions.origin` of sessions that another program ran → what people call it."""
@@ -30,7 +30,7 @@ NOT_FINISHED = "not finished: the session ended while it ran"
 
 _ORIGINS = ", ".join(f"'{origin}'" for origin in PROGRAMS)
 MISSING_LOGS = (
-    f"(CASE WHEN replace(sessions.origin, 'export:', '') IN ({_ORIGINS}) THEN (SELECT count(*) FROM agents a"  # noqa: S608
+    f"(CASE WHEN replace(sessions.origin, 'export:', '') IN ({_ORIGINS}) THEN (SELECT count(*) FROM agents a"
     " WHERE a.session_id = sessions.id AND a.last_seq = 0 AND (a.parent_agent_id IS NOT NULL OR EXISTS"
     " (SELECT 1 FROM agents b WHERE b.session_id = sessions.id AND b.last_seq > 0))) ELSE 0 END)"
 )
@@ -40,7 +40,7 @@ totals are lower bounds where there are any."""
 
 def missing_logs(connection: Connection, session_id: str) -> int:
     """How many agents of an imported session have no log here, so that tokens and cost are lower bounds."""
-    row = connection.execute(f"SELECT {MISSING_LOGS} FROM sessions WHERE id = ?", (session_id,)).fetchone()  # noqa: S608
+    row = connection.execute(f"SELECT {MISSING_LOGS} FROM sessions WHERE id = ?", (session_id,)).fetchone()
     return int(row[0]) if row else 0
 
 
@@ -98,7 +98,7 @@ _FILE = (
 
 
 def load_file(connection: Connection, path: str) -> FileRow | None:
-    row = connection.execute(f"SELECT {_FILE} FROM transcript_files WHERE path = ?", (path,)).fetchone()  # noqa: S608
+    row = connection.execute(f"SELECT {_FILE} FROM transcript_files WHERE path = ?", (path,)).fetchone()
     return FileRow(*(*row[:8], decode(row[8]), *row[9:])) if row else None
 
 
@@ -117,7 +117,11 @@ def file_heads(connection: Connection) -> list[tuple[str, str]]:
 
 def move_file(connection: Connection, row: FileRow, path: str) -> None:
     """A log has another path than before."""
-    connection.execute("UPDATE OR IGNORE transcript_files SET path = ? WHERE path = ?", (path, row.path))
+    connection.execute(
+        "UPDATE transcript_files SET path = ?1 WHERE path = ?2 AND NOT EXISTS (SELECT 1 FROM transcript_files"
+        " WHERE path = ?1)",
+        (path, row.path),
+    )
     connection.execute(
         "UPDATE raw_records SET path = ? WHERE session_id = ? AND path = ?", (path, row.session_id, row.path)
     )
@@ -133,7 +137,7 @@ def is_deleted(connection: Connection, session_id: str | None) -> bool:
 
 def save_file(connection: Connection, row: FileRow) -> None:
     connection.execute(
-        f"INSERT OR REPLACE INTO transcript_files ({_FILE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+        _SAVE_FILE,
         (
             row.path, row.program, row.session_id, row.size, row.modified_at, row.read_bytes, row.head_digest, row.tail_digest,
             encode(row.state), row.lines, row.lines_raw, row.lines_skipped, row.imported_at,
@@ -173,11 +177,7 @@ def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, Place]:
         if len(near) < most:
             wanted = set(digests)
             return {row[0]: row[1:] for row in near if row[0] in wanted}
-    found = cursor.execute(
-        "SELECT r.digest, r.agent_id, r.seq, r.figures FROM json_each(?) j CROSS JOIN transcript_records r"
-        " ON r.digest = j.value",
-        (encode(list(digests)),),
-    )
+    found = cursor.execute(f"{_RECORDS} WHERE r.digest {IN_LIST}", (list_of(digests),))
     return {row[0]: row[1:] for row in found}
 
 
@@ -187,8 +187,8 @@ def records_between(
     """Digest and place of each record of these agents whose digest is in a range."""
     return list(
         cursor.execute(
-            f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? AND r.agent_id IN (SELECT value FROM json_each(?))",  # noqa: S608
-            (first, last, encode(list(agent_ids))),
+            f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? AND r.agent_id {IN_LIST}",
+            (first, last, list_of(agent_ids)),
         )
     )
 
@@ -258,10 +258,9 @@ def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
     rows = cursor.execute(
         "SELECT c.digest, m.request_id, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens,"
         " m.cache_read_tokens,"
-        " m.cache_write_tokens, m.cost_usd, m.model FROM json_each(?) j CROSS JOIN transcript_calls c ON"
-        " c.digest = j.value"
-        " CROSS JOIN model_calls m ON m.id = c.model_call_id",
-        (encode(list(wanted)),),
+        " m.cache_write_tokens, m.cost_usd, m.model FROM transcript_calls c CROSS JOIN model_calls m"
+        f" ON m.id = c.model_call_id WHERE c.digest {IN_LIST}",
+        (list_of([*wanted]),),
     )
     return {row[1]: tuple(row[2:]) for row in rows if wanted[row[0]] == row[1]}
 
@@ -298,7 +297,7 @@ def load_agent(cursor: Any, agent_id: str) -> dict[str, Any] | None:
 
 
 def _load(cursor: Any, table: str, columns: Sequence[str], row_id: str) -> dict[str, Any] | None:
-    found = cursor.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,)).fetchone()  # noqa: S608
+    found = cursor.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,)).fetchone()
     return dict(zip(columns, found, strict=True)) if found else None
 
 
@@ -336,8 +335,7 @@ def current_view(cursor: Any, agent_id: str, version: int) -> tuple[list[int], i
     if row is None:
         return [], 1, [], 0
     tokens = cursor.execute(
-        "SELECT coalesce(sum(tokens), 0) FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM"
-        " json_each(?))",
+        f"SELECT coalesce(sum(tokens), 0) FROM observations WHERE agent_id = ? AND id {IN_LIST}",
         (agent_id, row[0]),
     ).fetchone()[0]
     return decode(row[0]), row[1], decode(row[2]), int(tokens)
@@ -374,9 +372,8 @@ def total_tokens(cursor: Any, agent_id: str, seq: int) -> int:
 def tokens_of(cursor: Any, agent_id: str, seqs: Sequence[int]) -> int:
     """Tokens of these messages together."""
     row = cursor.execute(
-        "SELECT coalesce(sum(tokens), 0) FROM messages WHERE agent_id = ? AND seq IN (SELECT value FROM"
-        " json_each(?))",
-        (agent_id, encode(list(seqs))),
+        f"SELECT coalesce(sum(tokens), 0) FROM messages WHERE agent_id = ? AND seq {IN_LIST}",
+        (agent_id, list_of(seqs)),
     ).fetchone()
     return int(row[0])
 
@@ -395,9 +392,8 @@ def result_places(cursor: Any, agent_id: str, tool_use_ids: Sequence[str]) -> li
     """The messages that hold the results of these calls."""
     rows = cursor.execute(
         "SELECT DISTINCT result_seq FROM tool_calls WHERE agent_id = ? AND result_seq IS NOT NULL AND"
-        " tool_use_id IN"
-        " (SELECT value FROM json_each(?)) ORDER BY result_seq",
-        (agent_id, encode(list(tool_use_ids))),
+        f" tool_use_id {IN_LIST} ORDER BY result_seq",
+        (agent_id, list_of(tool_use_ids)),
     )
     return [row[0] for row in rows]
 
@@ -418,7 +414,7 @@ def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
     tasks = cursor.execute(
         "SELECT id, name, position, title, status, instructions, started_at, ended_at FROM tasks WHERE"
         " parent_plan_id = ?"
-        " ORDER BY position, rowid",
+        " ORDER BY position, id",
         (plan_id,),
     ).fetchall()
     return int(plan[0]), [[*row, needs.get(row[0], [])] for row in tasks]
@@ -436,16 +432,15 @@ def raw_kept(cursor: Any, path: str, session_id: str, number_of: Callable[[str],
 # --- The rows that an import writes, gathered table by table ----------------------------------------------
 
 
-def _upsert(table: str, columns: Sequence[str]) -> str:
-    sets = ", ".join(f"{column} = excluded.{column}" for column in columns if column != "id")
+def _upsert(table: str, columns: Sequence[str], key: str = "id") -> str:
+    sets = ", ".join(f"{column} = excluded.{column}" for column in columns if column != key)
     marks = ", ".join("?" * len(columns))
-    return (
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {sets}"  # noqa: S608
-    )
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT ({key}) DO UPDATE SET {sets}"
 
 
 _SAVE_SESSION = _upsert("sessions", SESSION)
 _SAVE_AGENT = _upsert("agents", AGENT)
+_SAVE_FILE = _upsert("transcript_files", _FILE.split(", "), key="path")
 
 
 # Measured: the driver looks for an adapter of whatever is not exactly a str, int, float or bytearray (None,
@@ -461,11 +456,11 @@ _INSERTS = {
     " output_tokens, cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at,"
     " latency_seconds,"
     " request_id) VALUES (?, ?, ?, ?, 'turn', ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "call_keys": "INSERT OR IGNORE INTO transcript_calls (digest, model_call_id) VALUES (?, ?)",
-    "call_figures": "UPDATE model_calls SET stop_reason = coalesce(?, stop_reason), input_tokens = ?, output_tokens = ?,"
-    " cache_read_tokens = ?, cache_write_tokens = ?, usage_exact = max(usage_exact, ?), cost_usd = ?,"
-    " price_status = ?,"
-    " latency_seconds = max(latency_seconds, ? - started_at) WHERE id = ?",
+    "call_keys": "INSERT INTO transcript_calls (digest, model_call_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
+    "call_figures": "UPDATE model_calls SET stop_reason = coalesce(?1, stop_reason), input_tokens = ?2, output_tokens = ?3,"
+    " cache_read_tokens = ?4, cache_write_tokens = ?5, usage_exact = CASE WHEN ?6 <> 0 THEN 1 ELSE usage_exact END,"
+    " cost_usd = ?7, price_status = ?8, latency_seconds = CASE WHEN started_at + latency_seconds > ?9 THEN"
+    " latency_seconds ELSE ?9 - started_at END WHERE id = ?10",
     "compactions": "INSERT INTO compactions (id, session_id, agent_id, trigger, status, instructions, reason, high_water,"
     " messages_removed, tokens_before, tokens_after, view_before, view_after, model, seconds, requested_at,"
     " ended_at)"
@@ -480,8 +475,10 @@ _INSERTS = {
     " (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, step_cursor ="
     " excluded.step_cursor,"
     " task_queue = excluded.task_queue, updated_at = excluded.updated_at",
-    "revisions": "INSERT OR REPLACE INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor,"
-    " plan_graph_snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    "revisions": "INSERT INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor,"
+    " plan_graph_snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (plan_id, revision) DO UPDATE SET at ="
+    " excluded.at, reason = excluded.reason, goal = excluded.goal, task_queue = excluded.task_queue,"
+    " step_cursor = excluded.step_cursor, plan_graph_snapshot = excluded.plan_graph_snapshot",
     "tasks": "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, status, status_reason,"
     " created_at, started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?) ON CONFLICT (id) DO"
     " UPDATE SET"
@@ -489,7 +486,7 @@ _INSERTS = {
     " excluded.status,"
     " status_reason = excluded.status_reason,"
     " started_at = excluded.started_at, ended_at = excluded.ended_at",
-    "needs": "INSERT OR IGNORE INTO task_dependencies (task_id, depends_on) VALUES (?, ?)",
+    "needs": "INSERT INTO task_dependencies (task_id, depends_on) VALUES (?, ?) ON CONFLICT DO NOTHING",
     "records": "INSERT INTO transcript_records (digest, agent_id, seq, figures) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
     "record_revisions": "INSERT INTO transcript_revisions (session_id, source, record_id, revision, agent_id, seq, digest, content,"
     " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -607,7 +604,7 @@ def followed(connection: Connection) -> list[str]:
     """Imported sessions that stand as running, whether anybody still follows them or not."""
     marks = ", ".join("?" * len(PROGRAMS))
     found = connection.execute(
-        f"SELECT id FROM sessions WHERE status = 'running' AND origin IN ({marks})",  # noqa: S608
+        f"SELECT id FROM sessions WHERE status = 'running' AND origin IN ({marks})",
         tuple(PROGRAMS),
     )
     return [row[0] for row in found]

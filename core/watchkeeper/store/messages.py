@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.messages import Content, Elision, Message, Observation, ObservationKind, View
-from watchkeeper.store.driver import decode, encode
+from watchkeeper.store.driver import IN_LIST, decode, encode, list_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -119,9 +119,8 @@ def load_observations(reads: Any, agent_id: str, ids: Sequence[int]) -> list[Obs
         return []
     rows = reads.all(
         "SELECT id, kind, text, tokens, first_seq, last_seq, citations, level, replaces, provisional,"
-        " created_at"
-        " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY id",
-        (agent_id, encode(list(ids))),
+        f" created_at FROM observations WHERE agent_id = ? AND id {IN_LIST} ORDER BY id",
+        (agent_id, list_of(ids)),
     )
     return [
         Observation(
@@ -330,7 +329,7 @@ _ABANDONED_LAST = (
     " FROM compactions"
     " WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger NOT IN ('observer',"
     " 'reflector'))"
-    " AND status = 'abandoned' AND trigger IN (SELECT value FROM json_each(?))"
+    f" AND status = 'abandoned' AND trigger {IN_LIST}"
 )
 
 
@@ -341,21 +340,24 @@ def unfinished_passes(reads: Any, agent_id: str) -> list[ReadingPass]:
 
 def last_pass(reads: Any, agent_id: str, triggers: Sequence[str]) -> ReadingPass | None:
     """The newest pass of an agent, if it has one of these triggers and was abandoned."""
-    row = reads.one(_ABANDONED_LAST, (agent_id, encode(list(triggers))))
+    row = reads.one(_ABANDONED_LAST, (agent_id, list_of(triggers)))
     return ReadingPass(*row) if row is not None else None
 
 
 def moved_by_hand_since(reads: Any, agent_id: str, found: ReadingPass) -> bool:
     """Whether an undo or redo changed the agent's context since that pass began."""
-    row = reads.one(
-        "SELECT 1 FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"
-        " WHERE a.id = ? AND e.kind IN ('compaction.undo', 'compaction.redo') AND e.seq >"
-        " (SELECT coalesce(max(b.seq), 0) FROM events b WHERE b.session_id = a.session_id AND b.kind ="
-        " 'compaction.started'"
-        " AND b.data ->> 'compaction' = ?) LIMIT 1",
-        (agent_id, found.id),
+    rows = reads.all(
+        "SELECT e.kind, e.data FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"
+        " WHERE a.id = ? AND e.kind IN ('compaction.started', 'compaction.undo', 'compaction.redo')"
+        " ORDER BY e.seq DESC",
+        (agent_id,),
     )
-    return row is not None
+    moved = False
+    for kind, data in rows:
+        if kind == "compaction.started" and decode(data).get("compaction") == found.id:
+            break
+        moved = moved or kind != "compaction.started"
+    return moved
 
 
 # --- Whether a compaction pays for itself -------------------------------------------------------------------

@@ -824,7 +824,7 @@ _OWN, _OF_AGENTS, _OF_PLANS = (
 )
 _TURN = "CASE WHEN json_valid(e.data) THEN json_extract(e.data, '$.turn') END"
 _REPLY = (
-    f"SELECT t.rowid, e.seq FROM events e JOIN {{table}} t ON t.agent_id = e.agent_id AND t.turn = {_TURN}"  # noqa: S608 - constants
+    f"SELECT t.rowid, e.seq FROM events e JOIN {{table}} t ON t.agent_id = e.agent_id AND t.turn = {_TURN}"
     " WHERE e.session_id = ? AND e.kind = 'model.replied' AND t.commit_seq IS NULL{more}"
 )
 _REPLIES = {
@@ -869,7 +869,7 @@ def number_rows(connection: Connection) -> Iterator[None]:
         after = seqs[-1] + 1
         for table, (time, owner) in _TIMES.items():
             rows = connection.execute(
-                f"SELECT rowid, {time} FROM {table} WHERE {owner} AND commit_seq IS NULL",  # noqa: S608 - constants
+                f"SELECT rowid, {time} FROM {table} WHERE {owner} AND commit_seq IS NULL",
                 (session_id,),
             ).fetchall()
             places = [(bisect_left(times, _number(at)), row) for row, at in rows]
@@ -908,4 +908,4 @@ def _number(at: object) -> float:
 
 
 def _fill(connection: Connection, table: str, found: list[tuple[int, int]]) -> None:
-    connection.executemany(f"UPDATE {table} SET commit_seq = ? WHERE rowid = ?", found)  # noqa: S608 - constants
+    connection.executemany(f"UPDATE {table} SET commit_seq = ? WHERE rowid = ?", found)

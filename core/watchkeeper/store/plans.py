@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import TASK_MOVES, TaskStatus, check
-from watchkeeper.store.driver import decode, encode
+from watchkeeper.store.driver import IN_LIST, decode, encode, list_of, row_list
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -78,22 +78,24 @@ def load_tasks(reads: Any, session_id: str) -> list[Task]:
     for task_id, depends_on in reads.all(
         "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id WHERE"
         " t.session_id = ?"
-        " ORDER BY d.rowid",
+        " ORDER BY d.task_id, d.position",
         (session_id,),
     ):
         needs.setdefault(task_id, []).append(depends_on)
     rows = reads.all(
-        f"SELECT {_COLUMNS} FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position",  # noqa: S608 - a constant
+        f"SELECT {_COLUMNS} FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position",
         (session_id,),
     )
     return [_task(row, tuple(needs.get(row[0], ()))) for row in rows]
 
 
 def load_task(reads: Any, task_id: str) -> Task | None:
-    row = reads.one(f"SELECT {_COLUMNS} FROM tasks WHERE id = ?", (task_id,))  # noqa: S608 - a constant
+    row = reads.one(f"SELECT {_COLUMNS} FROM tasks WHERE id = ?", (task_id,))
     if row is None:
         return None
-    needs = reads.all("SELECT depends_on FROM task_dependencies WHERE task_id = ? ORDER BY rowid", (task_id,))
+    needs = reads.all(
+        "SELECT depends_on FROM task_dependencies WHERE task_id = ? ORDER BY position", (task_id,)
+    )
     return _task(row, tuple(need[0] for need in needs))
 
 
@@ -102,7 +104,7 @@ def changed_between(reads: Any, session_id: str, after: int, through: int) -> Pl
     order."""
     rows = reads.all(
         "SELECT kind, agent_id, task_id FROM events WHERE session_id = ? AND seq > ? AND seq <= ?"
-        " AND (kind GLOB 'task.*' OR kind GLOB 'agent.*' OR kind = 'plan.revised') ORDER BY seq",
+        " AND (kind LIKE 'task.%' OR kind LIKE 'agent.%' OR kind = 'plan.revised') ORDER BY seq",
         (session_id, after, through),
     )
     agents = dict.fromkeys(row[1] for row in rows if row[1] and row[0].startswith("agent."))
@@ -111,8 +113,8 @@ def changed_between(reads: Any, session_id: str, after: int, through: int) -> Pl
 
 
 _STANDINGS = (
-    "SELECT id, status, parent_plan_id, position, (SELECT json_group_array(depends_on) FROM task_dependencies"
-    " WHERE task_id = tasks.id) FROM tasks"
+    "SELECT id, status, parent_plan_id, position,"
+    f" {row_list('depends_on', 'task_dependencies WHERE task_id = tasks.id')} FROM tasks"
 )
 
 
@@ -125,8 +127,7 @@ def load_standings(reads: Any, task_ids: Sequence[str]) -> list[Standing]:
     """The states of these tasks; deleted tasks are left out."""
     if not task_ids:
         return []
-    wanted = encode(list(task_ids))
-    rows = reads.all(f"{_STANDINGS} WHERE id IN (SELECT value FROM json_each(?))", (wanted,))  # noqa: S608 - a constant
+    rows = reads.all(f"{_STANDINGS} WHERE id {IN_LIST}", (list_of(task_ids),))
     return [_standing(row) for row in rows]
 
 
@@ -184,8 +185,8 @@ def add_task(
 def set_dependencies(tx: Transaction, task_id: str, depends_on: Sequence[str]) -> None:
     tx.execute("DELETE FROM task_dependencies WHERE task_id = ?", (task_id,))
     tx.executemany(
-        "INSERT INTO task_dependencies (task_id, depends_on, commit_seq) VALUES (?, ?, ?)",
-        [(task_id, need, tx.commit_seq) for need in depends_on],
+        "INSERT INTO task_dependencies (task_id, depends_on, position, commit_seq) VALUES (?, ?, ?, ?)",
+        [(task_id, need, position, tx.commit_seq) for position, need in enumerate(depends_on, 1)],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.store import artifacts, database
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import IN_LIST, Connection, list_of
 from watchkeeper.store.lease import lock_path, probe
 from watchkeeper.store.library import BEING_PURGED, UNDO_DAYS, driven_by_nobody, in_short_transactions, opened
 from watchkeeper.store.schema import TABLES, Table, owned
@@ -236,7 +237,7 @@ def session_bytes(connection: Connection, session_ids: Sequence[str]) -> dict[st
                 texts = [f"coalesce(octet_length({name}), 0)" for name in (*table.text, *table.json)]
                 row = " + ".join([*texts, str(_ROW_BYTES)])
                 total += connection.execute(
-                    f"SELECT coalesce(sum({row}), 0) FROM {table.name} WHERE {table.of_session}",  # noqa: S608
+                    f"SELECT coalesce(sum({row}), 0) FROM {table.name} WHERE {table.of_session}",
                     (session_id,),
                 ).fetchone()[0]
         saved = connection.execute(_SAVED_BYTES, (session_id,)).fetchone()[0]
@@ -267,18 +268,15 @@ def _finished(
 ) -> dict[str, str]:
     if keep is not None and keep < 0:
         raise BadInput("--keep takes a number of sessions")
-    spared = connection.execute(
-        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, ordinal DESC LIMIT ?",
-        (keep or 0,),
-    )
-    before = at - older_than_seconds if older_than_seconds is not None else None
+    before = at - older_than_seconds if older_than_seconds is not None else math.inf
     why = f"not among the {keep} last active" if keep is not None else ""
     if older_than_seconds is not None:
         why = f"last active more than {older_than_seconds / 86_400:g} days ago"
     rows = connection.execute(
-        f"SELECT s.id FROM sessions s WHERE s.deleted_at IS NULL AND {_FINISHED} AND (?1 IS NULL OR s.last_active < ?1)"  # noqa: S608 - a constant
-        " AND s.id NOT IN (SELECT value FROM json_each(?2)) ORDER BY s.last_active",
-        (before, json.dumps([row[0] for row in spared])),
+        f"SELECT s.id FROM sessions s WHERE s.deleted_at IS NULL AND {_FINISHED} AND s.last_active < ?"
+        " AND s.id NOT IN (SELECT id FROM sessions WHERE deleted_at IS NULL"
+        " ORDER BY last_active DESC, ordinal DESC LIMIT ?) ORDER BY s.last_active",
+        (before, keep or 0),
     )
     return {row[0]: why for row in rows}
 
@@ -305,9 +303,8 @@ def _described(
             "SELECT s.id, substr(coalesce(s.title, s.goal), 1, 500), s.status, s.last_active, (SELECT"
             " count(*) FROM facts f"
             " WHERE f.session_id = s.id AND f.scope = 'workspace' AND f.superseded_by IS NULL) FROM sessions"
-            " s"
-            " WHERE s.id IN (SELECT value FROM json_each(?))",
-            (json.dumps(list(wanted)),),
+            f" s WHERE s.id {IN_LIST}",
+            (list_of([*wanted]),),
         )
     }
     return tuple(
@@ -353,12 +350,9 @@ def purge_all_but_its_row(connection: Connection, session_id: str) -> Iterator[N
         (BEING_PURGED, session_id),
     )
     yield
-    agents = [
-        row[0] for row in connection.execute("SELECT id FROM agents WHERE session_id = ?", (session_id,))
-    ]
-    yield from _imported(connection, session_id, agents)
+    yield from _imported(connection, session_id)
     for owner in ("agent", "task", "plan"):
-        sql = f"SELECT id FROM {owner}s WHERE session_id = ?"  # noqa: S608 - constants
+        sql = f"SELECT id FROM {owner}s WHERE session_id = ?"
         for (owner_id,) in connection.execute(sql, (session_id,)).fetchall():
             for table in owned(owner):
                 yield from _rows(connection, table, owner_id)
@@ -395,7 +389,7 @@ def forget_files(path: Path, session_id: str) -> None:
         name.unlink(missing_ok=True)
 
 
-def _imported(connection: Connection, session_id: str, agents: Sequence[str]) -> Iterator[None]:
+def _imported(connection: Connection, session_id: str) -> Iterator[None]:
     """Forget which records of other programs' logs became rows of this session: they may be imported
     again."""
     if (
@@ -403,29 +397,26 @@ def _imported(connection: Connection, session_id: str, agents: Sequence[str]) ->
         is None
     ):
         return
-    for sql, delete, owners in (
+    for sql, delete in (
         (
-            "SELECT digest FROM transcript_records WHERE agent_id IN (SELECT value FROM json_each(?))",
+            "SELECT digest FROM transcript_records WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)",
             "DELETE FROM transcript_records WHERE digest = ?",
-            list(agents),
         ),
         (
             "SELECT model_call_id FROM transcript_calls WHERE model_call_id IN (SELECT id FROM model_calls"
-            " WHERE session_id IN"
-            " (SELECT value FROM json_each(?)))",
+            " WHERE session_id = ?)",
             "DELETE FROM transcript_calls WHERE model_call_id = ?",
-            [session_id],
         ),
     ):
-        for number, row in enumerate(connection.execute(sql, (json.dumps(owners),)).fetchall()):
+        for number, row in enumerate(connection.execute(sql, (session_id,)).fetchall()):
             connection.execute(delete, row)
             if number % ROWS_AT_ONCE == 0:
                 yield
 
 
 def _rows(connection: Connection, table: Table, owner_id: str) -> Iterator[None]:
-    some = f"SELECT {table.key} FROM {table.name} WHERE {table.owner}_id = ? LIMIT ?"  # noqa: S608 - constants
-    sql = f"DELETE FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} IN ({some})"  # noqa: S608
+    some = f"SELECT {table.key} FROM {table.name} WHERE {table.owner}_id = ? LIMIT ?"
+    sql = f"DELETE FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} IN ({some})"
     while connection.execute(sql, (owner_id, owner_id, ROWS_AT_ONCE)).rowcount == ROWS_AT_ONCE:
         yield
     yield

@@ -6,7 +6,6 @@ the form in which the dashboard reads a live session.
 
 from __future__ import annotations
 
-import json
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from watchkeeper.store.agent_snapshot import (
     ToolCallFacts,
     ViewFacts,
 )
-from watchkeeper.store.driver import Connection, decode, encode
+from watchkeeper.store.driver import IN_LIST, Connection, decode, encode, list_of
 from watchkeeper.store.history import (
     CALL_ENDED,
     EVENT,
@@ -339,8 +338,7 @@ _TOOL_CALLS = (
 _CALLS = (
     "SELECT id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens,"
     " cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds,"
-    " waited_seconds, retries, substr(error, 1, 2000) FROM model_calls WHERE id IN"
-    " (SELECT value FROM json_each(?)) ORDER BY id DESC"
+    f" waited_seconds, retries, substr(error, 1, 2000) FROM model_calls WHERE id {IN_LIST} ORDER BY id DESC"
 )
 _FACTS = (
     "SELECT f.id, f.agent_id, f.kind, substr(f.text, 1, 2000), substr(f.sources, 1, 500), f.pinned, f.confidence,"
@@ -351,7 +349,7 @@ _FACTS = (
 )
 _VIEWS = (
     "SELECT version, parent, verbatim_from, reason, tokens, created_at FROM views WHERE agent_id = ?"
-    " AND version IN (SELECT value FROM json_each(?)) ORDER BY version DESC"
+    f" AND version {IN_LIST} ORDER BY version DESC"
 )
 _INBOX = (
     "SELECT id, kind, substr(payload, 1, 4000), created_at, commit_seq FROM inbox WHERE session_id = ? AND"
@@ -378,7 +376,7 @@ def _tool_calls(
 
 def _calls(connection: Connection, ids: Sequence[int]) -> tuple[CallFacts, ...]:
     """The calls to models of those ids, newest first."""
-    found = connection.execute(_CALLS, (json.dumps(ids),))
+    found = connection.execute(_CALLS, (list_of(ids),))
     return tuple(CallFacts(*[*row[:10], bool(row[10]), *row[11:]]) for row in found)
 
 
@@ -400,7 +398,7 @@ def _facts(connection: Connection, moment: Moment, agent_id: str) -> list[FactFa
 
 def _views(connection: Connection, agent_id: str, versions: Sequence[int]) -> tuple[ViewFacts, ...]:
     """Those versions without their observations, newest first."""
-    return tuple(ViewFacts(*row) for row in connection.execute(_VIEWS, (agent_id, json.dumps(versions))))
+    return tuple(ViewFacts(*row) for row in connection.execute(_VIEWS, (agent_id, list_of(versions))))
 
 
 def _inbox(connection: Connection, moment: Moment, agent_id: str, last: int) -> list[InboxFacts]:

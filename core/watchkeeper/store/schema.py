@@ -117,10 +117,10 @@ class Table:
             return "session_id = ?"
         if self._has_unique_id and self.owner == "agent":
             return (
-                f"id IN (SELECT t.id FROM agents a CROSS JOIN {self.name} t ON t.agent_id = a.id"  # noqa: S608
+                f"id IN (SELECT t.id FROM agents a CROSS JOIN {self.name} t ON t.agent_id = a.id"
                 " WHERE a.session_id = ?)"
             )
-        return f"{self.owner}_id IN (SELECT id FROM {self.owner}s WHERE session_id = ?)"  # noqa: S608
+        return f"{self.owner}_id IN (SELECT id FROM {self.owner}s WHERE session_id = ?)"
 
     @property
     def in_order(self) -> str:

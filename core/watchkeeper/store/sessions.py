@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.states import SESSION_ENDED, SESSION_MOVES, SessionStatus, check
-from watchkeeper.store.driver import decode_or, encode, plain
+from watchkeeper.store.driver import beginning, decode_or, encode, plain
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -100,7 +100,7 @@ def newest_session(connection: Connection, *, own: bool = False) -> str | None:
     """
     origins = f" AND origin IN ({', '.join('?' for _ in OWN_ORIGINS)})" if own else ""
     row = connection.execute(
-        f"SELECT id FROM sessions WHERE deleted_at IS NULL{origins} ORDER BY ordinal DESC LIMIT 1",  # noqa: S608 - a constant
+        f"SELECT id FROM sessions WHERE deleted_at IS NULL{origins} ORDER BY ordinal DESC LIMIT 1",
         OWN_ORIGINS if own else (),
     ).fetchone()
     return str(row[0]) if row else None
@@ -131,9 +131,8 @@ def find(connection: Connection, name: str, *, own: bool = False) -> str:
     if not rows and ask("SELECT 1 FROM sessions WHERE id = ? AND deleted_at > 0", (name,)):
         raise NotFound(f"session {name} was deleted; `wk restore {name}` brings it back")
     if not rows:
-        pattern = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         sql = "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' AND deleted_at IS NULL LIMIT 6"
-        rows = ask(sql, (pattern,)) if name else []
+        rows = ask(sql, (beginning(name),)) if name else []
     if not rows:
         raise NotFound(f"no session {name!r}; list them with `wk sessions`")
     if len(rows) > 1:

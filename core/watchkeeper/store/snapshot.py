@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from watchkeeper.records.messages import context_used
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines, row_list
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class IncrementalQuery(Generic[T]):
     """What one query gives: `items`, in order, renewed by `read`."""
 
     def __init__(self, sql: str, make: Callable[[Raw], T]) -> None:
-        """`sql` gives one text, as `lines` makes it."""
+        """`sql` gives one text, as `driver.row_lines` makes it; the first column tells each row from the others."""
         self._sql = sql
         self._make = make
         self._text = ""
@@ -47,15 +47,6 @@ class IncrementalQuery(Generic[T]):
             }
             self.items = tuple(self._made.values())
         return self.items
-
-
-def lines(columns: str, rows: str) -> str:
-    """A query of one text: a line of JSON a row, holding the values of `columns`. `rows` is what follows
-    `SELECT … FROM`.
-
-    JSON knows no line break within a line. The first column must tell each row from the others.
-    """
-    return f"SELECT group_concat(line, char(10)) FROM (SELECT json_array({columns}) AS line FROM {rows})"  # noqa: S608
 
 
 def accept_any_text(connection: Connection) -> Connection:
@@ -374,18 +365,16 @@ _SESSION_COLUMNS = (
     "hosted_seconds", "planner_agent_id", "current_plan_id", "event_seq", "host_pid", "host_name", "roles", *SPENDING,
 )  # fmt: skip
 _SESSION = (
-    f"SELECT {', '.join(_SESSION_COLUMNS)}, {MISSING_LOGS},"  # noqa: S608 - a constant
+    f"SELECT {', '.join(_SESSION_COLUMNS)}, {MISSING_LOGS},"
     " EXISTS (SELECT 1 FROM model_calls WHERE session_id = sessions.id AND cost_usd IS NOT NULL"
     " AND (price_status = 'estimated' OR usage_exact = 0)) FROM sessions WHERE id = ?"
 )
 
-_TASKS = lines(
-    "rowid, id, parent_plan_id, name, position, title, role, model, status, status_reason, attempt,"
-    " assigned_agent,"
-    " substr(result, 1, 2000), substr(error, 1, 2000), created_at, started_at, ended_at, json((SELECT"
-    " json_group_array(depends_on) FROM (SELECT depends_on FROM task_dependencies WHERE task_id = tasks.id"
-    " ORDER BY rowid)))",
-    "tasks WHERE session_id = ? ORDER BY position, rowid",
+_NEEDS = row_list("depends_on", "task_dependencies WHERE task_id = tasks.id ORDER BY position")
+_TASKS = row_lines(
+    "id, parent_plan_id, name, position, title, role, model, status, status_reason, attempt,"
+    f" assigned_agent, substr(result, 1, 2000), substr(error, 1, 2000), created_at, started_at, ended_at, {_NEEDS}",
+    "tasks WHERE session_id = ? ORDER BY position, id",
 )
 
 _AGENT_COLUMNS = (
@@ -399,20 +388,19 @@ _AGENT_ESTIMATED = (
     " NOT NULL"
     " AND (price_status = 'estimated' OR usage_exact = 0))"
 )
-_AGENTS = lines(
+_AGENTS = row_lines(
     ", ".join(
         [
-            "a.rowid",
             *(f"a.{each}" for each in _AGENT_COLUMNS),
             *(f"l.{each}" for each in _LIVE_COLUMNS),
             "substr(l.text, -4000), substr(a.current_goal, 1, 4000)",
             _AGENT_ESTIMATED,
         ]
     ),
-    "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.rowid",
+    "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.ordinal",
 )
 
-_COMPACTIONS = lines(
+_COMPACTIONS = row_lines(
     "id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,"
     " tokens_after,"
     " view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at,"
@@ -420,34 +408,31 @@ _COMPACTIONS = lines(
     "compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200",
 )
 
-_APPROVALS = lines(
+_APPROVALS = row_lines(
     "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note",
-    "approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, rowid",
+    "approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, tool_call_id",
 )
 
-_COMMANDS = lines(
+_COMMANDS = row_lines(
     "id, kind, agent_id, task_id, status, result, requested_by, created_at, applied_at",
     "commands WHERE session_id = ? ORDER BY id DESC LIMIT 100",
 )
 
-_BUDGETS = lines(
+_BUDGETS = row_lines(
     "id, task_id, kind, amount, reached_at", "budgets WHERE session_id = ? ORDER BY task_id IS NOT NULL, kind"
 )
 
-_EVENTS = (
-    "SELECT json_group_array(json_array(seq, at, kind, agent_id, task_id, substr(data, 1, 4000))) FROM"
-    " (SELECT * FROM events WHERE session_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?)"
+_EVENTS = row_lines(
+    "seq, at, kind, agent_id, task_id, substr(data, 1, 4000)",
+    "events WHERE session_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?",
 )
 
 _FIRST_CALL = "SELECT min(id), count(*) FROM (SELECT id FROM model_calls WHERE session_id = ? AND id > ? ORDER BY id DESC LIMIT ?)"
 _LAST_CALL = "SELECT coalesce(max(id), 0) FROM model_calls WHERE session_id = ?"
 _SPEND = (
-    "SELECT json_group_array(json_array(agent_id, cost, tokens, first)) FROM (SELECT agent_id,"
-    " total(cost_usd) AS cost,"
-    " sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) AS tokens, min(id) AS first"
-    " FROM model_calls"
-    " WHERE session_id = ? AND id > ? AND started_at + latency_seconds >= ? GROUP BY agent_id ORDER BY"
-    " agent_id)"
+    "SELECT agent_id, coalesce(sum(cost_usd), 0.0), sum(input_tokens + output_tokens + cache_read_tokens +"
+    " cache_write_tokens), min(id) FROM model_calls WHERE session_id = ? AND id > ? AND"
+    " started_at + latency_seconds >= ? GROUP BY agent_id ORDER BY agent_id"
 )
 _FIRST_RECENT_EVENT = "SELECT min(seq) FROM events WHERE session_id = ? AND seq > ? AND at >= ?"
 
@@ -523,7 +508,7 @@ class SessionSnapshotReader:
         text = connection.execute(
             _EVENTS, (self.session_id, 0 if whole else self._last_seq, EVENTS_KEPT)
         ).fetchone()[0]
-        events = tuple(EventFacts(*raw) for raw in reversed(json.loads(text)))
+        events = tuple(EventFacts(*json.loads(line)) for line in reversed(text.split("\n") if text else ()))
         if events:
             self._last_seq = events[-1].seq
         return events, whole
@@ -559,10 +544,9 @@ class _Pace:
         if not self._calls_below:
             first, count = connection.execute(_FIRST_CALL, (self._session_id, 0, FIRST_CALLS)).fetchone()
             self._calls_below = first - 1 if count == FIRST_CALLS else 0
-        text = connection.execute(
+        found: list[Raw] = connection.execute(
             _SPEND, (self._session_id, self._calls_below, now - SPEND_SECONDS)
-        ).fetchone()[0]
-        found: list[Raw] = json.loads(text)
+        ).fetchall()
         if found:
             self._calls_below = max(self._calls_below, min(first for *_, first in found) - 1)
         else:
@@ -579,11 +563,12 @@ class _Pace:
 
 
 def _task(raw: Raw) -> TaskFacts:
-    return TaskFacts(*[*raw[1:17], tuple(raw[17])])
+    needs = raw[16]  # a list within a list: SQLite may give it as JSON or as its text
+    return TaskFacts(*[*raw[:16], tuple(needs if isinstance(needs, list) else json.loads(needs))])
 
 
 def _agent(raw: Raw) -> AgentFacts:
-    _, *columns, text, goal, estimated = raw
+    *columns, text, goal, estimated = raw
     values = dict(zip((*_AGENT_COLUMNS, *_LIVE_COLUMNS), columns, strict=True))
     live = {each: values.pop(each) for each in _LIVE_COLUMNS}
     return AgentFacts(
@@ -599,7 +584,7 @@ def _agent(raw: Raw) -> AgentFacts:
 # The view of an undone pass is not among the ancestors of the agent's current view. A pass keeps the status
 # with which it ended. Undo points the agent at an older view, or adds a new one that continues it.
 
-_PARENTS = "SELECT agent_id, version, parent FROM views WHERE agent_id IN (SELECT value FROM json_each(?))"
+_PARENTS = f"SELECT agent_id, version, parent FROM views WHERE agent_id {IN_LIST}"
 
 
 class Undone:
@@ -639,7 +624,7 @@ class Undone:
 
 
 def _rows(connection: Connection, versions: dict[str, int]) -> list[tuple[str, int, int | None]]:
-    return connection.execute(_PARENTS, (json.dumps(list(versions)),)).fetchall() if versions else []
+    return connection.execute(_PARENTS, (list_of([*versions]),)).fetchall() if versions else []
 
 
 def _is_undone(

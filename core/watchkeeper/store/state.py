@@ -8,7 +8,7 @@ from typing import Any
 
 from watchkeeper.records.messages import compacts_at, context_percent, context_used
 from watchkeeper.store import budgets
-from watchkeeper.store.driver import decode, encode
+from watchkeeper.store.driver import IN_LIST, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
 from watchkeeper.store.messages import worth
 from watchkeeper.store.search.sessions import COST_ESTIMATED
@@ -28,9 +28,9 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         session["origin"].removeprefix("export:") in PROGRAMS
     )  # whose logs do not say what a pass blocked
     guessed = _estimated(reads, session_id)
-    rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))
+    rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY ordinal", (session_id,))
     agents = [_agent(row, row["id"] in guessed) for row in rows]
-    missing = reads.one(f"SELECT {MISSING_LOGS} AS n FROM sessions WHERE id = ?", (session_id,))["n"]  # noqa: S608
+    missing = reads.one(f"SELECT {MISSING_LOGS} AS n FROM sessions WHERE id = ?", (session_id,))["n"]
     return {
         "session": _session(session, bool(guessed)) | {"partial": bool(missing), "missing_logs": missing},
         "plan": _plan(reads, session, agents),
@@ -52,7 +52,8 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         "approvals": [
             dict(row)
             for row in reads.all(
-                "SELECT * FROM approvals WHERE session_id = ? ORDER BY created_at", (session_id,)
+                "SELECT * FROM approvals WHERE session_id = ? ORDER BY created_at, tool_call_id",
+                (session_id,),
             )
         ],
         "grants": [
@@ -122,9 +123,9 @@ def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 20
     deleted."""
     where, parameters = "s.deleted_at IS NULL", []
     if among is not None:
-        where, parameters = "s.id IN (SELECT value FROM json_each(?))", [encode(list(among))]
+        where, parameters = f"s.id {IN_LIST}", [list_of(among)]
     rows = reads.all(
-        "SELECT s.*, (SELECT count(*) FROM agents g WHERE g.session_id = s.id) AS agents,"  # noqa: S608 - a constant
+        "SELECT s.*, (SELECT count(*) FROM agents g WHERE g.session_id = s.id) AS agents,"
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id) AS tasks,"
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id AND t.status = 'done') AS tasks_done,"
         f" {COST_ESTIMATED} AS cost_estimated"
@@ -179,7 +180,7 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
     needs: dict[str, list[str]] = {}
     for task_id, depends_on in reads.all(
         "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id"
-        " WHERE t.session_id = ? ORDER BY d.rowid",
+        " WHERE t.session_id = ? ORDER BY d.task_id, d.position",
         (session["id"],),
     ):
         needs.setdefault(task_id, []).append(depends_on)
@@ -320,7 +321,7 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
 def _observations(reads: Any, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
         "SELECT o.* FROM observations o JOIN agents a ON a.id = o.agent_id WHERE a.session_id = ? ORDER BY"
-        " o.rowid",
+        " a.ordinal, o.id",
         (session_id,),
     )
     return [

@@ -81,7 +81,7 @@ class Transaction:
     def keep_replaced(self, table: str, row_id: str | int, *columns: str) -> None:
         """Keep the values of columns that this transaction is about to change, where no event and no
         append-only row tells them: `store.history` reads them. Where all are empty, there is nothing to keep."""
-        row = self.one(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,))  # noqa: S608 - constants
+        row = self.one(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,))
         if row is not None and any(value not in (None, "[]") for value in row):
             self.execute(
                 "INSERT INTO state_changes (session_id, commit_seq, table_name, row_id, old_values)"

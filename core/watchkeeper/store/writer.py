@@ -59,8 +59,8 @@ class Group:
         fence = self.fences.get(key)
         if fence is None:
             row = self.connection.execute(
-                "UPDATE sessions SET last_active = max(last_active, ?) WHERE id = ? AND lease_epoch = ?"
-                " RETURNING event_seq",
+                "UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END"
+                " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq",
                 (now, session_id, epoch),
             ).fetchone()
             if row is None:

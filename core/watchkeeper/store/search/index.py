@@ -230,19 +230,24 @@ class WordTable:
 
     def tokens(self, text: str) -> list[str]:
         """The words of `text`, in order."""
-        self._fill([(1, text)])
+        self.fill([(1, text)])
         return [row[0] for row in self._connection.execute("SELECT term FROM tokens ORDER BY offset")]
 
     def matching(self, texts: Iterable[tuple[int, str]], match: str, *, ranked: bool = False) -> list[int]:
         """The numbers of the texts that `match`, a query of FTS5, finds: in no order, or the best first."""
-        self._fill(texts)
+        self.fill(texts)
+        return self.ids(match, ranked=ranked)
+
+    def ids(self, match: str, *, ranked: bool = False) -> list[int]:
+        """`matching` among the texts that it holds."""
         sql = _RANKED if ranked else _MATCHING
         return [row[0] for row in self._connection.execute(sql, (match,))]
 
     def close(self) -> None:
         self._connection.close()
 
-    def _fill(self, texts: Iterable[tuple[int, str]]) -> None:
+    def fill(self, texts: Iterable[tuple[int, str]]) -> None:
+        """Hold these texts, and no others."""
         run = self._connection.execute
         run("BEGIN")
         run("INSERT INTO texts (texts) VALUES ('delete-all')")
@@ -281,7 +286,7 @@ _NEXT = (
     "SELECT m.id, a.session_id, m.content FROM messages m LEFT JOIN agents a ON a.id = m.agent_id"
     " WHERE m.id > ? ORDER BY m.id LIMIT ?"
 )
-_PARTS = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'virtual' AND name GLOB 'messages_fts_[0-9]*'"
+_PARTS = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'virtual' AND name LIKE 'messages_fts_%'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +301,26 @@ class Batch:
 
 _Text = tuple[int, str, str | bytearray]
 """A message's id, its session's id or nothing, and what is indexed of it."""
+
+
+FOUND = "m.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at"
+"""What a search reads of a message `m` of an agent `a`."""
+
+
+def ids_in_part(number: int) -> str:
+    """A query of the ids in a part, the newest first: of messages that match ?, up to the id ?."""
+    part = part_name(number)
+    return f"SELECT rowid FROM {part} WHERE {part} MATCH ? AND rowid <= ? ORDER BY rowid DESC"
+
+
+def places_in_part(number: int) -> str:
+    """`FOUND` of the messages in a part that match ?1, up to the id ?2, of the session ?3 or of all."""
+    part = part_name(number)
+    return (
+        f"SELECT {FOUND} FROM {part} CROSS JOIN messages m ON m.id = {part}.rowid CROSS JOIN agents a ON a.id ="
+        f" m.agent_id CROSS JOIN sessions s ON s.id = a.session_id WHERE {part} MATCH ?1 AND {part}.rowid <= ?2"
+        f" AND s.deleted_at IS NULL AND (?3 IS NULL OR s.id = ?3) ORDER BY {part}.rowid DESC"
+    )
 
 
 def part_name(number: int) -> str:
@@ -328,7 +353,7 @@ def indexed_through(connection: Connection) -> int:
 
 def unindexed(connection: Connection) -> int:
     """About how many messages the index does not hold yet (exact unless messages were deleted for good)."""
-    newest = connection.execute("SELECT ifnull(max(id), 0) FROM messages").fetchone()[0]
+    newest = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
     return max(0, int(newest) - indexed_through(connection))
 
 
@@ -402,7 +427,7 @@ def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | byte
     Args:
         texts: session and `indexed_text` of each inserted message, in order.
     """
-    newest = connection.execute("SELECT ifnull(max(id), 0) FROM messages").fetchone()[0]
+    newest = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
     through, _ = _state(connection)
     if newest - len(texts) != through:
         index_within(connection)  # others wait in front of them
@@ -467,13 +492,13 @@ def _add(connection: Connection, texts: list[_Text]) -> None:
                 f" detail=none, {TOKENIZE})"
             )
             connection.execute(
-                f"INSERT INTO {name} ({name}, rank) VALUES ('automerge', ?)",  # noqa: S608
+                f"INSERT INTO {name} ({name}, rank) VALUES ('automerge', ?)",
                 (MERGED_SEGMENTS,),  # noqa: RUF100, S608
             )  # noqa: RUF100, S608
         connection.executemany(
             # SQLite puts the two together: in Python, the word's odd character makes every letter of the text
             # take two bytes.
-            f"INSERT INTO {name} (rowid, text) VALUES (?, CAST(? AS TEXT) || char(10) || ?)",  # noqa: S608 - a number
+            f"INSERT INTO {name} (rowid, text) VALUES (?, CAST(? AS TEXT) || char(10) || ?)",
             [
                 (message_id, text, session_word(session_id) if session_id else "")
                 for message_id, session_id, text in of_part
@@ -516,7 +541,7 @@ def _drop_removed(connection: Connection, *, above: int, most: int) -> bool:
     for message_id in ids:
         number = message_id // PART_MESSAGES
         if number in existing:
-            connection.execute(f"DELETE FROM {part_name(number)} WHERE rowid = ?", (message_id,))  # noqa: S608 - a number
+            connection.execute(f"DELETE FROM {part_name(number)} WHERE rowid = ?", (message_id,))
     connection.executemany(
         "DELETE FROM messages_fts_removed WHERE id = ?", [(message_id,) for message_id in ids]
     )

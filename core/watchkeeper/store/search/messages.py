@@ -19,12 +19,14 @@ from operator import neg
 
 from watchkeeper.store.driver import Connection, decode, plain, sqlite3
 from watchkeeper.store.search.index import (
+    FOUND,
     PART_MESSAGES,
     WordTable,
     cjk,
+    ids_in_part,
     indexed_through,
-    part_name,
     parts,
+    places_in_part,
     session_word,
     sessions_of_part,
     words_of,
@@ -117,6 +119,12 @@ def parse_query(search: str, table: WordTable, *, prefix: bool) -> Query:
             beginning = len(tokens[-1]) >= PREFIX_LETTERS and word.text[-1:].isalnum()
         terms.append(Term(word.text, tuple(tokens), beginning))
     return Query(tuple(terms))
+
+
+def beginning_query(text: str, table: WordTable) -> Query:
+    """The query for words that begin as `text`: its tokens next to each other, the last of them a beginning."""
+    tokens = table.tokens(plain(text))
+    return Query((Term(text, tuple(tokens), True),) if tokens else ())
 
 
 def _quoted(token: str) -> str:
@@ -234,21 +242,13 @@ _AT_ONCE = 64
 
 _IDS_AT_ONCE = 1000
 
-_FOUND = "m.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at"
 _TAIL = (
-    f"SELECT {_FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"  # noqa: S608 - constants
+    f"SELECT {FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
     " CROSS JOIN sessions s ON s.id = a.session_id"
     " WHERE m.id > ?1 AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
 )
-_PART = (
-    "SELECT {found} FROM {part} CROSS JOIN messages m ON m.id = {part}.rowid CROSS JOIN agents a ON a.id ="
-    " m.agent_id"
-    " CROSS JOIN sessions s ON s.id = a.session_id WHERE {part} MATCH ?1 AND {part}.rowid <= ?2"
-    " AND s.deleted_at IS NULL AND (?3 IS NULL OR s.id = ?3) ORDER BY {part}.rowid DESC"
-)
-_IDS = "SELECT rowid FROM {part} WHERE {part} MATCH ? AND rowid <= ? ORDER BY rowid DESC"
 _PLACE = (
-    f"SELECT {_FOUND}, s.deleted_at IS NULL FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"  # noqa: S608 - constants
+    f"SELECT {FOUND}, s.deleted_at IS NULL FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
     " CROSS JOIN sessions s ON s.id = a.session_id WHERE m.id = ?"
 )
 
@@ -447,8 +447,9 @@ class _Search:
 
     def _places_in(self, number: int, through: int) -> Iterator[_Place]:
         also = (session_word(self._session_id),) if self._session_id is not None else ()
-        sql = _PART.format(found=_FOUND, part=part_name(number))
-        rows = self._connection.execute(sql, (self._query.for_index(*also), through, self._session_id))
+        rows = self._connection.execute(
+            places_in_part(number), (self._query.for_index(*also), through, self._session_id)
+        )
         for place in self._checked(rows) if self._query.phrases else rows:
             yield tuple(place)
             if self._must_stop():
@@ -459,9 +460,7 @@ class _Search:
         those that are."""
         begins: list[int] = []
         owners: list[str] = []
-        rows = self._connection.execute(
-            _IDS.format(part=part_name(number)), (self._query.for_index(), through)
-        )
+        rows = self._connection.execute(ids_in_part(number), (self._query.for_index(), through))
         while some := rows.fetchmany(_IDS_AT_ONCE):
             if not begins:
                 for first_id, session_id in sessions_of_part(self._connection, number):
@@ -496,7 +495,7 @@ class _Search:
 
     def _texts(self, ids: list[int]) -> dict[int, str]:
         marks = ", ".join("?" * len(ids))
-        rows = self._connection.execute(f"SELECT id, content FROM messages WHERE id IN ({marks})", ids)  # noqa: S608
+        rows = self._connection.execute(f"SELECT id, content FROM messages WHERE id IN ({marks})", ids)
         return {row[0]: words_of(decode(row[1])) for row in rows}
 
     def _must_stop(self) -> bool:

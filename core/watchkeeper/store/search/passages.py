@@ -1,7 +1,7 @@
 """Messages of a session for recall: those that contain the words of a query, their texts and vectors.
 
-There is no full-text index over messages: it would cost every step of every agent (a third more database, a
-slower append) for what a few searches an hour need. A search reads the newest messages once, inside SQLite.
+The words are found by the index over all messages (`store.search.index`), and in the newest messages, which the index
+does not hold yet, as any search finds them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store import database, driver
-from watchkeeper.store.driver import decode, encode, sqlite3
+from watchkeeper.store.driver import IN_LIST, decode, list_of, sqlite3
+from watchkeeper.store.search.index import PART_MESSAGES, WordTable, ids_in_part, session_word, words_of
+from watchkeeper.store.search.messages import beginning_query
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -19,19 +21,21 @@ if TYPE_CHECKING:
 
 
 NEWEST_MESSAGES = 20_000
-HEAD_CHARACTERS = 16_000
-"""So many characters of each message's JSON are searched. 20,000 messages of 300 characters take some 0.15 s
-of CPU."""
+"""So many messages of a session are searched, by words and by vectors."""
 
-# The primary key's index alone gives the newest rowids; the contents are read after that.
-_MASKS = (
-    "SELECT agent_id, seq, (SELECT sum(1 << p.key) FROM json_each(?3) AS p WHERE instr(head, p.value) > 0)"
-    " FROM"
-    " (SELECT m.agent_id, m.seq, lower(substr(m.content, 1, ?4)) AS head FROM (SELECT n.rowid AS place FROM"
-    " agents a"
-    " CROSS JOIN messages n ON n.agent_id = a.id WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2)"
-    " ORDER BY n.rowid DESC LIMIT ?5) CROSS JOIN messages m ON m.rowid = place)"
-)
+
+def _newest(agent_id: str | None) -> str:
+    """The newest messages of a session, or of one of its agents, the newest first; see `_bound`."""
+    of_agent = " AND a.id = ?" if agent_id is not None else ""
+    return (
+        "SELECT m.id AS id, m.agent_id AS agent_id, m.seq AS seq FROM agents a CROSS JOIN messages m ON"
+        f" m.agent_id = a.id WHERE a.session_id = ?{of_agent} ORDER BY m.id DESC LIMIT ?"
+    )
+
+
+def _bound(session_id: str, agent_id: str | None) -> tuple[object, ...]:
+    of_agent = (agent_id,) if agent_id is not None else ()
+    return (session_id, *of_agent, NEWEST_MESSAGES)
 
 
 class Reads:
@@ -63,43 +67,60 @@ class Reads:
 def term_masks(
     reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None
 ) -> list[tuple[str, int, int]]:
-    """For each of the session's newest messages `(agent_id, seq, mask)`: bit i is set if it holds
-    `pieces[i]`.
+    """For each of the session's newest messages `(agent_id, seq, mask)`, the newest first: bit i is set if it
+    holds a word, or words next to each other, that begin with `pieces[i]`.
 
-    Pieces are lower-case, at most 60. `agent_id`: only this agent's messages.
+    At most 60 pieces. `agent_id`: only this agent's messages.
     """
-    rows = reads.all(
-        _MASKS, (session_id, agent_id, encode(list(pieces[:60])), HEAD_CHARACTERS, NEWEST_MESSAGES)
-    )
-    return [(row[0], row[1], row[2] or 0) for row in rows]
-
-
-_HOLDING = (
-    "SELECT m.agent_id, m.seq FROM (SELECT n.rowid AS place FROM agents a CROSS JOIN messages n ON"
-    " n.agent_id = a.id"
-    " WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2) ORDER BY n.rowid DESC LIMIT ?3) CROSS JOIN"
-    " messages m"
-    " ON m.rowid = place WHERE instr(m.content, ?4) > 0 LIMIT ?5"
-)
+    places = {row[0]: (row[1], row[2]) for row in reads.all(_newest(agent_id), _bound(session_id, agent_id))}
+    masks = dict.fromkeys(places, 0)
+    for bit, found in enumerate(_holding(reads, session_id, pieces[:60], [*places])):
+        for number in found & masks.keys():
+            masks[number] |= 1 << bit
+    return [(*places[number], mask) for number, mask in masks.items()]
 
 
 def holding(
     reads: Any, session_id: str, piece: str, *, agent_id: str | None = None, limit: int = 12
 ) -> list[tuple[str, int]]:
-    """`(agent_id, seq)` of at most `limit` newest messages whose JSON contains `piece` anywhere, as
-    written."""
-    return [
-        (row[0], row[1]) for row in reads.all(_HOLDING, (session_id, agent_id, NEWEST_MESSAGES, piece, limit))
-    ]
+    """`(agent_id, seq)` of at most `limit` newest messages that hold `piece` as `term_masks` finds it."""
+    masks = term_masks(reads, session_id, [piece], agent_id=agent_id)
+    return [(agent, seq) for agent, seq, mask in masks if mask][:limit]
+
+
+def _holding(reads: Any, session_id: str, pieces: Sequence[str], ids: Sequence[int]) -> list[set[int]]:
+    """For each piece, the messages among `ids` (the newest first) that hold it."""
+    if not ids:
+        return [set() for _ in pieces]
+    table = WordTable()
+    try:
+        queries = [beginning_query(piece, table) for piece in pieces]
+        through = reads.one("SELECT indexed_through FROM message_index")[0]
+        recent = [number for number in ids if number > through]
+        rows = reads.all(f"SELECT id, content FROM messages WHERE id {IN_LIST}", (list_of(recent),))
+        table.fill((row[0], words_of(decode(row[1]))) for row in rows)
+        found = []
+        for query in queries:
+            held = set(table.ids(query.for_texts())) if query.terms else set()
+            if query.terms and ids[-1] <= through:
+                for part in range(ids[-1] // PART_MESSAGES, min(ids[0], through) // PART_MESSAGES + 1):
+                    sql = ids_in_part(part)
+                    held |= {
+                        row[0] for row in reads.all(sql, (query.for_index(session_word(session_id)), through))
+                    }
+            found.append(held)
+        return found
+    finally:
+        table.close()
 
 
 def messages_at(reads: Any, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[Any, float]]:
     """Content and time of the messages at `(agent_id, seq)`; places without one are left out."""
-    rows = reads.all(
-        "SELECT m.agent_id, m.seq, m.content, m.created_at FROM json_each(?) AS place JOIN messages m"
-        " ON m.agent_id = place.value ->> 0 AND m.seq = place.value ->> 1",
-        (encode([list(place) for place in places]),),
-    )
+    wanted: dict[str, list[int]] = {}
+    for agent_id, seq in places:
+        wanted.setdefault(agent_id, []).append(seq)
+    sql = f"SELECT agent_id, seq, content, created_at FROM messages WHERE agent_id = ? AND seq {IN_LIST}"
+    rows = [row for agent_id, seqs in wanted.items() for row in reads.all(sql, (agent_id, list_of(seqs)))]
     return {(row[0], row[1]): (decode(row[2]), row[3]) for row in rows}
 
 
@@ -121,8 +142,8 @@ def calls_of(reads: Any, session_id: str, names: Sequence[str]) -> frozenset[str
     """Ids of the calls that the session's agents made of these tools."""
     rows = reads.all(
         "SELECT tool_use_id FROM tool_calls WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)"
-        " AND name IN (SELECT value FROM json_each(?))",
-        (session_id, encode(list(names))),
+        f" AND name {IN_LIST}",
+        (session_id, list_of(names)),
     )
     return frozenset(row[0] for row in rows)
 
@@ -132,14 +153,6 @@ def calls_of(reads: Any, session_id: str, names: Sequence[str]) -> frozenset[str
 # They are compared with a question's vector.
 # Vectors are 32-bit floats, little-endian, of length 1. Comparing needs sqlite-vec in the connection
 # (`load_extension`); everything else does not.
-
-"""As many as recall searches by words."""
-
-_NEWEST = (
-    "SELECT m.id AS id, m.agent_id AS agent_id, m.seq AS seq FROM agents a CROSS JOIN messages m ON"
-    " m.agent_id = a.id"
-    " WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2) ORDER BY m.id DESC LIMIT ?3"
-)
 
 
 def load_extension(connection: Connection) -> None:
@@ -162,9 +175,9 @@ def missing_messages(reads: Any, session_id: str, model: str, limit: int) -> lis
     """The newest messages of a session without a vector of this model: `(id, agent_id, seq)`, newest
     first."""
     rows = reads.all(
-        f"SELECT n.id, n.agent_id, n.seq FROM ({_NEWEST}) n WHERE NOT EXISTS (SELECT 1 FROM embeddings e"  # noqa: S608
-        " WHERE e.kind = 'message' AND e.item = n.id AND e.model = ?4) LIMIT ?5",
-        (session_id, None, NEWEST_MESSAGES, model, limit),
+        f"SELECT n.id, n.agent_id, n.seq FROM ({_newest(None)}) n WHERE NOT EXISTS (SELECT 1 FROM embeddings e"
+        " WHERE e.kind = 'message' AND e.item = n.id AND e.model = ?) LIMIT ?",
+        (*_bound(session_id, None), model, limit),
     )
     return [(row[0], row[1], row[2]) for row in rows]
 
@@ -186,7 +199,8 @@ def add(tx: Transaction, kind: str, model: str, vectors: Sequence[tuple[int, byt
     """Store vectors of messages (`message`) or facts (`fact`) by id; those deleted meanwhile are left out."""
     table = {"message": "messages", "fact": "facts"}[kind]
     tx.executemany(
-        f"INSERT OR REPLACE INTO embeddings (kind, item, model, vector) SELECT ?, id, ?, ? FROM {table} WHERE id = ?",  # noqa: S608
+        f"INSERT INTO embeddings (kind, item, model, vector) SELECT ?, id, ?, ? FROM {table} WHERE id = ?"
+        " ON CONFLICT (kind, item) DO UPDATE SET model = excluded.model, vector = excluded.vector",
         [(kind, model, vector, item) for item, vector in vectors],
     )
 
@@ -197,9 +211,9 @@ def message_likeness(
     """By `(agent_id, seq)`, the cosine of the angle between each of the newest messages and a question (-1 to
     1)."""
     rows = reads.all(
-        f"SELECT n.agent_id, n.seq, 1 - vec_distance_cosine(e.vector, ?5) FROM ({_NEWEST}) n JOIN embeddings e"  # noqa: S608
-        " ON e.kind = 'message' AND e.item = n.id AND e.model = ?4",
-        (session_id, agent_id, NEWEST_MESSAGES, model, vector),
+        f"SELECT n.agent_id, n.seq, 1 - vec_distance_cosine(e.vector, ?) FROM ({_newest(agent_id)}) n"
+        " JOIN embeddings e ON e.kind = 'message' AND e.item = n.id AND e.model = ?",
+        (vector, *_bound(session_id, agent_id), model),
     )
     return {(row[0], row[1]): float(row[2]) for row in rows if row[2] is not None}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.states import SessionStatus
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import FACTS_FOUND, IN_LIST, Connection, contains, list_of
 from watchkeeper.store.search.messages import (
     DEADLINE_SECONDS,
     MOST_WORDS,
@@ -108,8 +107,8 @@ def parse_filters(search: str) -> Filters:
             clauses.append("s.last_active >= ?" if name == "since" else "s.last_active < ?")
             values.append(at)
         else:
-            clauses.append(f"instr(lower({_COLUMNS[name]}), ?) > 0")
-            values.append(match[2].lower())
+            clauses.append(f"lower({_COLUMNS[name]}) LIKE ? ESCAPE '\\'")
+            values.append(contains(match[2]))
     clauses.append("s.deleted_at IS NOT NULL" if deleted else "s.deleted_at IS NULL")
     return Filters(tuple(words), tuple(clauses), tuple(values), " ".join(kept), deleted)
 
@@ -225,7 +224,7 @@ COST_ESTIMATED = (
 """Whether some of the cost of the session `s` comes from an estimated price or from estimated tokens."""
 
 _SELECT = (
-    "SELECT s.id, substr(s.goal, 1, 500), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"  # noqa: S608 - a constant
+    "SELECT s.id, substr(s.goal, 1, 500), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"
     " s.created_at, s.last_active, s.ended_at, s.hosted_seconds,"
     " s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens, s.cost_usd,"
     " s.unpriced_calls,"
@@ -236,10 +235,9 @@ _SELECT = (
 
 
 _NAMES = (
-    " OR EXISTS (SELECT 1 FROM tasks t WHERE t.session_id = s.id AND t.title LIKE ? ESCAPE '\\')"
-    " OR EXISTS (SELECT 1 FROM outputs o WHERE o.session_id = s.id AND o.name LIKE ? ESCAPE '\\')"
+    " OR EXISTS (SELECT 1 FROM tasks t WHERE t.session_id = s.id AND lower(t.title) LIKE ? ESCAPE '\\')"
+    " OR EXISTS (SELECT 1 FROM outputs o WHERE o.session_id = s.id AND lower(o.name) LIKE ? ESCAPE '\\')"
 )
-_NAMED = "s.id IN (SELECT value FROM json_each(?))"
 
 ORDERS = {
     "last active": " ORDER BY s.last_active DESC LIMIT ?",
@@ -268,25 +266,25 @@ def list_sessions(
     filters = parse_filters(search)
     words = filters.words
     haystack = (
-        "(s.goal || ' ' || ifnull(s.title, '') || ' ' || s.id || ' ' || s.workspace || ' ' || s.model || ' '"
+        "(s.goal || ' ' || coalesce(s.title, '') || ' ' || s.id || ' ' || s.workspace || ' ' || s.model || ' '"
         " || s.tags"
         " || ' ' || s.status)"
     )
     clauses: list[str] = []
     values: list[object] = []
     for word in words:
-        pattern = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        pattern = contains(word)
         terms = re.findall(r"\w+", word)
-        clause = f"{haystack} LIKE ? ESCAPE '\\'{_NAMES}"
+        clause = f"lower({haystack}) LIKE ? ESCAPE '\\'{_NAMES}"
         values += [pattern, pattern, pattern]
         if terms:
-            clause += " OR s.id IN (SELECT f.session_id FROM facts_fts JOIN facts f ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?)"
+            clause += f" OR s.id IN (SELECT f.session_id FROM facts f {FACTS_FOUND} ?)"
             values.append(" ".join(f'"{term}"*' for term in terms))
         clauses.append(f"({clause})")
     found = f"({' AND '.join(clauses)})" if clauses else ""
     if found and also:
-        found = f"({found} OR {_NAMED})"
-        values.append(json.dumps(sorted(also)))
+        found = f"({found} OR s.id {IN_LIST})"
+        values.append(list_of(sorted(also)))
     where = " AND ".join([*([found] if found else []), *filters.clauses])
     rows = connection.execute(f"{_SELECT} WHERE {where}{ORDERS[order]}", (*values, *filters.values, limit))
     return tuple(SessionLine(*row) for row in rows)

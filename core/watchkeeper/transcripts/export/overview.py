@@ -211,6 +211,7 @@ class _Rows:
 
 _HAS_TOKENS = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens > 0"
 _LABEL = "CASE WHEN price_status = 'exact' AND NOT usage_exact THEN 'estimated' ELSE price_status END"
+_LABELS = ("exact", "estimated", "unpriced")
 _LABELS_BY_AGENT = (
     f"SELECT DISTINCT agent_id, {_LABEL} AS label FROM model_calls WHERE session_id = ? AND {_HAS_TOKENS}"  # noqa: S608
 )
@@ -218,8 +219,11 @@ _BY_MODEL = (
     "SELECT model, count(*) AS calls, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,"  # noqa: S608
     " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,"
     " sum(cost_usd) AS cost_usd,"
-    f" group_concat(DISTINCT CASE WHEN {_HAS_TOKENS} THEN {_LABEL} END) AS labels,"
-    f" sum({_HAS_TOKENS} AND cost_usd IS NULL) AS unpriced_calls"
+    + "".join(
+        f" sum(CASE WHEN {_HAS_TOKENS} AND {_LABEL} = '{label}' THEN 1 ELSE 0 END) AS {label},"
+        for label in _LABELS
+    )
+    + f" sum(CASE WHEN {_HAS_TOKENS} AND cost_usd IS NULL THEN 1 ELSE 0 END) AS unpriced_calls"
     " FROM model_calls WHERE session_id = ? GROUP BY model ORDER BY sum(cost_usd) DESC, sum(output_tokens) DESC"
 )
 
@@ -230,7 +234,7 @@ def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[s
     for row in rows.all(_LABELS_BY_AGENT, session_id):
         labels.setdefault(row["agent_id"], set()).add(row["label"])
     return labels, {
-        line(rows.clean(row["model"])): _usage(row, row["calls"], set((row["labels"] or "").split(",")))
+        line(rows.clean(row["model"])): _usage(row, row["calls"], {label for label in _LABELS if row[label]})
         for row in rows.all(_BY_MODEL, session_id)
     }
 
@@ -268,14 +272,14 @@ def _agents(rows: _Rows, session_id: str, labels: dict[str, set[str]]) -> tuple[
             seconds=row["active_seconds"],
             spent=_usage(row, row["model_calls"], labels.get(row["id"], set())),
         )
-        for row in rows.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", session_id)
+        for row in rows.all("SELECT * FROM agents WHERE session_id = ? ORDER BY ordinal", session_id)
     )
 
 
 _TASKS = "SELECT * FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position"
 _NEEDS = (
     "SELECT d.task_id, d.depends_on FROM tasks t CROSS JOIN task_dependencies d ON d.task_id = t.id"
-    " WHERE t.session_id = ? ORDER BY d.rowid"
+    " WHERE t.session_id = ? ORDER BY d.task_id, d.position"
 )
 _TASK_TEXTS = {"instructions": 20_000, "result": 20_000, "error": 4_000}
 

@@ -1,0 +1,59 @@
+"""Every SQL statement of core means the same to SQLite and to PostgreSQL, but for a few modules that say it for each."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import watchkeeper
+
+CORE = Path(watchkeeper.__file__).parent
+OF_SQLITE = {
+    "store/driver.py": "the dialect",
+    "store/schema.py": "the tables of SQLite, with their triggers",
+    "store/migrations.py": "migrations of files, which only SQLite has",
+    "store/database.py": "opening a file, and checking its values",
+    "store/backup.py": "copies of files",
+    "store/search/index.py": "full-text search",
+    "memory/recall/ranking.py": "a full-text index in memory",
+    "transcripts/opencode/database.py": "the database of another program",
+}
+IS_SQL = re.compile(
+    r"\b(SELECT|INSERT|DELETE FROM|WHERE|ORDER BY|ON CONFLICT|GROUP BY)\b|\bUPDATE\b.*\bSET\b"
+)
+NOT_PORTABLE = re.compile(
+    r"\browid\b|\bjson_\w+\(|->|\b(INSERT|UPDATE) OR\b|\bREPLACE INTO\b|\bGLOB\b|\bMATCH\b|\bsqlite_master\b"
+    r"|\b(ifnull|iif|total|group_concat|instr|typeof|char)\(|\b(max|min)\([^()]*,|\bIS (NOT )?\?"
+)
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """Every string of a module that is no docstring, an f-string with its fixed parts only."""
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "x" for part in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner | alone:
+            yield node.value
+
+
+def test_no_statement_of_core_has_a_construct_that_only_one_database_knows() -> None:
+    found, statements = [], 0
+    for path in sorted(CORE.rglob("*.py")):
+        name = path.relative_to(CORE).as_posix()
+        if name in OF_SQLITE:
+            continue
+        for text in texts(ast.parse(path.read_text("utf-8"))):
+            if IS_SQL.search(text):
+                statements += 1
+                found += [(name, match[0], text[:90]) for match in NOT_PORTABLE.finditer(text)]
+    assert found == []
+    assert statements > 400
+
+
+def test_the_modules_that_may_say_it_their_own_way_are_there() -> None:
+    assert [name for name in OF_SQLITE if not (CORE / name).is_file()] == []
