@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn, cast
@@ -83,8 +84,6 @@ MOST_LEVELS = 100
 
 _MOST_CONTAINERS = 1_000_000
 
-_PLAIN = frozenset({str, int, float, bool, type(None)})
-
 
 def copied(value: Any) -> Any:
     """A structural copy of JSON-like data: what callers change later cannot reach what was stored."""
@@ -92,11 +91,11 @@ def copied(value: Any) -> Any:
         type(value) is dict or type(value) is FrozenDict
     ):  # most blocks hold nothing but texts and numbers: one copy in C
         for item in value.values():
-            if type(item) not in _PLAIN:
-                return {key: item if type(item) in _PLAIN else copied(item) for key, item in value.items()}
+            if type(item) not in _ATOMS:
+                return {key: item if type(item) in _ATOMS else copied(item) for key, item in value.items()}
         return value.copy()
     if isinstance(value, list | tuple):
-        return [item if type(item) in _PLAIN else copied(item) for item in value]
+        return [item if type(item) in _ATOMS else copied(item) for item in value]
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return value
@@ -154,23 +153,18 @@ def _inside(value: Any) -> list[Any]:
     return [item for item in items if isinstance(item, Mapping | list | tuple)]
 
 
-def shown(content: Content) -> Content:
-    """`content` as it may leave the program: lone surrogates, which no encoder takes, as U+FFFD. The same
+def shown(value: Any) -> Any:
+    """JSON-like data as it may leave the program: lone surrogates, which no encoder takes, as U+FFFD. The same
     object where there are none."""
-    changed: Content = _without_surrogates(content)
-    return changed
-
-
-def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, list):
-        items = [_without_surrogates(item) for item in value]
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        items = [shown(item) for item in value]
+        return value if all(map(operator.is_, items, value)) else items
     if isinstance(value, dict):
-        pairs = {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-        same = all(new is old for new, old in zip(pairs.values(), value.values(), strict=False))
-        return value if same and len(pairs) == len(value) and pairs.keys() == value.keys() else pairs
+        pairs = {shown(key): shown(item) for key, item in value.items()}
+        same = all(map(operator.is_, pairs.values(), value.values()))
+        return value if same and pairs.keys() == value.keys() else pairs
     return value
 
 
@@ -202,15 +196,13 @@ def result_text(block: Block) -> str:
         return inner
     if not isinstance(inner, list):
         return "" if inner is None else str(inner)
-    pieces = []
-    for part in inner:
-        if isinstance(part, Mapping) and part.get("type") == "text":
-            pieces.append(str(part.get("text", "")))
-        elif isinstance(part, Mapping):
-            pieces.append(f"[{part.get('type', 'block')}]")
-        else:
-            pieces.append(str(part))
-    return "\n".join(pieces)
+    return "\n".join(map(_part_text, inner))
+
+
+def _part_text(part: Any) -> str:
+    if not isinstance(part, Mapping):
+        return str(part)
+    return str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type', 'block')}]"
 
 
 def texts_of(content: Content) -> Iterator[str]:
@@ -240,13 +232,7 @@ def leaves(value: Any) -> Iterator[str]:
 
 def content_size(content: Content) -> int:
     """Rough size in characters, without encoding anything."""
-    if isinstance(content, str):
-        return len(content)
-    size = 0
-    for block in content:
-        for leaf in leaves(block):
-            size += len(leaf)
-    return size
+    return len(content) if isinstance(content, str) else sum(map(len, leaves(content)))
 
 
 def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:

@@ -6,11 +6,12 @@ the same however long the history is. Stored messages never change: repairs exis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Mapping
 from typing import Any
 
-from watchkeeper.memory.content import FrozenDict, blocks_of, frozen, leaves, result_text
-from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, compact_json, count_block, count_message
+from watchkeeper.memory.content import FrozenDict, blocks_of, frozen, result_text, texts_of
+from watchkeeper.memory.tokens import TokenCounter, compact_json, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message
 
 # --- Shortening a message that is too large for its window --------------------------------------------------
@@ -75,11 +76,11 @@ def apply(content: Content, elision: Elision) -> Content:
 
 
 def shortened(content: Content, head: int, tail: int, pointer: str) -> Content:
-    """`content` with the middle of its texts left out (see the module's docstring)."""
+    """`content` with the middle of its texts left out (see above)."""
     words, others = _lengths(content)
     cutter = _Cutter(words, words + others, head, tail, pointer)
     if isinstance(content, str):
-        return cutter.cut_words(content) or cutter.name_pointer()
+        return cutter.cut(content, own=True) or cutter.name_pointer()
     shown = [block for block in (_block(block, cutter) for block in content) if block is not None]
     if not cutter.named:
         shown.append({"type": "text", "text": cutter.name_pointer()})
@@ -90,22 +91,14 @@ def _lengths(content: Content) -> tuple[int, int]:
     """Characters of text blocks, and of everything else that can be shortened."""
     if isinstance(content, str):
         return len(content), 0
-    words = others = 0
-    for block in content:
-        kind = block.get("type")
-        if kind == "text":
-            words += len(str(block.get("text", "")))
-        elif kind == "tool_use":
-            others += sum(len(leaf) for leaf in leaves(block.get("input")))
-        elif kind == "tool_result":
-            others += len(result_text(block))
-    return words, others
+    words = sum(len(str(block.get("text", ""))) for block in content if block.get("type") == "text")
+    return words, sum(map(len, texts_of(content))) - words
 
 
 def _block(block: Block, cutter: _Cutter) -> Block | None:
     kind = block.get("type")
     if kind == "text":
-        text = cutter.cut_words(str(block.get("text", "")))
+        text = cutter.cut(str(block.get("text", "")), own=True)
         return {**block, "text": text} if text else None
     if kind == "tool_use":
         return {**block, "input": _input(block.get("input", {}), cutter)}
@@ -118,11 +111,8 @@ def _block(block: Block, cutter: _Cutter) -> Block | None:
 
 def _input(value: Any, cutter: _Cutter) -> Any:
     if isinstance(value, str):
-        shown = cutter.cut(value)
-        if shown:
-            return shown
         # A short value (a path, a flag) costs no more than the mark of its absence.
-        return value if len(value) <= len(GAP) else GAP
+        return cutter.cut(value) or (value if len(value) <= len(GAP) else GAP)
     if isinstance(value, Mapping):
         return {key: _input(item, cutter) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -134,32 +124,21 @@ class _Cutter:
     """Walks over texts laid end to end, and keeps what lies in the head or in the tail."""
 
     def __init__(self, words: int, total: int, head: int, tail: int, pointer: str) -> None:
-        self._words_place = 0
-        self._place = words
+        self._places = {True: 0, False: words}
+        """Where the next of the message's own words, and the next other text, begins."""
         self._head = head
         self._tail_from = max(head, total - tail)
-        self._left_out = self._tail_from - head
         self._pointer = pointer
         self.named = False
 
     def name_pointer(self) -> str:
         self.named = True
-        return f"[… {self._left_out} characters left out, whole: {self._pointer} …]"
+        return f"[… {self._tail_from - self._head} characters left out, whole: {self._pointer} …]"
 
-    def cut_words(self, text: str) -> str:
-        """The next text block, as it is shown."""
-        start = self._words_place
-        self._words_place += len(text)
-        return self._cut(text, start)
-
-    def cut(self, text: str) -> str:
-        """The next other text, as it is shown."""
-        start = self._place
-        self._place += len(text)
-        return self._cut(text, start)
-
-    def _cut(self, text: str, start: int) -> str:
-        end = start + len(text)
+    def cut(self, text: str, *, own: bool = False) -> str:
+        """The next text, as it is shown. `own`: it is a text block."""
+        start = self._places[own]
+        end = self._places[own] = start + len(text)
         if end <= self._head or start >= self._tail_from:
             return text
         before = text[: max(0, self._head - start)]
@@ -223,11 +202,97 @@ class Rendering:
             self._push_user(content, tokens)
 
     def close(self) -> None:
-        """End the rendering: each open call gets an error result, so that the next message may be a
-        user's."""
-        self._close()
+        """A message that is no result comes next, or none at all: calls still open get an error result."""
+        if self._open and self._answers is None:
+            self._append("user", [_no_result(call) for call in self._open])
+        self._open, self._answers, self._beside = {}, None, []
 
-    def _append(self, role: str, content: Content, tokens: int) -> None:
+    def _push_assistant(self, content: Content, tokens: int | None) -> None:
+        if not self.items:
+            self._append("user", START)
+        self.close()
+        self._renamed = {}
+        seen: set[str] = set()
+        kept: list[Block] = []
+        for block in blocks_of(content):
+            kind = block.get("type")
+            if kind == "tool_use":
+                kept.append(self._call(block, seen))
+            elif kind == "tool_result":
+                kept.append(_text(f"[result] {result_text(block)}"))
+            else:
+                kept += _sayable(block)
+        self._append_shown("assistant", kept, content, tokens)
+        self._open = {str(block["id"]): None for block in kept if block.get("type") == "tool_use"}
+
+    def _call(self, block: Block, seen: set[str]) -> Block:
+        """A call as the API takes it: with an id that no other call has, and a dict of arguments."""
+        given = name = str(block.get("id", ""))
+        if not given or given in seen:
+            return _text(f"[call without an id of its own] {compact_json(block)}")
+        seen.add(given)
+        arguments = block.get("input")
+        if not isinstance(arguments, dict):  # broken arguments, as some servers send them
+            block = {**block, "input": {} if arguments is None else {"value": arguments}}
+        number = 2
+        while name in self._used:
+            name = f"{given}-{number}"
+            number += 1
+        self._used.add(name)
+        if name != given:
+            self._renamed[given] = name
+            block = {**block, "id": name}
+        return block
+
+    def _push_user(self, content: Content, tokens: int | None) -> None:
+        results: list[Block] = []
+        beside: list[Block] = []
+        for block in blocks_of(content):
+            kind = block.get("type")
+            if kind == "tool_result":
+                call = str(block.get("tool_use_id", ""))
+                call = self._renamed.get(call, call)
+                if call in self._open:
+                    del self._open[call]
+                    results.append(_full(block, call))
+                else:
+                    beside.append(_text(f"[result of call {call}]\n{result_text(block)}"))
+            elif kind in ("tool_use", "thinking", "redacted_thinking"):
+                beside.append(_text(f"[{kind}] {compact_json(block)}"))
+            else:
+                beside += _sayable(block)
+        if not results:
+            self.close()
+            self._append_shown("user", beside, content, tokens)
+        elif self._answers is not None:
+            self._answers += results
+            self._beside += beside
+            self.tokens -= self.sizes.pop()
+            self.items.pop()
+            self._breakpoints = [mark for mark in self._breakpoints if mark[0] < len(self.items)]
+            self._show_answers()
+        elif self._open:
+            self._answers, self._beside = results, beside
+            self._show_answers()
+        else:
+            self._append_shown("user", [*results, *beside], content, tokens)  # the API wants results first
+
+    def _show_answers(self) -> None:
+        """The results that are there, and an error for each open call until its own comes."""
+        answers = self._answers or []
+        self._append("user", [*answers, *(_no_result(call) for call in self._open), *self._beside])
+        if not self._open:
+            self._answers = None
+
+    def _append_shown(self, role: str, blocks: list[Block], content: Content, tokens: int | None) -> None:
+        """Add `blocks`, or `content` as it is where they are the same."""
+        if _same(blocks, content):
+            self._append(role, content, tokens)
+        else:
+            self._append(role, blocks or blocks_of(EMPTY))
+
+    def _append(self, role: str, content: Content, tokens: int | None = None) -> None:
+        tokens = count_message(role, content, self._counter) if tokens is None else tokens
         self.items.append(FrozenDict(role=role, content=frozen(content)))
         if not isinstance(content, str):
             place = len(self.items) - 1
@@ -239,187 +304,43 @@ class Rendering:
         self.sizes.append(tokens)
         self.tokens += tokens
 
-    def _push_assistant(self, content: Content, tokens: int | None) -> None:
-        if not self.items:
-            self._append("user", START, count_message("user", START, self._counter))
-        self._close()
-        kept, changed = _assistant_blocks(content)
-        kept, changed = self._unique(kept, changed)
-        shown = kept if changed else content
-        self._append("assistant", shown, self._count(shown, None if changed else tokens))
-        self._open = {str(block["id"]): None for block in kept if block.get("type") == "tool_use"}
-
-    def _unique(self, blocks: list[Block], changed: bool) -> tuple[list[Block], bool]:
-        """The blocks with an id of its own for each call, and whether anything was changed."""
-        self._renamed = {}
-        for place, block in enumerate(blocks):
-            if block.get("type") != "tool_use":
-                continue
-            given = str(block["id"])
-            if given in self._used:
-                number = 2
-                while f"{given}-{number}" in self._used:
-                    number += 1
-                self._renamed[given] = f"{given}-{number}"
-                if not changed:
-                    blocks, changed = list(blocks), True
-                blocks[place] = {**block, "id": self._renamed[given]}
-            self._used.add(str(blocks[place]["id"]))
-        return blocks, changed
-
-    def _push_user(self, content: Content, tokens: int | None) -> None:
-        results, beside, changed = self._user_blocks(content)
-        if results and self._answers is not None:
-            self._answers += results
-            self._beside += beside
-            self._answered(results)
-            self._show_answers(replace=True)
-            return
-        if not results:
-            self._close()
-            shown: Content = beside if changed else content
-            self._append("user", shown, self._count(shown, None if changed else tokens))
-            return
-        self._answered(results)
-        self._answers, self._beside = results, beside
-        whole = not self._open and not changed
-        if whole:
-            self._append("user", content, self._count(content, tokens))
-            self._answers = None
-        else:
-            self._show_answers(replace=False)
-
     def _unmark(self, place: int, index: int) -> None:
         """Take an old cache breakpoint out of what is shown; what is stored keeps it."""
         content = list(self.items[place]["content"])
         content[index] = {key: value for key, value in content[index].items() if key != "cache_control"}
         self.items[place] = FrozenDict(self.items[place], content=frozen(content))
 
-    def _answered(self, results: Iterable[Block]) -> None:
-        for block in results:
-            self._open.pop(str(block.get("tool_use_id")), None)
 
-    def _show_answers(self, *, replace: bool) -> None:
-        assert self._answers is not None
-        content = [*self._answers, *(_no_result(call) for call in self._open), *self._beside]
-        if replace:
-            self.tokens -= self.sizes.pop()
-            self.items.pop()
-            self._breakpoints = [mark for mark in self._breakpoints if mark[0] < len(self.items)]
-        self._append("user", content, self._count(content, None))
-        if not self._open:
-            self._answers = None
-
-    def _close(self) -> None:
-        """A message that is no result comes next: calls still open get an error result."""
-        if self._open and self._answers is None:
-            content: list[Block] = [_no_result(call) for call in self._open]
-            self._append("user", content, self._count(content, None))
-        self._open, self._answers, self._beside = {}, None, []
-
-    def _user_blocks(self, content: Content) -> tuple[list[Block], list[Block], bool]:
-        """Results of open calls, other blocks, and whether anything had to be repaired or moved."""
-        if isinstance(content, str):
-            return ([], blocks_of(content), False) if content.strip() else ([], blocks_of(EMPTY), True)
-        results: list[Block] = []
-        beside: list[Block] = []
-        changed = False
-        seen: set[str] = set()
-        for block in content:
-            kind = block.get("type")
-            call = str(block.get("tool_use_id", ""))
-            if kind == "tool_result" and call in self._renamed:
-                call = self._renamed[call]
-                block = {**block, "tool_use_id": call}
-                changed = True
-            if kind == "tool_result" and call in self._open and call not in seen:
-                seen.add(call)
-                whole, block = block, _full(block)
-                results.append(block)
-                changed = changed or bool(beside) or block is not whole  # the API wants results first
-            elif kind == "tool_result":
-                beside.append({"type": "text", "text": f"[result of call {call}]\n{result_text(block)}"})
-                changed = True
-            elif kind in ("tool_use", "thinking", "redacted_thinking"):
-                beside.append({"type": "text", "text": f"[{kind}] {compact_json(block)}"})
-                changed = True
-            elif _blank(block):
-                changed = True
-            elif kind == "text" and not isinstance(block["text"], str):
-                beside.append({**block, "text": str(block["text"])})
-                changed = True
-            else:
-                beside.append(block)
-        if not results and not beside:
-            return [], blocks_of(EMPTY), True
-        return results, beside, changed
-
-    def _count(self, content: Content, tokens: int | None) -> int:
-        if tokens is not None:
-            return tokens
-        if isinstance(content, str):
-            return count_message("user", content, self._counter)
-        return MESSAGE_OVERHEAD + sum(count_block(block, self._counter) for block in content)
-
-
-def _assistant_blocks(content: Content) -> tuple[list[Block], bool]:
+def _same(blocks: list[Block], content: Content) -> bool:
+    """Whether nothing of a content had to be repaired, moved or left out."""
     if isinstance(content, str):
-        return (blocks_of(content), False) if content.strip() else (blocks_of(EMPTY), True)
-    kept: list[Block] = []
-    changed = False
-    seen: set[str] = set()
-    for block in content:
-        kind = block.get("type")
-        if kind == "tool_use":
-            call = str(block.get("id", ""))
-            if not call or call in seen:
-                kept.append(
-                    {"type": "text", "text": f"[call without an id of its own] {compact_json(block)}"}
-                )
-                changed = True
-                continue
-            seen.add(call)
-            given = block.get("input")
-            if not isinstance(given, dict):  # broken arguments, as some servers send them
-                block = {**block, "input": {} if given is None else {"value": given}}
-                changed = True
-            kept.append(block)
-        elif kind == "tool_result":
-            kept.append({"type": "text", "text": f"[result] {result_text(block)}"})
-            changed = True
-        elif _blank(block):
-            changed = True
-        elif kind == "text" and not isinstance(block["text"], str):
-            kept.append({**block, "text": str(block["text"])})
-            changed = True
-        else:
-            kept.append(block)
-    return (kept, changed) if kept else (blocks_of(EMPTY), True)
+        return bool(blocks)
+    return bool(blocks) and len(blocks) == len(content) and all(map(operator.is_, blocks, content))
 
 
-def _blank(block: Block) -> bool:
-    """The API refuses text without a visible character."""
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _sayable(block: Block) -> list[Block]:
+    """A block with text as text, or nothing: the API refuses text without a visible character."""
     if block.get("type") != "text":
-        return False
+        return [block]
     text = block.get("text")
-    return text is None or not str(text).strip()
+    if text is None or not str(text).strip():
+        return []
+    return [block if isinstance(text, str) else {**block, "text": str(text)}]
 
 
-def _full(result: Block) -> Block:
-    """A tool result whose list holds nothing but what the API takes: no blank text, and no text that is
-    none."""
+def _full(result: Block, call: str) -> Block:
+    """A tool result for `call` whose list holds nothing but what the API takes."""
+    if str(result.get("tool_use_id", "")) != call:
+        result = {**result, "tool_use_id": call}
     inner = result.get("content")
-    if not isinstance(inner, list) or not any(isinstance(part, dict) and _odd_text(part) for part in inner):
+    if not isinstance(inner, list):
         return result
-    parts = [part for part in inner if not (isinstance(part, dict) and _blank(part))]
-    return {
-        **result,
-        "content": [{**part, "text": str(part["text"])} if _odd_text(part) else part for part in parts],
-    }
-
-
-def _odd_text(block: Block) -> bool:
-    return _blank(block) or (block.get("type") == "text" and not isinstance(block.get("text"), str))
+    parts = [shown for part in inner for shown in (_sayable(part) if isinstance(part, dict) else [part])]
+    return result if not inner or _same(parts, inner) else {**result, "content": parts}
 
 
 def _no_result(call: str) -> Block:
