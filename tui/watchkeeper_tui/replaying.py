@@ -28,7 +28,7 @@ _BLOCKS_KEPT = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The recording was read: anew, where the session had gone on."""
+    """The recording was read, or read again because the session had gone on."""
 
     recording: Recording
 

@@ -70,7 +70,7 @@ class _Need:
     tokens: int
     input_tokens: int
     cost_usd: float | None
-    """None: nobody knows the model's price, so that a budget in USD does not count it."""
+    """None: the model's price is unknown, so that a budget in USD does not count it."""
     input_usd: float
     turns: int
 
@@ -154,7 +154,7 @@ class Budgets:
                 self.look_again()
 
     def look_again(self) -> None:
-        """A call has ended, or a budget was changed: whoever waits asks again."""
+        """A call has ended, or a budget was changed: waiting calls ask again."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -3,7 +3,7 @@
 
 Such a value has no form of its own, so that its name says that it is secret, and the value must look like
 one: `password: str`, `token = get_token()` and `API_KEY=${API_KEY}` name no secret. `spans` finds them in any
-text; `is_secret_value` judges a value that stands apart from its name, as in a JSON object.
+text; `is_secret_value` judges a value that is apart from its name, as in a JSON object.
 
 All expressions are bounded or advance with each step, so that a text takes time in proportion to its length.
 """
@@ -225,7 +225,7 @@ def _is_mixed(step: str) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value stands for one that its reader has to fill in, refers to another, or is a word of
+    """Whether a value is a placeholder for one that its reader has to fill in, refers to another, or is a word of
     documentation."""
     if (
         len(set(value.lower())) <= 3
@@ -289,7 +289,7 @@ _ORDINARY = frozenset(
     weak when where which will with without word words write writeonly wrong yaml your zero secretstr textfield charfield passwordfield
     """.split()  # noqa: SIM905
 )
-"""Types, words of code and of messages: what stands behind `password:` where no password does."""
+"""Types, words of code and of messages: what follows `password:` where no password does."""
 _TALK = frozenset(
     """
     a an and any are at be been by can cannot change characters check confirm contain do enter failed field for forgot from has have
@@ -312,7 +312,7 @@ class _Judged(NamedTuple):
 
     kind: str
     name: str
-    """As it stands, with its first words."""
+    """Unchanged, with its first words."""
     is_quoted: bool
     is_line: bool
     """Nothing but name and value is on its line, or the value is a shell's `NAME=value`."""
@@ -836,7 +836,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("useradd|usermod", r"…-p[ \t]+", f"useradd{_ANY_OPTION}p|usermod{_ANY_OPTION}p"),
     ("dscl", r"[^\n]{1,100}?-passwd[ \t]+\S+[ \t]+", "dscl "),
 )  # fmt: skip
-"""Commands, what stands between one and the password that it takes (`…` for other words), and how a log has
+"""Commands, what is between one and the password that it takes (`…` for other words), and how a log has
 them."""
 _COMMAND = re.compile(
     r"(?:(?<![A-Za-z0-9])|(?<=\\n)|(?<=\\t))(?:"
@@ -1258,7 +1258,7 @@ def _plausible(value: str) -> bool:
 
 
 def _is_given(value: str) -> bool:
-    """Whether what stands where a command takes a password may be one, also of letters only."""
+    """Whether the text at the place where a command takes a password may be one, also of letters only."""
     return (
         len(value) >= _LEAST
         and any(map(str.isalpha, value))
@@ -1514,7 +1514,7 @@ _ANY_VALUE = rf"[A-Za-z0-9~!@#%^_.$?\\-]{_LETTER}{{5}}"
 _FIELD_APART = (
     rf"{_Q}*[ \t]*(?:[\r\n,<>]|:?[ \t]*\{{|\\+[nr])[^}}]*(?:alue|default|<string){_ANY}(?:{_EQUALS}|>)"
 )
-"""A name that stands in a field of its own, and behind it the field with its value."""
+"""A name in a field of its own, and behind it the field with its value."""
 _ASSIGNS = (
     rf"{_SUFFIX}(?:{_Q}|[\]\[)])*(?:[ \t]|\\+t)*"
     rf"(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*{_VALUE}|[({{]{_Q}{_VALUE}|,[ \t]*{_Q}+{_VALUE}"

@@ -26,7 +26,7 @@ class Runtime:
     """Starts and drives sessions in one database: by default that of `wk`. It must not be in the workspace of
     a session.
 
-    `model` stands in for every model reference of a session: any object with `ref`, `context_window` and
+    `model` replaces every model reference of a session: any object with `ref`, `context_window` and
     `stream` (see `watchkeeper.records.messages.Model`). Without one, references such as `anthropic/<model>` are
     resolved.
 

@@ -64,11 +64,11 @@ def goes_on(connection: Connection, session_id: str) -> bool:
 
 
 def outlast(
-    path: Path, session_id: str, told: Callable[[LeaseHolder], None] = lambda holder: None
+    path: Path, session_id: str, on_wait: Callable[[LeaseHolder], None] = lambda holder: None
 ) -> LeaseHolder | None:
     """Wait for a host that soon ends; returns the holder of the session after that, if there is one.
 
-    `told` is called once with the holder, before the wait begins. There is no wait for a host that continues,
+    `on_wait` is called once with the holder, before the wait begins. There is no wait for a host that continues,
     or that runs in this very process.
     """
     holder = probe(path, session_id)
@@ -81,7 +81,7 @@ def outlast(
         while holder is not None and time.monotonic() < deadline and not goes_on(connection, session_id):
             if not waits:
                 waits = True
-                told(holder)
+                on_wait(holder)
             for _ in range(10):
                 time.sleep(LOOK_SECONDS)
                 holder = probe(path, session_id)

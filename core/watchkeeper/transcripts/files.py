@@ -60,7 +60,7 @@ def packed_name(path: Path) -> Path:
 
 
 class _Unpacked(tempfile.SpooledTemporaryFile[bytes]):
-    """What was unpacked. Where that is not all, whoever read it to its end is told as it is closed."""
+    """What was unpacked. Where that is not all, a reader that reached its end gets the error as it is closed."""
 
     ends: OSError | None = None
     """Why it ends here."""
@@ -75,7 +75,7 @@ def open_log(path: Path, buffering: int = -1, *, beginning: bool = False) -> Bin
     """A log's bytes as they were, from any place.
 
     Args:
-        beginning: whoever opens it has no need of its end, and is not told that it lacks one.
+        beginning: the reader does not need its end, and gets no error if it lacks one.
 
     Raises:
         OSError: it cannot be read, or is no log that was packed. Where it is packed and only its beginning
@@ -193,11 +193,11 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
     """Every file in these places that may be a log, each once. A place that is a file is taken whatever its
     name.
 
-    Nothing is raised for what cannot be read: `trouble` is told, and the rest goes on.
+    Nothing is raised for what cannot be read: `trouble` is called, and the rest goes on.
     """
     files: set[tuple[int, int]] = set()
     folders: set[tuple[int, int]] = set()
-    # A place, whether somebody named it, and its real path, where it was told by the folder's.
+    # A place, whether the user named it, and its real path, where it follows from the folder's.
     waiting: list[tuple[Path, bool, str]] = [(place, True, "") for place in reversed(places)]
     while waiting:
         path, named, real = waiting.pop()
@@ -305,7 +305,7 @@ class Line(NamedTuple):
     size: int
     """Its whole length in bytes."""
     ended: bool = True
-    """False for what stands at the file's end without a newline: perhaps half of a line."""
+    """False for what is at the file's end without a newline: perhaps half of a line."""
 
 
 _new = tuple.__new__

@@ -1,8 +1,8 @@
-"""Following logs as they grow: a line that is written stands in the store some tens of milliseconds later.
+"""Following logs as they grow: a line that is written is in the store some tens of milliseconds later.
 
 `watchfiles` tells which files changed, and those are imported; a slow look at all of them is the truth beside
 it, for file systems that tell nothing. The look goes on a little at a time, so that no line waits for ten
-thousand files. While a session grows, its lease is held, so that dashboards show it as live and nobody
+thousand files. While a session grows, its lease is held, so that dashboards show it as live and no host
 deletes it meanwhile.
 """
 
@@ -55,11 +55,11 @@ class Follower:
         self._holding = LeasePool(writer)
         self._seen: dict[Path, tuple[int, float]] = {}
         self._growing: dict[Path, None] = {}
-        """Logs that grew last. What is told beside a log's own file is looked for in these alone."""
+        """Logs that grew last. What is logged beside a log's own file is looked for in these alone."""
         self._databases: set[Path] = set()
         """What a write-ahead log tells of can be read only a moment after that was written."""
         self._soon: list[Path] = []
-        """Those of them that were told of just now: they are looked at once more."""
+        """Those of them that were reported just now: they are looked at once more."""
         self._look: Iterator[files.Found] | None = None
         self._look_at = self._look_began = 0.0
         self.ready = threading.Event()
@@ -160,7 +160,7 @@ class Follower:
         return log if ours else None
 
     def _look_on(self, seconds: float) -> None:
-        """Go on with the look at whatever no event told of, for about so long."""
+        """Go on with the look at whatever no event reported, for about so long."""
         began = time.monotonic()
         if self._look is None:
             self._look, self._look_began = self._find_on(), began

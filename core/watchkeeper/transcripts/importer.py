@@ -212,7 +212,7 @@ def end_abandoned(writer: Writer, connection: Connection) -> None:
 
 
 BATCH_BYTES = 4 << 20
-"""As much as is written in some 60 ms: whoever else writes waits no longer for the lock."""
+"""As much as is written in some 60 ms: other writers wait no longer for the lock."""
 BATCH_FILES = 200
 FEW_FILES = 20
 ATTEMPTS = 5
@@ -237,14 +237,14 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """By the speed so far; None before it can be told."""
+        """By the speed so far; None before it is known."""
         if not self.bytes_done or self.seconds < 0.5:
             return None
         return max(0, self.bytes - self.bytes_done) * self.seconds / self.bytes_done
 
 
 def unpriced(call: ModelCall) -> Cost:
-    """The pricing of whoever knows no prices."""
+    """The pricing that knows no prices."""
     return Cost(None, PriceStatus.UNPRICED)
 
 
@@ -356,7 +356,7 @@ class Importer:
         return report
 
     def close(self) -> None:
-        """Give the connection back; the writer is whoever's made it."""
+        """Give the connection back; the caller keeps the writer."""
         if self._reading is not None:
             self._reading.close()
             self._reading = None

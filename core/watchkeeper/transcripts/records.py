@@ -2,7 +2,7 @@
 importer.
 
 A *program* (`Program`) says which files are its logs and makes a reader for one of them. A *reader* turns
-what stands in the log into records, and touches neither the store nor the clock. There are two kinds:
+the lines of the log into records, and touches neither the store nor the clock. There are two kinds:
 
 - A `LineReader` is fed one line after the other, `feed(line, data) -> [Record, …]`, for logs that grow at
   their end (JSON lines). It reads no file and holds a small state: what it needs of earlier lines to
@@ -28,16 +28,16 @@ What the importer does with one answer (the list for one line, a *group*):
    parent, after its messages, from another file, several times; None changes nothing. An agent that only
    occurs as the `agent` of another record is made, under the main one.
 4. *Replays.* A `Message` with a `uid` that this session already has (the same file rewritten, a line twice)
-   is dropped with its whole group, except that a `ModelCall` may still raise its figures. Where it says
+   is dropped with its whole group, except that a `ModelCall` may still raise its counts. Where it says
    something else than before (the log was edited), what it says now is stored as a *revision*: the message
-   stays as it was, nothing of the group counts again, and the figures of its `ModelCall` replace those from
+   stays as it was, nothing of the group counts again, and the counts of its `ModelCall` replace those from
    before. With a `uid` that another session of the program has (a resumed or forked session that repeats its
    parent's records) the message is kept, since it is in this session's context, but calls of tools and models
    in its group count for the session that had them first.
-5. *Model calls* with the same `key` are one call: the figures of the one with the most output tokens stand,
+5. *Model calls* with the same `key` are one call: the counts of the one with the most output tokens are kept,
    besides those of a revision.
 6. *Compactions.* `Compaction` says that everything of that agent before it, or before message `keep_from`,
-   left the context. The `Summary` that follows is what stands in its place (it is not a message as well).
+   left the context. The `Summary` that follows takes its place (it is not a message as well).
    Where `tokens_after` is None, the prompt of the agent's next model call is taken.
 7. *Plans.* With `whole`, the items are the whole list, and what is no longer in it is dropped unless it was
    done; without, they are changes by `key`. Lists of different agents are different plans; `plan` says whose.
@@ -164,7 +164,7 @@ class Session(NamedTuple):
     """The program's own id of it."""
     workspace: str | None = None
     title: str | None = None
-    """A title or summary that the program gave it; the last one stands."""
+    """A title or summary that the program gave it; the last one counts."""
     version: str | None = None
     """Of the program."""
     forked_from: str | None = None
@@ -194,7 +194,7 @@ class ImportedAgent(NamedTuple):
     role: str | None = None
     """The type of agent: `Explore`, `general-purpose`, …"""
     goal: str | None = None
-    """What it was told to do."""
+    """Its task, in the words of its prompt."""
     model: str | None = None
     context_limit: int | None = None
     at: float | None = None
@@ -226,7 +226,7 @@ class ImportedMessage(NamedTuple):
 
 
 class ToolCall(NamedTuple):
-    """A tool call that stands as a `tool_use` block in this group's message, or has no message of its own."""
+    """A tool call that is a `tool_use` block in this group's message, or has no message of its own."""
 
     agent: str
     id: str
@@ -235,7 +235,7 @@ class ToolCall(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """How a tool call ended. Its content stands in this group's message, as a `tool_result` block."""
+    """How a tool call ended. Its content is in this group's message, as a `tool_result` block."""
 
     agent: str
     id: str
@@ -250,9 +250,9 @@ class ModelCall(NamedTuple):
 
     agent: str
     key: str
-    """The same for every repetition of its figures; empty: never repeated."""
+    """The same for every repetition of its counts; empty: never repeated."""
     model: str
-    """`provider/model`, as `anthropic/claude-opus-4-6`; without a provider where nobody knows it (then
+    """`provider/model`, as `anthropic/claude-opus-4-6`; without a provider if it is unknown (then
     unpriced)."""
     input_tokens: int
     """Neither read from nor written to the prompt cache."""
@@ -271,7 +271,7 @@ class ModelCall(NamedTuple):
     cost_usd: float | None = None
     """What the program itself logged as the call's cost, for a pricing that takes its word."""
     final: bool = False
-    """Nothing but an edit of the log changes these figures: where they are told once more, the newest
+    """Nothing but an edit of the log changes these counts: where they are reported once more, the newest
     stand."""
     alias: str = ""
     """As of a message: a name that a copy of the call under another `key` has as well."""
@@ -291,7 +291,7 @@ class PlanItem(NamedTuple):
     depends_on: tuple[str, ...] | None = None
     """Keys of items; in a change by `key`, those that are added."""
     where: Literal["any", "new", "known"] = "any"
-    """In a change by `key`: `new`, an item that was made anew (one that had the key until now is no longer in
+    """In a change by `key`: `new`, an item that was made again (one that had the key until now is no longer in
     the list); `known`, nothing unless there is such an item."""
 
 
@@ -344,7 +344,7 @@ class ImportedCompaction(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The text that stands for what the agent's last `Compaction` dropped."""
+    """The text that replaces what the agent's last `Compaction` dropped."""
 
     agent: str
     uid: str
@@ -360,12 +360,12 @@ class Rewind(NamedTuple):
     uid: str
     """As of a message; empty where its group holds a message, which is what came in its place."""
     messages: int
-    """How many messages were taken back, from the agent's newest."""
+    """How many messages were undone, from the agent's newest."""
     at: float | None = None
     first: str | None = None
-    """`uid` of the first message that was taken back, where a reader knows that instead of their number."""
+    """`uid` of the first message that was undone, where a reader knows that instead of their number."""
     undoes: bool = False
-    """The other way round: what the last one took back stands again."""
+    """The other way round: what the last one undid is redone."""
 
 
 class Failure(NamedTuple):
@@ -384,7 +384,7 @@ class Raw(NamedTuple):
     """The line is kept as it is: not understood, or of no use to us yet."""
 
     kind: str
-    """The record's own type as far as it can be told: what is counted and listed."""
+    """The record's own type as far as it is known: what is counted and listed."""
     reason: str
     """In a few words that name no value, so that equal cases can be counted together."""
 

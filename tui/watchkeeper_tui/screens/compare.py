@@ -1,4 +1,4 @@
-"""Two sessions side by side: figures, tasks and facts, and where they differ."""
+"""Two sessions side by side: statistics, tasks and facts, and where they differ."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def _task_rows(row_id: str, pair: TaskPair) -> list[CompareRow]:
         ("  title", a.title, b.title),
         ("  role", a.role, b.role),
         ("  needs", ", ".join(a.needs), ", ".join(b.needs)),
-        ("  told", a.instructions, b.instructions),
+        ("  prompt", a.instructions, b.instructions),
     ):
         if ours != theirs:
             sides = _apart(_line(ours), _line(theirs))

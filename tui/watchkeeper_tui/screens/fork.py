@@ -24,7 +24,7 @@ from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
 STEPS_AT_ONCE = 500
 
 _WORDS = {
-    "model.replied": "turn", "inbox.delivered": "told", "plan.revised": "plan", "agent.created": "starts", "task.running": "task runs",
+    "model.replied": "turn", "inbox.delivered": "notified", "plan.revised": "plan", "agent.created": "starts", "task.running": "task runs",
     "task.done": "task done", "task.failed": "task failed", "task.paused": "task paused", "task.pending": "task again",
     "compaction.applied": "compacted", "compaction.undo": "undone", "compaction.redo": "redone", "session.paused": "paused",
     "session.running": "resumed", "session.forked": "forked",
@@ -69,7 +69,7 @@ class StepsView(RowView[StepRow]):
                 [],
                 [],
                 [("as it is", "strong")],
-                [("an exact copy of the session as it stands", "muted")],
+                [("an exact copy of the session as it is now", "muted")],
             )
         word = _WORDS.get(step.kind, step.kind) + (f" {step.turn}" if step.turn is not None else "")
         return (
@@ -199,7 +199,7 @@ class ForkScreen(WatchScreen):
         step = row.step
         if step is None:
             lines = [
-                f"Fork {clip(self._called, 60)} as it stands?",
+                f"Fork {clip(self._called, 60)} as it is now?",
                 "a new session, paused where there is something to carry on",
             ]
         else:

@@ -180,7 +180,7 @@ class ReplayScreen(ReplayControls, ForkingFromStep, Panes, WatchScreen):
         if news.recording.damaged:
             lost = formatting.plural(news.recording.damaged, "event")
             self.say(
-                f"! {lost} cannot be read (damaged in the database); what they told is missing here",
+                f"! {lost} cannot be read (damaged in the database); their content is missing here",
                 "failed",
                 seconds=12,
             )
@@ -316,9 +316,11 @@ class ReplayScreen(ReplayControls, ForkingFromStep, Panes, WatchScreen):
 
     def _choose(self) -> None:
         """Until the user chooses: the agent of the newest event, or the first one there is."""
-        told = next((event.agent_id for event in reversed(self.snapshot.events) if event.agent_id), None)
+        acting = next((event.agent_id for event in reversed(self.snapshot.events) if event.agent_id), None)
         wanted = (
-            told if self._rows.place_of_agent(told) is not None else next(iter(self._rows.agent_ids()), None)
+            acting
+            if self._rows.place_of_agent(acting) is not None
+            else next(iter(self._rows.agent_ids()), None)
         )
         if wanted is not None:
             self._look_at(wanted)
@@ -333,8 +335,8 @@ class ReplayScreen(ReplayControls, ForkingFromStep, Panes, WatchScreen):
 
     def action_agent(self) -> None:
         """Look at the agent that the step was of."""
-        told = self.snapshot.events[-1].agent_id if self.snapshot.events else None
-        if told is None or not self._look_at(told):
+        acting = self.snapshot.events[-1].agent_id if self.snapshot.events else None
+        if acting is None or not self._look_at(acting):
             self.say("this step was of no agent", "muted", seconds=3)
         else:
             self._ask()

@@ -1,6 +1,6 @@
 """Putting JSON artifacts together, so that large results never pass through a model's context.
 
-`merge_json` joins figures: each count once, nothing lost. `expand_includes` replaces, in the JSON that a
+`merge_json` adds up counts: each count once, nothing lost. `expand_includes` replaces, in the JSON that a
 model saves, objects that stand for values:
 
 - `{"$artifact": ref_or_name}`: that artifact's JSON. With `"$pointer": "/a/b"`, a part of it (RFC 6901); with

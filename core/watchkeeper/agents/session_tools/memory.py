@@ -92,7 +92,7 @@ class RecallTool:
         def kept(change: Callable[[Transaction], None]) -> None:
             asyncio.run_coroutine_threadsafe(self._store.commit(change), loop).result(KEEPING_SECONDS)
 
-        return ToolResult(told(await asyncio.to_thread(search)))
+        return ToolResult(recalled_text(await asyncio.to_thread(search)))
 
     def _question(
         self, reads: Reads, query: str, kept: Callable[[Callable[[Transaction], None]], None]
@@ -115,7 +115,7 @@ class RecallTool:
         return session.Question(embedder.name, embedder.embed([query])[0])
 
 
-def told(found: list[Recalled]) -> str:
+def recalled_text(found: list[Recalled]) -> str:
     """The results of a search as a model reads them: one line each, with pointers."""
     lines = []
     for one in found:

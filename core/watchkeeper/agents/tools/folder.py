@@ -326,22 +326,22 @@ def _fill(page: _Page, root: bytes, wanted: Walk, refuses: Refuses) -> str | Non
         if read >= READ_BYTES:
             return after
         entry: dict[str, Any] = {"path": _shown(full), "kind": found.kind}
-        figures = None
+        examined = None
         if found.kind == "file":
-            figures = examine(
+            examined = examine(
                 location, size=found.size, mode=found.mode, max_todos=MAX_TODOS, refuses=refuses
             )
-            read += 0 if figures.binary else figures.size
-            entry |= _described(full, figures)
+            read += 0 if examined.binary else examined.size
+            entry |= _described(full, examined)
         elif found.kind == "dir" and not wanted.recursive:
             entry |= count_below(location)
         if found.unreadable:
             entry["unreadable"] = found.unreadable
-        cut = page.add(entry, *((figures.todos, figures.more_todos) if figures else ()))
+        cut = page.add(entry, *((examined.todos, examined.more_todos) if examined else ()))
         if cut is None:
             return after
         page.totals[_TOTALS.get(found.kind, "other")] += 1
-        page.totals["bytes"] += entry.get("bytes", 0) if figures else 0
+        page.totals["bytes"] += entry.get("bytes", 0) if examined else 0
         page.totals["lines"] += entry.get("lines") or 0
         reached = found.names
         if cut:
@@ -349,15 +349,15 @@ def _fill(page: _Page, root: bytes, wanted: Walk, refuses: Refuses) -> str | Non
     return None
 
 
-def _described(names: Names, figures: FileFigures) -> dict[str, Any]:
+def _described(names: Names, examined: FileFigures) -> dict[str, Any]:
     """The fields of a file's entry; those that would say nothing are left out."""
     optional = {
-        "binary": figures.binary,
-        "entry_point": figures.entry_point,
+        "binary": examined.binary,
+        "entry_point": examined.entry_point,
         "test": is_test(names),
-        "unreadable": figures.unreadable,
+        "unreadable": examined.unreadable,
     }
-    always = {"bytes": figures.size, "lines": figures.lines, "language": figures.language}
+    always = {"bytes": examined.size, "lines": examined.lines, "language": examined.language}
     return always | {name: value for name, value in optional.items() if value}
 
 

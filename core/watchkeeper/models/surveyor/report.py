@@ -1,4 +1,4 @@
-"""The surveyor's writer: joins the figures of all parts, and writes `survey.json` and `SURVEY.md` from them.
+"""The surveyor's writer: adds up the counts of all parts, and writes `survey.json` and `SURVEY.md` from them.
 
 Promise: no figure passes through prose. `survey.json` is put together from artifacts by reference, and the
 report is made of what is read from artifacts.
@@ -17,7 +17,7 @@ from watchkeeper.models.surveyor.survey import (
     Turn,
     is_shortened,
     leading_json,
-    no_figures,
+    no_counts,
     reason,
 )
 from watchkeeper.records.text import plural
@@ -103,14 +103,14 @@ def _join(turn: Turn) -> SurveyorReply:
     there = _inputs(turn)
     if not there:
         return SurveyorReply(
-            "There are no figures to join.", [("save_artifact", {"name": WHOLE, "content": no_figures()})]
+            "There are no counts to add up.", [("save_artifact", {"name": WHOLE, "content": no_counts()})]
         )
-    text = f"I am the offline surveyor. I join the figures of {plural(len(there), 'part')}."
+    text = f"I am the offline surveyor. I add up the counts of {plural(len(there), 'part')}."
     return SurveyorReply(text, [("merge_artifacts", {"inputs": there, "name": WHOLE})])
 
 
 def _inputs(turn: Turn) -> list[str]:
-    """The figures that are there: of those in the scope, those that the handoff hands over."""
+    """The counts that exist: of those in the scope, those that the handoff hands over."""
     handoff = leading_json(turn.assignment.partition("\nhandoff:")[2])
     wanted = list(turn.scope.get("inputs", ()))
     given = (
@@ -127,7 +127,7 @@ def _look(share: float) -> list[Call]:
 
 
 def _document(turn: Turn, joined: ToolOutcome) -> dict[str, Any]:
-    """`survey.json`, every figure and list taken from the joined figures by reference."""
+    """`survey.json`, every number and list taken by reference from the counts added up."""
 
     def total(name: str) -> dict[str, Any]:
         return {"$artifact": WHOLE, "$pointer": f"/totals/{name}"}
@@ -174,7 +174,7 @@ def _parts(readings: Iterable[ToolOutcome]) -> dict[str, Any]:
 
 def _result(readings: Iterable[ToolOutcome]) -> str:
     parts = _parts(readings)
-    sums = no_figures()["totals"] | (parts["totals"] or {})
+    sums = no_counts()["totals"] | (parts["totals"] or {})
     lacking = f" Missing: {', '.join(parts['missing'])}." if parts["missing"] else ""
     return (
         f"The survey is written, as {REPORT} and {SURVEY}: {plural(sums['files'], 'file')}, "
@@ -201,7 +201,7 @@ _OVERVIEW = {
 
 def report(parts: Mapping[str, Any]) -> str:
     """The report, in Markdown. Each list of `parts` may be only the beginning of what there is."""
-    totals: dict[str, int] = no_figures()["totals"] | (parts["totals"] or {})
+    totals: dict[str, int] = no_counts()["totals"] | (parts["totals"] or {})
     todos = totals["todo"] + totals["fixme"]
     lists = {
         name: (parts[name] or [])[:_ROWS_SHOWN] for name in ("notes", "entry_points", "places", "unreadable")

@@ -492,7 +492,7 @@ def _create(turn: Turn, workspace: str, parts: Sequence[Part], left_out: Sequenc
             {
                 "name": name,
                 "title": f"Explore {label}",
-                "instructions": f"Survey {text}. Save its figures.\n\n{SCOPE} {json.dumps(scope, ensure_ascii=False)}",
+                "instructions": f"Survey {text}. Save its counts.\n\n{SCOPE} {json.dumps(scope, ensure_ascii=False)}",
                 "role": "explorer",
                 "expected_outputs": [f"figures/{name}"],
             }
@@ -502,7 +502,7 @@ def _create(turn: Turn, workspace: str, parts: Sequence[Part], left_out: Sequenc
         {
             "name": SYNTHESIS,
             "title": "Write the survey",
-            "instructions": "Join the figures of all parts, and write SURVEY.md, for people, and survey.json, for programs. "
+            "instructions": "Add up the counts of all parts, and write SURVEY.md, for people, and survey.json, for programs. "
             f"Say which parts are missing, if any are.\n\n{SCOPE} {json.dumps(whole, ensure_ascii=False)}",
             "role": "writer",
             "depends_on": names,
@@ -616,7 +616,7 @@ def _finish(status: str, summary: str) -> SurveyorReply:
     )
 
 
-# The explorer: it pages through its part, and saves the figures of all pages so far after each.
+# The explorer: it pages through its part, and saves the counts of all pages so far after each.
 
 READ_LINES = 30
 LARGEST_KEPT = 20
@@ -649,8 +649,8 @@ _TELLING = {"readme": 1, "starts": 2, "source": 1}
 """Which files are worth reading, and how many of each."""
 
 
-def no_figures() -> dict[str, Any]:
-    """The figures of nothing: every part is there, so that every pointer into joined figures finds
+def no_counts() -> dict[str, Any]:
+    """The counts of nothing: every part is there, so that every pointer into added counts finds
     something."""
     return {
         "totals": dict.fromkeys(_TOTALS, 0),
@@ -666,50 +666,50 @@ def no_figures() -> dict[str, Any]:
     }
 
 
-def figures_of(page: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a page, in the form that `merge_json` adds up. All strings are as `list_folder` gave
+def counts_of(page: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts of a page, in the form that `merge_json` adds up. All strings are as `list_folder` gave
     them."""
-    figures = no_figures()
-    totals: dict[str, int] = figures["totals"]
+    counts = no_counts()
+    totals: dict[str, int] = counts["totals"]
     for entry in page.get("entries", ()):
         path, kind = str(entry["path"]), str(entry.get("kind"))
         for line, word, text in entry.get("todos", ()):
             totals[word.lower()] += 1
-            figures["places"].append([path, line, word, text])
+            counts["places"].append([path, line, word, text])
         if "todos_from" in entry:
             continue
         totals[_KINDS.get(kind, "other")] += 1
         for flag, name in _FLAGS.items():
             if entry.get(flag):
                 totals[name] += 1
-                figures.get(name, []).append([path, entry[flag]])
+                counts.get(name, []).append([path, entry[flag]])
         if kind == "file":
-            _count_file(figures, entry, path)
-    for rows in (figures["largest"], *figures["telling"].values()):
+            _count_file(counts, entry, path)
+    for rows in (counts["largest"], *counts["telling"].values()):
         # In the order of `merge_json`, so that cutting a page early and cutting the whole late agree.
         rows["items"] = sorted(rows["items"], key=lambda row: (-row[1], json.dumps(row)))[: rows["$largest"]]
-    return figures
+    return counts
 
 
-def _count_file(figures: dict[str, Any], entry: Mapping[str, Any], path: str) -> None:
+def _count_file(counts: dict[str, Any], entry: Mapping[str, Any], path: str) -> None:
     size, lines = int(entry.get("bytes", 0)), int(entry.get("lines") or 0)
-    language = figures["languages"].setdefault(
+    language = counts["languages"].setdefault(
         str(entry.get("language")), dict.fromkeys(("files", "bytes", "lines"), 0)
     )
     language["files"] += 1
-    for sums in (figures["totals"], language):
+    for sums in (counts["totals"], language):
         sums["bytes"] += size
         sums["lines"] += lines
-    figures["largest"]["items"].append([path, size, entry.get("lines")])
+    counts["largest"]["items"].append([path, size, entry.get("lines")])
     if entry.get("test"):
         folder = test_folder(path)
-        figures["tests"][folder] = figures["tests"].get(folder, 0) + 1
+        counts["tests"][folder] = counts["tests"].get(folder, 0) + 1
     plain = "\\" not in path and len(path) <= 160 and not entry.get("unreadable")
     if plain and 0 < size <= _READABLE_BYTES and size <= lines * _READABLE_LINE:
         name = path.rpartition("/")[2].lower()
         kind = "readme" if name.startswith("readme") else "starts" if entry.get("entry_point") else "source"
         if kind != "source" or not entry.get("test"):
-            figures["telling"][kind]["items"].append([path, size if kind == "source" else 0])
+            counts["telling"][kind]["items"].append([path, size if kind == "source" else 0])
 
 
 def test_folder(path: str) -> str:
@@ -762,7 +762,7 @@ class _Explorer:
         listing = turn.outcome_of("list_folder")
         kept = [one for one in turn.outcomes if one.name in ("save_artifact", "read_artifact")]
         if not turn.outcomes and turn.ended:
-            return SurveyorReply(f"My part is finished; the figures are in {self.output}.")
+            return SurveyorReply(f"My part is finished; the counts are in {self.output}.")
         if self.saved is None and self.output not in self.named and (kept or listing is None):
             return self._begin()
         failed = [one for one in turn.failures if one in kept]
@@ -816,7 +816,7 @@ class _Explorer:
         return "read_artifact", {"ref": self.saved, "pointer": pointer}
 
     def _take_page(self, listing: ToolOutcome) -> SurveyorReply:
-        """Save the figures of a page, and ask for what comes next."""
+        """Save the counts of a page, and ask for what comes next."""
         turn, given, page = self.turn, listing.arguments, folder_page(listing)
         size = int(given.get("max_bytes", turn.page_bytes))
         if turn.skip:
@@ -831,17 +831,17 @@ class _Explorer:
             if again is not None:
                 return self._begin(smaller(size)) if is_shortened(given) else again
         page = page or {"unreadable": "could not be listed"}
-        figures = self._figures(page, given.get("skip", ()))
+        counts = self._counts(page, given.get("skip", ()))
         following, number = page.get("next"), int(self.saved.rpartition("-")[2]) + 1 if self.saved else 1
         if following and turn.stop:
-            figures["skipped"] = [*figures["skipped"], f"{self.label}, the rest (on request)"]
+            counts["skipped"] = [*counts["skipped"], f"{self.label}, the rest (on request)"]
             following = None
-        earlier = {"$artifact": self.saved} if self.saved else no_figures()
+        earlier = {"$artifact": self.saved} if self.saved else no_counts()
         self.saved = f"{self.output}/to-{number:04d}"
-        save = ("save_artifact", {"name": self.saved, "content": {"$merge": [earlier, figures]}})
-        here = f"{plural(figures['totals']['files'], 'file')}, {plural(figures['totals']['lines'], 'line')}"
+        save = ("save_artifact", {"name": self.saved, "content": {"$merge": [earlier, counts]}})
+        here = f"{plural(counts['totals']['files'], 'file')}, {plural(counts['totals']['lines'], 'line')}"
         if following:
-            text = f"Page {number} of {self.label}: {here}. I save the figures so far and go on."
+            text = f"Page {number} of {self.label}: {here}. I save the counts so far and go on."
             return SurveyorReply(
                 text, [save, ("list_folder", self._arguments(size, following, given.get("skip", ())))]
             )
@@ -849,16 +849,16 @@ class _Explorer:
             f"Page {number}, the last of {self.label}: {here}.", [save, self._looked("/telling")]
         )
 
-    def _figures(self, page: Mapping[str, Any], skip: Sequence[str]) -> dict[str, Any]:
-        figures, path = figures_of(page), str(self.part.get("path", "."))
+    def _counts(self, page: Mapping[str, Any], skip: Sequence[str]) -> dict[str, Any]:
+        counts, path = counts_of(page), str(self.part.get("path", "."))
         skipped = [name for name in page.get("skipped", ()) if name not in self.left_out]
-        figures["skipped"] = [f"{name} (on request)" if name in skip else name for name in skipped]
+        counts["skipped"] = [f"{name} (on request)" if name in skip else name for name in skipped]
         if page.get("unreadable"):
-            figures["totals"]["unreadable"] += 1
-            figures["unreadable"].append([path, str(page["unreadable"])])
+            counts["totals"]["unreadable"] += 1
+            counts["unreadable"].append([path, str(page["unreadable"])])
         if self.saved is None and "from" not in self.part and path != ".":
-            figures["totals"]["folders"] += 1  # The folder itself, which its own listing does not name.
-        return figures
+            counts["totals"]["folders"] += 1  # The folder itself, which its own listing does not name.
+        return counts
 
     def _reads(self, outcome: ToolOutcome) -> list[Call]:
         """The calls that read a README and entry points, or else the largest source file."""
@@ -869,7 +869,7 @@ class _Explorer:
         return [("read", {"file_path": path, "view_range": [1, READ_LINES]}) for path in chosen]
 
     def _finish(self) -> SurveyorReply:
-        """Save the figures of all pages, with what was read, under the name that the writer knows."""
+        """Save the counts of all pages, with what was read, under the name that the writer knows."""
         reads = [one for one in self.turn.outcomes if one.name == "read" and not one.failed]
         begins = {str(one.arguments.get("file_path")): first_words(one.text) for one in reads}
         notes = [[path, words] for path, words in begins.items() if words]
@@ -880,12 +880,12 @@ class _Explorer:
                 ("remember", {"text": f"{path} begins: {words}", "kind": "fact"}) for path, words in notes
             ]
         calls.append(("read_artifact", {"ref": self.output, "pointer": "/totals"}))
-        return SurveyorReply(f"I keep what I read, and save the figures as {self.output}.", calls)
+        return SurveyorReply(f"I keep what I read, and save the counts as {self.output}.", calls)
 
     def _result(self, outcome: ToolOutcome) -> str:
         sums = dict.fromkeys(_TOTALS, 0) | (leading_json(outcome.text) or {})
         return (
             f"{self.label}: {plural(sums['files'], 'file')} in {plural(sums['folders'], 'folder')}, "
             f"{plural(sums['bytes'], 'byte')}, {plural(sums['lines'], 'line')}, {sums['todo'] + sums['fixme']:,} TODO and FIXME. "
-            f"The figures are in the artifact {self.output}."
+            f"The counts are in the artifact {self.output}."
         )

@@ -227,7 +227,7 @@ def _costs_more(usage: dict[str, Any]) -> bool:
 #
 # What is known of the format is in docs/transcripts.md. A line is one record: one content block of a reply, one
 # user message, one note of the program. Records are chained by `parentUuid`; the file is only ever appended to,
-# so that what a compaction dropped still stands in it.
+# so that what a compaction dropped is still in it.
 
 _NOT_FOR_US = "known, and of no use here"
 _TITLES = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title": ("customTitle", 3)}
@@ -238,7 +238,7 @@ _DENIALS = (
     "The user doesn't want to proceed with this tool use",
     "The user doesn't want to take this action",
 )
-"""How the result of a call begins that nobody allowed, also where its mark as an error was lost."""
+"""How the result of a call that was not allowed begins, also where its mark as an error was lost."""
 _ERRORS = ("<tool_use_error>",)
 _INTERRUPTED = "[Request interrupted by user"
 
@@ -633,7 +633,7 @@ def _whose(source: Source) -> tuple[str, str]:
     """Keys of the session and the agent that a file belongs to.
 
     `<session>/subagents/**/agent-<id>.jsonl` names its session; an `agent-<id>.jsonl` beside its session's
-    file does not, but its records do; a session's own file is named by its id, unless somebody renamed it.
+    file does not, but its records do; a session's own file is named by its id, unless it was renamed.
     """
     path, found_session, found_agent = source.path, None, None
     match = _AGENT_FILE.fullmatch(path.stem)

@@ -19,7 +19,7 @@ from watchkeeper.transcripts.records import Program, Source
 _FILE = re.compile(
     r"rollout-.+?-(?P<id>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(_[0-9a-f-]{36})?", re.IGNORECASE
 )
-"""A log that begins anew where its thread was reverted to has an id of its own behind the thread's."""
+"""A log that begins again where its thread was reverted to has an id of its own behind the thread's."""
 _HEADER = re.compile(rb'"type"\s*:\s*"session_meta"')
 FIRST_LINE_BYTES = 16 << 20
 GENERATIONS = 20

@@ -90,7 +90,7 @@ def is_injected(text: str) -> bool:
 
 
 def is_prompt(item: dict[str, Any], texts: list[str]) -> bool:
-    """Whether a message is a person's. Later versions tell of each part what it is; of others, it is told by
+    """Whether a message is a person's. Later versions tell of each part what it is; of others, it is known by
     the texts."""
     kinds = list_of(
         object_of(item.get("internal_chat_message_metadata_passthrough")).get("content_item_kinds")
@@ -167,7 +167,7 @@ def _joined(parts: Any) -> str:
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
-    """A call's arguments: JSON in a string as a rule; another text stands under `input`."""
+    """A call's arguments: JSON in a string as a rule; another text is under `input`."""
     if isinstance(value, dict):
         return value
     if value is None or value == "":
@@ -216,7 +216,7 @@ def _status(text: str) -> Status:
 
 
 def stands_in(payload: dict[str, Any]) -> str:
-    """What stands for the dropped messages: those that were put in their place, and the summary among
+    """What replaces the dropped messages: those that were put in their place, and the summary among
     them."""
     message = text_of(payload.get("message")) or ""
     said: list[str] = []

@@ -2,7 +2,7 @@
 
 What is known of the format is in docs/transcripts.md. A line is `{timestamp, type, payload}`; in the oldest
 logs it is a response item by itself, and the first line a header. A log is of one thread, and is only ever
-appended to: what a compaction dropped still stands in it.
+appended to: what a compaction dropped is still in it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from watchkeeper.transcripts.records import (
 # response.
 #
 # The same count is logged again and again (with each news of rate limits, after a compaction, on resuming): one
-# sum is one call. Where only sums are told, a call is the difference to the sum before. Where a record tells of
+# sum is one call. Where only sums are reported, a call is the difference to the sum before. Where a record tells of
 # a response, the count that follows tells of it again.
 
 _FIELDS = ("input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens")
@@ -71,7 +71,7 @@ class Usage(NamedTuple):
     output: int
     """Reasoning included."""
     key: str
-    """Of the sum after it, or of the response; empty where neither was told."""
+    """Of the sum after it, or of the response; empty where neither was reported."""
     exact: bool
 
     @property
@@ -93,9 +93,9 @@ class UsageBook(Struct, array_like=True):
         """The call that this count tells of; None where it tells of none that is new."""
         total, last = _vector(info.get("total_token_usage")), _vector(info.get("last_token_usage"))
         before, self.total = self.total, total or self.total
-        told, self.awaited = self.awaited, False
+        reported, self.awaited = self.awaited, False
         if (
-            told
+            reported
             or (self.recorded is not None and last == self.recorded)
             or (total is not None and total == before)
         ):
@@ -114,17 +114,17 @@ class UsageBook(Struct, array_like=True):
     def record(self, record: dict[str, Any], *, again: bool = False) -> Usage | None:
         """The call that a record tells of; None where it tells no usage. `again`: its own line came
         before."""
-        told = _vector(record.get("usage"))
-        usage = _usage(told, text_of(record.get("response_id")) or "", exact=True)
+        reported = _vector(record.get("usage"))
+        usage = _usage(reported, text_of(record.get("response_id")) or "", exact=True)
         if usage is not None:
-            self.recorded, self.awaited = told, self.awaited or not again
+            self.recorded, self.awaited = reported, self.awaited or not again
         return usage
 
 
-def _usage(figures: list[int] | None, key: str, *, exact: bool) -> Usage | None:
-    if figures is None or not any(figures):
+def _usage(counts: list[int] | None, key: str, *, exact: bool) -> Usage | None:
+    if counts is None or not any(counts):
         return None
-    prompt, cached, written, output = figures
+    prompt, cached, written, output = counts
     cached = min(cached, prompt)
     return Usage(prompt, cached, min(written, prompt - cached), output, key, exact)
 
@@ -142,7 +142,7 @@ def _vector(usage: Any) -> list[int] | None:
 # out is read.
 #
 # A script is JavaScript: `await tools.update_plan({plan: [{step: "Look", status: "in_progress"}]})`. A plan
-# that is put together while it runs cannot be told from it.
+# that is put together while it runs cannot be read from it.
 
 SCRIPTING_TOOLS = frozenset({"exec"})
 _CALL = re.compile(r"\bupdate_plan\s*\(\s*\{")
@@ -155,7 +155,7 @@ LONGEST_SCRIPT = 200_000
 
 
 def plans_in(script: str) -> list[dict[str, Any]]:
-    """The arguments of each `update_plan` that a script calls with a plan that stands there, in order."""
+    """The arguments of each `update_plan` that a script calls with a plan that is written there, in order."""
     starts = [match.end() for match in _CALL.finditer(script, 0, LONGEST_SCRIPT)]
     found = []
     for start, end in zip(starts, [*starts[1:], LONGEST_SCRIPT], strict=False):
@@ -376,7 +376,7 @@ class Speech(Struct):
     messages: int = 0
     asked: list[int] = []
     """How many messages there were before each turn of the person."""
-    told: str | None = None
+    reported: str | None = None
     """Id of the response item with which another agent spoke last."""
     asks: bool = False
     """The line that is being read begins such a turn."""
@@ -439,7 +439,7 @@ class Speech(Struct):
         elif kind in ("web_search_call", "image_generation_call"):
             self._hosted(kind, item, at, uid, found)
         elif kind == "agent_message":
-            self.told = text_of(item.get("id"))
+            self.reported = text_of(item.get("id"))
             self._heard(items.blocks(item.get("content")), at, uid, found)
         elif kind in ITEMS:
             found.append(Raw(f"response_item/{kind}", NOT_FOR_US))
@@ -460,7 +460,7 @@ class Speech(Struct):
 
     def relayed(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
         """Another agent said something, in a line of its own; a response item may have said it before."""
-        if self.told is not None and text_of(item.get("id")) == self.told:
+        if self.reported is not None and text_of(item.get("id")) == self.reported:
             found.append(Raw("inter_agent_communication", SAID_AGAIN))
             return
         content = item.get("content")
@@ -469,7 +469,7 @@ class Speech(Struct):
         self._heard(items.blocks(content), at, uid, found)
 
     def _say(self, content: list[dict[str, Any]], at: float | None, uid: str, found: list[Record]) -> None:
-        """The model made something; a reply goes on until its tokens are counted or somebody else speaks."""
+        """The model made something; a reply goes on until its tokens are counted or another party speaks."""
         if not content:
             found.append(Raw("response_item/message", "a message without content"))
             return
@@ -840,15 +840,15 @@ class CodexReader(Struct):
             if at is None
             else f"{self.speech.thread}@{at!r}"
         )
-        figures = [usage.input, usage.output, usage.cached, usage.written]
+        counts = [usage.input, usage.output, usage.cached, usage.written]
         self.speech.reply_ended(counted=True)
-        self.last = [key, self._model_ref(), figures, at, usage.prompt + usage.output, usage.exact]
+        self.last = [key, self._model_ref(), counts, at, usage.prompt + usage.output, usage.exact]
         found.append(self._model_call(None))
 
     def _model_call(self, stop_reason: str | None) -> ModelCall:
         assert self.last is not None
-        key, model, figures, at, _, exact = self.last
-        fresh, output, read, written = figures
+        key, model, counts, at, _, exact = self.last
+        fresh, output, read, written = counts
         return ModelCall(
             self.speech.owner,
             key,
@@ -869,7 +869,7 @@ class CodexReader(Struct):
                 Failure(self.speech.owner, "error", words_of(error), at, self.speech.uid(payload, at))
             )
         elif self.turn == "compacted":
-            # A turn to itself: somebody asked for it. One that comes before a prompt, or within its turn,
+            # A turn to itself: a person asked for it. One that comes before a prompt, or within its turn,
             # came by itself.
             found.append(
                 ImportedCompaction(

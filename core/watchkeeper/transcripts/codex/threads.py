@@ -1,7 +1,7 @@
 """Which thread a log is of, whose child it is, and which of its lines repeat another thread's history.
 
 Every thread has a log of its own. A thread that was forked or spawned names the other in its `session_meta`,
-and its log begins with a copy of the other's history: lines stamped anew as a rule, as they were in some
+and its log begins with a copy of the other's history: lines with new timestamps as a rule, as they were in some
 versions, or no copy at all. Ids of threads and turns are UUIDs of version 7, which tell when they were made:
 a turn that is older than its thread is not the thread's own.
 """
@@ -123,7 +123,7 @@ class Replay(Struct, array_like=True):
             self.going = False
             return False
         if self.items and turn is None and kind == "response_item" and payload.get("role") == "developer":
-            return False  # what an agent of a team is told comes before its first turn, and is of none
+            return False  # a message to an agent of a team comes before its first turn, and is of none
         if self.certain:
             return True
         return kind == "event_msg" and payload.get("type") == "token_count"

@@ -46,7 +46,7 @@ PROMPTS_KEPT = 8
 """The newest prompts of a session that are known again once they are gone."""
 
 Place = tuple[str, str]
-"""Message and part (empty: all of it) from which on everything is taken back."""
+"""Message and part (empty: all of it) from which on everything is undone."""
 
 
 def place_of(value: Any) -> Place | None:
@@ -58,7 +58,7 @@ def place_of(value: Any) -> Place | None:
 
 
 class Undoing:
-    """What was told of one session's undoing.
+    """What was reported of one session's undo.
 
     Args:
         session_id: its id.
@@ -71,8 +71,8 @@ class Undoing:
         self._key = key
         self._prompts: dict[str, str] = dict(memory.get("prompts", {}))
         """Message of a person → `uid` of the first of what it became."""
-        told = memory.get("undone")
-        self._told: Place | None = (told[0], told[1]) if told else None
+        reported = memory.get("undone")
+        self._told: Place | None = (reported[0], reported[1]) if reported else None
         self._count = int(memory.get("undos", 0))
 
     def memory(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Undoing:
 
     @property
     def is_undone(self) -> bool:
-        """Whether something is taken back, and can be brought back yet."""
+        """Whether something is undone, and can still be redone."""
         return self._told is not None
 
     def asked(self, message_id: str, uid: str) -> None:
@@ -98,10 +98,10 @@ class Undoing:
     def before(
         self, place: Place | None, stored: Collection[str], fresh: Collection[str], at: float | None
     ) -> list[Record]:
-        """What became of messages that were told earlier.
+        """What became of messages that were reported earlier.
 
         Args:
-            place: from where on everything is taken back now.
+            place: from where on everything is undone now.
             stored: ids of the messages that are there.
             fresh: those of them that are new.
             at: when the session last changed.
@@ -125,7 +125,7 @@ class Undoing:
     def after(
         self, place: Place | None, first: Callable[[Place], str | None], at: float | None
     ) -> list[Record]:
-        """What is taken back now, once all that there is was told; `first` gives the `uid` of what came of a
+        """What is undone now, once everything was reported; `first` gives the `uid` of what came of a
         place."""
         if place is None or place == self._told:
             return []
@@ -174,7 +174,7 @@ class Stored(NamedTuple):
 
 
 class Here(NamedTuple):
-    """Where a part stands."""
+    """The place of a part."""
 
     conversation: Conversation
     stored: Stored
@@ -187,7 +187,7 @@ class Here(NamedTuple):
     in_summary: bool
 
     def part(self, part: Part, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
-        """What a part says now, and what was told of it then: `done`, `call`, or `raw`."""
+        """What a part says now, and what was reported of it then: `done`, `call`, or `raw`."""
         kind = text_of(value.get("type")) or "?"
         agent, info = self.conversation.key, self.info
         if kind in ("text", "reasoning"):
@@ -210,10 +210,11 @@ class Here(NamedTuple):
         if kind == "file":
             return [self._say([of.file_block(value)], self._at(value))], "done"
         if kind == "subtask":
-            told = text_of(value.get("prompt")) or text_of(value.get("description")) or ""
+            reported = text_of(value.get("prompt")) or text_of(value.get("description")) or ""
             return [
                 self._say(
-                    [{"type": "text", "text": f"@{value.get('agent') or 'agent'}: {told}"}], self._at(value)
+                    [{"type": "text", "text": f"@{value.get('agent') or 'agent'}: {reported}"}],
+                    self._at(value),
                 )
             ], "done"
         if kind == "retry":
@@ -277,7 +278,7 @@ class Here(NamedTuple):
         if not text:
             return [Skipped("an empty text")], "done"
         if self.in_summary and kind == "text":
-            return [Raw("part/text", "stands in its compaction's summary")], "done"
+            return [Raw("part/text", "is in its compaction's summary")], "done"
         if kind == "text":
             said = {"type": "text", "text": text}
             return [self._say([said], self._at(value), injected=value.get("synthetic") is True)], "done"
@@ -358,10 +359,10 @@ def _outcome(state: dict[str, Any], failed: bool) -> Any:
         return "done"
     error = str(state.get("error") or "")
     metadata = state.get("metadata")
-    told = metadata if isinstance(metadata, dict) else {}
-    if told.get("denied") is True or "rejected permission" in error or "user rejected" in error.lower():
+    reported = metadata if isinstance(metadata, dict) else {}
+    if reported.get("denied") is True or "rejected permission" in error or "user rejected" in error.lower():
         return "denied"
-    interrupted = told.get("interrupted") is True
+    interrupted = reported.get("interrupted") is True
     return "cancelled" if interrupted or error in ("Tool execution aborted", "Aborted") else "error"
 
 
@@ -412,10 +413,10 @@ class Conversation:
         self._context: int | None = memory.get("context")
         """Tokens that the model held when its last step ended."""
         self._pruned: float = memory.get("pruned", 0.0)
-        """Until when emptied results were told."""
+        """Until when emptied results were reported."""
         self._emptied: list[tuple[float, str]] = []
         self.open: dict[str, dict[str, str]] = dict(memory.get("open", {}))
-        """Messages that may still change → what was told of their parts."""
+        """Messages that may still change → what was reported of their parts."""
         self._undoing = Undoing(session_id, self.key, memory)
 
     def memory(self) -> dict[str, Any]:
@@ -451,7 +452,7 @@ class Conversation:
         return Session(self._root)
 
     def todos(self, todos: list[dict[str, Any]], at: float | None) -> list[Record]:
-        """The plan as it stands."""
+        """The current plan."""
         return [plan_of(self.key, "todo", todos, at)]
 
     # Messages.
@@ -470,7 +471,7 @@ class Conversation:
                     yield part.data, [Raw(_kind(part), "its message is missing or broken")]
             return
         yield from self._emptied_before(of.time_of(info.get("time"), "created"))
-        told = self.open.pop(stored.id, None)
+        reported = self.open.pop(stored.id, None)
         times = info.get("time")
         assistant = info.get("role") == "assistant"
         settled = (
@@ -484,7 +485,7 @@ class Conversation:
             uid = self._first_uid(stored)
             if uid is not None:
                 self._undoing.asked(stored.id, uid)
-        keeping = told if told is not None else {}
+        keeping = reported if reported is not None else {}
         step, steps = 0, 0
         said: list[Any] = []
         summary: list[str] = []
@@ -503,7 +504,7 @@ class Conversation:
                 summary.append(text_of(value.get("text")) or "")
             here = Here(self, stored, info, part.id, place, step, tuple(said), settled, is_summary)
             said.append(_said(value))
-            if told is None and not part.changed:
+            if reported is None and not part.changed:
                 continue
             before = keeping.get(part.id)
             if before == "done":
@@ -515,7 +516,7 @@ class Conversation:
             if records:
                 yield part.data, records
         if settled:
-            if stored.changed or told is not None:
+            if stored.changed or reported is not None:
                 yield stored.data, self._own(stored, info, steps, said, summary if is_summary else None)
         else:
             if "" not in keeping:
@@ -527,7 +528,7 @@ class Conversation:
         """What comes after the last message."""
         yield from self._emptied_before(None)
 
-    # What was taken back.
+    # What was undone.
 
     def gone(self, session: dict[str, Any], stored: Sequence[str], fresh: Collection[str]) -> Iterator[Group]:
         """What became of earlier messages, before new ones: of those that are `stored`, in order, some are
@@ -537,7 +538,7 @@ class Conversation:
             yield b"", [record]
 
     def undone(self, session: dict[str, Any], stored: Sequence[str]) -> Iterator[Group]:
-        """What the session's `revert` takes back, after all messages."""
+        """What the session's `revert` undoes, after all messages."""
         at = of.time_of(session.get("time"), "updated")
         for record in self._undoing.after(
             place_of(session.get("revert")), lambda place: self._uid_at(place, stored), at
@@ -545,7 +546,7 @@ class Conversation:
             yield b"", [record]
 
     def _uid_at(self, place: Place, stored: Sequence[str]) -> str | None:
-        """`uid` of the first message that stands at a place or after it."""
+        """`uid` of the first message at a place or after it."""
         message_id, part = place
         for each in stored[stored.index(message_id) :] if message_id in stored else ():
             found = self._find(each)
@@ -609,7 +610,7 @@ class Conversation:
         row_id: str,
         info: dict[str, Any],
         usage: of.Tokens,
-        told: dict[str, Any],
+        reported: dict[str, Any],
         said: Any,
         at: float | None,
         *,
@@ -621,10 +622,10 @@ class Conversation:
         name = of.digest(created, model, usage, list(said), self.key)
         if info.get("summary") is not True:
             self._context = usage.context
-        stop = of.stop_reason(told.get("reason") or told.get("finish"))
+        stop = of.stop_reason(reported.get("reason") or reported.get("finish"))
         return ModelCall(
             self.key, f"opencode:{self.id}:{row_id}", model, usage.input, usage.output, usage.read, usage.write,
-            exact=exact, stop_reason=stop, at=at, cost_usd=of.cost_of(told.get("cost")), final=True, alias=name,
+            exact=exact, stop_reason=stop, at=at, cost_usd=of.cost_of(reported.get("cost")), final=True, alias=name,
         )  # fmt: skip
 
     def uid(self, info: dict[str, Any], place: int, what: str) -> str:
@@ -637,7 +638,7 @@ class Conversation:
     def _compaction(
         self, stored: Stored, info: dict[str, Any], summary: list[str], at: float | None
     ) -> list[Record]:
-        """A summary stands for what came before it."""
+        """A summary replaces what came before it."""
         asked = self._find(text_of(info.get("parentID")) or "")
         part = next(
             (each.value for each in asked.parts if each.value and each.value.get("type") == "compaction"), {}

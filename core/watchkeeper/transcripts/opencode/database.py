@@ -1,7 +1,7 @@
 """OpenCode's database: sessions, messages, parts and to-do lists as rows, most of what they hold as JSON in
 `data`.
 
-It is opened for reading only, and another process may write to it meanwhile. What is new is told by
+It is opened for reading only, and another process may write to it meanwhile. What is new is found by
 `time_updated`, and by row numbers where a clock went back. What was given is saved session by session, so
 that a reading may be interrupted.
 """
@@ -38,7 +38,7 @@ def connect(path: Path) -> Connection:
         OSError: it cannot be opened or is none.
     """
     name = quote(str(path))
-    # Where nobody has it open and the folder cannot be written to, only `immutable` reads a database in WAL
+    # Where no process has it open and the folder cannot be written to, only `immutable` reads a database in WAL
     # mode.
     for options in ("mode=ro", "mode=ro&immutable=1"):
         try:
@@ -70,7 +70,7 @@ def is_database(path: Path) -> bool:
 
 
 def lacks_log(path: Path, head: bytes) -> bool:
-    """Whether it may be OpenCode's, by its name alone: what makes it so stands in a write-ahead log that is
+    """Whether it may be OpenCode's, by its name alone: what makes it so may be in a write-ahead log that is
     not here."""
     return (
         path.name.startswith("opencode")
@@ -158,7 +158,7 @@ class Row(NamedTuple):
 
 
 def stored(row: Row, *, changed: bool, model: Value) -> Stored | None:
-    """The row as a message with parts; None where it is none (a note, a type that nobody knows).
+    """The row as a message with parts; None where it is none (a note, an unknown type).
 
     `model` is the one that the last reply before it names.
     """
@@ -314,12 +314,12 @@ def _state(value: Any, span: Value) -> Value:
     ]
     error = value.get("error")
     if isinstance(error, dict):
-        told = _error(error)
-        state["error"] = told["message"]
+        reported = _error(error)
+        state["error"] = reported["message"]
         metadata = state["metadata"]
         state["metadata"] = (metadata if isinstance(metadata, dict) else {}) | {
-            "interrupted": told["name"] == "MessageAbortedError",
-            "denied": "permission" in told["name"] or "reject" in told["name"],
+            "interrupted": reported["name"] == "MessageAbortedError",
+            "denied": "permission" in reported["name"] or "reject" in reported["name"],
         }
     return state
 
@@ -443,7 +443,7 @@ class _Reading:
         return f"(time_updated {sign} ? OR rowid > ?)", (mark["time"] or 0, mark["row"] or 0)
 
     def _fresh(self, table: str, where: str, *parameters: Any, owner: str = "id") -> dict[str, str]:
-        """Ids of new and changed rows, and what stands in another column of each."""
+        """Ids of new and changed rows, and another column of each."""
         condition, values = self._new(table)
         timed = "time_updated" if "time_updated" in self._columns[table] else "NULL"
         rows = self._connection.execute(
@@ -605,8 +605,8 @@ class _Reading:
                 else:
                     yield data, [Raw(f"session_message/{kind}"[:80], reason_of(kind))]
             if kind == "assistant":
-                told = (parse(_bytes(row.get("data"))) or {}).get("model")
-                model = told if isinstance(told, dict) else model
+                reported = (parse(_bytes(row.get("data"))) or {}).get("model")
+                model = reported if isinstance(reported, dict) else model
         yield from conversation.finish()
         yield from conversation.undone(about, ids)
         yield from self._todos(conversation)
@@ -651,7 +651,7 @@ class _Reading:
                 yield _json({"todos": listed}), conversation.todos(listed, at / 1000 if at else None)
 
     def _about(self, table: str, session_id: str) -> dict[str, Any]:
-        """What a session's row says of what was taken back."""
+        """What a session's row says of what was undone."""
         return _session(self._row(table, session_id)) if "revert" in self._columns[table] else {}
 
     def _row(self, table: str, row_id: str) -> dict[str, Any]:
@@ -697,7 +697,7 @@ class _Reading:
 
 
 def _is_needed(memory: dict[str, Any]) -> bool:
-    """Whether what comes next of a session cannot be told without it."""
+    """Whether what comes next of a session cannot be reported without it."""
     return bool(memory.get("open") or memory.get("undone"))
 
 

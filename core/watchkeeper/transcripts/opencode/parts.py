@@ -43,7 +43,7 @@ def tokens_of(value: Any) -> Tokens | None:
     given, output, reasoning = (count_of(value.get(name)) for name in ("input", "output", "reasoning"))
     read, write = count_of(cache.get("read")), count_of(cache.get("write"))
     total = count_of(value.get("total"))
-    # Output and reasoning are told apart, and cost the same; where a sum is told, it says whether they are.
+    # Output and reasoning are counted apart, and cost the same; where a sum is given, it says whether they are.
     included = reasoning > 0 and total == given + output + read + write
     found = Tokens(given, output if included else output + reasoning, read, write)
     return found if any(found) else None
