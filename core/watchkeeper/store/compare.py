@@ -1,4 +1,4 @@
-"""Two sessions side by side: how each stands, and in which tasks and facts they differ."""
+"""Two sessions side by side: the state of each, and in which tasks and facts they differ."""
 
 from __future__ import annotations
 

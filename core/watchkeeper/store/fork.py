@@ -3,7 +3,7 @@
 The copy has ids of its own, and everything in it that names the first session's agents, tasks and plans names
 its own
 instead: pointers to messages, handoffs, what tools answered. What was saved under a name keeps its bytes; the
-notes of the program about memory are written anew. Until the copy is whole it is hidden like a deleted
+notes of the program about memory are rewritten. Until the copy is whole it is hidden like a deleted
 session, so that a crash leaves nothing but what `wk prune` takes away.
 """
 
@@ -58,7 +58,7 @@ def fork_session(
     new_id: IdSource = random_id,
     now: Callable[[], float] = time.time,
 ) -> ForkResult:
-    """Make a session that begins where `session_id` stands, or stood right after the step that wrote event
+    """Make a session that begins at the current state of `session_id`, or right after the step that wrote event
     `at_seq`.
 
     `at_turn` names an agent and one of its turns instead: the step in which the last of its results was in.
@@ -193,7 +193,7 @@ class _Copy:
         last = self._connection.execute(
             "SELECT coalesce(max(seq), 0) FROM events WHERE session_id = ?", (session_id,)
         ).fetchone()[0]
-        told = {"from": self._source, "at": self._at_seq}
+        data = {"from": self._source, "at": self._at_seq}
         self._insert(
             "events",
             {
@@ -201,7 +201,7 @@ class _Copy:
                 "seq": last + 1,
                 "at": at,
                 "kind": "session.forked",
-                "data": encode(told),
+                "data": encode(data),
                 "commit_seq": last + 1,
             },
         )
@@ -281,7 +281,7 @@ class _Copy:
         return encode(value)
 
     def _note(self, name: str) -> None:
-        """Write one of the program's own notes anew, with the fork's ids."""
+        """Rewrite one of the program's own notes, with the fork's ids."""
         text = artifacts.note_text(self._connection, name)
         new = self._rewritten(text) if text is not None else None
         if new is None or new == text:

@@ -447,7 +447,7 @@ class History:
     """A session from its first position to the last that there was when it was read. Only reads.
 
     Raises:
-        InterruptedError: from the constructor, when `cancelled` says that nobody waits any more.
+        InterruptedError: from the constructor, when `cancelled` says that the answer is no longer wanted.
     """
 
     def __init__(self, connection: Connection, session_id: str, cancelled: Cancelled = lambda: False) -> None:
@@ -828,7 +828,7 @@ class Moment:
         return any(timeline.at(self.end) is not None for timeline in self.history.agents.values())
 
     def agent(self, agent_id: str) -> AgentAt | None:
-        """One agent, as its events told it."""
+        """One agent, as its events describe it."""
         return self.history.agents.value(agent_id, self.end)
 
     def last_seq(self, agent_id: str) -> int:
@@ -923,7 +923,7 @@ class Moment:
         return found
 
     def task(self, task_id: str) -> TaskAt:
-        """One task, as its events told it."""
+        """One task, as its events describe it."""
         return self.history.tasks.value(task_id, self.end) or TaskAt()
 
     def task_columns(self, task_id: str, state: TaskAt) -> Row:

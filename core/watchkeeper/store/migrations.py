@@ -722,7 +722,7 @@ CREATE INDEX state_changes_session ON state_changes (session_id);
 """
 
 
-# --- Schema 5: ordinals where the order of rows told it ------------------------------------------------------
+# --- Schema 5: ordinals for what only the order of rows said ------------------------------------------------------
 #
 # Agents of a session, in the order in which they were made, and what a task needs, in the planner's order.
 
@@ -815,7 +815,7 @@ def statements(script: str) -> list[str]:
 # --- Numbering the rows of earlier schemas ------------------------------------------------------------------
 
 # Rows of earlier schemas are numbered once, by the only order that they have: their times. A reply, its step, its
-# tool calls and its model call are told exactly, by the event of that turn.
+# tool calls and its model call are found exactly, by the event of that turn.
 
 _OWN, _OF_AGENTS, _OF_PLANS = (
     "session_id = ?",

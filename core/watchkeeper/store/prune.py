@@ -125,14 +125,14 @@ def plan_prune(
 
 
 def prune_sessions(
-    path: Path, plan: PrunePlan, *, told: Callable[[PruneCandidate], None] | None = None
+    path: Path, plan: PrunePlan, *, on_pruned: Callable[[PruneCandidate], None] | None = None
 ) -> PruneResult:
     """Delete what the plan names, and the artifacts without references, while hosts work.
 
-    A session that a host took since the plan was made stays, and the result names it. `told` is called with
+    A session that a host took since the plan was made stays, and the result names it. `on_pruned` is called with
     each deleted candidate.
     """
-    work = _Pruning(path, plan.doomed, told)
+    work = _Pruning(path, plan.doomed, on_pruned)
     with opened(path) as connection:
         transactions = in_short_transactions(connection, work.rows(connection))
         free = work.candidates - artifacts.still_held(connection, work.candidates)
@@ -148,11 +148,11 @@ class _Pruning:
     """One prune under way: small sessions share transactions, large ones take several."""
 
     def __init__(
-        self, path: Path, doomed: Sequence[PruneCandidate], told: Callable[[PruneCandidate], None] | None
+        self, path: Path, doomed: Sequence[PruneCandidate], on_pruned: Callable[[PruneCandidate], None] | None
     ) -> None:
         self._path = path
         self._doomed = doomed
-        self._told = told
+        self._on_pruned = on_pruned
         self.gone: list[str] = []
         self.refused: list[str] = []
         self.candidates: set[str] = set()
@@ -175,8 +175,8 @@ class _Pruning:
                 self.refused.append(str(driven))
                 continue
             self.gone.append(one.id)
-            if self._told is not None:
-                self._told(one)
+            if self._on_pruned is not None:
+                self._on_pruned(one)
 
 
 def _noted(connection: Connection, session_id: str) -> set[str]:

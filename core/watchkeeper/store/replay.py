@@ -127,7 +127,7 @@ class Recording:
         self.times: array[float] = history.times
         """When each position was; never goes back."""
         self.damaged = history.damaged
-        """How many events cannot be read: a replay goes on without what they told."""
+        """How many events cannot be read: a replay goes on without what they contain."""
         self.by_event = history.by_event
         """Positions are events; else they are messages, model calls and events, by their times."""
         self._history = history
@@ -407,7 +407,7 @@ def _inbox(connection: Connection, moment: Moment, agent_id: str, last: int) -> 
     return [InboxFacts(*row[:4]) for row in rows if moment.has(row[4], row[3])][:MOST_INBOX]
 
 
-# --- Messages and model calls, told as events are: what happened at the positions of another program's log ---
+# --- Messages and model calls, shown as events are: what happened at the positions of another program's log ---
 
 _MESSAGE = "SELECT role, substr(content, 1, 4000) FROM messages WHERE agent_id = ? AND seq = ?"
 _CALL = "SELECT turn, purpose, status, model, substr(error, 1, 1000) FROM model_calls WHERE id = ?"
@@ -422,16 +422,16 @@ def _told(
     for position, point in enumerate(points, first):
         if point.kind == EVENT:
             row = connection.execute(_EVENT, (session_id, point.number)).fetchone()
-            told = row
+            described = row
         elif point.kind == MESSAGE:
             row = connection.execute(_MESSAGE, (point.agent_id, point.number)).fetchone()
             text = encode({"text": f"#{point.number} {_preview(row[1])}"}) if row is not None else ""
-            told = (f"{point.role}.message", point.agent_id, None, text)
+            described = (f"{point.role}.message", point.agent_id, None, text)
         else:
             row = connection.execute(_CALL, (point.number,)).fetchone()
-            told = _call(row, point.agent_id) if row is not None else None
+            described = _call(row, point.agent_id) if row is not None else None
         if row is not None:
-            found.append(EventFacts(position, point.at, *told))
+            found.append(EventFacts(position, point.at, *described))
     return tuple(found)
 
 
