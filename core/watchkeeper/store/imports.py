@@ -246,23 +246,17 @@ def session_of(cursor: Any, agent_id: str) -> str | None:
     return row[0] if row else None
 
 
-Call = tuple[int, str, str, int, int, int, int, float | None, str]
-"""Of a stored model call: id, session, agent, input, output, cache read, cache written, cost, model."""
-
-
-def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
-    """The stored model calls of those keys."""
-    wanted = {call_digest(key): key for key in keys}
-    if len(wanted) < len(keys):  # two keys of one digest: they are asked after one by one
-        return {found: call for key in keys for found, call in find_calls(cursor, [key]).items()}
-    rows = cursor.execute(
-        "SELECT c.digest, m.request_id, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens,"
-        " m.cache_read_tokens,"
-        " m.cache_write_tokens, m.cost_usd, m.model FROM transcript_calls c CROSS JOIN model_calls m"
-        f" ON m.id = c.model_call_id WHERE c.digest {IN_LIST}",
-        (list_of([*wanted]),),
+def find_calls(cursor: Any, keys: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The stored model calls of those keys: key, id, session, agent, model, the tokens of `USAGE`, whether these are
+    exact, stop reason."""
+    found = cursor.execute(
+        "SELECT m.request_id, m.id, m.session_id, m.agent_id, m.model, m.input_tokens, m.output_tokens,"
+        " m.cache_read_tokens, m.cache_write_tokens, m.usage_exact, m.stop_reason FROM transcript_calls c CROSS JOIN"
+        f" model_calls m ON m.id = c.model_call_id WHERE c.digest {IN_LIST}",
+        (list_of([*{call_digest(key) for key in keys}]),),
     )
-    return {row[1]: tuple(row[2:]) for row in rows if wanted[row[0]] == row[1]}
+    wanted = set(keys)  # several keys may have one digest
+    return [row for row in found if row[0] in wanted]
 
 
 def call_digest(key: str) -> int:
@@ -271,21 +265,21 @@ def call_digest(key: str) -> int:
     return crc32(key.encode("utf-8", "replace"))
 
 
+USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+
 SESSION = (
     "id", "user_id", "goal", "title", "workspace", "model", "settings", "origin", "source", "status", "created_at",
-    "last_active", "ended_at", "hosted_seconds", "current_plan_id", "planner_agent_id", "event_seq", "input_tokens",
-    "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd", "unpriced_calls", "model_calls", "retries",
-    "errors", "forked_from", "forked_at_seq",
+    "last_active", "ended_at", "hosted_seconds", "current_plan_id", "planner_agent_id", "event_seq", "retries", "errors",
+    "forked_from", "forked_at_seq",
 )  # fmt: skip
-"""Columns of a session that an import reads and writes, in the order of its rows."""
+"""Columns of a session that an import reads and writes, in the order of its rows; SQL adds its usage."""
 
 AGENT = (
     "id", "session_id", "parent_agent_id", "name", "role", "model", "current_goal", "status", "status_reason", "turn",
     "view_version", "last_seq", "message_tokens", "context_limit", "context_tokens", "composition", "created_at",
-    "started_at", "ended_at", "last_active", "active_seconds", "input_tokens", "output_tokens", "cache_read_tokens",
-    "cache_write_tokens", "cost_usd", "unpriced_calls", "model_calls", "retries", "errors", "compactions",
+    "started_at", "ended_at", "last_active", "active_seconds", "retries", "errors", "compactions",
 )  # fmt: skip
-"""Columns of an agent that an import reads and writes."""
+"""Columns of an agent that an import reads and writes; SQL adds its usage."""
 
 
 def load_session(cursor: Any, session_id: str) -> dict[str, Any] | None:
@@ -293,7 +287,7 @@ def load_session(cursor: Any, session_id: str) -> dict[str, Any] | None:
 
 
 def load_agent(cursor: Any, agent_id: str) -> dict[str, Any] | None:
-    return _load(cursor, "agents", AGENT, agent_id)
+    return _load(cursor, "agents", (*AGENT, "model_calls"), agent_id)
 
 
 def _load(cursor: Any, table: str, columns: Sequence[str], row_id: str) -> dict[str, Any] | None:
@@ -301,15 +295,15 @@ def _load(cursor: Any, table: str, columns: Sequence[str], row_id: str) -> dict[
     return dict(zip(columns, found, strict=True)) if found else None
 
 
-def open_calls(cursor: Any, agent_id: str) -> dict[str, tuple[int, str, float]]:
-    """Tool calls without a result: the program's id of each → ours, the tool's name, and when it was
-    called."""
+def open_calls(cursor: Any, agent_id: str) -> dict[str, tuple[int, str, float, list[Any]]]:
+    """Tool calls without a result: the program's id of each → ours, the tool's name, when it was called, and an
+    empty list."""
     rows = cursor.execute(
         "SELECT tool_use_id, id, name, started_at FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL"
         " AND status IN ('running', 'unknown')",
         (agent_id,),
     )
-    return {row[0]: (row[1], row[2], row[3]) for row in rows}
+    return {row[0]: (row[1], row[2], row[3], []) for row in rows}
 
 
 def last_turn(cursor: Any, agent_id: str, turn: int) -> tuple[str | None, int]:
@@ -417,7 +411,7 @@ def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
         " ORDER BY position, id",
         (plan_id,),
     ).fetchall()
-    return int(plan[0]), [[*row, needs.get(row[0], [])] for row in tasks]
+    return int(plan[0]), [[*row, tuple(needs.get(row[0], ()))] for row in tasks]
 
 
 def raw_kept(cursor: Any, path: str, session_id: str, number_of: Callable[[str], int]) -> Counter[int]:
@@ -457,7 +451,7 @@ _INSERTS = {
     " latency_seconds,"
     " request_id) VALUES (?, ?, ?, ?, 'turn', ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "call_keys": "INSERT INTO transcript_calls (digest, model_call_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
-    "call_figures": "UPDATE model_calls SET stop_reason = coalesce(?1, stop_reason), input_tokens = ?2, output_tokens = ?3,"
+    "call_usage": "UPDATE model_calls SET stop_reason = coalesce(?1, stop_reason), input_tokens = ?2, output_tokens = ?3,"
     " cache_read_tokens = ?4, cache_write_tokens = ?5, usage_exact = CASE WHEN ?6 <> 0 THEN 1 ELSE usage_exact END,"
     " cost_usd = ?7, price_status = ?8, latency_seconds = CASE WHEN started_at + latency_seconds > ?9 THEN"
     " latency_seconds ELSE ?9 - started_at END WHERE id = ?10",
@@ -502,15 +496,47 @@ class Rows(dict[str, list[Sequence[Any]]]):
     def __init__(self) -> None:
         super().__init__((name, []) for name in _INSERTS)
 
-    def flush(self, cursor: Any, sessions: Iterable[Sequence[Any]], agents: Iterable[Sequence[Any]]) -> None:
-        """Write all of it, sessions and agents first."""
+    def flush(
+        self, cursor: Any, sessions: Iterable[Sequence[Any]] = (), agents: Iterable[Sequence[Any]] = ()
+    ) -> None:
+        """Write all of it, sessions and agents first, and bring their usage up to date."""
         cursor.executemany(_SAVE_SESSION, sessions)
         cursor.executemany(_SAVE_AGENT, agents)
+        changed = [row[-1] for row in self["call_usage"]]
+        calls = [row[0] for row in self["model_calls"]] + changed
+        _add_usage(cursor, "-", changed)
         for name, statement in _INSERTS.items():
             rows = self[name]
             if rows:
                 _write(cursor, statement, rows)
                 self[name] = []
+        _add_usage(cursor, "+", calls)
+
+
+def _usage_statement(table: str, owner: str, sign: str) -> str:
+    sums = ", ".join(f"sum({name}) AS of_{name}" for name in USAGE)
+    changed = ", ".join(f"{name} = {name} {sign} of_{name}" for name in USAGE)
+    return (
+        f"UPDATE {table} SET {changed}, model_calls = model_calls {sign} calls,"
+        f" unpriced_calls = unpriced_calls {sign} unpriced,"
+        f" cost_usd = CASE WHEN cost IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) {sign} cost END"
+        f" FROM (SELECT {owner} AS of_owner, {sums}, count(*) AS calls, sum(cost_usd) AS cost,"
+        f" sum(CASE WHEN cost_usd IS NULL AND {' + '.join(USAGE)} > 0 THEN 1 ELSE 0 END) AS unpriced"
+        f" FROM model_calls WHERE id {IN_LIST} GROUP BY {owner}) AS used"
+        f" WHERE {table}.id = of_owner"
+    )
+
+
+_USAGE_STATEMENTS = {
+    sign: [_usage_statement("sessions", "session_id", sign), _usage_statement("agents", "agent_id", sign)]
+    for sign in "+-"
+}
+
+
+def _add_usage(cursor: Any, sign: str, calls: list[int]) -> None:
+    """Add what these model calls used to their sessions and agents, or (`-`) subtract it."""
+    for statement in _USAGE_STATEMENTS[sign] if calls else ():
+        cursor.execute(statement, (list_of(calls),))
 
 
 _ROWS_AT_ONCE = 64

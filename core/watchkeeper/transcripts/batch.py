@@ -54,10 +54,8 @@ class AgentImport:
     """The newest message was one that is here already, under another id."""
     said_at: dict[float, list[int]] | None = None
     """Messages by their time, once somebody asked for them."""
-    open_calls: dict[str, tuple[int, str, float]] = field(default_factory=dict)
-    """Calls of earlier transactions that wait for a result."""
-    new_calls: dict[str, list[Any]] = field(default_factory=dict)
-    """Calls of this transaction that wait for a result: their rows."""
+    open_calls: dict[str, tuple[int, str, float, list[Any]]] = field(default_factory=dict)
+    """Calls that wait for a result: id, tool, when it began, and the row if this transaction writes it."""
     calls_before: set[str] | None = None
     """The program's ids of the calls of earlier transactions, once somebody asked for them."""
     observations: list[int] = field(default_factory=list)
@@ -125,7 +123,7 @@ class AgentImport:
             "id": agent_id, "session_id": session_id, "parent_agent_id": None, "name": key or "main", "role": "main" if not key else "agent",
             "model": "", "current_goal": "", "status": "done", "status_reason": None, "view_version": 1,
             "context_limit": WINDOW, "composition": "{}", "created_at": at, "started_at": at, "ended_at": None,
-            "last_active": at, "active_seconds": 0.0, "cost_usd": None,
+            "last_active": at, "active_seconds": 0.0, "model_calls": 0,
         }  # fmt: skip
         return cls(key, row)
 
@@ -216,16 +214,18 @@ _NO_ANCHOR: Anchor = (0, None, 0)
 
 
 @dataclass(slots=True)
-class OpenCall:
-    """A model call that is not written yet."""
+class LoggedCall:
+    """A model call that is stored, or is going to be."""
 
     id: int
     session_id: str
-    agent: AgentImport
-    turn: int
-    figures: ModelCall
-    began: float
-    ended: float
+    agent_id: str
+    usage: ModelCall
+    turn: int = 0
+    began: float = 0.0
+    ended: float = 0.0
+    is_stored: bool = False
+    """An earlier transaction wrote it; `turn` and `began` are not read again."""
 
 
 @dataclass(slots=True)
@@ -243,8 +243,10 @@ class Batch:
     into: Rows = field(default_factory=Rows)
     ids: dict[str, int] = field(default_factory=dict)
     """Highest ids so far, by table."""
-    calls: dict[str, OpenCall] = field(default_factory=dict)
-    """Model calls that are not written yet, by key."""
+    calls: dict[str, LoggedCall] = field(default_factory=dict)
+    """Model calls by key: new ones, and those that are stored and that a record may name again."""
+    changed_calls: dict[int, LoggedCall] = field(default_factory=dict)
+    """Those of them that are new or changed, by id."""
     owners: dict[str, str] = field(default_factory=dict)
     """Agents that were asked after, or are not written yet, and their sessions."""
     records: dict[int, rows.Place | None] = field(default_factory=dict)
@@ -255,11 +257,8 @@ class Batch:
     """Of records that were found changed, by source and id: the digests of their revisions."""
     indexed: list[tuple[str, str | bytearray]] = field(default_factory=list)
     """Of the messages that are not written yet, in the order of their rows: session, and what is indexed."""
-    stored_calls: dict[str, rows.Call] = field(default_factory=dict)
-    """Model calls that are stored, by key."""
-    _texts: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Messages that are not written yet, by agent and `seq`: as many as were there when one was last asked
-    for."""
+    stored_tool_calls: int = 0
+    """The highest id of the tool calls that are written."""
 
     def look_up(
         self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]
@@ -292,11 +291,14 @@ class Batch:
                     fresh.append(digest)
             anchors.append(_NO_ANCHOR if anchor is None else (digest, anchor, figures))
         records.update(rows.find_records(self.cursor, fresh))
-        self.stored_calls.update(
-            rows.find_calls(
-                self.cursor, [key for key in dict.fromkeys(keys) if key and key not in self.calls]
+        wanted = [key for key in dict.fromkeys(keys) if key and key not in self.calls]
+        for key, call_id, session_id, agent_id, model, *tokens, exact, stop_reason in rows.find_calls(
+            self.cursor, wanted
+        ):
+            logged = ModelCall(agent_id, key, model, *tokens)._replace(
+                exact=bool(exact), stop_reason=stop_reason
             )
-        )
+            self.calls[key] = LoggedCall(call_id, session_id, agent_id, logged, is_stored=True)
         return anchors
 
     def record(self, digest: int) -> rows.Place | None:
@@ -317,13 +319,18 @@ class Batch:
             found = self.revisions[source, record_id] = rows.revision_digests(self.cursor, source, record_id)
         return found
 
+    def write(self) -> None:
+        """Write what is gathered, so that SQL can be asked of it."""
+        self.into.flush(self.cursor)
+        self.stored_tool_calls = self.ids["tool_calls"]
+
     def text_of(self, agent_id: str, seq: int) -> str | None:
         """What a message says, as it is stored."""
-        messages = self.into["messages"]
-        for row in messages[len(self._texts) :]:
-            self._texts[row[0], row[1]] = row[3] if isinstance(row[3], str) else row[3].decode()
-        text = self._texts.get((agent_id, seq))
-        return rows.message_content(self.cursor, agent_id, seq) if text is None else text
+        found = rows.message_content(self.cursor, agent_id, seq)
+        if found is None and self.into["messages"]:
+            self.write()
+            found = rows.message_content(self.cursor, agent_id, seq)
+        return found
 
     def owner(self, agent_id: str) -> str | None:
         """The session of an agent."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from watchkeeper.store import imports as rows
@@ -22,7 +22,9 @@ MARK = re.compile(r"[\[<«]?(?:REDACTED|\bredacted\b)(?::[^\s\]>»]*)?[\]>»]?|\
 
 
 @dataclass(slots=True)
-class _Task:
+class Task:
+    """An item of the list, as it is stored."""
+
     id: str
     name: str
     position: int
@@ -31,88 +33,56 @@ class _Task:
     instructions: str
     started_at: float | None
     ended_at: float | None
-    needs: list[str]
-
-
-@dataclass(slots=True)
-class Moved:
-    """A task that stands otherwise than before."""
-
-    task_id: str
-    title: str
-    status: str
+    needs: tuple[str, ...]
 
 
 class PlanImport:
-    """One list and its items."""
+    """One list and its items, as stored and as this transaction changes them.
 
-    def __init__(self, plan_id: str, revision: int, tasks: list[_Task], known: bool, live: bool) -> None:
+    Args:
+        live: the log is followed: a task that is running may still run, while in a session that ended it is
+            not finished.
+    """
+
+    def __init__(self, cursor: Any, plan_id: str, *, live: bool) -> None:
         self.id = plan_id
         self._live = live
-        self.revision = revision
-        self.known = known
-        """The plan's row exists."""
-        self._tasks = {task.id: task for task in tasks}
-        self._ids: dict[str, str] = {}
-        self._plan_row: list[Any] = []
-        self._task_rows: dict[str, list[Any]] = {}
-        """What this transaction is going to write: each row once, as it stands at the end."""
-
-    @classmethod
-    def load(cls, cursor: Any, plan_id: str, *, live: bool) -> PlanImport:
-        """The plan as stored, or an empty one.
-
-        Args:
-            live: the log is followed: a task that is running may still run, while in a session that ended it
-                is not finished.
-        """
         found = rows.load_plan(cursor, plan_id)
-        if found is None:
-            return cls(plan_id, 0, [], known=False, live=live)
-        tasks = [_Task(*row) for row in found[1]]
-        for task in tasks:
+        self.known = found is not None
+        """The plan's row exists."""
+        self.revision, stored = found or (0, [])
+        self._tasks = {row[0]: Task(*row) for row in stored}
+        self._ids: dict[str, str] = {}
+        for task in self._tasks.values():
             if task.status == "paused":
                 task.status = "running"  # as its program left it
-        return cls(plan_id, found[0], tasks, known=True, live=live)
 
-    def take(self, plan: Plan, at: float, session_id: str, goal: str, into: Rows) -> list[Moved] | None:
-        """A new version; None where it is the same as the one before."""
-        before = {
-            task.id: (task.position, task.title, task.status, task.instructions, tuple(task.needs))
-            for task in self._tasks.values()
-        }
+    def take(self, plan: Plan, at: float, session_id: str, goal: str, into: Rows) -> list[Task] | None:
+        """A new version: the tasks whose status changed; None where it is the same as the one before."""
+        before = {task.id: replace(task) for task in self._tasks.values()}
         if plan.whole:
             self._recognise(plan.items)
-        listed: list[str] = []
+        listed: list[Task] = []
         for item in plan.items:
             if item.where == "known" and self._id_of(item.key) not in self._tasks:
                 continue
             task = self._item(item, at, plan.whole)
-            listed.append(task.id)
             if plan.whole:
-                task.position = len(listed) - 1
+                task.position = len(listed)
+            listed.append(task)
         if plan.whole:
-            here = set(listed)
-            gone = sorted(
-                (task for task in self._tasks.values() if task.id not in here), key=lambda task: task.position
-            )
-            for place, task in enumerate(gone):
-                task.position = len(listed) + place
+            here = {task.id for task in listed}
+            gone = (task for task in self._tasks.values() if task.id not in here)
+            for place, task in enumerate(sorted(gone, key=lambda task: task.position), len(listed)):
+                task.position = place
                 if task.status not in _ENDED:
                     self._move(task, "dropped", at)
-        moved, changed = [], []
-        for task in self._tasks.values():
-            old = before.get(task.id)
-            if old == (task.position, task.title, task.status, task.instructions, tuple(task.needs)):
-                continue
-            changed.append(task)
-            if old is None or old[2] != task.status:
-                moved.append(Moved(task.id, task.title, task.status))
+        changed = [task for task in self._tasks.values() if before.get(task.id) != task]
         if not changed and (self.known or not plan.whole):
             return None
         self.revision += 1
         self._write(plan.reason, changed, at, session_id, goal, into)
-        return moved
+        return [task for task in changed if task.id not in before or before[task.id].status != task.status]
 
     def _recognise(self, items: Sequence[PlanItem]) -> None:
         """Items are known by their texts: where a redaction left its marks in one, it is the item whose text
@@ -134,7 +104,7 @@ class PlanImport:
                     left.remove(task)
                     break
 
-    def _item(self, item: PlanItem, at: float, whole: bool) -> _Task:
+    def _item(self, item: PlanItem, at: float, whole: bool) -> Task:
         task_id = self._id_of(item.key, item.where == "new")
         task = self._tasks.get(task_id)
         if task is None:
@@ -145,8 +115,8 @@ class PlanImport:
             ):
                 self._move(gone, "dropped", at)
             name = str(len(self._tasks) + 1)
-            task = _Task(
-                task_id, name, len(self._tasks), item.title or item.key, "pending", "", None, None, []
+            task = Task(
+                task_id, name, len(self._tasks), item.title or item.key, "pending", "", None, None, ()
             )
             self._tasks[task_id] = task
         if item.title is not None and (
@@ -156,11 +126,13 @@ class PlanImport:
         if item.instructions is not None:
             task.instructions = item.instructions
         if item.depends_on is not None:
-            needs = [self._id_of(key) for key in item.depends_on]
-            wanted = [need for need in needs if need in self._tasks and need != task_id]
-            task.needs = (
-                wanted if whole else [*task.needs, *(need for need in wanted if need not in task.needs)]
+            needs = dict.fromkeys(() if whole else task.needs)
+            needs |= dict.fromkeys(
+                need
+                for key in item.depends_on
+                if (need := self._id_of(key)) in self._tasks and need != task_id
             )
+            task.needs = tuple(needs)
         if item.status is not None and item.status != task.status:
             self._move(task, item.status, at)
         return task
@@ -182,64 +154,33 @@ class PlanImport:
             found = self._ids[name] = stable_id(self.id, "item", name, length=AGENT_LENGTH)
         return found
 
-    def _move(self, task: _Task, status: str, at: float) -> None:
+    def _move(self, task: Task, status: str, at: float) -> None:
         task.status = status
         if status == "running" and task.started_at is None:
             task.started_at = at
         task.ended_at = at if status in _ENDED else None
 
     def _write(
-        self, reason: str, changed: list[_Task], at: float, session_id: str, goal: str, into: Rows
+        self, reason: str, changed: list[Task], at: float, session_id: str, goal: str, into: Rows
     ) -> None:
         ordered = sorted(self._tasks.values(), key=lambda task: task.position)
         queue = [task.id for task in ordered if task.status not in _ENDED]
         cursor = len(ordered) - len(queue)
         graph = [
-            {
-                "id": t.id,
-                "name": t.name,
-                "title": t.title,
-                "status": t.status,
-                "attempt": 1,
-                "agent": None,
-                "depends_on": t.needs,
-            }
-            for t in ordered
-        ]
+            {"id": task.id, "name": task.name, "title": task.title, "status": task.status, "attempt": 1, "agent": None,
+             "depends_on": task.needs}
+            for task in ordered
+        ]  # fmt: skip
         waiting = write(queue)[0]
-        if not self._plan_row:
-            self._plan_row += self.id, session_id, goal, 0, 0, "", at, at
-            into["plans"].append(self._plan_row)
-        self._plan_row[3:6] = self.revision, cursor, waiting
-        self._plan_row[7] = at
+        into["plans"].append((self.id, session_id, goal, self.revision, cursor, waiting, at, at))
         into["revisions"].append((self.id, self.revision, at, reason, goal, waiting, cursor, write(graph)[0]))
         for task in changed:
-            row = self._task_rows.get(task.id)
-            if row is None:
-                row = self._task_rows[task.id] = [
-                    task.id,
-                    session_id,
-                    self.id,
-                    task.name,
-                    0,
-                    "",
-                    "",
-                    "",
-                    None,
-                    at,
-                    None,
-                    None,
-                ]
-                into["tasks"].append(row)
             left = task.status == "running" and not self._live
-            row[4:9] = (
-                task.position,
-                task.title,
-                task.instructions,
-                "paused" if left else task.status,
-                rows.NOT_FINISHED if left else None,
-            )
-            row[10:] = task.started_at, task.ended_at
+            status, why = ("paused", rows.NOT_FINISHED) if left else (task.status, None)
+            into["tasks"].append(
+                (task.id, session_id, self.id, task.name, task.position, task.title, task.instructions, status, why, at,
+                 task.started_at, task.ended_at)
+            )  # fmt: skip
             into["needs"].extend((task.id, need) for need in task.needs)
         self.known = True
 

@@ -21,6 +21,7 @@ from watchkeeper.transcripts.files import Line
 from watchkeeper.transcripts.jsontext import parse, same_bytes
 from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Skipped, Source
 from watchkeeper.transcripts.session_importer import SessionImporter
+from watchkeeper.transcripts.spending import write_calls
 
 # Which programs can be read, and which of them wrote a file: its content decides, not its place.
 
@@ -215,6 +216,7 @@ def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
         Overtaken: a file's row says otherwise than when the file was read.
     """
     batch.ids.update(rows.last_ids(connection))
+    batch.stored_tool_calls = batch.ids["tool_calls"]
     counts = Counts()
     sessions: dict[tuple[str, str], SessionImporter] = {}
     for chunk in chunks:
@@ -222,6 +224,7 @@ def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
     counts.changed = batch.revised
     folds = [fold for fold in sessions.values() if fold.changed and not fold.deleted]
     finished = [fold.finish() for fold in folds]
+    write_calls(batch)
     batch.into.flush(
         batch.cursor, [row for row, _ in finished], [agent for _, agents in finished for agent in agents]
     )

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from watchkeeper.store import imports as rows
-from watchkeeper.store.driver import decode, encode
+from watchkeeper.store.driver import encode
 from watchkeeper.store.messages import tell_trigger
 from watchkeeper.store.search.index import indexed_text
 from watchkeeper.transcripts.batch import AHEAD_SECONDS, AgentImport, Anchor, Batch, line_id
@@ -42,7 +42,7 @@ from watchkeeper.transcripts.records import (
     stable_id,
     text_tokens,
 )
-from watchkeeper.transcripts.spending import Spending
+from watchkeeper.transcripts.spending import take_call
 
 GOAL_CHARS = 4_000
 _COMMAND = re.compile(
@@ -91,8 +91,7 @@ def says_the_same(batch: Batch, record: ImportedMessage | Summary, agent_id: str
             stored is None or stored == write(record.content)[0] or bool(json.loads(stored) == record.content)
         )
     text = record.text  # type: ignore[union-attr]
-    if any(row[0] == text and row[2] == agent_id for row in batch.into["summaries"]):
-        return True
+    batch.write()
     # Where there was nothing that it could stand for, it is the next message.
     return (
         rows.has_observation(batch.cursor, agent_id, text or "(empty)")
@@ -150,11 +149,8 @@ def _said_at(batch: Batch, agent: AgentImport, at: float) -> Sequence[int]:
     """The `seq` of each message of an agent at that time."""
     if agent.said_at is None:
         agent.said_at = {}
-        times = rows.message_times(batch.cursor, agent.id, 1)
-        for seq, then in [
-            *times,
-            *((row[1], row[6]) for row in batch.into["messages"] if row[0] == agent.id),
-        ]:
+        batch.write()
+        for seq, then in rows.message_times(batch.cursor, agent.id, 1):
             agent.said_at.setdefault(then, []).append(seq)
     return agent.said_at.get(at, ())
 
@@ -203,34 +199,21 @@ def _shape(content: Any) -> list[Any]:
 # What a person took back is elided as well, with no tokens left.
 
 
-def compact(
-    session: SessionImporter, cursor: Any, agent: AgentImport, record: ImportedCompaction, at: float
-) -> None:
+def compact(session: SessionImporter, agent: AgentImport, record: ImportedCompaction, at: float) -> None:
     """Something left an agent's context."""
     session.touch(agent, at)
+    session.batch.write()
     if record.told_later:
-        _tell_trigger(session, cursor, agent, record.trigger)
+        tell_trigger(session.cursor, agent.id, record.trigger)
     elif record.elided is not None:
-        _elide(session, cursor, agent, record, at)
+        _elide(session, agent, record, at)
     else:
-        _drop(session, cursor, agent, record, at)
+        _drop(session, agent, record, at)
 
 
-def _tell_trigger(session: SessionImporter, cursor: Any, agent: AgentImport, trigger: str) -> None:
-    """What began the last compaction, whether it is stored or about to be."""
-    pending = session.into["compactions"]
-    for place in range(len(pending) - 1, -1, -1):
-        if pending[place][2] == agent.id:
-            pending[place] = (*pending[place][:3], trigger, *pending[place][4:])
-            return
-    tell_trigger(cursor, agent.id, trigger)
-
-
-def _drop(
-    session: SessionImporter, cursor: Any, agent: AgentImport, record: ImportedCompaction, at: float
-) -> None:
+def _drop(session: SessionImporter, agent: AgentImport, record: ImportedCompaction, at: float) -> None:
     row = agent.row
-    first, last = agent.verbatim_from, _last_dropped(session, cursor, agent, record)
+    first, last = agent.verbatim_from, _last_dropped(session, agent, record)
     compaction_id = _compaction_id(session, agent, record)
     before_tokens = agent.view_tokens + agent.observation_tokens
     replaces, version = agent.observations, row["view_version"]
@@ -249,7 +232,7 @@ def _drop(
     agent.elided = [each for each in agent.elided if not each[4] and each[0] > last]
     agent.observations, agent.observation_tokens, agent.taken_back_tokens = observations, 0, 0
     agent.verbatim_from = last + 1
-    agent.dropped_tokens = _total_through(session, cursor, agent, last)
+    agent.dropped_tokens = rows.total_tokens(session.cursor, agent.id, last)
     _view(session, agent, compaction_id, "summary", at)
     _write(
         session,
@@ -264,23 +247,19 @@ def _drop(
     )
 
 
-def _last_dropped(
-    session: SessionImporter, cursor: Any, agent: AgentImport, record: ImportedCompaction
-) -> int:
+def _last_dropped(session: SessionImporter, agent: AgentImport, record: ImportedCompaction) -> int:
     """The `seq` of the last message that left the context."""
     newest = int(agent.row["last_seq"])
     if record.keep_from is None:
         return newest
-    kept = _place_of(session, cursor, agent, record.keep_from, agent.verbatim_from)
+    kept = _place_of(session, agent, record.keep_from, agent.verbatim_from)
     return newest if kept is None else max(agent.verbatim_from - 1, kept - 1)
 
 
-def _place_of(session: SessionImporter, cursor: Any, agent: AgentImport, uid: str, begin: int) -> int | None:
+def _place_of(session: SessionImporter, agent: AgentImport, uid: str, begin: int) -> int | None:
     """The `seq` of a message from one on by its uid; the time is part of a record's number, so each is
     tried."""
-    times = rows.message_times(cursor, agent.id, begin)
-    times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= begin]
-    for seq, at in times:
+    for seq, at in rows.message_times(session.cursor, agent.id, begin):
         for kind in (f"{session.program}/Message", f"{session.program}/Message/{session.key}"):
             found = session.batch.record(record_digest(at, kind, uid))
             if found is not None and found[:2] == (agent.id, seq):
@@ -288,44 +267,38 @@ def _place_of(session: SessionImporter, cursor: Any, agent: AgentImport, uid: st
     return None
 
 
-def _elide(
-    session: SessionImporter, cursor: Any, agent: AgentImport, record: ImportedCompaction, at: float
-) -> None:
-    wanted = record.elided or ()
-    places = set(rows.result_places(cursor, agent.id, wanted))
-    places |= {
-        call[9]
-        for call in session.into["tool_calls"]
-        if call[2] == agent.id and call[6] in wanted and call[9]
-    }
+def _elide(session: SessionImporter, agent: AgentImport, record: ImportedCompaction, at: float) -> None:
     known = {each[0] for each in agent.elided}
-    for seq in sorted(places - known):
-        if seq >= agent.verbatim_from:
-            agent.elided.append([seq, 0, 0, f"message://{agent.id}/{seq}", 10])
+    agent.elided += (
+        [seq, 0, 0, f"message://{agent.id}/{seq}", 10]
+        for seq in rows.result_places(session.cursor, agent.id, record.elided or ())
+        if seq >= agent.verbatim_from and seq not in known
+    )
     compaction_id, version = _compaction_id(session, agent, record), agent.row["view_version"]
     _view(session, agent, compaction_id, "elision", at)
     _write(session, agent, record, compaction_id, at, agent.row["last_seq"], 0, record.tokens_before, version)
 
 
-def go_back(session: SessionImporter, cursor: Any, agent: AgentImport, record: Rewind, at: float) -> None:
+def go_back(session: SessionImporter, agent: AgentImport, record: Rewind, at: float) -> None:
     """What was said last was taken back, or stands again: a view without it or with it, and no compaction."""
     session.touch(agent, at)
+    session.batch.write()
     if record.undoes:
-        _stand_again(session, cursor, agent, at)
+        _stand_again(session, agent, at)
         return
     newest = int(agent.row["last_seq"])
     first = max(1, newest - record.messages + 1)
     if record.first is not None:
-        place = _place_of(session, cursor, agent, record.first, 1)
+        place = _place_of(session, agent, record.first, 1)
         if place is None:
             return
         first = place
     if first < agent.verbatim_from:
-        _uncompact(session, cursor, agent, first)
+        _uncompact(session, agent, first)
     gone = [seq for seq in range(first, newest + 1) if seq not in agent.taken_back]
     if not gone:
         return
-    agent.taken_back_tokens += _tokens_of(session, cursor, agent, gone)
+    agent.taken_back_tokens += rows.tokens_of(session.cursor, agent.id, gone)
     shown = [each for each in agent.elided if each[0] < first or not each[4]]
     agent.elided = sorted([*shown, *([seq, 0, 0, f"message://{agent.id}/{seq}", 0] for seq in gone)])
     _view(session, agent, None, "rewind", at)
@@ -339,24 +312,24 @@ def go_back(session: SessionImporter, cursor: Any, agent: AgentImport, record: R
     )
 
 
-def _uncompact(session: SessionImporter, cursor: Any, agent: AgentImport, first: int) -> None:
+def _uncompact(session: SessionImporter, agent: AgentImport, first: int) -> None:
     """What was taken back began before a compaction, which is taken back with it: the view from before that
     one."""
     for version in range(agent.row["view_version"], 0, -1):
-        view = _view_at(session, cursor, agent, version)
+        view = _view_at(session, agent, version)
         if view.verbatim_from <= first:
-            _show(session, cursor, agent, view)
+            _show(session, agent, view)
             return
 
 
-def _stand_again(session: SessionImporter, cursor: Any, agent: AgentImport, at: float) -> None:
+def _stand_again(session: SessionImporter, agent: AgentImport, at: float) -> None:
     """What was taken back last stands again: the view from before, besides results that were emptied
     since."""
     if not agent.taken_back:
         return
-    now = _view_at(session, cursor, agent, agent.row["view_version"])
+    now = _view_at(session, agent, agent.row["view_version"])
     for version in range(agent.row["view_version"] - 1, 0, -1):
-        before = _view_at(session, cursor, agent, version)
+        before = _view_at(session, agent, version)
         back = now.taken_back - before.taken_back
         if back:
             break
@@ -364,7 +337,7 @@ def _stand_again(session: SessionImporter, cursor: Any, agent: AgentImport, at: 
     else:
         return
     since = [each for each in agent.elided if each[4] and each not in now.elided]
-    _show(session, cursor, agent, before._replace(elided=sorted([*before.elided, *since])))
+    _show(session, agent, before._replace(elided=sorted([*before.elided, *since])))
     _view(session, agent, None, "restored", at)
     session.event(
         "context.restored",
@@ -389,35 +362,17 @@ class _View(NamedTuple):
         return {each[0] for each in self.elided if not each[4]}
 
 
-def _view_at(session: SessionImporter, cursor: Any, agent: AgentImport, version: int) -> _View:
-    """One of an agent's views, stored or about to be."""
-    for row in reversed(session.into["views"]):
-        if row[0] == agent.id and row[1] == version:
-            observations = decode(row[3])
-            told = {each[3]: each[1] for each in session.into["summaries"] if each[2] == agent.id}
-            tokens = sum(told.get(each, 0) for each in observations)
-            if not tokens and version > 1:
-                earlier = _view_at(session, cursor, agent, version - 1)
-                tokens = earlier.observation_tokens if earlier.observations == observations else 0
-            return _View(observations, row[4], decode(row[5]), tokens)
-    observations, verbatim_from, elided, tokens = rows.current_view(cursor, agent.id, version)
+def _view_at(session: SessionImporter, agent: AgentImport, version: int) -> _View:
+    """One of an agent's views."""
+    observations, verbatim_from, elided, tokens = rows.current_view(session.cursor, agent.id, version)
     return _View(observations, verbatim_from or 1, elided, tokens)
 
 
-def _show(session: SessionImporter, cursor: Any, agent: AgentImport, view: _View) -> None:
+def _show(session: SessionImporter, agent: AgentImport, view: _View) -> None:
     """Make a view the agent's own."""
     agent.observations, agent.verbatim_from, agent.elided, agent.observation_tokens = view
-    agent.dropped_tokens = _total_through(session, cursor, agent, view.verbatim_from - 1)
-    agent.taken_back_tokens = _tokens_of(session, cursor, agent, sorted(view.taken_back))
-
-
-def _tokens_of(session: SessionImporter, cursor: Any, agent: AgentImport, seqs: list[int]) -> int:
-    wanted = set(seqs)
-    pending = {
-        row[1]: int(row[4]) for row in session.into["messages"] if row[0] == agent.id and row[1] in wanted
-    }
-    stored = [seq for seq in seqs if seq not in pending]
-    return sum(pending.values()) + (rows.tokens_of(cursor, agent.id, stored) if stored else 0)
+    agent.dropped_tokens = rows.total_tokens(session.cursor, agent.id, view.verbatim_from - 1)
+    agent.taken_back_tokens = rows.tokens_of(session.cursor, agent.id, sorted(view.taken_back))
 
 
 def _compaction_id(session: SessionImporter, agent: AgentImport, record: ImportedCompaction) -> int:
@@ -457,14 +412,7 @@ def _write(
     )  # fmt: skip
 
 
-def _total_through(session: SessionImporter, cursor: Any, agent: AgentImport, seq: int) -> int:
-    if seq >= agent.row["last_seq"]:
-        return int(agent.row["message_tokens"])
-    pending = [row[5] for row in session.into["messages"] if row[0] == agent.id and row[1] <= seq]
-    return int(pending[-1]) if pending else rows.total_tokens(cursor, agent.id, seq)
-
-
-def summarise(session: SessionImporter, cursor: Any, agent: AgentImport, record: Summary, at: float) -> None:
+def summarise(session: SessionImporter, agent: AgentImport, record: Summary, at: float) -> None:
     """The text that stands for what the last compaction dropped. Without one (its line was lost), everything
     before is."""
     session.touch(agent, at)
@@ -474,9 +422,7 @@ def summarise(session: SessionImporter, cursor: Any, agent: AgentImport, record:
         session.say(agent, "user", record.text, at)
         return
     if agent.summary is None:
-        compact(
-            session, cursor, agent, ImportedCompaction(record.agent, record.uid, "unknown", record.at), at
-        )
+        compact(session, agent, ImportedCompaction(record.agent, record.uid, "unknown", record.at), at)
     if agent.summary is None:
         agent.awaits_summary = False
         session.say(agent, "user", record.text, at)
@@ -520,8 +466,6 @@ class Seen(Enum):
 
 _COMPARED = frozenset({ImportedMessage, Summary})
 """Records of which is stored what they say."""
-_FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-"""`ModelCall` holds them at 3 to 6."""
 _PREVIEW_CHARS = 160
 _OF_SESSION = "\0"
 """In place of an agent's key: what is told of the session."""
@@ -537,7 +481,7 @@ class SessionImporter:
         self.into = batch.into
         self.ids = batch.ids
         self.batch = batch
-        self._cursor = batch.cursor
+        self.cursor = batch.cursor
         self._live = batch.live
         self._now = batch.now
         self._latest = batch.now + AHEAD_SECONDS
@@ -553,7 +497,6 @@ class SessionImporter:
         self._plans: dict[str, PlanImport] = {}
         self.id = stable_id(program, key)
         self.row, self.deleted = self._load(program, key, batch.user_id)
-        self._spending = Spending(batch, self.id, self.row)
         self.changed = False
         self._at: float | None = self.row["last_active"] or None
         self._newest: dict[str, float] = {}
@@ -566,14 +509,14 @@ class SessionImporter:
         """Agents whose log's first time is far ahead of the second."""
         self._behind = False
         """The record that is read has a time from before its predecessors'."""
-        self._untimed: list[tuple[int, tuple[Any, ...]]] = []
-        """Messages from before anything told a time, by their place among those of this transaction."""
+        self._untimed: list[list[Any]] = []
+        """Rows of this transaction's messages from before any record had a time."""
         self._goes_on = False
 
     def _load(self, program: str, key: str, user_id: str) -> tuple[dict[str, Any], bool]:
         source = f"{program}:{key}"
         for attempt in range(8):
-            found = rows.load_session(self._cursor, self.id)
+            found = rows.load_session(self.cursor, self.id)
             if found is None:
                 break
             deleted = found.pop("deleted_at") is not None
@@ -584,7 +527,7 @@ class SessionImporter:
         return dict.fromkeys(rows.SESSION, 0) | {
             "id": self.id, "user_id": user_id, "goal": "", "title": None, "workspace": "", "model": "", "settings": settings,
             "origin": program, "source": source, "status": "done", "created_at": 0.0, "last_active": 0.0, "ended_at": None,
-            "hosted_seconds": 0.0, "current_plan_id": None, "planner_agent_id": self._agent_id(MAIN), "cost_usd": None,
+            "hosted_seconds": 0.0, "current_plan_id": None, "planner_agent_id": self._agent_id(MAIN),
             "forked_from": None, "forked_at_seq": None,
         }, False  # fmt: skip
 
@@ -627,8 +570,9 @@ class SessionImporter:
             elif kind is ModelCall:
                 key = record[0]
                 counts = seen is Seen.NEW or (bool(record[1]) if self._counted is None else not self._counted)  # type: ignore
-                self._spending.take(
-                    self._agents.get(key) or self.agent(key), record, counts=counts, revises=seen is Seen.REVISED  # type: ignore
+                take_call(
+                    self.batch, self.id, self._agents.get(key) or self.agent(key), record,  # type: ignore[arg-type]
+                    counts=counts, revises=seen is Seen.REVISED,
                 )  # fmt: skip
             elif (handler := _HANDLERS.get(kind)) is not None:
                 if seen is Seen.NEW or (seen is Seen.ANOTHERS and kind in _KEPT_IN_REPLAYS):
@@ -647,7 +591,7 @@ class SessionImporter:
 
     def _is_known(self, key: str) -> bool:
         """Whether there is an agent of that key."""
-        return key in self._agents or rows.load_agent(self._cursor, self._agent_id(key)) is not None
+        return key in self._agents or rows.load_agent(self.cursor, self._agent_id(key)) is not None
 
     def _recognise_agent(self, anchor: Anchor) -> None:
         """Take the agent that has a record for the agent of the record's key, where that key is a new guess:
@@ -657,8 +601,8 @@ class SessionImporter:
         if found is None or not self._is_mine(found[0]) or self._is_known(record.agent):
             return
         known = next((agent for agent in self._agents.values() if agent.id == found[0]), None)
-        if known is None and (row := rows.load_agent(self._cursor, found[0])) is not None:
-            known = AgentImport.load(self._cursor, record.agent, row)
+        if known is None and (row := rows.load_agent(self.cursor, found[0])) is not None:
+            known = AgentImport.load(self.cursor, record.agent, row)
         if known is not None:
             self._agents[record.agent] = known
 
@@ -717,7 +661,7 @@ class SessionImporter:
             return None
         if self._uids is None:
             first, last = (int(self.row["created_at"]) - 1) << 32, (int(self.row["last_active"]) + 2) << 32
-            before = rows.records_between(self._cursor, first, last, rows.agents_of(self._cursor, self.id))
+            before = rows.records_between(self.cursor, first, last, rows.agents_of(self.cursor, self.id))
             self._uids = {row[0] & 0xFFFF_FFFF: row[1:] for row in before}
         kind, uid = f"{self.program}/{STORED_KINDS[type(record)]}", record.uid
         found = self._uids.get(record_digest(0.0, kind, uid) & 0xFFFF_FFFF) or self.batch.record(
@@ -778,7 +722,7 @@ class SessionImporter:
         source, name = self.row["source"], record.uid or f"{agent_id}/{seq}"
         content: Any = record.content if type(record) is ImportedMessage else record.text
         usage = next(
-            (dict(zip(_FIGURES, each[3:7], strict=True)) for each in group if type(each) is ModelCall), None
+            (dict(zip(rows.USAGE, each[3:7], strict=True)) for each in group if type(each) is ModelCall), None
         )
         now = {"content": content} | ({"usage": usage} if usage is not None else {})
         digest = blake2b(same_bytes(now), digest_size=16).hexdigest()
@@ -841,10 +785,8 @@ class SessionImporter:
 
     def _date_untimed(self, at: float) -> None:
         """What was said before anything told a time was said by then."""
-        messages = self.into["messages"]
-        for index, message in self._untimed:
-            if index < len(messages) and messages[index] is message:
-                messages[index] = (*message[:-1], at)
+        for message in self._untimed:
+            message[-1] = at
         self._untimed.clear()
 
     def _was_ahead(self, key: str, at: float, newest: float) -> bool:
@@ -901,12 +843,12 @@ class SessionImporter:
         found = self._agents.get(key)
         if found is None:
             agent_id = self._agent_id(key)
-            row = rows.load_agent(self._cursor, agent_id)
+            row = rows.load_agent(self.cursor, agent_id)
             known = next((agent for agent in self._agents.values() if agent.id == agent_id), None)
             if known is not None:
                 found = known
             elif row is not None:
-                found = AgentImport.load(self._cursor, key, row)
+                found = AgentImport.load(self.cursor, key, row)
                 if self._goes_on and row["last_seq"]:
                     self._newest.setdefault(key, row["last_active"])
             else:
@@ -969,7 +911,7 @@ class SessionImporter:
             if parent == wanted:
                 return True
             known = next((agent.row for agent in self._agents.values() if agent.id == parent), None)
-            above = known or rows.load_agent(self._cursor, parent)
+            above = known or rows.load_agent(self.cursor, parent)
             if above is None:
                 return False
             current = above
@@ -1007,18 +949,11 @@ class SessionImporter:
         tokens = message_tokens(content, len(data))
         row["last_seq"] = seq = row["last_seq"] + 1
         row["message_tokens"] = total = row["message_tokens"] + tokens
-        message = (
-            agent.id,
-            seq,
-            role,
-            data.decode() if data.isascii() else bytearray(data),
-            tokens,
-            total,
-            at,
-        )
-        if self._at is None:
-            self._untimed.append((len(self.into["messages"]), message))
+        text = data.decode() if data.isascii() else bytearray(data)
+        message = [agent.id, seq, role, text, tokens, total, at]
         self.into["messages"].append(message)
+        if self._at is None:
+            self._untimed.append(message)
         self.batch.indexed.append((self.id, indexed_text(content)))
 
     def _tool_call(self, record: ToolCall) -> None:
@@ -1026,16 +961,17 @@ class SessionImporter:
         at = self.valid(told_at)
         agent = self._agents.get(key) or self.agent(key)
         row = agent.row
-        if self._rereads and id_of(tool_use_id) is not None and agent.has_call(self._cursor, tool_use_id):
+        if self._rereads and id_of(tool_use_id) is not None and agent.has_call(self.cursor, tool_use_id):
             return  # its message has another id now
         call_id = self.ids["tool_calls"] = self.ids["tool_calls"] + 1
+        began = row["last_active"] if at is None else at
         call = [
             call_id, self.id, agent.id, row["turn"], agent.position, row["last_seq"], tool_use_id, name,
-            "running" if self._live else "unknown", None, 0, row["last_active"] if at is None else at, None,
+            "running" if self._live else "unknown", None, 0, began, None,
         ]  # fmt: skip
         agent.position += 1
         agent.changed = True
-        agent.new_calls[tool_use_id] = call
+        agent.open_calls[tool_use_id] = call_id, name, began, call
         self.into["tool_calls"].append(call)
 
     def _tool_result(self, record: ToolResult) -> None:
@@ -1043,16 +979,15 @@ class SessionImporter:
         agent = self._agents.get(key) or self.agent(key)
         at = told_at if self.valid(told_at) is not None and told_at is not None else agent.row["last_active"]
         failed = int(status == "error" or status == "denied")
-        call = agent.new_calls.pop(tool_use_id, None)
-        if call is not None:
-            call[8:11] = status, agent.row["last_seq"], failed
-            call[12] = at
-            call_id, name, began = call[0], call[7], call[11]
-        elif tool_use_id in agent.open_calls:
-            call_id, name, began = agent.open_calls.pop(tool_use_id)
-            self.into["tool_results"].append((status, agent.row["last_seq"], failed, at, call_id))
-        else:
+        call = agent.open_calls.pop(tool_use_id, None)
+        if call is None:
             return  # the call was lost, or another agent's; the result stands in its message
+        call_id, name, began, pending = call
+        if call_id > self.batch.stored_tool_calls:
+            pending[8:11] = status, agent.row["last_seq"], failed
+            pending[12] = at
+        else:
+            self.into["tool_results"].append((status, agent.row["last_seq"], failed, at, call_id))
         took = round(at - began, 3) if at > began else 0.0
         self.event(
             f"tool.{status}",
@@ -1068,7 +1003,7 @@ class SessionImporter:
         owner = self.agent(record.plan)
         plan = self._plans.get(owner.id)
         if plan is None:
-            plan = self._plans[owner.id] = PlanImport.load(self._cursor, owner.id, live=self._live)
+            plan = self._plans[owner.id] = PlanImport(self.cursor, owner.id, live=self._live)
         at = self.time(record.at, record.agent)
         moved = plan.take(record, at, self.id, self.row["goal"][:200], self.into)
         if plan.known and (self.row["current_plan_id"] is None or record.plan == MAIN):
@@ -1086,7 +1021,7 @@ class SessionImporter:
             tasks=len(record.items),
         )
         for task in moved:
-            self.event(f"task.{task.status}", agent, at, task_id=task.task_id, title=task.title[:200])
+            self.event(f"task.{task.status}", agent, at, task_id=task.id, title=task.title[:200])
 
     def _failure(self, record: Failure) -> None:
         at = self.time(record.at, record.agent)
@@ -1104,13 +1039,13 @@ class SessionImporter:
         self.event(name, agent, at, error=record.text[:500])
 
     def _compaction(self, record: ImportedCompaction) -> None:
-        compact(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
+        compact(self, self.agent(record.agent), record, self.time(record.at, record.agent))
 
     def _summary(self, record: Summary) -> None:
-        summarise(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
+        summarise(self, self.agent(record.agent), record, self.time(record.at, record.agent))
 
     def _rewind(self, record: Rewind) -> None:
-        go_back(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
+        go_back(self, self.agent(record.agent), record, self.time(record.at, record.agent))
 
     def event(
         self, kind: str, agent: AgentImport, at: float, *, task_id: str | None = None, **data: Any
@@ -1128,8 +1063,7 @@ class SessionImporter:
         return {agent.id: agent for agent in self._agents.values()}.values()
 
     def finish(self) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
-        """Price and add up what is new; the rows of the session and of its changed agents."""
-        self._spending.settle()
+        """The rows of the session and of its changed agents."""
         main = self._agents.get(MAIN)
         if main is not None:
             self.row["model"] = main.row["model"] or self.row["model"]

@@ -154,8 +154,8 @@ def _codex() -> list[dict[str, Any]]:
 
 
 FIGURES = (
-    "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cost_usd) FROM model_calls",
-    "SELECT model_calls, input_tokens, output_tokens, cost_usd, errors, retries FROM sessions ORDER BY id",
+    "SELECT count(*), sum(input_tokens), sum(output_tokens), sum(round(cost_usd, 6)) FROM model_calls",
+    "SELECT model_calls, input_tokens, output_tokens, round(cost_usd, 6), errors, retries FROM sessions ORDER BY id",
     "SELECT count(*), sum(status = 'done') FROM tool_calls",
     "SELECT count(*) FROM messages",
     "SELECT status, count(*) FROM tasks GROUP BY status ORDER BY status",
@@ -293,7 +293,7 @@ def test_totals_follow_the_newest_revision_of_a_records_usage(store: Store, logs
     log.write(logs)
     assert store.run(path).changed == 1
     for table in ("sessions", "agents"):
-        assert tuple(store.one(f"SELECT model_calls, output_tokens, cost_usd FROM {table}")) == (
+        assert tuple(store.one(f"SELECT model_calls, output_tokens, round(cost_usd, 6) FROM {table}")) == (
             2,
             output + 20,
             output + 26.0,
