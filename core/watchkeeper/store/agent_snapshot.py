@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, IncrementalQuery, compaction_facts
+from watchkeeper.store.snapshot import (
+    COMPACTION_COLUMNS,
+    AgentFacts,
+    CompactionFacts,
+    IncrementalQuery,
+    compaction_facts,
+)
 
 LARGEST_MESSAGE_CHARS = 400_000
 _LARGEST = 1 << 62
@@ -156,31 +163,48 @@ class AgentReading:
     """What the agent will receive before its next turn, oldest first."""
 
 
-_TOOL_CALLS = row_lines(
-    "id, tool_use_id, name, status, is_error, started_at, ended_at",
-    "tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 100",
-)
-_MODEL_CALLS = row_lines(
+TOOL_CALL_COLUMNS = "tool_use_id, name, status, is_error, started_at, ended_at"
+CALL_COLUMNS = (
     "id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens,"
-    " cache_write_tokens,"
-    " usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds, waited_seconds,"
-    " retries,"
-    " substr(error, 1, 2000)",
-    "model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 300",
+    " cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds,"
+    " waited_seconds, retries, substr(error, 1, 2000)"
 )
+FACT_COLUMNS = (
+    "id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at"
+)
+VIEW_COLUMNS = "version, parent, verbatim_from, reason, tokens, created_at"
+INBOX_COLUMNS = "id, kind, substr(payload, 1, 4000), created_at"
+"""What a live reading and a replay read of each row, in the order of the fields."""
+
+MOST_TOOL_CALLS, MOST_CALLS, MOST_FACTS, MOST_VIEWS, MOST_INBOX = 100, 300, 300, 100, 50
+"""So many of the newest are read."""
+
+
+def tool_call(row: Sequence[Any]) -> ToolCallFacts:
+    return ToolCallFacts(*[*row[:3], bool(row[3]), *row[4:]])
+
+
+def model_call(row: Sequence[Any]) -> CallFacts:
+    return CallFacts(*[*row[:10], bool(row[10]), *row[11:]])
+
+
+def fact(row: Sequence[Any]) -> FactFacts:
+    return FactFacts(*[*row[:5], bool(row[5]), *row[6:]])
+
+
+_TOOL_CALLS = row_lines(
+    f"id, {TOOL_CALL_COLUMNS}",
+    f"tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT {MOST_TOOL_CALLS}",
+)
+_MODEL_CALLS = row_lines(CALL_COLUMNS, f"model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT {MOST_CALLS}")
 _FACTS = row_lines(
-    "id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at",
+    FACT_COLUMNS,
     "facts WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1)) ORDER BY pinned"
-    " DESC, id DESC"
-    " LIMIT 300",
+    f" DESC, id DESC LIMIT {MOST_FACTS}",
 )
-_VIEWS = row_lines(
-    "version, parent, verbatim_from, reason, tokens, created_at",
-    "views WHERE agent_id = ? ORDER BY version DESC LIMIT 100",
-)
+_VIEWS = row_lines(VIEW_COLUMNS, f"views WHERE agent_id = ? ORDER BY version DESC LIMIT {MOST_VIEWS}")
 _INBOX = row_lines(
-    "id, kind, substr(payload, 1, 4000), created_at",
-    "inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id LIMIT 50",
+    INBOX_COLUMNS, f"inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id LIMIT {MOST_INBOX}"
 )
 
 
@@ -189,13 +213,9 @@ class AgentSnapshotReader:
 
     def __init__(self, session_id: str, agent_id: str) -> None:
         self._session_id, self._agent_id = session_id, agent_id
-        self._tool_calls = IncrementalQuery(
-            _TOOL_CALLS, lambda raw: ToolCallFacts(*[*raw[1:4], bool(raw[4]), *raw[5:]])
-        )
-        self._calls = IncrementalQuery(
-            _MODEL_CALLS, lambda raw: CallFacts(*[*raw[:10], bool(raw[10]), *raw[11:]])
-        )
-        self._facts = IncrementalQuery(_FACTS, lambda raw: FactFacts(*[*raw[:5], bool(raw[5]), *raw[6:]]))
+        self._tool_calls = IncrementalQuery(_TOOL_CALLS, lambda raw: tool_call(raw[1:]))
+        self._calls = IncrementalQuery(_MODEL_CALLS, model_call)
+        self._facts = IncrementalQuery(_FACTS, fact)
         self._views = IncrementalQuery(_VIEWS, lambda raw: ViewFacts(*raw))
         self._inbox = IncrementalQuery(_INBOX, lambda raw: InboxFacts(*raw))
 
@@ -222,49 +242,32 @@ def newest_turns(connection: Connection, agent_id: str, limit: int = 12) -> list
     return [TurnFacts(*row) for row in rows]
 
 
-def newest_messages(connection: Connection, agent_id: str, limit: int) -> list[StoredMessage]:
-    """The last `limit` messages, oldest first."""
-    return list(reversed(_messages(connection, agent_id, 0, limit, newest_first=True)))
+_MESSAGES = (
+    "SELECT seq, role, substr(content, 1, {}), tokens, total_tokens, created_at, length(content) FROM messages"
+    " WHERE agent_id = ? AND seq BETWEEN ? AND ? ORDER BY seq{} LIMIT ?"
+)
+
+
+def newest_messages(
+    connection: Connection, agent_id: str, limit: int, *, first: int = 0, last: int = _LARGEST,
+    characters: int = LARGEST_MESSAGE_CHARS,
+) -> list[StoredMessage]:  # fmt: skip
+    """The newest of the messages `first … last`, oldest first, at most `limit`; so much of the text of each."""
+    sql = _MESSAGES.format(int(characters), " DESC")
+    rows = connection.execute(sql, (agent_id, first, last, limit)).fetchall()
+    return [StoredMessage(*row) for row in reversed(rows)]
 
 
 def messages_after(connection: Connection, agent_id: str, seq: int, limit: int) -> list[StoredMessage]:
     """At most `limit` messages that followed `seq`, oldest first."""
-    return _messages(connection, agent_id, seq, limit, newest_first=False)
-
-
-def messages_between(connection: Connection, agent_id: str, first: int, last: int) -> list[StoredMessage]:
-    """Messages `first … last`, both included, oldest first."""
-    rows = connection.execute(
-        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
-        " FROM messages"
-        " WHERE agent_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
-        (agent_id, first, last),
-    )
-    return [StoredMessage(*row) for row in rows]
-
-
-def _messages(
-    connection: Connection, agent_id: str, seq: int, limit: int, *, newest_first: bool
-) -> list[StoredMessage]:
-    backwards = (
-        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
-        " FROM messages"
-        " WHERE agent_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
-    )
-    forwards = (
-        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
-        " FROM messages"
-        " WHERE agent_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-    )
-    rows = connection.execute(backwards if newest_first else forwards, (agent_id, seq, limit))
-    return [StoredMessage(*row) for row in rows]
+    sql = _MESSAGES.format(LARGEST_MESSAGE_CHARS, "")
+    return [StoredMessage(*row) for row in connection.execute(sql, (agent_id, seq + 1, _LARGEST, limit))]
 
 
 def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | None:
     """One version of the agent's context with its observations, or None."""
     row = connection.execute(
-        "SELECT version, parent, verbatim_from, reason, tokens, created_at, observations, elided FROM views"
-        " WHERE agent_id = ? AND version = ?",
+        f"SELECT {VIEW_COLUMNS}, observations, elided FROM views WHERE agent_id = ? AND version = ?",
         (agent_id, version),
     ).fetchone()
     if row is None:
@@ -519,12 +522,8 @@ class CompactionDetail:
 def compaction_detail(connection: Connection, compaction_id: int) -> CompactionDetail | None:
     """The pass of that id, or None."""
     row = connection.execute(
-        "SELECT id, agent_id, trigger, status, instructions, reason, high_water, messages_removed,"
-        " tokens_before,"
-        " tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
-        " requested_at,"
-        " ended_at, seconds, (SELECT origin FROM sessions s WHERE s.id = session_id) FROM compactions WHERE"
-        " id = ?",
+        f"SELECT {COMPACTION_COLUMNS}, seconds, (SELECT origin FROM sessions s WHERE s.id = session_id)"
+        " FROM compactions WHERE id = ?",
         (compaction_id,),
     ).fetchone()
     if row is None:
@@ -537,12 +536,9 @@ def compaction_detail(connection: Connection, compaction_id: int) -> CompactionD
     before = view(connection, agent_id, base)
     after = view(connection, agent_id, facts.view_after) if facts.view_after is not None else None
     first, last = _replaced(facts, before, after)
-    messages = connection.execute(
-        "SELECT seq, role, substr(content, 1, 100000), tokens, total_tokens, created_at, length(content)"
-        " FROM messages"
-        " WHERE agent_id = ? AND seq BETWEEN ? AND ? ORDER BY seq DESC LIMIT ?",
-        (agent_id, first, last, MOST_MESSAGES),
-    ).fetchall()
+    messages = newest_messages(
+        connection, agent_id, MOST_MESSAGES, first=first, last=last, characters=100_000
+    )
     tokens = connection.execute(
         "SELECT coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq"
         " DESC LIMIT 1), 0)"
@@ -557,7 +553,7 @@ def compaction_detail(connection: Connection, compaction_id: int) -> CompactionD
         after,
         first,
         last,
-        tuple(StoredMessage(*each) for each in reversed(messages)),
+        tuple(messages),
         max(0, int(tokens)) if last >= first else 0,
     )
 

@@ -168,19 +168,31 @@ class Writes(Reads, Protocol):
 
 
 class Queries:
-    """A plain connection, which only asks. `Reads`."""
+    """A plain connection, which only asks. `Reads`.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    With the `path` of its database, an error of SQLite is raised as `StoreUnusable`.
+    """
+
+    def __init__(self, connection: Connection, path: Path | None = None) -> None:
+        self.connection = connection
+        self._path = path
 
     def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """The first row, or None."""
-        return self._connection.execute(sql, parameters).fetchone()
+        return self._ask(sql, parameters).fetchone()
 
     def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Every row."""
-        rows: list[Any] = self._connection.execute(sql, parameters).fetchall()
+        rows: list[Any] = self._ask(sql, parameters).fetchall()
         return rows
+
+    def _ask(self, sql: str, parameters: Sequence[Any]) -> Any:
+        try:
+            return self.connection.execute(sql, parameters)
+        except sqlite3.DatabaseError as error:
+            if self._path is None:
+                raise
+            raise unusable(self._path, error) from error
 
 
 class Unfenced(Queries):
@@ -193,7 +205,7 @@ class Unfenced(Queries):
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement; returns the number of rows that it changed."""
-        return int(self._connection.execute(sql, parameters).rowcount)
+        return int(self.connection.execute(sql, parameters).rowcount)
 
 
 # --- Watchkeeper's own folders, for their owner alone -------------------------------------------------------

@@ -15,8 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from watchkeeper.records.errors import BadInput, NotFound
@@ -60,8 +59,7 @@ class Event(NamedTuple):
     data: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentAt:
+class AgentAt(NamedTuple):
     """One agent, as its events tell it."""
 
     last_active: float
@@ -79,8 +77,7 @@ class AgentAt:
     """None: what its steps add up to."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskAt:
+class TaskAt(NamedTuple):
     """One task, as its events tell it."""
 
     status: str = "pending"
@@ -100,8 +97,7 @@ class TaskAt:
     has_artifacts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CallAt:
+class CallAt(NamedTuple):
     """One tool call, as its events tell it."""
 
     status: str = "pending"
@@ -128,7 +124,7 @@ def agent_after(agent: AgentAt, event: Event, position: int) -> AgentAt:
         changes |= {"compactions": agent.compactions + 1}
     elif event.kind in ("compaction.undo", "compaction.redo") and isinstance(event.data.get("view"), int):
         changes |= {"moved_to": (event.data["view"], position)}
-    return _changed(agent, changes)
+    return agent._replace(**changes)
 
 
 def task_after(task: TaskAt, event: Event, turns: Mapping[str, int]) -> TaskAt:
@@ -158,7 +154,7 @@ def task_after(task: TaskAt, event: Event, turns: Mapping[str, int]) -> TaskAt:
             changes |= {
                 "error": None, "failures": 0, "failed_at": None, "has_hash": False, "has_artifacts": False,
             }  # fmt: skip
-    return _changed(task, changes)
+    return task._replace(**changes)
 
 
 def call_after(call: CallAt, event: Event) -> CallAt:
@@ -167,16 +163,6 @@ def call_after(call: CallAt, event: Event) -> CallAt:
     if verb == "started":
         return CallAt("running", call.runs + 1, event.at)
     return CallAt(verb, call.runs, None if verb == "pending" else call.started_at)
-
-
-_FIELDS = {each: tuple(one.name for one in fields(each)) for each in (AgentAt, TaskAt)}
-_VALUES = {each: attrgetter(*names) for each, names in _FIELDS.items()}
-
-
-def _changed(state: T, changes: Row) -> T:
-    """`dataclasses.replace`, several times faster: a long session has a hundred thousand events."""
-    kind: Any = type(state)
-    return kind(**(dict(zip(_FIELDS[kind], _VALUES[kind](state), strict=True)) | changes))  # type: ignore[no-any-return]
 
 
 def _text(value: Any) -> str | None:
@@ -760,18 +746,18 @@ class _InferredTimelines:
             place = max(place, first)
             if kind == 0:
                 working = max(0.0, value - row["created_at"])
-                state = replace(state, last_active=max(state.last_active, value),
+                state = state._replace(last_active=max(state.last_active, value),
                                 active_seconds=min(row["active_seconds"], working))  # fmt: skip
             elif kind == 1:
-                state = replace(state, compactions=state.compactions + 1)
+                state = state._replace(compactions=state.compactions + 1)
             elif kind == 2:
-                state = replace(state, turn=max(state.turn, min(value, row["turn"])))
+                state = state._replace(turn=max(state.turn, min(value, row["turn"])))
             elif kind == 3:
-                state = replace(state, status=row["status"], reason=row["status_reason"], ended_at=ended)
+                state = state._replace(status=row["status"], reason=row["status_reason"], ended_at=ended)
             elif kind == 4:
-                state = replace(state, turn=row["turn"], active_seconds=row["active_seconds"])
+                state = state._replace(turn=row["turn"], active_seconds=row["active_seconds"])
             else:
-                state = replace(state, started=True)
+                state = state._replace(started=True)
             timeline.add(place, state)
         history.agents[agent_id] = timeline
 
@@ -794,7 +780,7 @@ class _InferredTimelines:
         for place, state in found:
             same = state.status == row["status"]
             shown = {"reason": row["status_reason"], "error": row["error"]} if same else {"reason": None}
-            timeline.add(max([place, *timeline.positions[-1:]]), replace(state, has_result=same, **shown))
+            timeline.add(max([place, *timeline.positions[-1:]]), state._replace(has_result=same, **shown))
         history.tasks[task_id] = timeline
 
 
@@ -1022,7 +1008,13 @@ class RowsAt:
             kept: Row | None = rule(row)
             return kept
         assert BY_NAME[table].append_only, table
-        return row if self.moment.has(row["commit_seq"], row["created_at"]) else None
+        return row if self._was_there(row) else None
+
+    def _was_there(self, row: Row) -> bool:
+        """Whether a row that never goes again was there, and its agent too. `state_changes` have no time."""
+        at = row["created_at"] if "created_at" in row else row.get("last_updated")
+        of_agent = "agent_id" not in row or row["agent_id"] is None or row["agent_id"] in self.agents
+        return of_agent and self.moment.has(row["commit_seq"], at)
 
     def dependencies(self) -> list[Row]:
         """The rows of `task_dependencies`, as the plans had them."""
@@ -1127,12 +1119,6 @@ class RowsAt:
     def _keep_model_calls(self, row: Row) -> Row | None:
         return row if self.moment.has(row["commit_seq"], row["started_at"] + row["latency_seconds"]) else None
 
-    def _keep_views(self, row: Row) -> Row | None:
-        known = self.moment.has(row["commit_seq"], row["created_at"])
-        return row if known and row["agent_id"] in self.agents else None
-
-    _keep_observations = _keep_views
-
     def _keep_compactions(self, row: Row) -> Row | None:
         known = self.moment.history.compactions.value(row["id"], self.moment.end)
         if known is None or known not in _UNFINISHED:
@@ -1141,17 +1127,11 @@ class RowsAt:
             return row
         return row | {"status": "running"} | {name: _UNDER_WAY[name] for name in _UNDER_WAY if name in row}
 
-    def _keep_memory_snapshots(self, row: Row) -> Row | None:
-        known = self.moment.has(row["commit_seq"], row["last_updated"])
-        return row if known and row["agent_id"] in self.agents else None
-
     def _keep_facts(self, row: Row) -> Row | None:
-        if not self.moment.has(row["commit_seq"], row["created_at"]):
-            return None
-        return row | self.moment.replaced("facts", row["id"])
+        return row | self.moment.replaced("facts", row["id"]) if self._was_there(row) else None
 
     def _keep_inbox(self, row: Row) -> Row | None:
-        if not self.moment.has(row["commit_seq"], row["created_at"]):
+        if not self._was_there(row):
             return None
         delivered = (row["delivered_seq"] or 0) <= self.last_seq.get(row["agent_id"], 0)
         return row | {"delivered_seq": row["delivered_seq"] if delivered else None}
@@ -1170,9 +1150,6 @@ class RowsAt:
         if self.moment.history.budgets.value((row["task_id"], row["kind"]), self.moment.end):
             return row
         return row | {"reached_at": None, "required": None}
-
-    def _keep_state_changes(self, row: Row) -> Row | None:
-        return row if self.moment.has(row["commit_seq"], None) else None
 
 
 def seq_of_turn(connection: Connection, agent_id: str, turn: int) -> int:

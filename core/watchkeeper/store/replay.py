@@ -14,12 +14,26 @@ from typing import Any, Literal
 
 from watchkeeper.store import agent_snapshot
 from watchkeeper.store.agent_snapshot import (
+    CALL_COLUMNS,
+    FACT_COLUMNS,
+    INBOX_COLUMNS,
+    MOST_CALLS,
+    MOST_FACTS,
+    MOST_INBOX,
+    MOST_TOOL_CALLS,
+    MOST_VIEWS,
+    TOOL_CALL_COLUMNS,
+    VIEW_COLUMNS,
+    AgentReading,
     CallFacts,
     FactFacts,
     InboxFacts,
     StoredMessage,
     ToolCallFacts,
     ViewFacts,
+    fact,
+    model_call,
+    tool_call,
 )
 from watchkeeper.store.driver import IN_LIST, Connection, decode, encode, list_of
 from watchkeeper.store.history import (
@@ -34,22 +48,21 @@ from watchkeeper.store.history import (
     Row,
 )
 from watchkeeper.store.snapshot import (
+    APPROVAL_COLUMNS,
+    COMPACTION_COLUMNS,
+    EVENT_COLUMNS,
     AgentFacts,
     ApprovalFacts,
-    BudgetFacts,
     CompactionFacts,
     EventFacts,
+    Rates,
     SessionFacts,
+    SessionReading,
     SessionSnapshotReader,
     TaskFacts,
     compaction_facts,
 )
 
-MOST_CALLS = 300
-MOST_TOOL_CALLS = 100
-MOST_VIEWS = 100
-MOST_FACTS = 300
-MOST_INBOX = 50
 PREVIEW = 300
 
 _FINISHED = frozenset({"applied", "rejected", "abandoned"})
@@ -72,13 +85,8 @@ class SessionStateAt:
     at: float
     seq: int
     """The last event by then; 0 where there was none yet."""
-    session: SessionFacts
-    tasks: tuple[TaskFacts, ...]
-    agents: tuple[AgentFacts, ...]
-    compactions: tuple[CompactionFacts, ...]
-    """The newest first."""
-    approvals: tuple[ApprovalFacts, ...]
-    budgets: tuple[BudgetFacts, ...]
+    reading: SessionReading
+    """As a live reading, without commands, rates and events; all its compactions, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +96,9 @@ class AgentStateAt:
     agent_id: str
     messages: tuple[StoredMessage, ...]
     """The newest by then, oldest first."""
-    tool_calls: tuple[ToolCallFacts, ...]
-    calls: tuple[CallFacts, ...]
-    facts: tuple[FactFacts, ...]
+    reading: AgentReading
     view: ViewFacts | None
-    views: tuple[ViewFacts, ...]
     system: str
-    inbox: tuple[InboxFacts, ...]
 
 
 def turn_beside(turns: list[int], position: int, step: int) -> int | None:
@@ -105,15 +109,8 @@ def turn_beside(turns: list[int], position: int, step: int) -> int | None:
 
 # --- The recording ----------------------------------------------------------------------------------------
 
-_COMPACTIONS = (
-    "SELECT id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,"
-    " tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
-    " requested_at, ended_at FROM compactions WHERE session_id = ? ORDER BY id DESC"
-)
-_APPROVALS = (
-    "SELECT id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note"
-    " FROM approvals WHERE session_id = ? ORDER BY created_at, id"
-)
+_COMPACTIONS = f"SELECT {COMPACTION_COLUMNS} FROM compactions WHERE session_id = ? ORDER BY id DESC"
+_APPROVALS = f"SELECT {APPROVAL_COLUMNS} FROM approvals WHERE session_id = ? ORDER BY created_at, id"
 
 
 class Recording:
@@ -122,7 +119,7 @@ class Recording:
     Events that were committed together stand for one state: the rows right after that commit.
     """
 
-    def __init__(self, connection: Connection, session: _SessionRows, history: History) -> None:
+    def __init__(self, connection: Connection, now: SessionReading, history: History) -> None:
         self.session_id = history.session_id
         self.times: array[float] = history.times
         """When each position was; never goes back."""
@@ -131,7 +128,7 @@ class Recording:
         self.by_event = history.by_event
         """Positions are events; else they are messages, model calls and events, by their times."""
         self._history = history
-        self._rows = session
+        self._now = now
         self.turns = history.replies
         """The positions at which an agent replied."""
         self.marks = _marks(history)
@@ -146,20 +143,23 @@ class Recording:
             position=position,
             at=moment.time,
             seq=moment.seq if self.by_event is False else self._history.seqs[position - 1],
-            session=self._session(moment, {agent.id for agent in agents}),
-            tasks=tuple(self._tasks(moment)),
-            agents=agents,
-            compactions=tuple(self._compactions(moment)),
-            approvals=tuple(
-                row
-                for row in self._rows.approvals
-                if self._history.approvals.value(row.id, moment.end) == "waiting"
-            ),
-            budgets=tuple(
-                row
-                if self._history.budgets.value((row.task_id, row.kind), moment.end)
-                else replace(row, reached_at=None)
-                for row in self._rows.budgets
+            reading=replace(
+                self._now,
+                session=self._session(moment, {agent.id for agent in agents}),
+                tasks=tuple(self._tasks(moment)),
+                agents=agents,
+                compactions=tuple(self._compactions(moment)),
+                approvals=tuple(
+                    row
+                    for row in self._now.approvals
+                    if self._history.approvals.value(row.id, moment.end) == "waiting"
+                ),
+                budgets=tuple(
+                    row
+                    if self._history.budgets.value((row.task_id, row.kind), moment.end)
+                    else replace(row, reached_at=None)
+                    for row in self._now.budgets
+                ),
             ),
         )
 
@@ -167,7 +167,7 @@ class Recording:
         self, connection: Connection, then: SessionStateAt, agent_id: str, messages: int
     ) -> AgentStateAt | None:
         """More of one agent; at most `messages` of its messages."""
-        agent = next((each for each in then.agents if each.id == agent_id), None)
+        agent = next((each for each in then.reading.agents if each.id == agent_id), None)
         if agent is None:
             return None
         moment, history = self._history.at(then.position), self._history
@@ -178,14 +178,16 @@ class Recording:
         versions = [view.version for view in moment.views(agent_id)[:MOST_VIEWS]]
         return AgentStateAt(
             agent_id,
-            tuple(agent_snapshot.messages_between(connection, agent_id, max(1, last - messages + 1), last)),
-            tuple(_tool_calls(connection, moment, agent_id, agent.turn, is_open=is_open)),
-            _calls(connection, usage.newest(moment.horizon, MOST_CALLS) if usage is not None else []),
-            tuple(_facts(connection, moment, agent_id)),
+            tuple(agent_snapshot.newest_messages(connection, agent_id, messages, last=last)),
+            AgentReading(
+                tuple(_tool_calls(connection, moment, agent_id, agent.turn, is_open=is_open)),
+                _calls(connection, usage.newest(moment.horizon, MOST_CALLS) if usage is not None else []),
+                tuple(_facts(connection, moment, agent_id)),
+                _views(connection, agent_id, versions),
+                tuple(_inbox(connection, moment, agent_id, last)),
+            ),
             agent_snapshot.view(connection, agent_id, agent.view_version),
-            _views(connection, agent_id, versions),
             agent_snapshot.system_prompt(connection, agent_id),
-            tuple(_inbox(connection, moment, agent_id, last)),
         )
 
     def events(self, connection: Connection, position: int, limit: int) -> tuple[EventFacts, ...]:
@@ -200,7 +202,7 @@ class Recording:
     # Parts.
 
     def _session(self, moment: Moment, agents: set[str]) -> SessionFacts:
-        row, revisions = self._rows.session, self._history.revisions
+        row, revisions = self._now.session, self._history.revisions
         plan = row.current_plan_id or ""
         has_plan = not self.by_event or revisions.value(plan, moment.end) is not None
         return replace(
@@ -211,7 +213,7 @@ class Recording:
         )  # fmt: skip
 
     def _agents(self, moment: Moment) -> Iterator[AgentFacts]:
-        for row in self._rows.agents:
+        for row in self._now.agents:
             state = moment.agent(row.id)
             if state is None:
                 continue
@@ -227,7 +229,7 @@ class Recording:
 
     def _tasks(self, moment: Moment) -> Iterator[TaskFacts]:
         graph = moment.graph() if self.by_event else None
-        for row in self._rows.tasks:
+        for row in self._now.tasks:
             if graph is not None and row.id not in graph:
                 continue
             state = self._history.tasks.value(row.id, moment.end)
@@ -246,25 +248,12 @@ class Recording:
             yield known[1]
 
     def _compactions(self, moment: Moment) -> Iterator[CompactionFacts]:
-        for row in self._rows.compactions:
+        for row in self._now.compactions:
             status = self._history.compactions.value(row.id, moment.end)
             if status in _FINISHED or (status is not None and not self.by_event and status != "started"):
                 yield replace(row, status=status)
             elif status is not None:
                 yield _unfinished(row, "prepared" if status == "prepared" else "running")
-
-
-@dataclass(frozen=True, slots=True)
-class _SessionRows:
-    """A session's rows as they are now, as the dashboard reads them."""
-
-    session: SessionFacts
-    tasks: tuple[TaskFacts, ...]
-    agents: tuple[AgentFacts, ...]
-    budgets: tuple[BudgetFacts, ...]
-    compactions: tuple[CompactionFacts, ...]
-    """The newest first."""
-    approvals: tuple[ApprovalFacts, ...]
 
 
 def open_recording(
@@ -278,16 +267,16 @@ def open_recording(
     reading = SessionSnapshotReader(session_id).read(connection, 0.0)
     if reading is None:
         return None
-    origin = reading.session.origin
-    rows = _SessionRows(
-        reading.session,
-        reading.tasks,
-        reading.agents,
-        reading.budgets,
-        tuple(compaction_facts(row, origin) for row in connection.execute(_COMPACTIONS, (session_id,))),
-        tuple(ApprovalFacts(*row) for row in connection.execute(_APPROVALS, (session_id,))),
+    compactions = connection.execute(_COMPACTIONS, (session_id,)).fetchall()
+    now = replace(
+        reading,
+        compactions=tuple(compaction_facts(row, reading.session.origin) for row in compactions),
+        approvals=tuple(ApprovalFacts(*row) for row in connection.execute(_APPROVALS, (session_id,))),
+        commands=(),
+        events=(),
+        rates=Rates(),
     )
-    return Recording(connection, rows, History(connection, session_id, cancelled))
+    return Recording(connection, now, History(connection, session_id, cancelled))
 
 
 _TASK_FACTS = frozenset(each.name for each in fields(TaskFacts))
@@ -327,33 +316,22 @@ def _marks(history: History) -> list[Mark]:
 
 # --- What is read of the one agent that is shown -----------------------------------------------------------
 
-_EVENTS = (
-    "SELECT seq, at, kind, agent_id, task_id, substr(data, 1, 4000) FROM events WHERE session_id = ? AND seq"
-    " BETWEEN ? AND ? ORDER BY seq"
-)
+_EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = ? AND seq BETWEEN ? AND ? ORDER BY seq"
 _TOOL_CALLS = (
-    "SELECT id, tool_use_id, name, status, is_error, started_at, ended_at, turn FROM tool_calls WHERE"
-    " agent_id = ? AND turn <= ? ORDER BY turn DESC, position DESC LIMIT ?"
+    f"SELECT id, turn, {TOOL_CALL_COLUMNS} FROM tool_calls WHERE agent_id = ? AND turn <= ?"
+    " ORDER BY turn DESC, position DESC LIMIT ?"
 )
-_CALLS = (
-    "SELECT id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens,"
-    " cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds,"
-    f" waited_seconds, retries, substr(error, 1, 2000) FROM model_calls WHERE id {IN_LIST} ORDER BY id DESC"
-)
+_CALLS = f"SELECT {CALL_COLUMNS} FROM model_calls WHERE id {IN_LIST} ORDER BY id DESC"
 _FACTS = (
-    "SELECT f.id, f.agent_id, f.kind, substr(f.text, 1, 2000), substr(f.sources, 1, 500), f.pinned, f.confidence,"
-    " f.created_at, f.commit_seq, f.superseded_by, s.session_id = f.session_id FROM facts f LEFT JOIN facts s"
-    " ON s.id = f.superseded_by WHERE f.session_id = ?1 AND (f.agent_id = ?2 OR f.pinned = 1 OR"
-    " CAST(f.id AS TEXT) IN (SELECT row_id FROM state_changes WHERE session_id = ?1 AND table_name = 'facts'))"
-    " ORDER BY f.id DESC"
+    f"SELECT {FACT_COLUMNS}, commit_seq, superseded_by, (SELECT s.session_id FROM facts s WHERE s.id ="
+    " facts.superseded_by) FROM facts WHERE session_id = ?1 AND (agent_id = ?2 OR pinned = 1 OR"
+    " CAST(id AS TEXT) IN (SELECT row_id FROM state_changes WHERE session_id = ?1 AND table_name = 'facts'))"
+    " ORDER BY id DESC"
 )
-_VIEWS = (
-    "SELECT version, parent, verbatim_from, reason, tokens, created_at FROM views WHERE agent_id = ?"
-    f" AND version {IN_LIST} ORDER BY version DESC"
-)
+_VIEWS = f"SELECT {VIEW_COLUMNS} FROM views WHERE agent_id = ? AND version {IN_LIST} ORDER BY version DESC"
 _INBOX = (
-    "SELECT id, kind, substr(payload, 1, 4000), created_at, commit_seq FROM inbox WHERE session_id = ? AND"
-    " agent_id = ? AND (delivered_seq IS NULL OR delivered_seq > ?) ORDER BY id"
+    f"SELECT {INBOX_COLUMNS}, commit_seq FROM inbox WHERE session_id = ? AND agent_id = ?"
+    " AND (delivered_seq IS NULL OR delivered_seq > ?) ORDER BY id"
 )
 
 
@@ -363,37 +341,36 @@ def _tool_calls(
     """The newest calls as they were, newest first. `is_open`: the agent had no results of its last turn."""
     if not moment.history.by_event:
         return  # other programs' logs do not tell when each call began and ended
-    for call_id, use_id, name, status, is_error, started_at, ended_at, its_turn in connection.execute(
-        _TOOL_CALLS, (agent_id, turn, MOST_TOOL_CALLS)
-    ):
-        then = moment.call_status(call_id, status) if its_turn == turn and is_open else status
-        if then in CALL_ENDED:
-            yield ToolCallFacts(use_id, name, then, bool(is_error), started_at, ended_at)
+    rows = connection.execute(_TOOL_CALLS, (agent_id, turn, MOST_TOOL_CALLS))
+    for call_id, its_turn, *row in rows:
+        now = tool_call(row)
+        status = moment.call_status(call_id, now.status) if its_turn == turn and is_open else now.status
+        if status in CALL_ENDED:
+            yield replace(now, status=status)
         else:
             known = moment.history.calls.value(call_id, moment.end) or CallAt()
-            yield ToolCallFacts(use_id, name, then, False, known.started_at, None)
+            yield replace(now, status=status, is_error=False, started_at=known.started_at, ended_at=None)
 
 
 def _calls(connection: Connection, ids: Sequence[int]) -> tuple[CallFacts, ...]:
     """The calls to models of those ids, newest first."""
-    found = connection.execute(_CALLS, (list_of(ids),))
-    return tuple(CallFacts(*[*row[:10], bool(row[10]), *row[11:]]) for row in found)
+    return tuple(map(model_call, connection.execute(_CALLS, (list_of(ids),))))
 
 
 def _facts(connection: Connection, moment: Moment, agent_id: str) -> list[FactFacts]:
     """What the agent remembered, and what the session had pinned; what was superseded only later counts."""
     found: list[FactFacts] = []
-    for *row, at, commit_seq, superseded_by, by_own in connection.execute(
-        _FACTS, (moment.history.session_id, agent_id)
-    ):
-        if not moment.has(commit_seq, at):
+    session_id = moment.history.session_id
+    for *row, commit_seq, superseded_by, superseded_in in connection.execute(_FACTS, (session_id, agent_id)):
+        now = fact(row)
+        if not moment.has(commit_seq, now.created_at):
             continue
         # A fact of another session has no place among this session's positions.
-        then: Row = {"pinned": row[5], "superseded_by": superseded_by if by_own else None}
-        then |= moment.replaced("facts", row[0])
-        if (row[1] == agent_id or then["pinned"]) and then["superseded_by"] is None:
-            found.append(FactFacts(*[*row[:5], bool(then["pinned"]), row[6], at]))
-    return sorted(found, key=lambda fact: fact.pinned, reverse=True)[:MOST_FACTS]
+        own = superseded_by if superseded_in == session_id else None
+        then = {"pinned": now.pinned, "superseded_by": own} | moment.replaced("facts", now.id)
+        if (now.agent_id == agent_id or then["pinned"]) and then["superseded_by"] is None:
+            found.append(replace(now, pinned=bool(then["pinned"])))
+    return sorted(found, key=lambda one: one.pinned, reverse=True)[:MOST_FACTS]
 
 
 def _views(connection: Connection, agent_id: str, versions: Sequence[int]) -> tuple[ViewFacts, ...]:

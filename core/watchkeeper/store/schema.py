@@ -62,8 +62,8 @@ class Table:
         json_text: the same for JSON that a document writes as text.
         outside: columns of text that name something outside the session, such as a folder or a model.
         local: columns that describe this database or machine, and nothing of the session: a document has none.
-        append_only: no row ever changes, so each belongs to every moment after its `commit_seq`. For other tables
-            `store.history.RowsAt` has a rule.
+        append_only: no column that a fork needs ever changes, so a row belongs to every moment after its
+            `commit_seq`. For other tables `store.history.RowsAt` has a rule.
         forked: a fork copies the rows.
         exported: a document has the rows.
     """
@@ -457,6 +457,7 @@ TABLES = (
         """,
         owner="agent",
         json={"citations": "array", "replaces": "array"},
+        append_only=True,
     ),
     Table(
         "views",
@@ -477,6 +478,7 @@ TABLES = (
         owner="agent",
         key="version",
         json={"observations": "array", "elided": "array"},
+        append_only=True,
     ),
     Table(
         "steps",
@@ -588,6 +590,7 @@ TABLES = (
         statements=("CREATE INDEX memory_snapshots_session ON memory_snapshots (session_id)",),
         owner="agent",
         key="agent_id",
+        append_only=True,
     ),
     Table(
         "outputs",
@@ -742,6 +745,7 @@ TABLES = (
         statements=("CREATE INDEX state_changes_session ON state_changes (session_id)",),
         numbered=True,
         json={"old_values": "object"},
+        append_only=True,
     ),
     Table(
         "events",

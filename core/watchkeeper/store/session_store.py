@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from watchkeeper.records.errors import LeaseLost, NotFound
 from watchkeeper.records.ports import Clock
-from watchkeeper.store import database, driver
-from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group, Writer
@@ -18,8 +18,8 @@ from watchkeeper.store.writer import Group, Writer
 T = TypeVar("T")
 
 
-class SessionStore:
-    """Reads and writes of the host that holds a session's lease.
+class SessionStore(Queries):
+    """Reads and writes of the host that holds a session's lease. Its reads give rows by name or index.
 
     Once a commit was refused because another host took over, `lost` is set and nothing more is written.
     """
@@ -34,8 +34,8 @@ class SessionStore:
         self.lost: LeaseLost | None = None
         self._lease = lease
         self._clock = clock
-        self._reader = database.open_readonly(path)
-        self._reader.row_factory = sqlite3.Row
+        super().__init__(database.open_readonly(path), path)
+        self.connection.row_factory = sqlite3.Row
 
     @classmethod
     def claim(cls, path: Path, session_id: str, clock: Clock, *, pid: int, host_name: str) -> SessionStore:
@@ -88,20 +88,6 @@ class SessionStore:
         ).fetchone()
         return row is not None and row[0] == self.epoch
 
-    def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first row (by name or index), or None."""
-        return self._read(sql, parameters).fetchone()
-
-    def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        rows: list[Any] = self._read(sql, parameters).fetchall()
-        return rows
-
-    def _read(self, sql: str, parameters: Sequence[Any]) -> Any:
-        try:
-            return self._reader.execute(sql, parameters)
-        except sqlite3.DatabaseError as error:
-            raise driver.unusable(self.path, error) from error
-
     def free_reserve(self) -> None:
         """Make room on a full disk for the last transactions of this host."""
         self._lease.free_reserve()
@@ -109,7 +95,7 @@ class SessionStore:
     def close(self) -> None:
         """Commit what is queued, then give the lease up."""
         self.writer.close()
-        self._reader.close()
+        self.connection.close()
         self._lease.release()
 
 

@@ -356,9 +356,9 @@ SPEND_SECONDS = 60.0
 EVENT_SECONDS = 5.0
 RATES_SECONDS = 1.0
 """How often rates are computed."""
-FIRST_CALLS = 20_000
-FIRST_EVENTS = 100_000
-"""How far back a first reading looks for what is within those seconds."""
+NEWEST_CALLS = 2_000
+"""Among so many of the newest calls, and of the newest events, the reading looks for what is within those seconds."""
+NEWEST_EVENTS = 5_000
 
 _SESSION_COLUMNS = (
     "id", "goal", "title", "workspace", "model", "origin", "status", "status_reason", "created_at", "last_active", "ended_at",
@@ -400,16 +400,19 @@ _AGENTS = row_lines(
     "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.ordinal",
 )
 
-_COMPACTIONS = row_lines(
+COMPACTION_COLUMNS = (
     "id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,"
-    " tokens_after,"
-    " view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at,"
-    " ended_at",
-    "compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200",
+    " tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
+    " requested_at, ended_at"
 )
+APPROVAL_COLUMNS = "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note"
+EVENT_COLUMNS = "seq, at, kind, agent_id, task_id, substr(data, 1, 4000)"
+"""What a live reading and a replay read of each row, in the order of the fields."""
+
+_COMPACTIONS = row_lines(COMPACTION_COLUMNS, "compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200")
 
 _APPROVALS = row_lines(
-    "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note",
+    APPROVAL_COLUMNS,
     "approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, tool_call_id",
 )
 
@@ -423,16 +426,14 @@ _BUDGETS = row_lines(
 )
 
 _EVENTS = row_lines(
-    "seq, at, kind, agent_id, task_id, substr(data, 1, 4000)",
+    EVENT_COLUMNS,
     "events WHERE session_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?",
 )
 
-_FIRST_CALL = "SELECT min(id), count(*) FROM (SELECT id FROM model_calls WHERE session_id = ? AND id > ? ORDER BY id DESC LIMIT ?)"
-_LAST_CALL = "SELECT coalesce(max(id), 0) FROM model_calls WHERE session_id = ?"
 _SPEND = (
     "SELECT agent_id, coalesce(sum(cost_usd), 0.0), sum(input_tokens + output_tokens + cache_read_tokens +"
-    " cache_write_tokens), min(id) FROM model_calls WHERE session_id = ? AND id > ? AND"
-    " started_at + latency_seconds >= ? GROUP BY agent_id ORDER BY agent_id"
+    " cache_write_tokens) FROM (SELECT * FROM model_calls WHERE session_id = ? ORDER BY id DESC LIMIT ?) newest"
+    " WHERE started_at + latency_seconds >= ? GROUP BY agent_id ORDER BY agent_id"
 )
 _FIRST_RECENT_EVENT = "SELECT min(seq) FROM events WHERE session_id = ? AND seq > ? AND at >= ?"
 
@@ -515,51 +516,31 @@ class SessionSnapshotReader:
 
 
 class _Pace:
-    """What runs by the minute and the second; reckoned once in `RATES_SECONDS`."""
+    """What runs by the minute and the second; computed once in `RATES_SECONDS`."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
-        self._reckoned_at: float | None = None
+        self._read_at: float | None = None
         self._rates = Rates()
-        self._calls_below = 0
-        """No call up to this id ended within the minute, and none will have."""
-        self._events_below = 0
 
     def read(self, connection: Connection, now: float, facts: SessionFacts) -> Rates:
-        if self._reckoned_at is not None and 0 <= now - self._reckoned_at < RATES_SECONDS:
+        if self._read_at is not None and 0 <= now - self._read_at < RATES_SECONDS:
             return self._rates
-        self._reckoned_at = now
-        spend = self._spend(connection, now) if facts.model_calls else []
+        self._read_at = now
+        spend = connection.execute(_SPEND, (self._session_id, NEWEST_CALLS, now - SPEND_SECONDS)).fetchall()
+        after = facts.event_seq - NEWEST_EVENTS
+        first = connection.execute(
+            _FIRST_RECENT_EVENT, (self._session_id, after, now - EVENT_SECONDS)
+        ).fetchone()[0]
         rates = Rates(
-            cost_per_minute=sum(cost for _, cost, _, _ in spend),
-            tokens_per_minute=float(sum(tokens for _, _, tokens, _ in spend)),
-            events_per_second=self._events(connection, now, facts.event_seq) / EVENT_SECONDS,
-            agent_cost=tuple((agent_id, cost) for agent_id, cost, _, _ in spend if cost),
+            cost_per_minute=sum(cost for _, cost, _ in spend),
+            tokens_per_minute=float(sum(tokens for _, _, tokens in spend)),
+            events_per_second=(facts.event_seq + 1 - (first or facts.event_seq + 1)) / EVENT_SECONDS,
+            agent_cost=tuple((agent_id, cost) for agent_id, cost, _ in spend if cost),
         )
         if rates != self._rates:
             self._rates = rates
         return self._rates
-
-    def _spend(self, connection: Connection, now: float) -> list[Raw]:
-        if not self._calls_below:
-            first, count = connection.execute(_FIRST_CALL, (self._session_id, 0, FIRST_CALLS)).fetchone()
-            self._calls_below = first - 1 if count == FIRST_CALLS else 0
-        found: list[Raw] = connection.execute(
-            _SPEND, (self._session_id, self._calls_below, now - SPEND_SECONDS)
-        ).fetchall()
-        if found:
-            self._calls_below = max(self._calls_below, min(first for *_, first in found) - 1)
-        else:
-            self._calls_below = connection.execute(_LAST_CALL, (self._session_id,)).fetchone()[0]
-        return found
-
-    def _events(self, connection: Connection, now: float, newest: int) -> int:
-        after = max(self._events_below, newest - FIRST_EVENTS)
-        first = connection.execute(
-            _FIRST_RECENT_EVENT, (self._session_id, after, now - EVENT_SECONDS)
-        ).fetchone()[0]
-        self._events_below = (first or newest + 1) - 1
-        return newest - self._events_below
 
 
 def _task(raw: Raw) -> TaskFacts:

@@ -406,7 +406,9 @@ def test_every_surface_gives_a_context_the_same_size(wk: Wk, demo: Path, tmp_pat
         recording = open_recording(connection, session)
         assert reading is not None
         assert recording is not None
-        replayed = {agent.id: agent for agent in recording.at(connection, len(recording.times)).agents}
+        replayed = {
+            agent.id: agent for agent in recording.at(connection, len(recording.times)).reading.agents
+        }
         connection.close()
         found = {}
         for agent, one, facts in zip(shown, stated, reading.agents, strict=True):

@@ -61,7 +61,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
     def store(self: SessionStore, *about: Any) -> None:
         claim(self, *about)
-        found.watch(self._reader, "reads")
+        found.watch(self.connection, "reads")
 
     monkeypatch.setattr(database, "open_writable", open_writable)
     monkeypatch.setattr(SessionStore, "__init__", store)

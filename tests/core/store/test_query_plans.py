@@ -61,7 +61,7 @@ def replay(connection: Connection) -> None:
     recording = open_recording(connection, SESSION)
     assert recording is not None
     then = recording.at(connection, 3)
-    for agent in then.agents:
+    for agent in then.reading.agents:
         recording.agent(connection, then, agent.id, 10)
 
 

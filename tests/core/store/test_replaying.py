@@ -72,16 +72,16 @@ PARTS = ("tool_calls", "calls", "facts", "views", "inbox")
 def state_then(connection: Any, recording: Recording, position: int) -> State:
     """The same, as the recording tells it."""
     then = recording.at(connection, position)
-    state: State = {"session": asdict(then.session)}
+    state: State = {"session": asdict(then.reading.session)}
     for name in ("tasks", "agents", "compactions", "approvals", "budgets"):
-        state[name] = [asdict(each) for each in getattr(then, name)]
-    for agent in then.agents:
+        state[name] = [asdict(each) for each in getattr(then.reading, name)]
+    for agent in then.reading.agents:
         more = recording.agent(connection, then, agent.id, MESSAGES)
         assert more is not None
         state |= {
-            f"{name} of {agent.id}": [asdict(each) for each in getattr(more, name)]
-            for name in (*PARTS, "messages")
+            f"{name} of {agent.id}": [asdict(each) for each in getattr(more.reading, name)] for name in PARTS
         }
+        state[f"messages of {agent.id}"] = [asdict(each) for each in more.messages]
     return state
 
 
@@ -189,5 +189,5 @@ async def test_a_fact_is_replayed_as_it_was_before_it_was_pinned_or_superseded(b
         for position in (seq, seq + 4, last):
             more = recording.agent(connection, recording.at(connection, position), agent_id, 1)
             assert more is not None
-            pinned.append(next((one.pinned for one in more.facts if one.id == fact), None))
+            pinned.append(next((one.pinned for one in more.reading.facts if one.id == fact), None))
     assert pinned == [False, True, None]

@@ -84,10 +84,24 @@ def test_an_imported_session_is_replayed_by_the_times_of_messages_and_calls(impo
     told: dict[float, list[Any]] = {}
     for position, at in enumerate(recording.times, 1):
         then = recording.at(imported, position)
-        tasks, passes = [each.status for each in then.tasks], [each.status for each in then.compactions]
-        seen = [(each.name, each.status, each.turn, each.last_seq, each.input_tokens) for each in then.agents]
+        tasks, passes = (
+            [each.status for each in then.reading.tasks],
+            [each.status for each in then.reading.compactions],
+        )
+        seen = [
+            (each.name, each.status, each.turn, each.last_seq, each.input_tokens)
+            for each in then.reading.agents
+        ]
         told.setdefault(
-            at, [then.session.status, then.session.input_tokens, then.session.cost_usd, tasks, passes, seen]
+            at,
+            [
+                then.reading.session.status,
+                then.reading.session.input_tokens,
+                then.reading.session.cost_usd,
+                tasks,
+                passes,
+                seen,
+            ],
         )
     assert told[100] == ["running", 0, None, [], [], [("main", "working", 0, 1, 0)]]
     assert told[111] == ["running", 100, 0.5, ["pending"], [], [("main", "working", 1, 2, 100)]]
@@ -116,7 +130,7 @@ def test_tasks_of_an_imported_session_stand_as_their_events_tell(imported: Any) 
     assert recording is not None
     stood: list[tuple[float, str]] = []
     for position, at in enumerate(recording.times, 1):
-        for one in recording.at(imported, position).tasks:
+        for one in recording.at(imported, position).reading.tasks:
             if not stood or stood[-1][1] != one.status:
                 stood.append((at, one.status))
     assert stood == [(110, "pending"), (121, "running"), (131, "pending"), (140, "running"), (141, "done")]
@@ -190,7 +204,7 @@ def test_a_jump_reads_no_more_in_a_longer_session(tmp_path: Path) -> None:
         recording.events(connection, turns - 100, 300)
         connection.set_progress_handler(None, 0)
         connection.close()
-        assert then.agents[0].turn == turns - 101
+        assert then.reading.agents[0].turn == turns - 101
         return next(count)
 
     assert steps(4_000) < steps(1_000) * 1.5

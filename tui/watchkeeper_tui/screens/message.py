@@ -10,7 +10,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from watchkeeper.store.agent_snapshot import StoredMessage, messages_between
+from watchkeeper.store.agent_snapshot import StoredMessage, newest_messages
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.search.messages import search
 from watchkeeper_tui import formatting
@@ -368,7 +368,9 @@ def read_around(
     if row is None:
         return None
     messages = tuple(
-        messages_between(connection, place.agent_id, max(1, place.seq - AROUND), place.seq + AROUND)
+        newest_messages(
+            connection, place.agent_id, 2 * AROUND + 1, first=place.seq - AROUND, last=place.seq + AROUND
+        )
     )
     hits = known
     if hits is None:

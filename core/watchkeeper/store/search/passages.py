@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.store import database, driver
-from watchkeeper.store.driver import IN_LIST, decode, list_of, sqlite3
+from watchkeeper.store import database
+from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of
 from watchkeeper.store.search.index import PART_MESSAGES, WordTable, ids_in_part, session_word, words_of
 from watchkeeper.store.search.messages import beginning_query
 
@@ -38,30 +38,15 @@ def _bound(session_id: str, agent_id: str | None) -> tuple[object, ...]:
     return (session_id, *of_agent, NEWEST_MESSAGES)
 
 
-class Reads:
+class Reads(Queries):
     """A separate connection for searches, for one thread at a time, beside the writer and every other
     reader."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.connection = database.open_readonly(path, check_same_thread=False)
-
-    def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first row, or None."""
-        return self._read(sql, parameters).fetchone()
-
-    def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        rows: list[Any] = self._read(sql, parameters).fetchall()
-        return rows
+        super().__init__(database.open_readonly(path, check_same_thread=False), path)
 
     def close(self) -> None:
         self.connection.close()
-
-    def _read(self, sql: str, parameters: Sequence[Any]) -> Any:
-        try:
-            return self.connection.execute(sql, parameters)
-        except sqlite3.DatabaseError as error:
-            raise driver.unusable(self._path, error) from error
 
 
 def term_masks(
