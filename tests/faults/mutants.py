@@ -85,7 +85,7 @@ SUBJECTS = {
     ),
 }
 """The module below `core/watchkeeper`; as a pattern of qualified names, which of its functions; and parts of the
-names of the tests that are nearest to it, of which all are run that run the changed line."""
+names of the tests that are nearest to it, of which those run first that run the changed line."""
 
 TESTS = (
     "tests/core/store",
@@ -105,8 +105,8 @@ TESTS = (
 FILES_AT_ONCE = 8
 """Test files that are run between two times that what is known is kept."""
 
-MOST_SECONDS = 30.0
-"""How long the tests of one mutant may take that are not those nearest to it: the fastest first."""
+NEAREST_SECONDS, MOST_SECONDS = 25.0, 10.0
+"""How long the tests of one mutant may take, the fastest first: those nearest to it, and all others."""
 
 # --- What is changed ----------------------------------------------------------------------------------------
 
@@ -411,13 +411,16 @@ class Baseline:
             {test for test in noted if test in self.seconds}, key=lambda test: (self.seconds[test], test)
         )
         nearest = SUBJECTS[mutant.subject][2].split()
-        first = [test for test in ran if any(name in test for name in nearest)]
-        others, left = [], MOST_SECONDS
-        for test in ran:
-            left -= self.seconds[test] if test not in first else 0.0
-            if left > 0 and test not in first:
-                others.append(test)
-        return first, others
+        first = self._within(NEAREST_SECONDS, (test for test in ran if any(name in test for name in nearest)))
+        return first, self._within(MOST_SECONDS, (test for test in ran if test not in first))
+
+    def _within(self, seconds: float, tests: Iterable[str]) -> list[str]:
+        chosen = []
+        for test in tests:
+            seconds -= self.seconds[test]
+            if seconds > 0 or not chosen:
+                chosen.append(test)
+        return chosen
 
     @classmethod
     def of(cls, tree: Tree, tests: Iterable[str], kept: Path) -> Baseline:
