@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,9 +38,7 @@ class Disk:
 
         monkeypatch.setattr(driver, "begin_immediate", begin)
         monkeypatch.setattr(host_faults, "RETRY_SECONDS", WAITS)
-        clock = SimpleNamespace(
-            **{name: getattr(module.time, name) for name in ("monotonic", "perf_counter")}
-        )
+        clock = SimpleNamespace(**{name: getattr(time, name) for name in ("monotonic", "perf_counter")})
         monkeypatch.setattr(module, "time", clock)
         clock.sleep = self.waits.append
 
