@@ -22,7 +22,7 @@ from watchkeeper.store.search import passages
 
 # --- Exact matches anywhere in a message --------------------------------------------------------------------
 #
-# The ranking reads only the beginning of a long message; these statements search the whole text.
+# The ranking reads only a part of a long message; this search reads the whole text.
 
 LEAST_CHARACTERS = 4
 MOST_NEEDLES = 6
@@ -40,40 +40,6 @@ def needles_of(query: str) -> list[str]:
         if len(word) >= LEAST_CHARACTERS and not word.isalpha():
             found[word] = None
     return list(found)[:MOST_NEEDLES]
-
-
-def held_verbatim(
-    reads: Any,
-    session_id: str,
-    query: str,
-    *,
-    only: str | None,
-    visible: Callable[[str, int], bool],
-    said: Callable[[Any], str],
-) -> list[tuple[str, int, str, str, float]]:
-    """`(agent, seq, needle, text, at)` of the newest messages that contain the whole query or a rare needle.
-
-    Args:
-        only: this agent's messages alone.
-        visible: which messages may be found.
-        said: extracts a message's text from its content. Text that it leaves out is not found.
-    """
-    found: dict[tuple[str, int], tuple[str, int, str, str, float]] = {}
-    for needle in needles_of(query):
-        escaped = json.dumps(needle, ensure_ascii=False)[1:-1]
-        places = passages.holding(reads, session_id, escaped, agent_id=only, limit=4 * FEW)
-        contents = passages.messages_at(reads, places)
-        held = []
-        for place in places:
-            if place in contents and visible(*place):
-                content, at = contents[place]
-                text = said(content)
-                if needle in text:
-                    held.append((*place, needle, text, at))
-        if needle == query.strip() or len(held) <= FEW:
-            for one in held[:FEW]:
-                found.setdefault((one[0], one[1]), one)
-    return list(found.values())
 
 
 # --- Texts as vectors, by a small packaged model ------------------------------------------------------------
@@ -331,25 +297,7 @@ def _messages(
 ) -> list[Recalled]:
     hidden = _in_sight(reads, reader)
     skipped = passages.calls_of(reads, session_id, OWN_TOOLS)
-    exact = [
-        Recalled(
-            "message",
-            excerpt(text, [needle.lower()]),
-            (f"message://{agent}/{seq}",),
-            1.0,
-            "verbatim",
-            agent,
-            at,
-        )
-        for agent, seq, needle, text, at in held_verbatim(
-            reads,
-            session_id,
-            query,
-            only=only,
-            visible=lambda *place: not hidden(*place),
-            said=lambda c: said_in(c, skipped),
-        )
-    ]
+    exact = _verbatim(reads, session_id, query, only, hidden, skipped)
     pieces = _pieces(query)
     if not pieces:
         return exact[:limit]
@@ -364,28 +312,49 @@ def _messages(
     places += nearest[:CANDIDATE_MESSAGES]
     around = sorted({(agent, seq + step) for agent, seq in places for step in (-1, 0, 1)})
     contents = passages.messages_at(reads, around)
-    documents: list[Document] = []
-    texts: dict[str, tuple[str, str, float]] = {}
+    documents: dict[str, tuple[str, int, Document]] = {}
     run, before = 0, ("", 0)
     for agent, seq in around:
         if (agent, seq) not in contents:
             continue
-        if before != (agent, seq - 1):
-            run += 1
+        run += before != (agent, seq - 1)
         before = (agent, seq)
         content, at = contents[agent, seq]
         pointer = f"message://{agent}/{seq}"
-        text = _part(said_in(content, skipped), pieces, DOCUMENT_CHARACTERS)
-        documents.append(Document(pointer, text, at, thread=f"{agent} {run}"))
-        texts[pointer] = (text, agent, at)
+        text, _ = around_first(said_in(content, skipped), pieces, DOCUMENT_CHARACTERS)
+        documents[pointer] = agent, seq, Document(pointer, text, at, thread=f"{agent} {run}")
     found = []
     alike = Likeness({f"message://{agent}/{seq}": value for (agent, seq), value in likeness.items()})
-    for hit in rank(documents, query, limit * 3, corpus_size=len(masks), likeness=alike):
-        text, agent, at = texts[hit.id]
-        if text and not hidden(agent, int(hit.id.rpartition("/")[2])):
-            found.append(Recalled("message", excerpt(text, pieces), (hit.id,), hit.score, hit.why, agent, at))
+    texts = [document for _, _, document in documents.values()]
+    for hit in rank(texts, query, limit * 3, corpus_size=len(masks), likeness=alike):
+        agent, seq, document = documents[hit.id]
+        if document.text and not hidden(agent, seq):
+            shown = excerpt(document.text, pieces)
+            found.append(Recalled("message", shown, (hit.id,), hit.score, hit.why, agent, document.at or 0.0))
     there = {one.sources for one in exact}
     return [*exact, *(one for one in found if one.sources not in there)][:limit]
+
+
+def _verbatim(
+    reads: Any, session_id: str, query: str, only: str | None, hidden: Hidden, skipped: frozenset[str]
+) -> list[Recalled]:
+    """The newest messages that contain the whole query, or a rare needle of it, anywhere in their text."""
+    found: dict[str, Recalled] = {}
+    for needle in needles_of(query):
+        places = passages.holding(reads, session_id, needle, agent_id=only, limit=4 * FEW)
+        contents = passages.messages_at(reads, [place for place in places if not hidden(*place)])
+        held = []
+        for place in places:
+            content, at = contents.get(place, ("", 0.0))
+            text = said_in(content, skipped)
+            if needle in text:
+                pointer = (f"message://{place[0]}/{place[1]}",)
+                shown = excerpt(text, [needle.lower()])
+                held.append(Recalled("message", shown, pointer, 1.0, "verbatim", place[0], at))
+        if needle == query.strip() or len(held) <= FEW:
+            for one in held[:FEW]:
+                found.setdefault(one.sources[0], one)
+    return list(found.values())
 
 
 def _pieces(query: str) -> list[str]:
@@ -396,7 +365,7 @@ def _pieces(query: str) -> list[str]:
         cut = word if word.isdigit() or len(word) < 5 else word[: max(4, len(word) - 3)]
         found[cut] = None
     for literal in literals_of(query):
-        found[json.dumps(literal, ensure_ascii=False)[1:-1]] = None
+        found[literal] = None
     return list(found)[:60]
 
 
@@ -440,18 +409,14 @@ def excerpt(text: str, pieces: Sequence[str], size: int = EXCERPT_CHARACTERS) ->
     line = re.sub(r"\s+", " ", text).strip()
     if len(line) <= size:
         return line
-    folded = line.lower()
-    places = [place for place in (folded.find(piece) for piece in pieces) if place >= 0]
-    start = max(0, min(min(places, default=0) - size // 4, len(line) - size + 2))
-    cut = line[start : start + size - 2].strip()
-    return ("…" if start else "") + cut + ("…" if start + size - 2 < len(line) else "")
+    part, start = around_first(line, pieces, size - 2)
+    return ("…" if start else "") + part.strip() + ("…" if start + size - 2 < len(line) else "")
 
 
-def _part(text: str, pieces: Sequence[str], size: int) -> str:
-    """The part of a long text around the first of the pieces that it contains."""
-    if len(text) <= size:
-        return text
+def around_first(text: str, pieces: Sequence[str], size: int) -> tuple[str, int]:
+    """At most `size` characters of a text around the first of the pieces that it contains, and where they
+    begin."""
     folded = text.lower()
-    places = [place for place in (folded.find(piece) for piece in pieces) if place >= 0]
-    start = max(0, min(min(places, default=0) - size // 4, len(text) - size))
-    return text[start : start + size]
+    first = min((place for piece in pieces if (place := folded.find(piece)) >= 0), default=0)
+    start = max(0, min(first - size // 4, len(text) - size))
+    return text[start : start + size], start
