@@ -22,6 +22,7 @@ from watchkeeper.agents.session_tools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import validate_arguments
+from watchkeeper.memory.buffering import BackgroundTasks
 from watchkeeper.memory.compactor import PassOutcome
 from watchkeeper.memory.history import CompactionPass, Rejection
 from watchkeeper.memory.recall.pinned import lift
@@ -113,7 +114,7 @@ class CommandQueue:
     def __init__(self, host: CommandedHost) -> None:
         self._host = host
         self._store = host.store
-        self.compactions = DetachedCompactions(host, self.memory_of)
+        self.compactions = DetachedCompactions(host)
         self._handlers: dict[str, Callable[[Command], Awaitable[str | None]]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -299,7 +300,7 @@ class CommandQueue:
         agent = self._agent(command)
         if self.compactions.is_about(agent.id):
             raise NotYet
-        memory = self.memory_of(agent)
+        memory = memory_of(self._host, agent)
         at = self._host.environment.clock.now()
         memory.reach(self._store, "undo" if command.kind == "undo" else "redo")
         change = memory.state.undo(at=at) if command.kind == "undo" else memory.state.redo(at=at)
@@ -461,21 +462,10 @@ class CommandQueue:
             if agent.status not in AGENT_ENDED
         ]
         for agent in everyone:
-            snapshot = self.memory_of(agent).snapshot()
+            snapshot = memory_of(self._host, agent).snapshot()
             current = agents.load(self._store, agent.id)
             await self._store.commit(partial(snapshot.write, turn=current.turn if current else agent.turn))
         return f"{len(everyone)} memories persisted"
-
-    def memory_of(self, agent: Agent) -> AgentMemory:
-        """The memory of the agent's loop, or one loaded from the database if no loop runs."""
-        loop = self._host.loop_of(agent.id)
-        if loop is not None:
-            return loop.memory
-        environment = self._host.environment
-        specs = Toolbox(environment, agent, AgentControl()).specs()
-        return AgentMemory.load(
-            self._store, agent.id, limits_of(environment, agent, specs), environment.counter
-        )
 
     def _agent(self, command: Command) -> Agent:
         agent = agents.load(self._store, command.agent_id) if command.agent_id else None
@@ -491,6 +481,16 @@ class CommandQueue:
 
     def _task_of(self, agent: Agent) -> Task | None:
         return plans.load_task(self._store, agent.task_id) if agent.task_id else None
+
+
+def memory_of(host: CommandedHost, agent: Agent) -> AgentMemory:
+    """The memory of the agent's loop, or one loaded from the database if no loop runs."""
+    loop = host.loop_of(agent.id)
+    if loop is not None:
+        return loop.memory
+    environment = host.environment
+    specs = Toolbox(environment, agent, AgentControl()).specs()
+    return AgentMemory.load(host.store, agent.id, limits_of(environment, agent, specs), environment.counter)
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:
@@ -524,12 +524,11 @@ class DetachedCompactions:
     survives a crash.
     """
 
-    def __init__(self, host: CommandedHost, memory_of: Callable[[Agent], AgentMemory]) -> None:
+    def __init__(self, host: CommandedHost) -> None:
         self._host = host
-        self._memory_of = memory_of
         self._idle: dict[str, AgentLoop] = {}
         """Idle agent → its loop, whose compaction is in progress."""
-        self._applying: set[asyncio.Task[None]] = set()
+        self._applying = BackgroundTasks()
         """Waits for the compactions of idle agents."""
         self._ended: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """Agent that has ended → the command that compacts it, and the work."""
@@ -551,9 +550,7 @@ class DetachedCompactions:
     def keep(self, agent_id: str, loop: AgentLoop) -> None:
         """Keep the loop of an agent that became idle, and apply its compaction when it is ready."""
         self._idle[agent_id] = loop
-        task = asyncio.create_task(self._apply_when_ready(agent_id, loop), name=f"resting-{agent_id}")
-        self._applying.add(task)
-        task.add_done_callback(self._applied)
+        self._applying.start(self._apply_when_ready(agent_id, loop))
 
     def take(self, agent_id: str) -> AgentLoop | None:
         """Hand the kept loop over to the agent's next one."""
@@ -568,15 +565,14 @@ class DetachedCompactions:
         for loop in loops:
             await loop.compaction.land()
             await loop.compaction.abandon("the agent rests and its host ended", goes_on=True)
-        await asyncio.gather(*self._applying, return_exceptions=True)
+        await self._applying.settled()
 
     async def drop(self) -> None:
         """Stop without writing anything, because the host may write no more."""
         await self._cancel_ended()
         for loop in self._idle.values():
             loop.compaction.drop()
-        for task in self._applying:
-            task.cancel()
+        self._applying.cancel()
 
     async def _cancel_ended(self) -> None:
         tasks = [task for _, task in self._ended.values()]
@@ -585,20 +581,18 @@ class DetachedCompactions:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _apply_when_ready(self, agent_id: str, loop: AgentLoop) -> None:
-        await loop.compaction.ready()
-        if self._idle.get(agent_id) is loop:
-            await loop.compaction.land()
-        if self._idle.get(agent_id) is loop:
-            del self._idle[agent_id]
-
-    def _applied(self, task: asyncio.Task[None]) -> None:
-        self._applying.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+        try:
+            await loop.compaction.ready()
+            if self._idle.get(agent_id) is loop:
+                await loop.compaction.land()
+            if self._idle.get(agent_id) is loop:
+                del self._idle[agent_id]
+        except Exception as error:
             self._host.failed(error)
 
-    async def apply(self, command: Command) -> None:
-        """Begin the compaction that a `compact` command orders.
+    async def apply(self, command: Command) -> str | None:
+        """Begin the compaction that a `compact` command orders; returns the result, unless it is stored
+        already.
 
         Raises:
             ValueError: it cannot be begun, with the reason.
@@ -627,11 +621,12 @@ class DetachedCompactions:
             await self._begin(command, agent, loop)
             self.keep(agent.id, loop)
         elif host.driving_once:
-            await self._whole(command, agent)
+            return await self._whole(command, agent)
         else:
             task = asyncio.create_task(self._in_background(command, agent), name=f"compact-{agent.id}")
             self._ended[agent.id] = command.id, task
             raise NotYet
+        return None
 
     async def _begin(self, command: Command, agent: Agent, loop: AgentLoop) -> None:
         doing = "rests" if agent.status is AgentStatus.IDLE else "works"
@@ -652,30 +647,29 @@ class DetachedCompactions:
     async def _in_background(self, command: Command, agent: Agent) -> None:
         """Compact an agent that has ended, while the host goes on."""
         try:
+            status = CommandStatus.APPLIED
             try:
-                await self._whole(command, agent)
+                said = await self._whole(command, agent)
             except ValueError as refused:
-                reason = str(refused)
-                await self._host.store.commit(
-                    lambda tx: command.settle(tx, CommandStatus.REFUSED, reason), urgent=True
-                )
+                status, said = CommandStatus.REFUSED, str(refused)
+            if said is not None:
+                result = said
+                await self._host.store.commit(lambda tx: command.settle(tx, status, result), urgent=True)
         except Exception as error:
             self._host.failed(error)
         finally:
             del self._ended[agent.id]
             self._host.wake_host(agent.id)
 
-    async def _whole(self, command: Command, agent: Agent) -> None:
-        compaction = CompactionRunner(self._host.environment, agent, self._memory_of(agent))
+    async def _whole(self, command: Command, agent: Agent) -> str | None:
+        """Compact the agent and wait for it; returns the result where an earlier host did that for this
+        command."""
+        compaction = CompactionRunner(self._host.environment, agent, memory_of(self._host, agent))
         # A compaction that was left unfinished is that of this command, or older.
         await compaction.take_over(begin_again=False)
         made = commands.compaction_made(self._host.store, command.id, agent.id)
         if made is not None:
-            said = _compacted(agent, *made)
-            await self._host.store.commit(
-                lambda tx: command.settle(tx, CommandStatus.APPLIED, said), urgent=True
-            )
-            return
+            return _compacted(agent, *made)
 
         def settle(tx: Transaction, outcome: PassOutcome) -> None:
             if outcome.applied:
@@ -700,6 +694,7 @@ class DetachedCompactions:
             raise
         if isinstance(outcome, Rejection) or not outcome.applied:
             raise ValueError(outcome.reason)
+        return None
 
 
 def _instructions(command: Command) -> str | None:

@@ -73,12 +73,9 @@ class RecallTool:
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         try:
             query = text_of(arguments, "query", limit=1_000)
-            scope, limit = (
-                Scope(arguments.get("scope") or Scope.WORKSPACE),
-                min(int(arguments.get("limit") or 8), 30),
-            )
         except ValueError as error:
             return ToolResult(str(error), is_error=True)
+        scope, limit = arguments.get("scope") or Scope.WORKSPACE, arguments.get("limit") or 8
 
         def search() -> list[Recalled]:
             with closing(Reads(self._store.path)) as reads:
@@ -192,21 +189,13 @@ def memory_tools() -> list[FunctionTool]:
 
 
 def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-    kind = arguments.get("kind") or "fact"
-    if kind not in facts.KINDS:
-        raise ValueError(f"`kind` must be one of {', '.join(facts.KINDS)}")
-    scope = arguments.get("scope") or "session"
-    if scope not in ("session", "workspace"):
-        raise ValueError("`scope` must be `session` or `workspace`")
-    replaces = arguments.get("replaces")
-    if replaces is not None and (not isinstance(replaces, int) or isinstance(replaces, bool)):
-        raise ValueError("`replaces` must be the id of a fact, a whole number")
+    kind, replaces = arguments.get("kind") or "fact", arguments.get("replaces")
     row = tx.one("SELECT last_seq FROM agents WHERE id = ?", (context.agent_id,))
     kept = facts.add_fact(
         tx,
         agent_id=context.agent_id,
         workspace=str(context.workspace),
-        scope=scope,
+        scope=arguments.get("scope") or "session",
         kind=kind,
         text=text_of(arguments, "text", limit=2_000),
         sources=[f"message://{context.agent_id}/{row[0]}"],
@@ -230,8 +219,6 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
 def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     pointer = text_of(arguments, "pointer", limit=400).strip()
     offset = arguments.get("offset") or 0
-    if not isinstance(offset, int) or offset < 0:
-        raise ValueError("`offset` must be a whole number")
     if artifacts.digest_of(pointer):
         data = artifacts.get(tx, pointer)
         if data is None:
