@@ -73,7 +73,8 @@ _TYPED = (
 )
 _WRAPPED = (
     rf"(?:(?:new )?(?:String|bytes|Buffer|bytearray|SecretStr|Secret|SecureString|Password|binascii|hex|base64|Base64|Key|Fernet|Some|str|Box)"
-    rf"(?:(?:\.|::)[A-Za-z_]\w{{1,20}}){{0,2}}\((?={_QUOTE})|\(?[ \t]?ConvertTo-SecureString[ \t](?:-String[ \t])?(?={_QUOTE}))?"
+    rf"(?:(?:\.|::)[A-Za-z_]\w{{1,20}}){{0,2}}\((?={_QUOTE})|\[\]byte\((?={_QUOTE})"
+    rf"|\(?[ \t]?ConvertTo-SecureString[ \t](?:-String[ \t])?(?={_QUOTE}))?"
 )
 """What makes bytes or a secret of a value in quotes."""
 _SEPARATOR = (
@@ -81,7 +82,9 @@ _SEPARATOR = (
     rf"(?::[ \t]{{0,5}}[|>][-+0-9]{{0,2}}[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{1,60}}"
     rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{0,60}}- (?=\S)"  # NAMES: and a list of YAML
     rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n)[ \t]{{0,60}}(?={_QUOTE})"  # NAME: and a quote on the next line
-    rf"|(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,40}}(?:\|\||\?\?)[ \t]{{0,5}}(?={_QUOTE})"  # NAME || "value"
+    r"|:\*{1,2}[ \t]{1,5}"  # **Name:** value
+    rf"|(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,40}}(?:\|\||\?\?)=?[ \t]{{0,5}}(?={_QUOTE})"  # NAME || "value", NAME ||= "value"
+    rf"|[ \t]\{{[ \t]?get;[^{{}}]{{0,40}}\}}[ \t]=[ \t]{{0,3}}(?={_QUOTE})"  # Name {{ get; set; }} = "value" of C#
     rf"|(?:{_QUOTE})?[ \t]{{0,60}}\|[ \t]{{1,60}}"  # | NAME | value |
     rf"|(?:{_QUOTE})?(?:[ \t](?:for|of)(?:[ \t][^\s:=]{{1,40}}){{1,3}})?(?:[ \t](?:is|was|has|been|now|set|reset|changed|to)){{1,5}}"
     r":?[ \t]{1,3}"  # the password is value, the password for root was set to value
@@ -109,7 +112,7 @@ _NAMED = re.compile(
 _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
 _TAKES_A_WORD = re.compile(
-    r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv|#define"
+    r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv|setenv|#define"
     r"|set-env[ \t]\S+|env:set|env set"
     r"|set -[a-zA-Z]{1,4})[ \t]+\\{0,7}[\"']?[\w./:-]*\Z"
 )
@@ -342,7 +345,7 @@ def _is_strong(kind: str, name: str) -> bool | None:
         return None  # `bypass`, `unauth`
     if flat in ("compass", "bypass"):
         return None
-    if len(words) > 1 and words[-2] in _OTHER_NAMES:
+    if len(words) > 1 and words[-2] in _OTHER_NAMES and words[-1] not in ("password", "passwd", "passphrase"):
         return False if _CLOUD_KEYS.search(flat) else None
     if words and words[0] == "existing":
         return None
@@ -407,7 +410,9 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
         return judged.kind == "password" and len(value) >= 8
     if judged.name.lower().endswith("pat") and not re.fullmatch(r"[A-Za-z0-9_.~+/=:-]+", value):
         return False  # a pattern
-    has_digit = _EARLY_DIGIT.match(value) is not None
+    has_digit = _EARLY_DIGIT.match(value) is not None or (
+        judged.is_quoted and judged.is_line and _is_dense(value)
+    )
     if judged.is_call:
         return has_digit and len(value) >= 10 and looks_random(value)
     if not judged.is_quoted and not judged.is_line:
@@ -415,7 +420,7 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
             return looks_random(value)
         return has_digit and len(value) >= 8 and looks_random(value) and not _is_code(value)
     if judged.is_variable and not _CAPITALS.match(value):
-        return not _is_code(value)
+        return not _is_code(value) or (judged.is_quoted and has_digit)
     if has_digit:
         return judged.is_quoted or not _is_code(value)
     if judged.takes_words and _is_word(value, judged.is_quoted):
@@ -429,7 +434,23 @@ _RESOURCE = re.compile(
     r"[a-z0-9]+(?:-[a-z0-9]+)?(?:-(?:tls|secrets?|credentials?|creds|auth|keys?|config|cert|password|token))?\Z"
 )
 """A Kubernetes object, which `secret:` names."""
+_WORDS_JOINED = re.compile(r"[a-z]{4,12}(?:([._-])[a-z]{4,12})(?:\1[a-z]{4,12}){1,7}\Z")
+"""Three words or more, as those who make a passphrase join them."""
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def _is_dense(value: str) -> bool:
+    """Whether signs, digits and letters change so often that it is no text and no code."""
+    signs = sum(not each.isalnum() for each in value)
+    runs = re.findall(r"[A-Za-z]+", value)
+    return (
+        len(value) >= 10
+        and signs >= 2
+        and any(map(str.isdigit, value))
+        and value.lower() != value
+        and max(map(len, runs), default=0) <= 6
+        and len(runs) >= 3
+    )
 
 
 def _is_word(value: str, is_quoted: bool) -> bool:
@@ -441,6 +462,11 @@ def _is_word(value: str, is_quoted: bool) -> bool:
         or (_CAPITALS.match(value) and ("_" in value or len(value) < 8))
     ):
         return False
+    if _WORDS_JOINED.match(value):
+        words = re.split("[._-]", value)
+        if "." in value and not is_quoted and len(words) < 4:
+            return False  # a chain of names
+        return 3 * sum(word in _ORDINARY or word in _OTHER_NAMES for word in words) <= len(words)
     if not value.isascii() or (not is_quoted and _is_code(value)):
         return False
     parts = [part.lower() for part in _PARTS.findall(value)]
@@ -549,11 +575,11 @@ _SETTER = re.compile(
 """Calls that take a name and its value."""
 _TOLD = re.compile(
     r"(?i:with|using|and|use|the|set|generated|temporary|temp|initial|default|random|new|one-time|root|admin|your"
-    r"|bootstrap)[ \t]+(?:[a-z]+[ \t]+)?\Z|(?i:user|username|login|email)[:=]?[ ]\S{1,60}[ ](?:and )?\Z"
+    r"|bootstrap|my|our)[ \t]+(?:[a-z]+[ \t]+)?\Z|(?i:user|username|login|email)[:=]?[ ]\S{1,60}[ ](?:and |/ |, |with )?\Z"
 )
 """What a program says before it names a password that it made."""
 _PHRASE = re.compile(r"[a-z]{2,12}(?: [a-z]{2,12}){3,24}(?=[ \t]*(?:\r?\n|\\+[rn\"]|\"|\Z))")
-_USER_TOLD = re.compile(r"(?i:username|user) \S{1,60} (?:and|with) \Z")
+_USER_TOLD = re.compile(r"(?i:username|user|in as|account) \S{1,60} (?:and|with|using) \Z")
 _REST_OF_WORD = re.compile(r"[.,;]?(?:\s|\\+[rn\"']|[\"'`]|\Z)")
 _NEXT_ITEM = re.compile(rf"{_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})")
 
@@ -602,7 +628,7 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         value = text[opened.end() : end]
         is_line = "=" in bare or ":" in bare or "alue" in bare or (bare.endswith(",") and name.isupper())
         ahead = text[max(0, begin - 80) : begin]
-        if kind == "password" and re.search(" (?:is|was|to)\\b", separator):
+        if re.search(" (?:is|was|to)\\b", separator):
             is_line = True
         if (
             bare == "{"
@@ -621,8 +647,15 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         return None
     if (
         kind == "password"
-        and re.search("hrase|nemonic", name)
         and (phrase := _PHRASE.match(text, at)) is not None
+        and (
+            re.search("hrase|nemonic", name)
+            or (
+                bare in ("=", ":")
+                and _LINE_BEFORE.search(text, max(0, begin - 160), begin)
+                and _is_settings(text, begin, phrase.end())
+            )
+        )
     ):
         return None if any(word in _TALK for word in phrase[0].split()) else (at, phrase.end())
     value = whole[0]
@@ -680,13 +713,26 @@ def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[
     opened = _OPENS.match(text, at)
     takes = _TAKES_A_WORD.search(ahead) is not None
     takes = takes or (kind == "password" and _USER_TOLD.search(text, max(0, begin - 90), begin) is not None)
-    if not takes and name.lower() in ("password", "passwd", "pass", "secret") and opened is None:
+    if (
+        not takes
+        and name.lower().rpartition(".")[2] in ("password", "passwd", "pass", "secret")
+        and opened is None
+    ):
         word = _BARE.match(text, at)
         takes = (
             word is not None
             and _LINE_BEFORE.search(text, max(0, begin - 160), begin) is not None
             and _REST_OF_LINE.match(text, word.end()) is not None
             and _is_settings(text, begin, word.end())
+        )
+    if (
+        opened is not None
+        and not takes
+        and kind == "password"
+        and _LINE_BEFORE.search(text, max(0, begin - 160), begin)
+    ):
+        takes = (
+            _REST_OF_LINE.match(text, _closing(text, opened[1], opened.end()) + len(opened[1])) is not None
         )
     if (
         opened is not None
@@ -775,7 +821,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("twine upload|cqlsh|snowsql|rabbitmqadmin|impala-shell", r"…-p[ \t]*", "twine upload|cqlsh|snowsql|rabbitmqadmin|impala-shell"),
     ("redis-cli", r"…(?:-a[ \t]+|(?i:auth)[ \t]+(?:[\w-]+[ \t]+(?=[^\s-]))?|(?i:requirepass|masterauth)[ \t]+)", "redis-cli "),
     ("sqlcmd|zip|unzip|mosquitto_[ps]ub|mosquitto_rr|ipmitool", r"…-P[ \t]*", "sqlcmd |zip -|mosquitto_|ipmitool"),
-    ("ldap[a-z]+", r"…-[ws][ \t]*", "ldap[a-z]* -"),
+    ("ldap[a-z]+|slappasswd", r"…-[ws][ \t]*", "ldap[a-z]* -|slappasswd -"),
     ("keytool|jarsigner", r"…-(?:src|dest)?(?:store|key)pass[ \t]+", "keytool |jarsigner "),
     ("apksigner", r"…--(?:ks|key)-pass[ \t]+(?:pass:)?", "apksigner"),
     ("smbclient|rpcclient|smbmap|net rpc", r"…(?:-U|--user)[ =\t]*\\{0,7}[\"']?[^\s%\"']{1,100}%", "smbclient |rpcclient |net rpc"),
@@ -802,6 +848,9 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("cmdkey|runas", r"[^\n]{0,200}?/(?i:pass):", "cmdkey |runas "),
     ("htpasswd", r"-(?:\w*n\w*b|\w*b\w*n)\w*[ \t]+(?:-\w+[ \t]+)*\S+[ \t]+", "htpasswd -"),
     ("htpasswd", rf"-\w*b\w*[ \t]+(?:-\w+[ \t]+)*{_WORD}{_WORD}", ""),
+    ("set-initial-password|wandb login", _FLAGS, "set-initial-password |wandb login "),
+    ("user-secrets set", rf"(?:--?\w+[ \t]+\S+[ \t]+)*{_WORD}", "user-secrets set "),
+    ("-setairportnetwork", rf"{_WORD}{_WORD}", "setairportnetwork "),
     ("vncdo|vncdotool", r"…-p[ \t]*", "vncdo"),
     ("user:password|user-password", rf"{_FLAGS}{_WORD}", "drush [^ ]*user.password|drush upwd"),
     ("reset-admin-password|resetpassword", _FLAGS, "reset-admin-password |resetpassword "),
@@ -831,7 +880,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "requirepass|masterauth|bindpw|rootpw|enable password|enable secret|wpa-psk|olcRootPW:",
         r"(?:(?:[0-9]|--?[\w-]+)[ \t]+){0,3}",
-        "requirepass |masterauth |bindpw |rootpw |enable password|enable secret|wpa-psk ",
+        "requirepass |masterauth |bindpw |rootpw |olcRootPW|enable password|enable secret|wpa-psk ",
     ),
     ("useradd|usermod", r"…-p[ \t]+", f"useradd{_ANY_OPTION}p|usermod{_ANY_OPTION}p"),
     ("dscl", r"[^\n]{1,100}?-passwd[ \t]+\S+[ \t]+", "dscl "),
@@ -872,7 +921,7 @@ _PUBLIC_PAIRS = frozenset(
 )
 _NEXT_COMMAND = re.compile("[|;&]")
 _PIPED = re.compile(
-    rf"\b(?:echo|printf)[ \t](?:-n[ \t])?(?:{_QUOTE})?"
+    rf"\b(?:echo|printf)[ \t](?:-n[ \t]|'%s(?:\\{{1,4}}n)?'[ \t]|\\*\"%s(?:\\{{1,4}}n)?\\*\"[ \t])?(?:{_QUOTE})?"
     rf"(?:(?<![:\w])[\w.-]{{1,64}}:(?=[^\n]{{1,300}}chpasswd))?([^\s\"'\\|:]{{6,256}})(?:{_QUOTE})?[ \t]{{0,5}}\|[ \t]{{0,5}}"
     r"(?:(?:sudo[ \t])?(?:chpasswd|passwd[ \t]|su[ \t]|kinit|cryptsetup)|sudo[ \t]+-[A-Za-z]*S"
     r"|[^\n|]{1,200}(?:password-stdin|with-token|passphrase-fd|passwd-on-stdin|stdinpass|pass stdin"
@@ -936,6 +985,7 @@ _PRINTS_SECRET = (
     ),
     *(
         r"get secrets? [^\r\n]{1,160}base64 -",
+        r"get secrets? [^\r\n]{1,160}jsonpath",
         "pulumi config get [a-z]*(?:[pP]ass|[sS]ecret|[tT]oken|[kK]ey)",
     ),
     *(
@@ -1108,8 +1158,39 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     ("appid\\\\*[\"']", rf"appid(?:{_QUOTE})?\s?[:=]\s?(?:{_QUOTE})?([0-9a-f]{{32}})(?![0-9a-f])"),
     (
-        "httpOnly\nsameSite",
-        rf"name{_QUOTE}:\s?{_QUOTE}[^\"'\\]{{0,40}}(?:sess|sid|auth|token|jwt)[^\"'\\]{{0,40}}{_QUOTE},\s?{_QUOTE}value{_QUOTE}:\s?{_QUOTE}{_V}",
+        'httpOnly\nsameSite\nSESSID\nSESSIONID\nconnect\\.sid\n"sid\\\\*"',
+        rf"name{_QUOTE}:\s?{_QUOTE}(?i:[^\"'\\]{{0,40}}(?:sess|sid|auth|token|jwt)[^\"'\\]{{0,40}}){_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}"
+        rf"{_QUOTE}value{_QUOTE}:\s?{_QUOTE}{_V}",
+    ),
+    (
+        "basic_auth \nSecurityKey\\(",
+        rf"(?:\bbasic_auth[ (]{_QUOTE}[^\s\"'\\]{{1,100}}{_QUOTE},\s?|SymmetricSecurityKey\([\w.]{{0,40}}\(?){_QUOTE}([^\s\"'\\]{{6,256}})",
+    ),
+    (
+        "oken: [A-Za-z0-9_+/.=-]{20}\n key: [A-Za-z0-9_+/.=-]{20}\necret: [A-Za-z0-9_+/.=-]{20}",
+        r"(?:[Hh]ere(?: is|'s)|[Tt]he|[Yy]our|[Mm]y) (?:[\w-]{1,20} ){0,4}(?:token|key|secret): "
+        r"((?=(?:[^\s\"']*?[0-9]){3})[A-Za-z0-9_+/.=-]{20,512}?)(?=[.,;]?(?:\s|\\+n|\\*\"|\Z))",
+    ),
+    ("oken: [a-z0-9]{6}\\.[a-z0-9]{16}", r"token: ([a-z0-9]{6}\.[a-z0-9]{16})(?![a-z0-9.])"),
+    ("horization:[A-Z][a-z]+ [^ ]{6}", rf"Authorization:[A-Z][a-z]+ {_V}"),
+    (
+        "jwt\\.sign\\(\njwt\\.encode\\(\njwt\\.verify\\(\njwt\\.decode\\(",
+        rf"jwt\.(?:sign|encode|verify|decode)\([^,()]{{1,80}},\s?{_QUOTE}([^\s\"'`]{{6,256}}){_QUOTE}",
+    ),
+    (
+        r"\.fill\(" "\n" r"\.send_keys\(" "\n" r"\.setValue\(" "\n" r"page\.type\(",
+        rf"\.(?:fill|type|send_keys|setValue)\({_QUOTE}[^\"'\n]{{0,60}}(?:pass|pwd|PASS)[^\"'\n]{{0,30}}{_QUOTE},\s?{_QUOTE}([^\s\"'`\\]{{6,256}}){_QUOTE}",
+    ),
+    (
+        'wt\\\\*": ?\\{',
+        rf"[Jj]wt{_QUOTE}\s?:\s?\{{[^{{}}]{{0,200}}?{_QUOTE}(?:Key|Secret|SigningKey){_QUOTE}\s?:\s?{_QUOTE}([^\s\"'\\]{{6,256}})",
+    ),
+    (
+        "\n".join(
+            rf"{word} \\*[\"'`][A-Za-z0-9_+/.=:~-]{{16}}"
+            for word in ("oken", "ecret", "ecret key", "[PI][Ii] key")
+        ),
+        rf"\b(?:token|secret|secret key|api key|API key|access key) {_QUOTE}((?=(?:[^\s\"']*?[0-9]){{3}})[A-Za-z0-9_+/.=:~-]{{16,512}}){_QUOTE}",
     ),
     (
         "(?:the|this|new|your|temporary) (?:token|key|api key|API key|secret|password):? [A-Za-z0-9_+/.-]{16}",
@@ -1121,7 +1202,10 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"(?:{'|'.join(_PRINTS_SECRET)})[^\n\\]{{0,200}}{_LINE_BREAK}(?:base64:)?"
         rf"((?=[A-Za-z+/_.=-]{{0,200}}[0-9])[A-Za-z0-9+/_.=-]{{10,2048}}?)(?={_LINE_BREAK}|\s*\Z|\\*\")",
     ),
-    ("key1 \nkey2 ", r"\bkey[12][ \t]+\w{1,12}[ \t]+([A-Za-z0-9+/]{40,100}={0,2})"),
+    (
+        r"key[12](?:[ \t]|\\+t)",
+        r"\bkey[12](?:[ \t]|\\+t)+\w{1,12}(?:[ \t]|\\+t)+([A-Za-z0-9+/]{40,100}={0,2})",
+    ),
     (
         r"assword [^\r\n\"\\]*:(?:[\r\n]|\\+[nr])",
         rf"assword [^\n\"\\]{{0,80}}:(?:{_LINE_BREAK}){{1,3}}([A-Za-z0-9!-~]{{8,128}}?"
@@ -1451,10 +1535,15 @@ def _kubernetes(text: str, start: int, end: int) -> Iterator[Span]:
                 yield Span(item.start(1), item.end(1), "secret")
 
 
+_ANSI = re.compile(r"(?:\x1b|\\{1,7}u001[bB])\[[0-9;]{0,20}m")
+"""A colour of a terminal, also as JSON writes it."""
+
+
 def spans(text: str) -> list[Span]:
     """Every secret of the text that is known by what is around it, in order; none overlaps another."""
     found: list[Span] = []
     end = 0
+    text = _ANSI.sub(lambda match: " " * len(match[0]), text).replace("│", "|").replace("┃", "|")
     sources = {
         "places": _places,
         "tables": _tables,
@@ -1509,7 +1598,7 @@ _LETTER = r"(?:[^ \t\r\n\"\\]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _ODD_LETTER = r"(?:[^ \t\r\n\"\\A-Za-z_.0-9\[({<]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _VALUE = rf"[A-Za-z_.]*(?:[0-9]|{_ODD_LETTER}(?:{_LETTER}*[0-9]|{_LETTER}*(?:[a-z]+[A-Z]+){{3}})|(?:[a-z]+[A-Z]+){{3}})"
 """What `is_secret_value` asks of a value at least, if it is no variable's."""
-_ANY_VALUE = rf"[A-Za-z0-9~!@#%^_.$?\\-]{_LETTER}{{5}}"
+_ANY_VALUE = rf"[A-Za-z0-9~!@#%^_.$?\\-](?:{_LETTER}{{5}}|{_LETTER}{{2,4}} [a-z]+ [a-z]+ [a-z])"
 """Also one of letters only, where a name says that it is a password."""
 _FIELD_APART = (
     rf"{_Q}*[ \t]*(?:[\r\n,<>]|:?[ \t]*\{{|\\+[nr])[^}}]*(?:alue|default|<string){_ANY}(?:{_EQUALS}|>)"
@@ -1520,15 +1609,16 @@ _ASSIGNS = (
     rf"(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*{_VALUE}|[({{]{_Q}{_VALUE}|,[ \t]*{_Q}+{_VALUE}"
     rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]{{0,40}}=[ \t]*{_Q}*{_VALUE}"
     rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}{_VALUE}"
-    rf"|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*{_VALUE}|[ \t]*(?:\|\|?|\?\?)[ \t]*{_Q}*{_VALUE}|{_EQUALS}[ \t]*\[{_ANY}{_VALUE}"
+    rf"|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*{_VALUE}|[ \t]*(?:\|\|?|\?\?)=?[ \t]*{_Q}*{_VALUE}"
+    rf"|(?:{_ANY}\x{{1b}}|{_ANY}\\+u001[bB]|[ \t]\{{[ \t]?get;|[ \t]*\x{{e2}}\x{{94}}|[ \t]*\\+u250[23])|{_EQUALS}[ \t]*\[{_ANY}{_VALUE}"
     rf"|{_FIELD_APART}{_ANY}{_VALUE}|[ \t]\([^()\s]+\):[ \t]+{_VALUE}"
-    rf"|[ \t](?:is|was|has|for|of|set|reset|changed|now):?[ \t](?:[^\r\n:=\"\\]*[ \t:=])?[ \t]*{_Q}*(?:{_VALUE}"
+    rf"|[ \t](?:is|was|has|for|of|to|set|reset|changed|now):?[ \t](?:[^\r\n:=\"\\]*[ \t:=])?[ \t]*{_Q}*(?:{_VALUE}"
     rf"|[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]))"
 )
 _ASSIGNS_WORD = (
-    rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>|\*\*[ \t]?:|[ \t][A-Za-z:]+(?:="
+    rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>|\*\*[ \t]?:[ \t]*{_Q}*|[ \t][A-Za-z:]+(?:="
     rf"|\\+u003[dD]){_Q}[^>\r\n]*(?:>|u003[eE])|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|[\[|*]|</[a-z]+>|{_W})*(?:[bruf]{_Q}+"
-    rf"|[A-Za-z_.:]*\({_Q}+|\(?ConvertTo-SecureString[^\"'\\]*{_Q}+)?){_ANY_VALUE}"
+    rf"|(?:\[\])?[A-Za-z_.:]*\({_Q}+|\(?ConvertTo-SecureString[^\"'\\]*{_Q}+)?){_ANY_VALUE}"
     rf"|[ \t](?:string|String|\[\]byte)[ \t]*=|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:=]*=[ \t]*{_Q}+"
     rf"|{_SUFFIX}[({{]{_Q}+{_ANY_VALUE}|{_SUFFIX}:-{_ANY_VALUE}"
     rf"|{_SUFFIX}{_FIELD_APART}|{_SUFFIX}{_Q}+[ \t]+[Vv]alue{_EQUALS}|[ \t]is(?:[ \t]set[ \t]to)?:?[ \t]{_Q}+{_ANY_VALUE})"
@@ -1562,10 +1652,11 @@ TELLING: dict[str, list[str]] = {
         rf"(?:{_UPPER_TAILS})(?:{_ASSIGNS}|[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
         rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)|(?:{_UPPER_TAILS}){_ASSIGNS_WORD}"
         rf"|-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|auth-?key|api[_-]?key|access[_-]?token|auth[_-]?token)"
-        rf"[ \t]+{_Q}*{_ANY_VALUE}|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
+        rf"[ \t]+{_Q}*{_ANY_VALUE}|PASS={_Q}*{_ANY_VALUE}"
+        rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"(?:{_SHORT_TAILS}){_ASSIGNS}|okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}|(?:{_SHORT_TAILS}){_ASSIGNS_WORD}",
-        rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|#define|set-env [^ \"]+|env:set"
+        rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|setenv|#define|set-env [^ \"]+|env:set"
         rf"|env set)[ \t]*{_Q}?[A-Za-z0-9_./:-]*"
         rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"set -[a-zA-Z]+[ \t]+[A-Za-z0-9_]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_ANY_VALUE}",
@@ -1591,6 +1682,7 @@ TELLING: dict[str, list[str]] = {
             "passwd --stdin",
             "passphrase-fd",
             r"\| su ",
+            r"\| cryptsetup ",
             "kinit",
             "env add ",
             "pass insert",

@@ -26,7 +26,7 @@ _UUID = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}"
 _LATIN_PART = _PART.replace(r"\s", r" \t\r\n")
 """Without other spaces: where a text is searched by its bytes, they are parts of letters."""
 _UUID_START = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}"
-_APART = rf"(?:(?<!{LETTERS})|(?<=\\[nrt]))"
+_APART = rf"(?:(?<!{LETTERS})|(?<=\\[nrt])|(?<=\[[0-9]m)|(?<=[\[;][0-9][0-9]m))"
 """No part of a longer word; the letter of an escape is none."""
 _GITLAB_KINDS = ("pat", "ptt", "dt", "rt", "rtr", "cbt", "soat", "ft", "imt", "ffct", "agent", "oas", "wt")
 _LOGGED_PART = rf"(?:{_LATIN_PART}|\\u00[0-9a-fA-F]{{2}})"
@@ -203,7 +203,11 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("shippo-token", "shippo_live_", HEX, 40),
     ("adafruit-key", "aio_", LETTERS, 28),
     ("lob-key", "live_", HEX, 35),
-    ("gocardless-token", "live_", WORD, 38),
+    ("gocardless-token", "live_", WORD, 28),
+    ("aws-bedrock-key", "bedrock-api-key-", "[A-Za-z0-9+/]", 40),
+    ("clickup-token", "pk_", "[0-9]{6,12}_[A-Z0-9]", 30),
+    ("together-key", "tgp_v1_", WORD, 40),
+    ("sonar-token", "sqa_", HEX, 40),
     ("infisical-token", "st.", rf"{HEX}{{20,24}}\.{HEX}{{32}}\.{HEX}", 20),
     ("xata-key", "xau_", LETTERS, 36),
     ("adobe-secret", "p8e-", WORD, 30),
@@ -344,6 +348,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("azure-key", "SharedAccessKey=", r"(?P<kept>SharedAccessKey=)[A-Za-z0-9+/]{40,}=*", "SharedAccessKey"),
     Shape("azure-signature", "sig=", r"(?P<kept>\bsig=)[A-Za-z0-9%+/_-]{40,}=*", r"sig=[A-Za-z0-9%+/\\_-]{40}|sig\\u003[dD]"),
     Shape("aws-signature", "X-Amz-S", r"(?P<kept>X-Amz-(?:Signature|Security-Token)=)[A-Za-z0-9%+/_-]{40,}=*", "X-Amz-S"),
+    Shape("cloudfront-signature", "Signature=", r"(?P<kept>[?&]Signature=)[A-Za-z0-9~_-]{40,}", "[?&]Signature="),
     Shape("google-signature", "X-Goog-Signature=", r"(?P<kept>X-Goog-Signature=)[A-Fa-f0-9]{40,}", "X-Goog-Signature"),
     Shape("google-refresh-token", "1//0", rf"(?<!{WORD})1//0{WORD}{{40,}}", rf"1{_SLASH}{_SLASH}0{WORD}{{40}}"),
     Shape("azure-key", "azurewebsites.net",
