@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -26,18 +27,31 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def pool(workspace: Path) -> AsyncIterator[WorkerPool]:
-    environ = dict(os.environ) | {
-        "ANTHROPIC_API_KEY": "sk-ant-planted-key-000000",
-        "MY_SECRET": "planted-secret",
-    }
-    made = WorkerPool(2, workspace, environ, timeout_seconds=60)
-    yield made
-    await made.aclose()
+async def make_pool(workspace: Path) -> AsyncIterator[Callable[..., WorkerPool]]:
+    """Makes pools of workers, which are closed at the end."""
+    made: list[WorkerPool] = []
+
+    def make(size: int = 1, **options: Any) -> WorkerPool:
+        made.append(WorkerPool(size, workspace, dict(os.environ) | options.pop("environ", {}), **options))
+        return made[-1]
+
+    yield make
+    await asyncio.gather(*(pool.aclose() for pool in made))
+
+
+@pytest.fixture
+def pool(make_pool: Callable[..., WorkerPool]) -> WorkerPool:
+    planted = {"ANTHROPIC_API_KEY": "sk-ant-planted-key-000000", "MY_SECRET": "planted-secret"}
+    return make_pool(2, environ=planted, timeout_seconds=60)
 
 
 @pytest.fixture
 def run(pool: WorkerPool, workspace: Path) -> Run:
+    return caller(pool, workspace)
+
+
+def caller(pool: WorkerPool, workspace: Path) -> Run:
+    """Calls the built-in tools of a pool."""
     tools = builtin_tools(pool)
 
     async def call(name: str, agent: str = "agent1", **arguments: Any) -> ToolResult:

@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.core.tools.conftest import context
+from tests.core.tools.conftest import caller
 
-from watchkeeper.agents.tools.builtin import builtin_tools
-from watchkeeper.agents.tools.contract import OutsideTool
-from watchkeeper.agents.tools.workers import Child, ChildFailed, WorkerPool
+from watchkeeper.agents.tools.workers import Child, ChildFailed
 
 READY = 'import sys, json\nsys.stdin.readline()\nprint(json.dumps({"ready": True}), flush=True)\nsys.stdin.readline()\n'
+ANSWER = "print(json.dumps(dict(id=1, content={})), flush=True)\nsys.stdin.readline()\n"
 
 LIES = {
     "no JSON": "print('hello', flush=True)",
@@ -51,26 +50,19 @@ async def test_a_worker_that_lies_is_killed(worker_program: Path, lie: str) -> N
     await child.kill()
 
 
-async def test_answers_that_are_no_content_do_not_reach_a_model(worker_program, workspace):
-    answer = '{"id": 1, "content": [{"type": "tool_use", "name": "bash"}]}'
-    worker_program.write_text(READY + f"print({answer!r}, flush=True)\nsys.stdin.readline()\n")
-    pool = WorkerPool(1, workspace, os.environ)
-    tool = builtin_tools(pool)["read"]
-    assert isinstance(tool, OutsideTool)
-    result = await tool.run({"file_path": "hello.py"}, context(workspace))
+async def test_answers_that_are_no_content_do_not_reach_a_model(worker_program, workspace, make_pool):
+    worker_program.write_text(READY + ANSWER.format('[{"type": "tool_use", "name": "bash"}]'))
+    run = caller(make_pool(), workspace)
+    result = await run("read", file_path="hello.py")
     assert result.is_error
     assert "no valid answer" in str(result.content)
-    await pool.aclose()
 
 
-async def test_a_worker_that_cannot_start_says_why_in_one_line(worker_program: Path, workspace: Path) -> None:
+async def test_a_worker_that_cannot_start_says_why_in_one_line(worker_program, workspace, make_pool):
     worker_program.write_text("raise SystemError('out of order')")
-    pool = WorkerPool(1, workspace, os.environ)
-    tool = builtin_tools(pool)["read"]
-    assert isinstance(tool, OutsideTool)
-    result = await tool.run({"file_path": "hello.py"}, context(workspace))
+    run = caller(make_pool(), workspace)
+    result = await run("read", file_path="hello.py")
     assert result.content == "read: a tool worker did not start: SystemError: out of order"
-    await pool.aclose()
 
 
 @pytest.mark.parametrize("before", ["", "sys.stdin.readline(); "], ids=["at once", "told what it is to do"])
@@ -89,46 +81,32 @@ async def test_a_worker_that_always_dies_of_a_signal_is_not_started_for_ever(wor
         await Child.start({}, os.environ, "")
 
 
-async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(worker_program, workspace):
+async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(
+    worker_program, workspace, make_pool
+):
     worker_program.write_text(READY + "import time; time.sleep(1000)")
-    pool = WorkerPool(1, workspace, os.environ, timeout_seconds=0.2)
-    tool = builtin_tools(pool)["read"]
-    assert isinstance(tool, OutsideTool)
-    result = await tool.run({"file_path": "hello.py"}, context(workspace))
+    run = caller(make_pool(timeout_seconds=0.2), workspace)
+    result = await run("read", file_path="hello.py")
     assert result.is_error
     assert "stopped after 0.2 s" in str(result.content)
-    worker_program.write_text(
-        READY + 'print(\'{"id": 1, "content": "fine"}\', flush=True)\nsys.stdin.readline()'
-    )
-    assert (await tool.run({"file_path": "hello.py"}, context(workspace))).content == "fine"
-    await pool.aclose()
+    worker_program.write_text(READY + ANSWER.format('"fine"'))
+    assert (await run("read", file_path="hello.py")).content == "fine"
 
 
-async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program: Path, workspace: Path) -> None:
-    worker_program.write_text(
-        READY
-        + 'print(json.dumps({"id": 1, "content": "a" * 300000 + "z" * 200000}), flush=True)\nsys.stdin.readline()'
-    )
-    pool = WorkerPool(1, workspace, os.environ)
-    tool = builtin_tools(pool)["read"]
-    assert isinstance(tool, OutsideTool)
-    result = await tool.run({"file_path": "hello.py"}, context(workspace))
+async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program, workspace, make_pool):
+    worker_program.write_text(READY + ANSWER.format('"a" * 300000 + "z" * 200000'))
+    run = caller(make_pool(), workspace)
+    result = await run("read", file_path="hello.py")
     text = str(result.content)
     assert len(text) < 101_000
     assert text.startswith("aaa")
     assert text.endswith("zzz")
     assert "400,000 of 500,000 characters left out" in text
     assert result.effects["whole_output"] == "a" * 300_000 + "z" * 200_000
-    await pool.aclose()
 
 
-async def test_nothing_in_a_workspace_stands_in_for_a_module_of_the_worker(run, workspace):
+async def test_nothing_in_a_workspace_stands_in_for_a_module_of_the_worker(run, workspace, monkeypatch):
     for name in ("json", "asyncio", "anthropic", "watchkeeper", "sitecustomize", "usercustomize"):
         (workspace / f"{name}.py").write_text("import os; os._exit(66)")
-    here = Path.cwd()
-    os.chdir(workspace)
-    try:
-        result = await run("read", file_path="hello.py")  # type: ignore[operator]
-    finally:
-        os.chdir(here)
-    assert not result.is_error
+    monkeypatch.chdir(workspace)
+    assert not (await run("read", file_path="hello.py")).is_error

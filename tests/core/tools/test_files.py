@@ -8,16 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.core.tools.conftest import Run
 
 from watchkeeper.agents.tools.builtin import builtin_tools, mark_fault
-from watchkeeper.agents.tools.contract import OutsideTool, Permission, ToolResult
+from watchkeeper.agents.tools.contract import OutsideTool, Permission
 from watchkeeper.agents.tools.workers import WorkerPool
-
-Run = Callable[..., Awaitable[ToolResult]]
 
 
 async def test_file_tools_read_search_and_change_the_workspace(run: Run, workspace: Path) -> None:
@@ -36,13 +34,8 @@ async def test_no_file_tool_reaches_outside_the_workspace(run: Run, workspace: P
     outside = workspace.parent
     (workspace / "link.txt").symlink_to(outside / "secret.txt")
     (workspace / "folder_link").symlink_to(outside)
-    for path in (
-        "../secret.txt",
-        f"{outside}/secret.txt",
-        "link.txt",
-        "folder_link/secret.txt",
-        "/etc/passwd",
-    ):
+    links = "link.txt", "folder_link/secret.txt"
+    for path in ("../secret.txt", f"{outside}/secret.txt", *links, "/etc/passwd"):
         results = [
             await run("read", file_path=path),
             await run("write", file_path=path, content="owned"),

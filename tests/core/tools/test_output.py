@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.tools.conftest import Run
 
-from watchkeeper.agents.tools.contract import ToolResult
 from watchkeeper.agents.tools.output import LONGEST_WORD, shorten
 from watchkeeper.records.redact import Redactor
 
-Run = Callable[..., Awaitable[ToolResult]]
 KEY = "ghp_" + "a1B2" * 9
 
 

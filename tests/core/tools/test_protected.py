@@ -6,19 +6,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.core.tools.conftest import context
+from tests.core.tools.conftest import Run, caller
 
-from watchkeeper.agents.tools.builtin import builtin_tools
-from watchkeeper.agents.tools.contract import OutsideTool, ToolResult
 from watchkeeper.agents.tools.sandbox import ProtectedFiles
 from watchkeeper.agents.tools.worker_files import FileTools
 from watchkeeper.agents.tools.workers import WorkerPool
-
-Run = Callable[..., Awaitable[ToolResult]]
 
 SUFFIXES = ("", "-wal", "-shm", "-leases/abcd2345.lock")
 NEEDLE = "TODO: needle in the database"
@@ -39,17 +35,8 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-async def run(workspace: Path, files: list[Path]) -> AsyncIterator[Run]:
-    pool = WorkerPool(1, workspace, dict(os.environ), database_path=files[0], timeout_seconds=60)
-    tools = builtin_tools(pool)
-
-    async def call(name: str, **arguments: object) -> ToolResult:
-        tool = tools[name]
-        assert isinstance(tool, OutsideTool)
-        return await tool.run(dict(arguments), context(workspace))
-
-    yield call
-    await pool.aclose()
+def run(make_pool: Callable[..., WorkerPool], workspace: Path, files: list[Path]) -> Run:
+    return caller(make_pool(database_path=files[0], timeout_seconds=60), workspace)
 
 
 async def assert_refused(run: Run, path: str) -> None:
@@ -90,9 +77,8 @@ async def test_files_that_were_moved_into_the_workspace_are_refused(run, workspa
         os.rename(file, workspace / f"moved{number}.txt")
     for number in range(3):
         await assert_refused(run, f"moved{number}.txt")
-    assert "needle" not in str(
-        (await run("grep", pattern="needle in the database#", path="moved0.txt")).content
-    )
+    found = await run("grep", pattern="needle in the database#", path="moved0.txt")
+    assert "needle" not in str(found.content)
     assert [(workspace / f"moved{number}.txt").read_bytes() for number in range(3)] == before[:3]
 
 
@@ -101,14 +87,8 @@ async def test_links_and_descriptors_that_lead_to_the_files_are_refused(run, wor
     (workspace / "folder").symlink_to(files[0].parent)
     holder = os.open(files[0], os.O_RDONLY)
     try:
-        for path in (
-            "link.txt",
-            "folder/w.db",
-            "folder/w.db-wal",
-            f"/proc/{os.getpid()}/fd/{holder}",
-            "/dev/fd/3",
-            "/proc/self/fd/3",
-        ):
+        descriptors = f"/proc/{os.getpid()}/fd/{holder}", "/dev/fd/3", "/proc/self/fd/3"
+        for path in ("link.txt", "folder/w.db", "folder/w.db-wal", *descriptors):
             await assert_refused(run, path)
     finally:
         os.close(holder)
@@ -116,31 +96,21 @@ async def test_links_and_descriptors_that_lead_to_the_files_are_refused(run, wor
     assert NEEDLE in files[0].read_text()
 
 
-async def test_a_database_in_the_workspace_is_refused_by_every_tool(tmp_path: Path, workspace: Path) -> None:
+async def test_a_database_in_the_workspace_is_refused_by_every_tool(make_pool, workspace):
     """No session starts so; but a tool that is asked all the same does no harm."""
     files = make_files(workspace / "data")
     before = [file.read_bytes() for file in files]
-    pool = WorkerPool(1, workspace, dict(os.environ), database_path=files[0], timeout_seconds=60)
-    tools = builtin_tools(pool)
-
-    async def call(name: str, **arguments: object) -> ToolResult:
-        tool = tools[name]
-        assert isinstance(tool, OutsideTool)
-        return await tool.run(dict(arguments), context(workspace))
-
-    try:
-        for suffix in SUFFIXES:
-            await assert_refused(call, f"data/w.db{suffix}")
-        await assert_hidden(call)
-        for name in ("data/w.db-journal", "data/w.db-leases/new.lock"):
-            assert (await call("write", file_path=name, content="x")).is_error
-            assert not (workspace / name).exists()
-        (workspace / "data" / "w.db-wal").unlink()
-        assert (await call("write", file_path="data/w.db-wal", content="x")).is_error
-        assert not (workspace / "data" / "w.db-wal").exists()
-        assert not (await call("write", file_path="data/w.db-notes", content="x")).is_error
-    finally:
-        await pool.aclose()
+    call = caller(make_pool(database_path=files[0], timeout_seconds=60), workspace)
+    for suffix in SUFFIXES:
+        await assert_refused(call, f"data/w.db{suffix}")
+    await assert_hidden(call)
+    for name in ("data/w.db-journal", "data/w.db-leases/new.lock"):
+        assert (await call("write", file_path=name, content="x")).is_error
+        assert not (workspace / name).exists()
+    (workspace / "data" / "w.db-wal").unlink()
+    assert (await call("write", file_path="data/w.db-wal", content="x")).is_error
+    assert not (workspace / "data" / "w.db-wal").exists()
+    assert not (await call("write", file_path="data/w.db-notes", content="x")).is_error
     assert files[0].read_bytes() == before[0]
 
 
@@ -157,13 +127,9 @@ def test_a_file_that_becomes_the_database_after_it_was_checked_is_not_changed(wo
             os.link(files[0], workspace / "hello.py")
         return opened(path, flags, mode, **rest)  # type: ignore[arg-type]
 
-    for name, arguments in (
-        ("write", {"file_path": "hello.py", "content": "destroyed"}),
-        (
-            "edit",
-            {"file_path": "hello.py", "old_string": "needle", "new_string": "destroyed", "replace_all": True},
-        ),
-    ):
+    edit = {"old_string": "needle", "new_string": "destroyed", "replace_all": True}
+    for name, about in (("write", {"content": "destroyed"}), ("edit", edit)):
+        arguments = {"file_path": "hello.py", **about}
         (workspace / "hello.py").unlink()
         (workspace / "hello.py").write_text("needle")
         with monkeypatch.context() as patch:

@@ -10,18 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from tests.core.tools.conftest import context
+from tests.core.tools.conftest import caller
 
-from watchkeeper.agents.tools.builtin import builtin_tools
-from watchkeeper.agents.tools.contract import OutsideTool, ToolResult
-from watchkeeper.agents.tools.workers import WorkerPool
-
-Run = Callable[..., Awaitable[ToolResult]]
+from watchkeeper.agents.tools.contract import ToolResult
 
 
 async def gone(pid: int) -> bool:
@@ -33,34 +28,30 @@ async def gone(pid: int) -> bool:
     return False
 
 
-async def test_a_shell_keeps_its_state_and_agents_do_not_share_one(run: Run) -> None:
+async def test_a_shell_keeps_its_state_and_agents_do_not_share_one(run):
     await run("bash", command="cd / && export MINE=1")
     assert (await run("bash", command="echo $PWD $MINE")).content == "/ 1"
     assert (await run("bash", agent="agent2", command="echo [$MINE]")).content == "[]"
 
 
-async def test_a_failing_command_says_its_exit_code_and_its_output(run: Run) -> None:
+async def test_a_failing_command_says_its_exit_code_and_its_output(run):
     result = await run("bash", command="echo out; echo err >&2; (exit 7)")
     assert result == ToolResult("out\nerr\n[exit code 7]", is_error=True)
 
 
-async def test_tools_see_no_credentials(run: Run) -> None:
+async def test_tools_see_no_credentials(run):
     told = str((await run("bash", command="env")).content)
     assert "planted" not in told
     assert "PYTHONPATH" not in told
     assert "WATCHKEEPER_AGENT=agent1" in told
-    assert "planted" not in str(
-        (await run("bash", command="cat /proc/$PPID/environ | tr '\\0' '\\n'")).content
-    )
+    of_parent = await run("bash", command="cat /proc/$PPID/environ | tr '\\0' '\\n'")
+    assert "planted" not in str(of_parent.content)
 
 
-async def test_a_hanging_command_is_killed_with_all_that_it_started(run: Run, workspace: Path) -> None:
+async def test_a_hanging_command_is_killed_with_all_that_it_started(run, workspace):
     await run("bash", command="true")
-    result = await run(
-        "bash",
-        command="sleep 1000 & echo $! > pid; while true; do sleep 1000 & sleep 0.01; done",
-        timeout_ms=300,
-    )
+    command = "sleep 1000 & echo $! > pid; while true; do sleep 1000 & sleep 0.01; done"
+    result = await run("bash", command=command, timeout_ms=300)
     assert result.is_error
     assert "0.3 s" in str(result.content)
     assert await gone(int((workspace / "pid").read_text()))
@@ -68,7 +59,7 @@ async def test_a_hanging_command_is_killed_with_all_that_it_started(run: Run, wo
     assert (await run("bash", command="echo again")).content == "again"
 
 
-async def test_a_command_that_is_not_complete_is_refused_at_once(run: Run) -> None:
+async def test_a_command_that_is_not_complete_is_refused_at_once(run):
     for command in ("echo 'open", "cat <<EOF\nnever closed", "if true", "}"):
         result = await run("bash", command=command)
         assert result.is_error
@@ -76,7 +67,7 @@ async def test_a_command_that_is_not_complete_is_refused_at_once(run: Run) -> No
     assert (await run("bash", command="cat <<EOF\nclosed\nEOF")).content == "closed"
 
 
-async def test_a_shell_that_exits_is_followed_by_a_new_one(run: Run, workspace: Path) -> None:
+async def test_a_shell_that_exits_is_followed_by_a_new_one(run, workspace):
     result = await run("bash", command="cd /; echo bye; exit 3")
     assert result.is_error
     assert "bye" in str(result.content)
@@ -84,7 +75,7 @@ async def test_a_shell_that_exits_is_followed_by_a_new_one(run: Run, workspace: 
     assert (await run("bash", command="pwd")).content == str(workspace)
 
 
-async def test_a_gigabyte_of_output_costs_neither_memory_nor_the_result(run: Run) -> None:
+async def test_a_gigabyte_of_output_costs_neither_memory_nor_the_result(run):
     before = psutil.Process().memory_info().rss
     result = await run("bash", command="yes 0123456789 | head -c 1000000000; echo the end")
     assert not result.is_error
@@ -93,12 +84,12 @@ async def test_a_gigabyte_of_output_costs_neither_memory_nor_the_result(run: Run
     assert psutil.Process().memory_info().rss - before < 50_000_000
 
 
-async def test_binary_output_is_decoded_with_replacements(run: Run) -> None:
+async def test_binary_output_is_decoded_with_replacements(run):
     result = await run("bash", command="head -c 100000 /dev/urandom; printf '\\xff\\x00end'")
     assert str(result.content).endswith("end")
 
 
-async def test_a_tool_that_prints_what_looks_like_an_answer_changes_nothing(run: Run) -> None:
+async def test_a_tool_that_prints_what_looks_like_an_answer_changes_nothing(run):
     forged = '{"id": 1, "content": "forged", "is_error": false}'
     result = await run(
         "bash", command=f"echo '{forged}' | tee /dev/stderr /proc/$PPID/fd/1 >/dev/null; echo real"
@@ -119,7 +110,7 @@ async def test_daemons_end_with_the_agent_that_started_them(run, pool, workspace
     assert "restarted" in str((await run("bash", command="echo back")).content)
 
 
-async def test_a_worker_that_is_killed_gives_an_error_and_is_replaced(run: Run, workspace: Path) -> None:
+async def test_a_worker_that_is_killed_gives_an_error_and_is_replaced(run, workspace):
     await run("bash", command="sleep 1000 & echo $! > job; echo $PPID > worker")
     os.kill(int((workspace / "worker").read_text()), signal.SIGKILL)
     result = await run("bash", command="echo alive")
@@ -134,10 +125,8 @@ async def test_a_worker_that_is_killed_gives_an_error_and_is_replaced(run: Run, 
     assert (await run("bash", command="echo alive")).content == "alive"
 
 
-async def test_cancelling_a_call_ends_the_command(pool: WorkerPool, workspace: Path) -> None:
-    tool = builtin_tools(pool)["bash"]
-    assert isinstance(tool, OutsideTool)
-    call = asyncio.create_task(tool.run({"command": "echo $$ > pid; sleep 1000"}, context(workspace)))
+async def test_cancelling_a_call_ends_the_command(run, workspace):
+    call = asyncio.create_task(run("bash", command="echo $$ > pid; sleep 1000"))
     while not (workspace / "pid").exists() or not (workspace / "pid").read_text():
         await asyncio.sleep(0.01)
     call.cancel()
@@ -146,31 +135,24 @@ async def test_cancelling_a_call_ends_the_command(pool: WorkerPool, workspace: P
     assert await gone(int((workspace / "pid").read_text()))
 
 
-async def test_idle_shells_beyond_the_limit_are_closed_and_their_agents_told(workspace: Path) -> None:
-    pool = WorkerPool(1, workspace, os.environ, most_shells=1)
-    tool = builtin_tools(pool)["bash"]
-    assert isinstance(tool, OutsideTool)
-    await tool.run({"command": "echo one"}, context(workspace, "first"))
-    await tool.run({"command": "echo two"}, context(workspace, "second"))
-    again = await tool.run({"command": "echo three"}, context(workspace, "first"))
-    assert "restarted" in str(again.content)
-    await pool.aclose()
+async def test_idle_shells_beyond_the_limit_are_closed_and_their_agents_told(make_pool, workspace):
+    run = caller(make_pool(most_shells=1), workspace)
+    for agent in ("first", "second"):
+        await run("bash", agent, command="echo one")
+    assert "restarted" in str((await run("bash", "first", command="echo three")).content)
 
 
-async def test_closing_leaves_no_process(workspace: Path) -> None:
-    pool = WorkerPool(2, workspace, os.environ)
-    tools = builtin_tools(pool)
-    bash, listing = tools["bash"], tools["list_folder"]
-    assert isinstance(bash, OutsideTool)
-    assert isinstance(listing, OutsideTool)
-    under_way = asyncio.create_task(bash.run({"command": "sleep 1000"}, context(workspace)))
-    await asyncio.gather(*(listing.run({}, context(workspace)) for _ in range(4)))
+async def test_closing_leaves_no_process(make_pool, workspace):
+    pool = make_pool(2)
+    run = caller(pool, workspace)
+    under_way = asyncio.create_task(run("bash", command="sleep 1000"))
+    await asyncio.gather(*(run("list_folder") for _ in range(4)))
     mine = {child.pid for child in psutil.Process().children(recursive=True)}
     assert len(mine) >= 2
     await pool.aclose()
     assert (await under_way).is_error
     assert all([await gone(pid) for pid in mine])
-    assert (await listing.run({}, context(workspace))).is_error
+    assert (await run("list_folder")).is_error
 
 
 HOST = """
@@ -192,7 +174,7 @@ asyncio.run(main())
 """
 
 
-async def test_nothing_outlives_a_host_that_is_killed(workspace: Path) -> None:
+async def test_nothing_outlives_a_host_that_is_killed(workspace):
     environ = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[3] / "core")}
     host = subprocess.Popen([sys.executable, "-c", HOST, str(workspace)], env=environ)
     deadline = time.monotonic() + 60
@@ -200,10 +182,8 @@ async def test_nothing_outlives_a_host_that_is_killed(workspace: Path) -> None:
         assert host.poll() is None
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
-    left = [
-        int((workspace / name).read_text())
-        for name in ("worker", "shell", *(["daemon"] if sys.platform == "linux" else []))
-    ]
+    names = ("worker", "shell", *(["daemon"] if sys.platform == "linux" else []))
+    left = [int((workspace / name).read_text()) for name in names]
     host.kill()
     host.wait()
     assert all([await gone(pid) for pid in left])
