@@ -1,17 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.places import query, workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, task
 
+from watchkeeper.records.ports import Clock, ManualClock
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
-from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
+from watchkeeper.store import agents, plans
+from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
 
 
 class Bench:
@@ -105,28 +111,17 @@ class Bench:
         return {task["name"]: task for task in plan["tasks"]} if plan else {}
 
     def query(self, sql: str, *parameters: Any) -> list[Any]:
-        from watchkeeper.store import database
-
-        connection = database.open_readonly(self.path)
-        try:
-            return connection.execute(sql, parameters).fetchall()
-        finally:
-            connection.close()
+        return query(self.path, sql, *parameters)
 
     def kinds(self) -> list[str]:
-        return [
-            row[0]
-            for row in self.query("SELECT kind FROM events WHERE session_id = ? ORDER BY seq", self.session)
-        ]
+        rows = self.query("SELECT kind FROM events WHERE session_id = ? ORDER BY seq", self.session)
+        return [row[0] for row in rows]
 
     def assert_sound(self) -> None:
         """What must hold of the file whatever happened."""
         assert self.query("PRAGMA integrity_check") == [("ok",)]
-        seqs = [
-            row[0]
-            for row in self.query("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", self.session)
-        ]
-        assert seqs == list(range(1, len(seqs) + 1))
+        rows = self.query("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", self.session)
+        assert [row[0] for row in rows] == list(range(1, len(rows) + 1))
         for agent_id, tokens, last in self.query("SELECT id, message_tokens, last_seq FROM agents"):
             rows = self.query(
                 "SELECT seq, tokens, total_tokens FROM messages WHERE agent_id = ? ORDER BY seq", agent_id
@@ -146,6 +141,38 @@ class Bench:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     return Bench(tmp_path)
+
+
+class Ground:
+    """A session that is claimed, whose rows are changed as a host changes them."""
+
+    def __init__(self, folder: Path, name: str = "w.db", *, clock: Clock | None = None, **about: Any) -> None:
+        wanted = NewSession("goal", workspace_in(folder), "test/model")
+        self.session = create_session(folder / name, wanted, **about)
+        self.store = SessionStore.claim(
+            folder / name, self.session, clock or ManualClock(), pid=os.getpid(), host_name="h"
+        )
+
+    def write(self, change: Callable[[Transaction], Any]) -> None:
+        session, epoch = self.session, self.store.epoch
+        self.store.writer.submit(lambda group: change(Transaction(group, session, epoch, 1.0))).result()
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def add_task(tx: Transaction, name: str, number: int) -> None:
+    """A task of the plan `plan`."""
+    plans.add_task(
+        tx, task_id=name, plan_id="plan", name=name, position=number, title=name, instructions="", role="explorer",
+        model=None, expected_outputs=[],
+    )  # fmt: skip
+
+
+def add_agent(tx: Transaction, agent_id: str) -> None:
+    agents.create(
+        tx, agent_id=agent_id, name=agent_id, role="explorer", model="m", system="", goal="", context_limit=1
+    )
 
 
 def agent_of(state: dict[str, Any], name: str) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -50,11 +51,8 @@ class Wasteful:
 
 def remember_twice(name: str, request: ModelRequest) -> list[dict[str, Any]]:
     turn = turns(request)
-    return (
-        [call("remember", {"text": f"{name} at {turn}"}, f"t{turn}")]
-        if turn < 2
-        else [said(f"{name} is done")]
-    )
+    text = f"{name} at {turn}"
+    return [call("remember", {"text": text}, f"t{turn}") if turn < 2 else said(f"{name} is done")]
 
 
 def wide(bench: Bench, kind: str, amount: float) -> Wasteful:
@@ -99,7 +97,7 @@ async def test_fifty_agents_at_once_go_beyond_a_budget_by_one_calls_output_at_mo
     assert {one["attempt"] for one in bench.tasks().values()} == {1}
 
 
-async def test_a_task_budget_holds_for_that_task_while_the_others_run_side_by_side(bench: Bench) -> None:
+async def test_a_task_budget_holds_for_that_task_while_the_others_run_side_by_side(bench):
     model = wide(bench, "tokens", 1e9)
     bench.submit("set_budget", payload={"kind": "tokens", "amount": None})
 
@@ -115,13 +113,11 @@ async def test_a_task_budget_holds_for_that_task_while_the_others_run_side_by_si
     assert model.most_in_progress > 5
 
 
-async def test_without_a_budget_no_reservation_is_written(bench: Bench) -> None:
-    connection = database.open_writable(bench.path)
-    connection.execute("CREATE TABLE seen (id)")
-    connection.execute(
-        "CREATE TRIGGER reserved AFTER INSERT ON reservations BEGIN INSERT INTO seen VALUES (new.id); END"
-    )
-    connection.close()
+async def test_without_a_budget_no_reservation_is_written(bench):
+    with closing(database.open_writable(bench.path)) as connection:
+        connection.execute("CREATE TABLE seen (id)")
+        insert = "INSERT INTO seen VALUES (new.id)"
+        connection.execute(f"CREATE TRIGGER made AFTER INSERT ON reservations BEGIN {insert}; END")
     bench.start(PlannedRun([task("a")], remember_twice))
     assert (await bench.run()).exit_code == 0
     assert bench.query("SELECT count(*) FROM seen") == [(0,)]
@@ -131,16 +127,15 @@ async def test_without_a_budget_no_reservation_is_written(bench: Bench) -> None:
     assert bench.query("SELECT count(*) FROM seen") == calls
 
 
-async def test_whoever_waits_in_line_can_be_paused_and_leaves_the_line(bench: Bench) -> None:
+async def test_whoever_waits_in_line_can_be_paused_and_leaves_the_line(bench):
     """One call holds what is left; the others wait, are paused, and nothing is left behind."""
     gate = asyncio.Event()
 
     def work(name: str, request: ModelRequest) -> Any:
         return remember_twice(name, request) if gate.is_set() else gate
 
-    bench.start(
-        PlannedRun([task("a"), task("b"), task("c")], work), budgets={"tokens": 24_000}, max_parallel=4
-    )
+    tasks = [task("a"), task("b"), task("c")]
+    bench.start(PlannedRun(tasks, work), budgets={"tokens": 24_000}, max_parallel=4)
 
     async def pause() -> None:
         await bench.until(lambda state: bench.model.hanging)
@@ -155,30 +150,25 @@ async def test_whoever_waits_in_line_can_be_paused_and_leaves_the_line(bench: Be
     assert (await bench.run()).exit_code == 0
 
 
-async def test_a_host_that_takes_over_frees_what_an_earlier_one_had_reserved(bench: Bench) -> None:
+async def test_a_host_that_takes_over_frees_what_an_earlier_one_had_reserved(bench):
     bench.start(PlannedRun([task("a")], remember_twice), budgets={"tokens": 60_000})
-    connection = database.open_writable(bench.path)
-    connection.execute(
-        "INSERT INTO reservations (id, session_id, agent_id, lease_epoch, model, purpose, tokens,"
-        " created_at, expires_at)"
-        " VALUES ('gone:1', ?, 'gone', 0, 'm', 'turn', 59999, 1.0, 1e12)",
-        (bench.session,),
-    )
-    connection.commit()
-    connection.close()
+    with closing(database.open_writable(bench.path)) as connection, connection:
+        connection.execute(
+            "INSERT INTO reservations (id, session_id, agent_id, lease_epoch, model, purpose, tokens,"
+            " created_at, expires_at) VALUES ('gone:1', ?, 'gone', 0, 'm', 'turn', 59999, 1.0, 1e12)",
+            (bench.session,),
+        )
     assert (await bench.run()).exit_code == 0
     assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
 
 
-async def test_a_budget_that_is_not_more_than_what_is_used_is_refused_by_the_host(bench: Bench) -> None:
+async def test_a_budget_that_is_not_more_than_what_is_used_is_refused_by_the_host(bench):
     bench.start(PlannedRun([task("a")], remember_twice), budgets={"turns": 3})
     assert (await bench.run()).exit_code == 5
     command = bench.submit("set_budget", payload={"kind": "turns", "amount": 3})
-    result = await bench.run()
-    assert result.exit_code == 5
-    refused = next(one for one in bench.state["commands"] if one["id"] == command)
-    assert refused["status"] == "refused"
-    assert "3 turns already" in refused["result"]
+    assert (await bench.run()).exit_code == 5
+    assert bench.command(command)["status"] == "refused"
+    assert "3 turns already" in bench.command(command)["result"]
 
 
 async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench, tmp_path):

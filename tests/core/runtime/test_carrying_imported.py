@@ -12,7 +12,6 @@ from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import Log, call, text
 from tests.core.transcripts.opencode_book import Book, compacted
 
-from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.importer import Importer
 
@@ -59,13 +58,7 @@ def _opencode(folder: Path) -> None:
 async def carried(fixed: Fixed, session: str) -> tuple[str, dict[str, str]]:
     """What the planner of a run that carries on `session` is told, and what it reads at each pointer in
     it."""
-    new = fixed.runtime.start(
-        "Finish it",
-        workspace=fixed.workspace,
-        settings=SessionSettings(approval_timeout_seconds=0.0),
-        from_session=session,
-    )
-    await fixed.runtime.run(new)
+    new = await fixed.carried("Finish it", session)
     told = fixed.first_message(new)
     pointers = dict.fromkeys(re.findall(r"\w+://[\w/.-]*[\w-]", told))
     return told, {pointer: fixed.read_back(new, pointer) for pointer in pointers}
@@ -97,10 +90,8 @@ async def test_every_pointer_to_an_imported_session_opens_what_it_says(fixed, tm
         "I stopped at the lock.",
     ):
         assert line in told, told
-    assert [content.splitlines()[-1] for content in opened.values()][:2] == [
-        "I stopped at the lock.",
-        "Mend the cache",
-    ]
+    last_lines = [content.splitlines()[-1] for content in opened.values()]
+    assert last_lines[:2] == ["I stopped at the lock.", "Mend the cache"]
     *cited, whole = opened.values()
     assert all(re.match(r"From session \w+, message://\w+/\d+\n", content) for content in cited)
     assert "## Its plan" in whole

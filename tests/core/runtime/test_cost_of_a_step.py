@@ -6,27 +6,21 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from types import FrameType
 from typing import Any
 
 import pytest
-from tests.core.runtime.conftest import Bench
-from tests.support.places import workspace_in
+from tests.core.runtime.conftest import Bench, Ground, add_agent, add_task
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.records.messages import ModelRequest
-from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.runtime import background, live
-from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.runtime.scheduler import Schedule
 from watchkeeper.store import agents, database, facts, plans
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
-from watchkeeper.store.writer import Group
 
 TURNS = 40
 
@@ -78,12 +72,10 @@ async def costs_of_steps(bench: Bench, counted: Counted, at_rest: int) -> list[t
 
     def work(name: str, request: ModelRequest) -> Any:
         turn = turns(request)
+        if name != "long" and turn == 0:
+            return [call("remember", {"text": f"{name} is a thing of its own"}, "toolu_0")]
         if name != "long":
-            return (
-                [call("remember", {"text": f"{name} is a thing of its own"}, "toolu_0")]
-                if turn == 0
-                else [said("done")]
-            )
+            return [said("done")]
         seen.append((counted.instructions["reads"], counted.instructions["writes"]))
         if turn == TURNS:
             return [said("done")]
@@ -105,11 +97,8 @@ async def test_a_step_costs_the_store_the_same_however_many_agents_rest(bench, c
     few = await costs_of_steps(bench, counted, 2)
     many = await costs_of_steps(Bench(tmp_path_factory.mktemp("many")), counted, 40)
     # Not quite the same: which rows end a page or an index depends on ids, which are random.
-    assert all(
-        abs(a - b) <= 10
-        for one, other in zip(few[3:], many[3:], strict=True)
-        for a, b in zip(one, other, strict=True)
-    )
+    for one, other in zip(few[3:], many[3:], strict=True):
+        assert all(abs(a - b) <= 10 for a, b in zip(one, other, strict=True))
 
 
 async def test_a_step_calls_as_many_functions_however_long_its_context_is(bench, counted):
@@ -118,18 +107,15 @@ async def test_a_step_calls_as_many_functions_however_long_its_context_is(bench,
 
     def count(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
-        calls += event in ("call", "c_call") and not frame.f_code.co_filename.endswith(
-            "scripted.py"
-        )  # it reads them all
+        reads_all = frame.f_code.co_filename.endswith("scripted.py")
+        calls += event in ("call", "c_call") and not reads_all
 
     def work(name: str, request: ModelRequest) -> Any:
         seen.append(calls)
         if len(seen) > 2 * TURNS:
             return [said("done")]
-        return [
-            said("on it goes"),
-            call("read_back", {"ref": f"message://nobody/{len(seen)}"}, f"toolu_{len(seen)}"),
-        ]
+        read_back = call("read_back", {"ref": f"message://nobody/{len(seen)}"}, f"toolu_{len(seen)}")
+        return [said("on it goes"), read_back]
 
     bench.start(PlannedRun([task("long")], work), window=200_000)
     sys.setprofile(count)
@@ -143,94 +129,63 @@ async def test_a_step_calls_as_many_functions_however_long_its_context_is(bench,
     assert late < 1.02 * early
 
 
-def test_looking_what_may_run_costs_the_same_however_many_agents_rest(tmp_path, counted):
-    assert cost_of_a_look(tmp_path / "few.db", counted, 4) == cost_of_a_look(
-        tmp_path / "many.db", counted, 400
-    )
+@pytest.mark.parametrize("cost_of", ["a look", "asking for facts"])
+def test_what_is_read_costs_the_same_however_many_agents_and_sessions_there_are(tmp_path, counted, cost_of):
+    read = cost_of_a_look if cost_of == "a look" else cost_of_asking
+    # A random id would sort before or after the others' now and then, which is worth four instructions.
+    grounds = [Ground(tmp_path, f"{many}.db", new_id=lambda: "mysession") for many in (4, 400)]
+    few, many = (read(ground, counted, many) for ground, many in zip(grounds, (4, 400), strict=True))
+    assert few == many
+    for ground in grounds:
+        ground.close()
 
 
-def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
+def cost_of_a_look(ground: Ground, counted: Counted, at_rest: int) -> int:
     """Instructions for one look after one task of a plan has ended, on which another waits."""
-    session = create_session(path, NewSession("goal", workspace_in(path.parent), "test/model"))
-    store = SessionStore.claim(path, session, ManualClock(), pid=1, host_name="h")
-
-    def write(change: Callable[[Transaction], Any]) -> None:
-        store.writer.submit(lambda group: change(Transaction(group, session, store.epoch, 1.0))).result()
 
     def prepare(tx: Transaction) -> None:
         plans.create_plan(tx, "plan", "goal")
         for number in range(at_rest + 2):
-            name, status = f"t{number}", TaskStatus.DONE if number < at_rest else TaskStatus.PENDING
-            plans.add_task(
-                tx, task_id=name, plan_id="plan", name=name, position=number, title="", instructions="", role="explorer",
-                model=None, expected_outputs=[],
-            )  # fmt: skip
-            agents.create(
-                tx,
-                agent_id=f"a{number}",
-                name=name,
-                role="explorer",
-                model="m",
-                system="",
-                goal="",
-                context_limit=1,
-            )
-            tx.execute("UPDATE tasks SET status = ? WHERE id = ?", (status, name))
+            add_task(tx, f"t{number}", number)
+            add_agent(tx, f"a{number}")
+            if number < at_rest:
+                tx.execute("UPDATE tasks SET status = ? WHERE id = ?", (TaskStatus.DONE, f"t{number}"))
         plans.set_dependencies(tx, f"t{at_rest + 1}", [f"t{at_rest}"])
 
-    write(prepare)
-    board = Schedule(store, session)
+    ground.write(prepare)
+    board = Schedule(ground.store, ground.session)
     board.refresh()
     board.take_agents()
     assert board.next_ready() == f"t{at_rest}"
     assert board.next_ready() is None
-    write(lambda tx: plans.move(tx, f"t{at_rest}", TaskStatus.RUNNING))
-    write(lambda tx: plans.finish(tx, f"t{at_rest}", result="", artifact_refs=[], agent_id=f"a{at_rest}"))
-    write(lambda tx: agents.move(tx, f"a{at_rest}", AgentStatus.DONE))
+    ground.write(lambda tx: plans.move(tx, f"t{at_rest}", TaskStatus.RUNNING))
+    done = {"result": "", "artifact_refs": [], "agent_id": f"a{at_rest}"}
+    ground.write(lambda tx: plans.finish(tx, f"t{at_rest}", **done))
+    ground.write(lambda tx: agents.move(tx, f"a{at_rest}", AgentStatus.DONE))
     before = counted.instructions["reads"]
     board.refresh()
     assert board.take_agents() == [f"a{at_rest}"]
     assert board.next_ready() == f"t{at_rest + 1}"
-    cost = counted.instructions["reads"] - before
-    store.close()
-    return cost
+    return counted.instructions["reads"] - before
 
 
-def test_asking_for_facts_costs_the_same_however_many_other_sessions_have(tmp_path, counted):
-    assert cost_of_asking(tmp_path / "few.db", counted, 2) == cost_of_asking(
-        tmp_path / "many.db", counted, 300
-    )
-
-
-def cost_of_asking(path: Path, counted: Counted, others: int) -> int:
+def cost_of_asking(ground: Ground, counted: Counted, others: int) -> int:
     """Instructions for all that an agent's turn and a task's beginning and end ask of the facts."""
-    # A session's id of chance would sort before or after the others' now and then, which is worth four
-    # instructions.
-    session = create_session(
-        path, NewSession("goal", workspace_in(path.parent), "test/model"), new_id=lambda: "mysession"
-    )
-    store = SessionStore.claim(path, session, ManualClock(), pid=1, host_name="h")
 
-    def prepare(group: Group) -> None:
-        mine = Transaction(group, session, store.epoch, 1.0)
+    def prepare(tx: Transaction) -> None:
         for number in range(others + 3):
-            about = {
-                "agent_id": "a",
-                "workspace": "here" if number < 3 else "elsewhere",
-                "kind": "fact",
-                "text": f"n{number} is so",
-            }
-            facts.add_fact(mine, scope="workspace", pinned=True, sources=[], **about)
+            where, text = "here" if number < 3 else "elsewhere", f"n{number} is so"
+            about = {"agent_id": "a", "workspace": where, "kind": "fact", "text": text}
+            facts.add_fact(tx, scope="workspace", pinned=True, sources=[], **about)
         # As though another session had kept them.
-        mine.execute("UPDATE facts SET session_id = 'another', agent_id = 'b' WHERE id > 3")
+        tx.execute("UPDATE facts SET session_id = 'another', agent_id = 'b' WHERE id > 3")
 
-    store.writer.submit(prepare).result()
+    ground.write(prepare)
+    store, session = ground.store, ground.session
     before = counted.instructions["reads"]
     assert len(facts.current_facts(store, session, workspace="here")) == 3
     assert len(facts.current_facts(store, session, writer="a")) == 3
     assert facts.count_facts(store, session, workspace="here") == 3
     assert len(facts.find_facts(store, session, [], ["n1"], workspace="here")) == 1
     assert len(facts.pinned_facts(store, session)) == 3
-    cost = counted.instructions["reads"] - before
-    store.close()
-    return cost
+    return counted.instructions["reads"] - before

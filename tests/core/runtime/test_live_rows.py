@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.support.places import workspace_in
+from tests.core.runtime.conftest import Ground
 
 from watchkeeper.records.ports import ManualClock
-from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.store.session_store import SessionStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Any:
-    session = create_session(tmp_path / "w.db", NewSession("goal", workspace_in(tmp_path), "test/model"))
-    claimed = SessionStore.claim(tmp_path / "w.db", session, ManualClock(), pid=os.getpid(), host_name="h")
-    yield claimed
-    claimed.close()
+def store(tmp_path: Path) -> Iterator[SessionStore]:
+    with closing(Ground(tmp_path)) as ground:
+        yield ground.store
 
 
 async def test_what_an_agent_showed_last_stays_in_its_row_and_nothing_of_it_is_held_once_it_has_ended(store):
@@ -30,10 +27,8 @@ async def test_what_an_agent_showed_last_stays_in_its_row_and_nothing_of_it_is_h
         live.stream(f"a{number}", "words " * 2_000)
         live.end(f"a{number}")
     await live.flush()
-    assert store.one("SELECT count(*), min(length(text)) FROM live WHERE activity = 'working'")[:] == (
-        100,
-        2_000,
-    )
+    shown = store.one("SELECT count(*), min(length(text)) FROM live WHERE activity = 'working'")
+    assert shown[:] == (100, 2_000)
     live.stream("a0", "late")  # what is not held is not added to
     await live.flush()
     assert store.one("SELECT substr(text, -6) FROM live WHERE agent_id = 'a0'")[:] == ("words ",)

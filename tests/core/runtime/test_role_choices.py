@@ -45,12 +45,8 @@ async def test_a_dearer_choice_of_the_workspace_is_not_used_and_the_run_says_so(
     assert all(".claude/agents/" in line and "$5 in, $25 out" in line for line in said_of)
     state = bench.state
     roles = {one["role"]: one for one in state["session"]["roles"]}
-    assert roles["checker"] == {
-        "role": "checker",
-        "source": f"{AGENTS}/checker.md",
-        "model": MIDDLE,
-        "unconfirmed": DEAR,
-    }
+    source = f"{AGENTS}/checker.md"
+    assert roles["checker"] == {"role": "checker", "source": source, "model": MIDDLE, "unconfirmed": DEAR}
     assert roles["counter"]["model"] == CHEAP
     assert roles["explorer"]["source"] == "built-in"
     tasks = bench.tasks()
@@ -61,11 +57,8 @@ async def test_a_dearer_choice_of_the_workspace_is_not_used_and_the_run_says_so(
 async def test_what_the_user_allowed_is_used(bench: Bench) -> None:
     put(bench.workspace / AGENTS, "checker", DEAR)
     put(bench.workspace / AGENTS, "counter", DEAR)
-    start(
-        bench,
-        [task("check", role="checker"), task("count", role="counter")],
-        allow_models=(f"checker={DEAR}",),
-    )
+    both = [task("check", role="checker"), task("count", role="counter")]
+    start(bench, both, allow_models=(f"checker={DEAR}",))
     await bench.run()
     assert models(bench) == {"planner": MIDDLE, "checker": DEAR, "counter": MIDDLE}
 
@@ -75,16 +68,10 @@ async def test_a_file_that_changes_later_is_judged_by_the_next_host_and_an_answe
     broken = [True]
 
     def work(name: str, request: ModelRequest) -> Any:
-        return (
-            ModelError("no credit", kind=ErrorKind.PAUSE) if name == "first" and broken[0] else [said("done")]
-        )
+        broke = name == "first" and broken[0]
+        return ModelError("no credit", kind=ErrorKind.PAUSE) if broke else [said("done")]
 
-    needed = [
-        task("first"),
-        task("second", needs=("first",), role="checker"),
-        task("third", needs=("second",), role="checker"),
-    ]
-    start(bench, needed, work)
+    start(bench, [task("first"), task("second", needs=("first",), role="checker")], work)
     assert (await bench.run()).status == "paused"
     put(bench.workspace / AGENTS, "checker", DEAR)
     allow_more_models(bench.path, bench.session, [f"other={DEAR}"])

@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.places import workspace_in
+from tests.core.runtime.conftest import Ground, add_agent, add_task
 
-from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import TASK_MOVES, AgentStatus, TaskStatus
-from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.runtime.scheduler import SATISFIED, Schedule
 from watchkeeper.store import agents, plans
-from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
 
-class Ground:
-    """A session with a plan, changed as a host changes it."""
+class Plan(Ground):
+    """A session with a plan."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "w.db"
-        self.session = create_session(path, NewSession("goal", workspace_in(folder), "test/model"))
-        self.store = SessionStore.claim(path, self.session, ManualClock(), pid=1, host_name="h")
+        super().__init__(folder)
         self.write(lambda tx: plans.create_plan(tx, "plan", "goal"))
         self.count = 0
-
-    def write(self, change: Callable[[Transaction], Any]) -> None:
-        session, epoch = self.session, self.store.epoch
-        self.store.writer.submit(lambda group: change(Transaction(group, session, epoch, 1.0))).result()
 
     def add(self, needs: list[str]) -> str:
         number, name = self.count, f"t{self.count:02}"
         self.count += 1
 
         def change(tx: Transaction) -> None:
-            plans.add_task(
-                tx, task_id=name, plan_id="plan", name=name, position=number, title=name, instructions="", role="explorer",
-                model=None, expected_outputs=[],
-            )  # fmt: skip
+            add_task(tx, name, number)
             plans.set_dependencies(tx, name, needs)
             plans.revise(tx, "plan", f"added {name}")
 
@@ -70,15 +56,14 @@ class Ground:
 @given(st.data())
 def test_the_board_says_what_the_rows_say_after_any_changes(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
-        ground = Ground(Path(name))
+        ground = Plan(Path(name))
         board = Schedule(ground.store, ground.session)
         given_before: set[str] = set()
         for _ in range(data.draw(st.integers(1, 25))):
             known = [f"t{number:02}" for number in range(ground.count)]
             if not known or data.draw(st.integers(0, 3)) == 0:
-                ground.add(
-                    data.draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if known else []
-                )
+                needs = st.lists(st.sampled_from(known), unique=True, max_size=3) if known else st.just([])
+                ground.add(data.draw(needs))
             else:
                 one = data.draw(st.sampled_from(known))
                 ground.move(one, data.draw(st.sampled_from(sorted(TASK_MOVES[ground.statuses()[one][0]]))))
@@ -98,11 +83,11 @@ def test_the_board_says_what_the_rows_say_after_any_changes(data: st.DataObject)
             fresh = Schedule(ground.store, ground.session)
             fresh.refresh()
             assert list(iter(fresh.next_ready, None)) == expected
-        ground.store.close()
+        ground.close()
 
 
 def test_with_a_restriction_other_tasks_stay_where_they_are(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
+    ground = Plan(tmp_path)
     for _ in range(3):
         ground.add([])
     board = Schedule(ground.store, ground.session)
@@ -112,14 +97,13 @@ def test_with_a_restriction_other_tasks_stay_where_they_are(tmp_path: Path) -> N
     assert board.next_ready({"t02"}) is None
     assert not board.has_ready({"t02"})
     assert [board.next_ready(), board.next_ready(), board.next_ready()] == ["t00", "t01", None]
-    ground.store.close()
+    ground.close()
 
 
 def test_agents_are_looked_at_when_they_have_changed_and_when_somebody_asks(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
-    about: dict[str, Any] = {"role": "explorer", "model": "m", "system": "", "goal": "", "context_limit": 1}
+    ground = Plan(tmp_path)
     for one in ("first", "second", "third"):
-        ground.write(lambda tx, one=one: agents.create(tx, agent_id=one, name=one, **about))
+        ground.write(lambda tx, one=one: add_agent(tx, one))
     ground.write(lambda tx: agents.move(tx, "third", AgentStatus.DONE))
     board = Schedule(ground.store, ground.session)
     board.refresh()
@@ -134,4 +118,4 @@ def test_agents_are_looked_at_when_they_have_changed_and_when_somebody_asks(tmp_
     board.forget()
     board.refresh()
     assert set(board.take_agents()) == {"first", "third"}
-    ground.store.close()
+    ground.close()

@@ -4,7 +4,6 @@ limits."""
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.runtime.conftest import Bench
-from tests.support.scripted import ScriptedModel, call, role_of, said
+from tests.core.runtime.conftest import Bench, Ground
+from tests.support.scripted import ScriptedModel, call, role_of, said, task
 
 from watchkeeper.agents.environment import AgentControl
 from watchkeeper.agents.limits import Admission
@@ -32,8 +31,6 @@ from watchkeeper.records.messages import (
 )
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.host_factory import shared_gate
-from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store.session_store import SessionStore
 
 
 @dataclass
@@ -192,7 +189,6 @@ async def test_all_calls_of_a_host_to_one_model_go_through_one_gate(bench: Bench
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.toml").write_text("slots = 2\n", encoding="utf-8")
     names = [f"part-{number}" for number in range(6)]
-    tasks = [{"name": name, "title": name, "instructions": name, "role": "explorer"} for name in names]
     told: set[str] = set()
     words = "what was seen in the part, at length. " * 60
 
@@ -202,17 +198,13 @@ async def test_all_calls_of_a_host_to_one_model_go_through_one_gate(bench: Bench
         turns = sum(message["role"] == "assistant" for message in request.messages)
         if role_of(request) == "planner":
             if turns == 0:
-                return [call("create_plan", {"goal": "look", "tasks": tasks})]
+                return [call("create_plan", {"goal": "look", "tasks": [*map(task, names)]})]
             # What it was told of the first may have left its small window before the last is done.
             told.update(re.findall(r"Task (part-\d) is done\.", str(request.messages)))
-            return (
-                [call("finish_session", {"summary": "seen"})] if len(told) == len(names) else [said("I wait")]
-            )
-        return (
-            [said("done")]
-            if turns >= 6
-            else [call("remember", {"text": f"{request.agent_id} {turns} {words[:900]}"}, f"u{turns}")]
-        )
+            finish = call("finish_session", {"summary": "seen"})
+            return [finish if len(told) == len(names) else said("I wait")]
+        text = f"{request.agent_id} {turns} {words[:900]}"
+        return [said("done") if turns >= 6 else call("remember", {"text": text}, f"u{turns}")]
 
     model = Counting(script)
     bench.model = bench.runtime._model = model  # type: ignore[assignment]
@@ -224,18 +216,9 @@ async def test_all_calls_of_a_host_to_one_model_go_through_one_gate(bench: Bench
 
 
 async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_may_be_asked_again(tmp_path):
-    path, clock = tmp_path / "watchkeeper.db", ManualClock()
-    (tmp_path / "workspace").mkdir()
-    hosts = [
-        SessionStore.claim(
-            path,
-            create_session(path, NewSession("goal", tmp_path / "workspace", "test/model")),
-            clock,
-            pid=os.getpid(),
-            host_name="h",
-        )
-        for _ in range(2)
-    ]
+    clock = ManualClock()
+    grounds = [Ground(tmp_path, clock=clock) for _ in range(2)]
+    hosts = [ground.store for ground in grounds]
     try:
         first, second = (shared_gate(host, "test/model", 2, clock) for host in hosts)
         other = shared_gate(hosts[1], "test/another", 2, clock)
@@ -252,8 +235,8 @@ async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_m
         assert await ask(other) < until
         assert min(await asyncio.gather(ask(first), ask(second))) >= until
     finally:
-        for host in hosts:
-            host.close()
+        for ground in grounds:
+            ground.close()
 
 
 async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
