@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
-import pytest
-from tests.core.runtime.conftest import Bench
-from tests.core.runtime.working import Work, order_compaction, passes
+from tests.core.runtime.working import Work, die, held, land, order_compaction, passes, prepare, prepared
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.agents.agent_memory import AgentMemory
@@ -16,7 +13,7 @@ from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Pu
 from watchkeeper.runtime.commands import CommandQueue
 
 
-async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench: Bench) -> None:
+async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench):
     work = Work(count=16, words=450)
     work.summaries.clear()
     work.hold_turn = 15
@@ -28,7 +25,7 @@ async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench
         assert started["status"] == "running"
         assert started["high_water"] < bench.state["agents"][-1]["messages"]
         work.summaries.set()
-        await bench.until(lambda state: passes(bench)[0]["status"] == "prepared")
+        await prepared(bench)
         work.turn_gate.set()
 
     assert (await bench.run_while(release)).exit_code == 0
@@ -40,24 +37,19 @@ async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench
     bench.assert_sound()
 
 
-async def test_a_second_request_while_a_pass_runs_is_refused_and_says_so(bench: Bench) -> None:
-    work = Work()
-    work.summaries.clear()
-    work.hold_turn = 5
-    bench.start(work, window=60_000)
+async def test_a_second_request_while_a_pass_runs_is_refused_and_says_so(bench):
+    work = held(bench, written=False)
 
     async def ask_twice() -> None:
         await bench.until(lambda state: bench.model.hanging)
         agent = bench.state["agents"][-1]["id"]
         first = bench.submit("compact", agent_id=agent)
         second = bench.submit("compact", agent_id=agent)
-        await bench.until(lambda state: all(one["status"] != "queued" for one in state["commands"]))
-        said_so = {one["id"]: one for one in bench.state["commands"]}
-        assert said_so[first]["status"] == "applied"
-        assert said_so[second]["status"] == "refused"
-        assert "running already" in said_so[second]["result"]
+        await bench.applied(first)
+        await bench.applied(second, "refused")
+        assert "running already" in bench.command(second)["result"]
         work.summaries.set()
-        await bench.until(lambda state: passes(bench)[0]["status"] == "prepared")
+        await prepared(bench)
         work.turn_gate.set()
 
     assert (await bench.run_while(ask_twice)).exit_code == 0
@@ -65,17 +57,11 @@ async def test_a_second_request_while_a_pass_runs_is_refused_and_says_so(bench: 
     assert passes(bench)[0]["trigger"] == "manual"
 
 
-async def test_a_pass_that_was_prepared_before_a_crash_is_published_by_the_next_host(bench: Bench) -> None:
-    work = Work()
-    work.hold_turn = 5
-    bench.start(work, window=60_000)
+async def test_a_pass_that_was_prepared_before_a_crash_is_published_by_the_next_host(bench):
+    work = held(bench)
     crashed = asyncio.ensure_future(bench.run())
-    await bench.until(lambda state: bench.model.hanging)
-    bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
-    await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
+    await prepare(bench)
+    await die(crashed)
     assert passes(bench)[0]["status"] == "prepared"
     work.turn_gate.set()
     assert (await bench.run()).exit_code == 0
@@ -85,26 +71,18 @@ async def test_a_pass_that_was_prepared_before_a_crash_is_published_by_the_next_
 
 
 async def test_a_command_that_began_a_pass_is_told_with_it_so_that_a_crash_never_makes_the_pass_twice(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = Work()
-    work.hold_turn = 5
-    bench.start(work, window=60_000)
+    bench, monkeypatch
+):
+    work = held(bench)
 
     async def never(*_: Any) -> None:
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(
-            CommandQueue, "_settle", never
-        )  # what would be told after the pass has begun is never told
+        patched.setattr(CommandQueue, "_settle", never)  # nothing is told after the pass has begun
         crashed = asyncio.ensure_future(bench.run())
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
-        await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
-        crashed.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await crashed
+        await prepare(bench)
+        await die(crashed)
     work.turn_gate.set()
     assert (await bench.run()).exit_code == 0
     assert [one["status"] for one in passes(bench)] == ["applied"]
@@ -113,9 +91,7 @@ async def test_a_command_that_began_a_pass_is_told_with_it_so_that_a_crash_never
     bench.assert_sound()
 
 
-async def test_a_pass_that_an_agent_asked_for_begins_in_the_transaction_that_tells_it_so(
-    bench: Bench,
-) -> None:
+async def test_a_pass_that_an_agent_asked_for_begins_in_the_transaction_that_tells_it_so(bench):
     def work(request: ModelRequest) -> Any:
         if request.purpose is Purpose.REFLECTOR:
             return [said("The agent said words (#2).")]
@@ -133,18 +109,12 @@ async def test_a_pass_that_an_agent_asked_for_begins_in_the_transaction_that_tel
     assert bench.query(at_once) == [(1,)]
 
 
-async def test_a_summariser_that_fails_gives_way_to_the_digest_and_the_record_says_why(bench: Bench) -> None:
+async def test_a_summariser_that_fails_gives_way_to_the_digest_and_the_record_says_why(bench):
     work = Work(summary=ModelError("overloaded", kind=ErrorKind.RETRY))
     work.hold_turn = 8
     bench.start(work, window=60_000)
 
-    async def compact() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
-        await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
-        work.turn_gate.set()
-
-    assert (await bench.run_while(compact)).exit_code == 0
+    await land(bench, work, prepare)
     landed = passes(bench)[0]
     assert landed["status"] == "applied"
     assert landed["reason"].startswith("digest: ")
@@ -152,7 +122,7 @@ async def test_a_summariser_that_fails_gives_way_to_the_digest_and_the_record_sa
     assert work.asked == 2
 
 
-async def test_an_agent_may_ask_for_its_own_compaction(bench: Bench) -> None:
+async def test_an_agent_may_ask_for_its_own_compaction(bench):
     steps = iter(range(100))
 
     def script(request: ModelRequest) -> Any:
@@ -167,18 +137,15 @@ async def test_an_agent_may_ask_for_its_own_compaction(bench: Bench) -> None:
             return [call("save_artifact", {"name": f"n{at}", "content": "words " * 500}, f"t{at}")]
         if at == 4:
             return [call("compact", {"instructions": "keep the notes"})]
-        return (
-            [said("done")]
-            if "saved notes" in str(asked.messages)
-            else [call("recall", {"query": f"q{at}"}, f"t{at}")]
-        )
+        finished = "saved notes" in str(asked.messages)
+        return [said("done") if finished else call("recall", {"query": f"q{at}"}, f"t{at}")]
 
     bench.start(script)
     assert (await bench.run()).exit_code == 0
     assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("agent", "applied")]
 
 
-async def test_undo_restores_the_view_before_and_keeps_the_turns_since(bench: Bench) -> None:
+async def test_undo_restores_the_view_before_and_keeps_the_turns_since(bench):
     work = Work(count=10)
     bench.start(work, window=60_000)
     await bench.run()
@@ -192,7 +159,7 @@ async def test_undo_restores_the_view_before_and_keeps_the_turns_since(bench: Be
     assert bench.state["agents"][-1]["messages"] == agent["messages"]
 
 
-async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench: Bench) -> None:
+async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench):
     work = Work(count=12)
     work.hold_turn = 10
     bench.start(work, window=60_000)
@@ -200,20 +167,15 @@ async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench: Bench)
     await bench.until(lambda state: bench.model.hanging)
     agent = bench.state["agents"][-1]["id"]
     bench.submit("compact", agent_id=agent)
-    await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
+    await prepared(bench)
+    await die(crashed)
     work.hold_turn = 11
     work.turn_gate.clear()
 
     async def undo() -> None:
         await bench.until(lambda state: passes(bench)[0]["status"] == "applied" and bench.model.hanging)
         compacted = bench.state["agents"][-1]["context"]["used"]
-        command = bench.submit("undo", agent_id=agent)
-        await bench.until(lambda state: all(one["status"] != "queued" for one in state["commands"]))
-        undone = next(one for one in bench.state["commands"] if one["id"] == command)
-        assert undone["status"] == "applied", undone["result"]
+        await bench.applied(bench.submit("undo", agent_id=agent))
         assert bench.state["agents"][-1]["context"]["used"] > compacted
         work.turn_gate.set()
 
@@ -221,7 +183,7 @@ async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench: Bench)
     bench.assert_sound()
 
 
-async def test_a_pass_says_whether_it_has_paid_for_itself(bench: Bench) -> None:
+async def test_a_pass_says_whether_it_has_paid_for_itself(bench):
     bench.start(Work(count=40, words=450), window=12_000)
     assert (await bench.run()).exit_code == 0
     paid = [one for one in passes(bench) if one["status"] == "applied"]
@@ -239,7 +201,7 @@ async def test_a_pass_says_whether_it_has_paid_for_itself(bench: Bench) -> None:
     assert sum(one["tokens_spent"] for one in bench.state["compactions"]) == calls[0][0]
 
 
-async def test_what_a_pass_saved_is_told_without_the_messages_that_came_while_it_ran(bench: Bench) -> None:
+async def test_what_a_pass_saved_is_told_without_the_messages_that_came_while_it_ran(bench):
     work = Work(count=20)
     work.hold_turn = 4
     work.summaries.clear()
@@ -252,7 +214,7 @@ async def test_what_a_pass_saved_is_told_without_the_messages_that_came_while_it
         gate.set()  # eleven turns come: more than what the pass replaces
         await bench.until(lambda state: work.saved == 15 and bench.model.hanging >= 3)
         work.summaries.set()
-        await bench.until(lambda state: passes(bench)[0]["status"] == "prepared")
+        await prepared(bench)
         work.turn_gate.set()
 
     assert (await bench.run_while(compact)).exit_code == 0
@@ -262,9 +224,7 @@ async def test_what_a_pass_saved_is_told_without_the_messages_that_came_while_it
     assert landed["worth"]["tokens_not_sent"] > 0
 
 
-async def test_an_agent_keeps_in_memory_only_what_its_context_shows(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_keeps_in_memory_only_what_its_context_shows(bench, monkeypatch):
     kept: dict[str, list[int]] = {}
     append = AgentMemory.append
 
@@ -283,14 +243,13 @@ async def test_an_agent_keeps_in_memory_only_what_its_context_shows(
     bench.assert_sound()
 
 
-async def test_the_size_of_a_context_is_what_the_next_call_sends(bench: Bench) -> None:
+async def test_the_size_of_a_context_is_what_the_next_call_sends(bench):
     work, sizes = Work(), []
 
     def script(request: Any) -> Any:
         if request.purpose in ("turn", "planner"):
-            sizes.append(
-                next(one["context"]["used"] for one in bench.state["agents"] if one["id"] == request.agent_id)
-            )
+            agents = {one["id"]: one for one in bench.state["agents"]}
+            sizes.append(agents[request.agent_id]["context"]["used"])
         return work(request)
 
     bench.start(script, window=12_000)
@@ -303,7 +262,7 @@ async def test_the_size_of_a_context_is_what_the_next_call_sends(bench: Bench) -
     assert len(sizes) > 5
 
 
-async def test_a_summary_is_recorded_under_the_turn_in_which_it_was_asked_for(bench: Bench) -> None:
+async def test_a_summary_is_recorded_under_the_turn_in_which_it_was_asked_for(bench):
     work, turns = Work(count=24, words=450), []
 
     def script(request: Any) -> Any:
@@ -313,12 +272,7 @@ async def test_a_summary_is_recorded_under_the_turn_in_which_it_was_asked_for(be
 
     bench.start(script, window=12_000)
     await bench.run()
-    recorded = [
-        row[0]
-        for row in bench.query(
-            "SELECT turn FROM model_calls WHERE purpose = 'reflector' ORDER BY started_at, id"
-        )
-    ]
+    recorded = [row[0] for row in bench.query("SELECT turn FROM model_calls WHERE purpose = 'reflector'")]
     assert recorded
     assert all(any(0 <= asked - turn <= 1 for asked in turns) for turn in recorded), (
         "a turn may end while a call waits"

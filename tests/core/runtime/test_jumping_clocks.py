@@ -4,7 +4,6 @@ done."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Bench
-from tests.core.runtime.working import Work, order_compaction, passes
+from tests.core.runtime.working import Work, die, order_compaction, passes, prepared
 
 from watchkeeper import Runtime
 from watchkeeper.agents.compaction import CompactionRunner
@@ -44,12 +43,6 @@ def bench(tmp_path: Path, clock: Jumping, monkeypatch: pytest.MonkeyPatch) -> Be
         "watchkeeper.runtime.control.time", SimpleNamespace(**vars(time) | {"time": clock.now})
     )
     return made
-
-
-async def die(running: asyncio.Future[Any]) -> None:
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
 
 
 @pytest.mark.parametrize("jump", [-HOUR, HOUR])
@@ -98,16 +91,10 @@ async def test_an_order_that_was_taken_back_before_its_host_died_is_not_begun_ag
     work = Work()
     work.hold_turn = 6
     bench.start(work, window=60_000)
-    agent = ""
-
-    async def compact_and_order_another() -> None:
-        nonlocal agent
-        await order_compaction(bench, work, {"up_to": 4})
-        agent = bench.state["agents"][-1]["id"]
-        await bench.until(lambda state: passes(bench)[0]["status"] == "prepared")
-
     running = asyncio.ensure_future(bench.run())
-    await compact_and_order_another()
+    await order_compaction(bench, work, {"up_to": 4})
+    agent = bench.state["agents"][-1]["id"]
+    await prepared(bench)
     await die(running)
     work.turn_gate.set()
     work.hold_turn, work.turn_gate = 9, asyncio.Event()
@@ -147,8 +134,8 @@ async def test_a_resume_goes_on_whatever_pause_reached_the_session_at_rest_befor
 
 @pytest.mark.parametrize("jump", [-10 * HOUR, 10 * HOUR])
 async def test_the_time_that_nobody_hosted_an_open_turn_is_no_work_of_its_agent(
-    bench: Bench, clock: Jumping, jump: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bench, clock, jump, monkeypatch
+):
     work = Work(3)
     work.hold_turn = 1
     bench.start(work)

@@ -4,13 +4,12 @@ records."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Bench
-from tests.core.runtime.working import Work
+from tests.core.runtime.working import Work, die
 from tests.support.scripted import said
 
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
@@ -47,24 +46,19 @@ def rows(bench: Bench, trigger: str = "observer") -> list[dict[str, Any]]:
     return [one for one in bench.state["compactions"] if one["trigger"] == trigger]
 
 
-async def test_observers_read_ahead_of_need_and_their_log_takes_the_messages_place(bench: Bench) -> None:
+async def test_observers_read_ahead_of_need_and_their_log_takes_the_messages_place(bench):
     bench.start(Observed(count=24, words=450), window=12_000)
     assert (await bench.run()).exit_code == 0
     applied = [one for one in rows(bench) if one["status"] == "applied"]
     assert applied
     assert applied[-1]["tokens_after"] < applied[-1]["tokens_before"]
     assert all(one["stall_seconds"] == 0 for one in rows(bench))
-    kinds = {
-        row[0]
-        for row in bench.query(
-            "SELECT kind FROM observations WHERE agent_id = ?", bench.state["agents"][-1]["id"]
-        )
-    }
-    assert "observation" in kinds
+    agent = bench.state["agents"][-1]["id"]
+    assert ("observation",) in bench.query("SELECT kind FROM observations WHERE agent_id = ?", agent)
     bench.assert_sound()
 
 
-async def test_an_observer_that_takes_for_ever_holds_no_turn_up(bench: Bench) -> None:
+async def test_an_observer_that_takes_for_ever_holds_no_turn_up(bench):
     work = Observed(count=24, words=450)
     work.summaries.clear()
     bench.start(work, window=12_000)
@@ -74,7 +68,7 @@ async def test_an_observer_that_takes_for_ever_holds_no_turn_up(bench: Bench) ->
     bench.assert_sound()
 
 
-async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next_host(bench: Bench) -> None:
+async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next_host(bench):
     work = Observed(count=24, words=450)
     work.hold_turn = 8
     bench.start(work, window=12_000)
@@ -82,9 +76,7 @@ async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next
     await bench.until(
         lambda state: bench.model.hanging and any(one["status"] == "prepared" for one in rows(bench))
     )
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
+    await die(crashed)
     kept = [one["id"] for one in rows(bench) if one["status"] == "prepared"]
     work.turn_gate.set()
     assert (await bench.run()).exit_code == 0
@@ -92,24 +84,23 @@ async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next
     bench.assert_sound()
 
 
-async def test_an_observer_that_fails_gives_way_to_the_digest(bench: Bench) -> None:
-    bench.start(
-        Observed(count=24, words=450, summary=ModelError("overloaded", kind=ErrorKind.RETRY)), window=12_000
-    )
+async def test_an_observer_that_fails_gives_way_to_the_digest(bench):
+    overloaded = ModelError("overloaded", kind=ErrorKind.RETRY)
+    bench.start(Observed(count=24, words=450, summary=overloaded), window=12_000)
     assert (await bench.run()).exit_code == 0
     assert [one for one in rows(bench) if one["status"] == "applied"]
     assert all(one["context"]["used"] <= 12_000 for one in bench.state["agents"])
     bench.assert_sound()
 
 
-async def test_no_record_is_left_open_at_the_end_of_a_run(bench: Bench) -> None:
+async def test_no_record_is_left_open_at_the_end_of_a_run(bench):
     bench.start(Observed(count=40, words=300), window=9_000)
     assert (await bench.run()).exit_code == 0
     assert not [one for one in bench.state["compactions"] if one["status"] == "running"]
     bench.assert_sound()
 
 
-async def test_a_compaction_by_hand_goes_on_beside_observers(bench: Bench) -> None:
+async def test_a_compaction_by_hand_goes_on_beside_observers(bench):
     work = Observed(count=24, words=300)
     bench.start(work, window=12_000)
     assert (await bench.run()).exit_code == 0
@@ -120,7 +111,7 @@ async def test_a_compaction_by_hand_goes_on_beside_observers(bench: Bench) -> No
     bench.assert_sound()
 
 
-async def test_an_observation_is_recorded_under_the_turn_in_which_it_was_asked_for(bench: Bench) -> None:
+async def test_an_observation_is_recorded_under_the_turn_in_which_it_was_asked_for(bench):
     work, turns = Observed(count=24, words=450), []
 
     def script(request: Any) -> Any:

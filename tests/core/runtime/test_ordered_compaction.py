@@ -4,14 +4,14 @@ rested."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any
 
-import pytest
 from tests.core.runtime.conftest import Bench
-from tests.core.runtime.working import Work, order_compaction, passes
+from tests.core.runtime.working import Work, die, held, land, order_compaction, passes, prepare, prepared
 from tests.support.scripted import PlannedRun, call, said, task
 
+from watchkeeper.memory.compactor import Compactor
+from watchkeeper.memory.history import Rejection
 from watchkeeper.records.messages import ModelRequest, Purpose
 
 
@@ -23,26 +23,17 @@ async def crash_under_the_pass(bench: Bench, work: Work, **payload: Any) -> None
     """Order a compaction of the working agent, and let its host die while the summary is being written."""
     crashed = asyncio.ensure_future(bench.run())
     await order_compaction(bench, work, payload)
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
+    await die(crashed)
 
 
 async def test_a_pass_that_was_ordered_and_only_ran_when_the_host_died_is_begun_again_as_it_was_ordered(
-    bench: Bench,
-) -> None:
-    work = Work()
-    work.hold_turn = 5
-    work.summaries.clear()
-    bench.start(work, window=60_000)
+    bench,
+):
+    work = held(bench, written=False)
     await crash_under_the_pass(bench, work, instructions="keep the notes")
     work.summaries.set()
 
-    async def let_it_land() -> None:
-        await bench.until(lambda state: passes(bench)[-1]["status"] == "prepared")
-        work.turn_gate.set()
-
-    assert (await bench.run_while(let_it_land)).exit_code == 0
+    await land(bench, work)
     assert told(bench) == [("manual", "abandoned"), ("manual", "applied")]
     first, again = passes(bench)
     assert "begun again" in first["reason"]
@@ -54,7 +45,7 @@ async def test_a_pass_that_was_ordered_and_only_ran_when_the_host_died_is_begun_
     bench.assert_sound()
 
 
-async def test_a_pass_that_an_agent_ordered_for_itself_outlives_the_host_too(bench: Bench) -> None:
+async def test_a_pass_that_an_agent_ordered_for_itself_outlives_the_host_too(bench):
     gate = asyncio.Event()
 
     def script(request: ModelRequest) -> Any:
@@ -68,58 +59,43 @@ async def test_a_pass_that_an_agent_ordered_for_itself_outlives_the_host_too(ben
             return [said("done")]
         if done < 5:
             return [call("save_artifact", {"name": f"n{done}", "content": "words " * 400}, f"t{done}")]
-        return (
-            [call("compact", {}, "t5")] if done == 5 else [call("recall", {"query": f"q{done}"}, f"t{done}")]
-        )
+        return [call("compact", {}, "t5") if done == 5 else call("recall", {"query": f"q{done}"}, f"t{done}")]
 
     bench.start(script, window=60_000)
     crashed = asyncio.ensure_future(bench.run())
     await bench.until(lambda state: bench.model.hanging)
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
+    await die(crashed)
     gate.set()
     assert (await bench.run()).exit_code == 0
     assert told(bench) == [("agent", "abandoned"), ("agent", "applied")]
 
 
 async def test_a_host_that_dies_between_two_beginnings_loses_no_order_and_makes_none_twice(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = Work()
-    work.hold_turn = 5
-    work.summaries.clear()
-    bench.start(work, window=60_000)
+    bench, monkeypatch
+):
+    work = held(bench, written=False)
     await crash_under_the_pass(bench, work)
     for _ in range(2):  # hosts that die while they write the pass that was begun again
         asked = work.asked
         crashed = asyncio.ensure_future(bench.run())
         await bench.until(lambda state, asked=asked: work.asked > asked)
-        crashed.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await crashed
+        await die(crashed)
     work.summaries.set()
 
-    async def let_it_land() -> None:
-        await bench.until(lambda state: passes(bench)[-1]["status"] == "prepared")
-        work.turn_gate.set()
-
-    assert (await bench.run_while(let_it_land)).exit_code == 0
+    await land(bench, work)
     assert [status for _, status in told(bench)] == ["abandoned", "abandoned", "abandoned", "applied"]
     assert len(bench.state["observations"]) == 1
     bench.assert_sound()
 
 
-async def test_a_pass_that_nobody_ordered_is_not_begun_again_by_the_next_host(bench: Bench) -> None:
+async def test_a_pass_that_nobody_ordered_is_not_begun_again_by_the_next_host(bench):
     work = Work(count=16, words=450)
     work.summaries.clear()
     work.hold_turn = 15
     bench.start(work, window=12_000)
     crashed = asyncio.ensure_future(bench.run())
     await bench.until(lambda state: bench.model.hanging >= 2)
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
+    await die(crashed)
     assert told(bench)[-1] == ("auto", "running")
     work.summaries.set()
     work.turn_gate.set()
@@ -127,31 +103,18 @@ async def test_a_pass_that_nobody_ordered_is_not_begun_again_by_the_next_host(be
     assert "begun again" not in passes(bench)[0]["reason"]
 
 
-async def test_an_order_that_cannot_be_carried_out_any_more_says_why(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from watchkeeper.memory.compactor import Compactor
-    from watchkeeper.memory.history import Rejection
-
-    work = Work()
-    work.hold_turn = 5
-    work.summaries.clear()
-    bench.start(work, window=60_000)
+async def test_an_order_that_cannot_be_carried_out_any_more_says_why(bench, monkeypatch):
+    work = held(bench, written=False)
     await crash_under_the_pass(bench, work)
     work.turn_gate.set()
-    monkeypatch.setattr(
-        Compactor, "begin", lambda self, up_to=None, instructions=None: Rejection("There is nothing left.")
-    )
+    monkeypatch.setattr(Compactor, "begin", lambda *about: Rejection("There is nothing left."))
     assert (await bench.run()).exit_code == 0
     assert told(bench) == [("manual", "abandoned")]
     assert "There is nothing left." in passes(bench)[0]["reason"]
 
 
-async def test_a_pause_puts_an_ordered_pass_off_and_the_resume_begins_it_again(bench: Bench) -> None:
-    work = Work()
-    work.hold_turn = 5
-    work.summaries.clear()
-    bench.start(work, window=60_000)
+async def test_a_pause_puts_an_ordered_pass_off_and_the_resume_begins_it_again(bench):
+    work = held(bench, written=False)
 
     async def pause() -> None:
         await order_compaction(bench, work)
@@ -162,24 +125,18 @@ async def test_a_pause_puts_an_ordered_pass_off_and_the_resume_begins_it_again(b
     assert passes(bench)[0]["reason"] == "the agent is paused; it is begun again when the agent goes on"
     work.summaries.set()
 
-    async def let_it_land() -> None:
-        await bench.until(lambda state: passes(bench)[-1]["status"] == "prepared")
-        work.turn_gate.set()
-
-    assert (await bench.run_while(let_it_land, resume=True)).exit_code == 0
+    await land(bench, work, resume=True)
     assert told(bench) == [("manual", "abandoned"), ("manual", "applied")]
 
 
-async def test_what_was_undone_after_a_pause_is_not_compacted_again_by_the_resume(bench: Bench) -> None:
-    work = Work()
-    work.hold_turn = 5
-    bench.start(work, window=60_000)
+async def test_what_was_undone_after_a_pause_is_not_compacted_again_by_the_resume(bench):
+    work = held(bench)
 
     async def compact_twice_and_pause() -> None:
         await bench.until(lambda state: bench.model.hanging)
         agent = bench.state["agents"][-1]["id"]
         bench.submit("compact", agent_id=agent)
-        await bench.until(lambda state: passes(bench) and passes(bench)[-1]["status"] == "prepared")
+        await prepared(bench)
         work.hold_turn, gate = 8, work.turn_gate
         work.turn_gate = asyncio.Event()
         gate.set()
@@ -198,17 +155,11 @@ async def test_what_was_undone_after_a_pause_is_not_compacted_again_by_the_resum
     assert told(bench) == [("manual", "applied"), ("manual", "abandoned")]
 
 
-async def test_a_summary_that_is_ready_when_its_agent_pauses_is_kept_and_lands_at_the_resume(
-    bench: Bench,
-) -> None:
-    work = Work()
-    work.hold_turn = 5
-    bench.start(work, window=60_000)
+async def test_a_summary_that_is_ready_when_its_agent_pauses_is_kept_and_lands_at_the_resume(bench):
+    work = held(bench)
 
     async def pause() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
-        await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
+        await prepare(bench)
         bench.submit("pause", payload={"now": True})
 
     assert (await bench.run_while(pause)).exit_code == 5
@@ -218,11 +169,8 @@ async def test_a_summary_that_is_ready_when_its_agent_pauses_is_kept_and_lands_a
     assert work.asked == 1
 
 
-async def test_a_host_that_is_stopped_from_outside_leaves_no_call_for_a_summary_behind(bench: Bench) -> None:
-    work = Work()
-    work.hold_turn = 5
-    work.summaries.clear()
-    bench.start(work, window=60_000)
+async def test_a_host_that_is_stopped_from_outside_leaves_no_call_for_a_summary_behind(bench):
+    work = held(bench, written=False)
     await crash_under_the_pass(bench, work)
     await asyncio.sleep(0)
     assert not [one.get_name() for one in asyncio.all_tasks() if one.get_name().startswith("compaction-")]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.core.runtime.conftest import Bench, agent_of
 from tests.core.runtime.working import passes
 from tests.support.scripted import PlannedRun, call, inbox_of, role_of, said, task
@@ -31,6 +32,14 @@ class Waiting:
             return [call("finish_session", {"summary": "all tasks are done"})]  # whatever was compacted away
         return self._run(request)
 
+    async def compact(self, bench: Bench, task_name: str | None = None) -> int:
+        """Order a compaction of an agent (None: of the resting planner), and wait until its summary is asked for."""
+        await bench.until(lambda state: bench.model.hanging and resting(state))
+        agent = bench.agent(task_name) if task_name else planner(bench.state)
+        command = bench.submit("compact", agent_id=agent["id"])
+        await bench.until(lambda state: self.asked)
+        return command
+
     def _work(self, name: str, request: ModelRequest) -> Any:
         if name == "b" and not self.second.is_set():
             return self.second
@@ -38,6 +47,13 @@ class Waiting:
         if name == "a" and turns < 4:
             return [call("save_artifact", {"name": f"n{turns}", "content": "words " * 300}, f"t{turns}")]
         return [said("done " + "with much to say " * 200)]
+
+
+@pytest.fixture
+def script(bench: Bench) -> Waiting:
+    waiting = Waiting()
+    bench.start(waiting)
+    return waiting
 
 
 def planner(state: dict[str, Any]) -> dict[str, Any]:
@@ -50,21 +66,10 @@ def resting(state: dict[str, Any]) -> bool:
     return held is not None and planner(state)["status"] == "idle"
 
 
-async def test_a_planner_that_rests_is_compacted_while_it_waits_and_the_pass_lands_without_it(
-    bench: Bench,
-) -> None:
-    script = Waiting()
-    bench.start(script)
-
+async def test_a_planner_that_rests_is_compacted_while_it_waits_and_the_pass_lands_without_it(bench, script):
     async def compact() -> None:
-        await bench.until(lambda state: bench.model.hanging and resting(state))
-        command = bench.submit("compact", agent_id=planner(bench.state)["id"])
-        await bench.until(lambda state: script.asked)
-        steered = bench.submit(
-            "set_budget", payload={"kind": "usd", "amount": 5}
-        )  # others are not kept waiting
-        await bench.until(lambda state: all(one["status"] == "applied" for one in state["commands"]))
-        assert {one["id"] for one in bench.state["commands"]} == {command, steered}
+        await bench.applied(await script.compact(bench))
+        await bench.applied(bench.submit("set_budget", payload={"kind": "usd", "amount": 5}))
         script.summary.set()
         await bench.until(lambda state: passes(bench)[0]["status"] == "applied")
         assert planner(bench.state)["status"] == "idle"
@@ -75,14 +80,9 @@ async def test_a_planner_that_rests_is_compacted_while_it_waits_and_the_pass_lan
     bench.assert_sound()
 
 
-async def test_a_planner_that_is_woken_takes_the_pass_in_flight_along(bench: Bench) -> None:
-    script = Waiting()
-    bench.start(script)
-
+async def test_a_planner_that_is_woken_takes_the_pass_in_flight_along(bench, script):
     async def compact() -> None:
-        await bench.until(lambda state: bench.model.hanging and resting(state))
-        bench.submit("compact", agent_id=planner(bench.state)["id"])
-        await bench.until(lambda state: script.asked)
+        await script.compact(bench)
         turns = planner(bench.state)["turn"]
         bench.submit("steer", agent_id=planner(bench.state)["id"], payload={"text": "are you there?"})
         await bench.until(lambda state: planner(state)["turn"] > turns and resting(state))
@@ -99,14 +99,9 @@ async def test_a_planner_that_is_woken_takes_the_pass_in_flight_along(bench: Ben
     bench.assert_sound()
 
 
-async def test_a_host_that_pauses_puts_off_the_pass_of_a_resting_planner(bench: Bench) -> None:
-    script = Waiting()
-    bench.start(script)
-
+async def test_a_host_that_pauses_puts_off_the_pass_of_a_resting_planner(bench, script):
     async def pause() -> None:
-        await bench.until(lambda state: bench.model.hanging and resting(state))
-        bench.submit("compact", agent_id=planner(bench.state)["id"])
-        await bench.until(lambda state: script.asked)
+        await script.compact(bench)
         bench.submit("pause", payload={"now": True})
 
     assert (await bench.run_while(pause)).exit_code == 5
@@ -114,50 +109,30 @@ async def test_a_host_that_pauses_puts_off_the_pass_of_a_resting_planner(bench: 
     script.summary.set()
     script.second.set()
     assert (await bench.run(resume=True)).exit_code == 0
-    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [
-        ("manual", "abandoned"),
-        ("manual", "applied"),
-    ]
+    assert [one["status"] for one in passes(bench)] == ["abandoned", "applied"]
 
 
-async def test_the_compaction_of_an_agent_that_has_ended_keeps_nobody_else_waiting(bench: Bench) -> None:
-    script = Waiting()
-    bench.start(script)
-
+async def test_the_compaction_of_an_agent_that_has_ended_keeps_nobody_else_waiting(bench, script):
     async def compact() -> None:
-        await bench.until(lambda state: bench.model.hanging and resting(state))
-        first = agent_of(bench.state, "a")
-        assert first is not None
-        command = bench.submit("compact", agent_id=first["id"])
+        command = await script.compact(bench, "a")
+        first = bench.agent()
         undo = bench.submit("undo", agent_id=first["id"])
-        await bench.until(lambda state: script.asked)
-        other = bench.submit("set_budget", payload={"kind": "usd", "amount": 5})
-        await bench.until(
-            lambda state: {one["id"]: one["status"] for one in state["commands"]}[other] == "applied"
-        )
-        assert {one["id"]: one["status"] for one in bench.state["commands"]}[command] == "queued"
+        await bench.applied(bench.submit("set_budget", payload={"kind": "usd", "amount": 5}))
+        assert [bench.command(one)["status"] for one in (command, undo)] == ["queued", "queued"]
         script.second.set()  # the run goes on, and does not end before the pass
         script.summary.set()
-        await bench.until(lambda state: all(one["status"] == "applied" for one in state["commands"]))
-        assert {one["id"]: one["result"] for one in bench.state["commands"]}[undo].startswith(
-            f"{first['name']}: back to view"
-        )
+        await bench.applied(undo)
+        assert bench.command(command)["status"] == "applied"
+        assert bench.command(undo)["result"].startswith(f"{first['name']}: back to view")
 
     assert (await bench.run_while(compact)).exit_code == 0
     assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "applied")]
     bench.assert_sound()
 
 
-async def test_a_pause_does_not_wait_for_the_compaction_of_an_agent_that_has_ended(bench: Bench) -> None:
-    script = Waiting()
-    bench.start(script)
-
+async def test_a_pause_does_not_wait_for_the_compaction_of_an_agent_that_has_ended(bench, script):
     async def compact() -> None:
-        await bench.until(lambda state: bench.model.hanging and resting(state))
-        first = agent_of(bench.state, "a")
-        assert first is not None
-        bench.submit("compact", agent_id=first["id"])
-        await bench.until(lambda state: script.asked)
+        await script.compact(bench, "a")
         bench.submit("pause", payload={"now": True})
 
     assert (await bench.run_while(compact)).exit_code == 5
@@ -169,25 +144,12 @@ async def test_a_pause_does_not_wait_for_the_compaction_of_an_agent_that_has_end
     assert {one["kind"]: one["status"] for one in bench.state["commands"]}["compact"] == "applied"
 
 
-async def test_a_host_with_nothing_else_to_do_ends_after_the_compaction_that_was_ordered(
-    bench: Bench,
-) -> None:
-    script = Waiting()
-    bench.start(script)
-
+async def test_a_host_with_nothing_else_to_do_ends_after_the_compaction_that_was_ordered(bench, script):
     async def compact() -> None:
-        await bench.until(lambda state: bench.model.hanging and resting(state))
-        first, second = agent_of(bench.state, "a"), agent_of(bench.state, "b")
-        assert first is not None
-        assert second is not None
-        bench.submit("compact", agent_id=first["id"])
-        await bench.until(lambda state: script.asked)
-        bench.submit("pause", agent_id=second["id"], payload={"now": True})
-        await bench.until(lambda state: agent_of(state, "b")["status"] == "paused")  # type: ignore[index]
-        other = bench.submit("set_budget", payload={"kind": "usd", "amount": 5})
-        await bench.until(
-            lambda state: {one["id"]: one["status"] for one in state["commands"]}[other] == "applied"
-        )
+        await script.compact(bench, "a")
+        bench.submit("pause", agent_id=bench.agent("b")["id"], payload={"now": True})
+        await bench.until(lambda state: bench.agent("b")["status"] == "paused")
+        await bench.applied(bench.submit("set_budget", payload={"kind": "usd", "amount": 5}))
         script.summary.set()
 
     assert (await bench.run_while(compact)).exit_code == 5
@@ -197,7 +159,7 @@ async def test_a_host_with_nothing_else_to_do_ends_after_the_compaction_that_was
     bench.assert_sound()
 
 
-async def test_an_agent_that_is_resumed_while_it_is_compacted_says_what_it_waits_for(bench: Bench) -> None:
+async def test_an_agent_that_is_resumed_while_it_is_compacted_says_what_it_waits_for(bench):
     held, summary = asyncio.Event(), asyncio.Event()
 
     def work(name: str, request: ModelRequest) -> Any:
@@ -217,19 +179,14 @@ async def test_an_agent_that_is_resumed_while_it_is_compacted_says_what_it_waits
 
     async def resume() -> None:
         await bench.until(lambda state: bench.model.hanging == 2)
-        agent = agent_of(bench.state, "a")
-        assert agent is not None
+        agent = bench.agent()
         bench.submit("pause", agent_id=agent["id"], payload={"now": True})
-        await bench.until(lambda state: agent_of(state, "a")["status"] == "paused")  # type: ignore[index]
+        await bench.until(lambda state: bench.agent()["status"] == "paused")
         bench.submit("compact", agent_id=agent["id"])
         await bench.until(lambda state: bench.model.hanging == 3)
         resumed = bench.submit("resume", agent_id=agent["id"])
-        told = await bench.until(
-            lambda state: next(
-                (one["result"] for one in state["commands"] if one["id"] == resumed and one["result"]), None
-            )
-        )
-        assert told == f"{agent['name']} continues, when its compaction has ended"
+        await bench.applied(resumed)
+        assert bench.command(resumed)["result"] == f"{agent['name']} continues, when its compaction has ended"
         live = "SELECT detail FROM live WHERE agent_id = ?"
         await bench.until(lambda state: "compacted" in str(bench.query(live, agent["id"])))
         held.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from tests.core.runtime.conftest import Bench
@@ -62,6 +63,46 @@ async def order_compaction(bench: Bench, work: Work, payload: dict[str, Any] | N
     await bench.until(lambda state: bench.model.hanging)
     bench.submit("compact", agent_id=bench.state["agents"][-1]["id"], payload=payload)
     await bench.until(lambda state: work.asked)
+
+
+def held(bench: Bench, turn: int = 5, *, written: bool = True, **about: Any) -> Work:
+    """Start a run whose sub-agent hangs at a turn, and whose summary hangs unless it is to be `written`."""
+    window = about.pop("window", 60_000)
+    work = Work(**about)
+    work.hold_turn = turn
+    if not written:
+        work.summaries.clear()
+    bench.start(work, window=window)
+    return work
+
+
+async def die(running: asyncio.Future[Any]) -> None:
+    """Let a host die."""
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def prepared(bench: Bench) -> None:
+    """Wait until the newest pass has been prepared."""
+    await bench.until(lambda state: passes(bench) and passes(bench)[-1]["status"] == "prepared")
+
+
+async def prepare(bench: Bench) -> None:
+    """Compact the working agent once its turn hangs, and wait until the pass has been prepared."""
+    await bench.until(lambda state: bench.model.hanging)
+    bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+    await prepared(bench)
+
+
+async def land(bench: Bench, work: Work, ready: Any = prepared, **options: Any) -> None:
+    """Run to the end; the turn goes on once `ready` has been waited for."""
+
+    async def release() -> None:
+        await ready(bench)
+        work.turn_gate.set()
+
+    assert (await bench.run_while(release, **options)).exit_code == 0
 
 
 def passes(bench: Bench) -> list[dict[str, Any]]:
