@@ -98,7 +98,6 @@ class LiveBoard(Protocol):
 
     def stream(self, agent_id: str, text: str) -> None:
         """Add streamed text to what is shown."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,10 +139,10 @@ class _Unshown:
     """A live board without viewers."""
 
     def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
-        pass
+        """Show nothing."""
 
     def stream(self, agent_id: str, text: str) -> None:
-        pass
+        """Show nothing."""
 
 
 async def call_model(

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -400,14 +401,11 @@ class Approvals:
 
 
 async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:
-    if timeout_seconds is None:
-        await event.wait()
-        return True
-    try:
-        await asyncio.wait_for(event.wait(), timeout_seconds)
-    except TimeoutError:
-        return event.is_set()
-    return True
+    """Whether an event is set in time; None: wait as long as it takes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_seconds):
+            await event.wait()
+    return event.is_set()
 
 
 _OUTCOME_UNKNOWN_BY_HOST = (

@@ -15,6 +15,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -355,12 +356,8 @@ def carry(database_path: Path, name: str, *, redact: Redact = lambda value: valu
         NotFound: no such session.
         BadInput: several are meant.
     """
-    connection = database.open_readonly(database_path)
-    try:
-        session_id = sessions.find(connection, name)
-        return _Reader(connection, session_id, redact).read()
-    finally:
-        connection.close()
+    with closing(database.open_readonly(database_path)) as connection:
+        return _Reader(connection, sessions.find(connection, name), redact).read()
 
 
 class _Reader:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,13 +76,10 @@ def check_resume(database_path: Path, session_id: str, *, environment: str) -> N
     """
     from watchkeeper.store.driver import decode
 
-    connection = database.open_readonly(database_path)
-    try:
+    with closing(database.open_readonly(database_path)) as connection:
         row = connection.execute(
             "SELECT model, settings FROM sessions WHERE id = ?", (session_id,)
         ).fetchone()
-    finally:
-        connection.close()
     if row is None:
         return
     try:
@@ -170,26 +168,23 @@ def submit(
             raise BadInput(
                 f"{text} holds a secret, which is never stored; put it into an environment variable or a file"
             )
-    connection = database.open_writable(database_path)
     try:
-        refuse_imported(connection, session_id)
-        with driver.writing(connection, "command", urgent=lambda: True):
-            command_id = commands.insert(
-                connection,
-                session_id=session_id,
-                kind=kind,
-                agent_id=agent_id,
-                task_id=task_id,
-                payload=stored,
-                requested_by=requested_by,
-                dedupe_key=dedupe_key,
-                now=time.time(),
-            )
+        with closing(database.open_writable(database_path)) as connection:
+            refuse_imported(connection, session_id)
+            with driver.writing(connection, "command", urgent=lambda: True):
+                return commands.insert(
+                    connection,
+                    session_id=session_id,
+                    kind=kind,
+                    agent_id=agent_id,
+                    task_id=task_id,
+                    payload=stored,
+                    requested_by=requested_by,
+                    dedupe_key=dedupe_key,
+                    now=time.time(),
+                )
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(database_path, error)) from error
-    finally:
-        connection.close()
-    return command_id
 
 
 def state(database_path: Path, command_id: int) -> CommandState:
@@ -198,11 +193,8 @@ def state(database_path: Path, command_id: int) -> CommandState:
     Raises:
         NotFound: no such command.
     """
-    connection = database.open_readonly(database_path)
-    try:
+    with closing(database.open_readonly(database_path)) as connection:
         row = connection.execute("SELECT status, result FROM commands WHERE id = ?", (command_id,)).fetchone()
-    finally:
-        connection.close()
     if row is None:
         raise NotFound(f"no command {command_id}")
     return CommandState(row[0], row[1])
@@ -228,12 +220,9 @@ def start_host(
             here, or called from a tool.
     """
     refuse_agents()
-    connection = database.open_readonly(database_path)
-    try:
+    with closing(database.open_readonly(database_path)) as connection:
         refuse_imported(connection, session_id)
         row = connection.execute("SELECT workspace FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    finally:
-        connection.close()
     if row is not None:
         refuse_inside(database_path, Path(row[0]))
     if probe(database_path, session_id) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -100,17 +101,15 @@ class Runtime:
             self.path, session_id, self._clock, pid=os.getpid(), host_name=socket.gethostname()
         )
         try:
-            assembled = await assemble(store, self._clock, once=once, model=self._model, new_id=self._new_id)
-            self.hosts[session_id] = assembled.host
-            try:
-                return await assembled.host.run(resume=resume)
-            finally:
-                del self.hosts[session_id]
-                await assembled.aclose()
+            made = await assemble(store, self._clock, once=once, model=self._model, new_id=self._new_id)
+            async with aclosing(made):
+                self.hosts[session_id] = made.host
+                return await made.host.run(resume=resume)
         except Exception as error:
             note_host_fault(store, error)
             raise
         finally:
+            self.hosts.pop(session_id, None)
             store.close()
 
     def submit(self, session_id: str, kind: str, **about: Any) -> int:
@@ -120,9 +119,6 @@ class Runtime:
 
     def state(self, session_id: str) -> dict[str, Any]:
         """The whole state of a session, from the file alone."""
-        connection = database.open_readonly(self.path)
-        connection.row_factory = sqlite3.Row
-        try:
+        with closing(database.open_readonly(self.path)) as connection:
+            connection.row_factory = sqlite3.Row
             return state.session_state(Queries(connection), session_id)
-        finally:
-            connection.close()

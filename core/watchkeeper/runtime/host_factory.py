@@ -45,7 +45,7 @@ from watchkeeper.records.messages import (
 )
 from watchkeeper.records.ports import Clock, IdSource, random_id
 from watchkeeper.records.redact import Redactor
-from watchkeeper.records.states import AGENT_ENDED
+from watchkeeper.records.states import AGENT_ENDED, SessionStatus
 from watchkeeper.runtime import lifecycle
 from watchkeeper.runtime.background import Heartbeat
 from watchkeeper.runtime.config import Config, load_config, load_workspace_config, role_models
@@ -169,8 +169,8 @@ async def assemble(
         )
     except BadInput as error:
         if once is None:
-            reason = str(error)
-            await store.commit(lambda tx: lifecycle.pause_open_session(tx, reason))
+            reason, open_ones = str(error), (SessionStatus.RUNNING, SessionStatus.PAUSED)
+            await store.commit(lambda tx: lifecycle.pause_session(tx, reason, among=open_ones))
         raise
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,13 @@ def create_session(
         if kind not in budgets.KINDS or not 0 < amount < math.inf:  # NaN neither
             raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
     session_id = new_id()
-    connection = database.open_writable(database_path)
+    at = now if now is not None else time.time()
     try:
-        with driver.writing(connection, "session"):
+        with (
+            closing(database.open_writable(database_path)) as connection,
+            driver.writing(connection, "session"),
+        ):
             group = Group(connection)
-            at = now if now is not None else time.time()
             sessions.create(
                 group,
                 session_id=session_id,
@@ -111,8 +114,6 @@ def create_session(
                 group.flush()
     except sqlite3.DatabaseError as error:
         raise driver.unusable(database_path, error) from error
-    finally:
-        connection.close()
     return session_id
 
 
@@ -236,22 +237,12 @@ def revive_planner(tx: Transaction) -> None:
         )
 
 
-def pause_session(tx: Transaction, reason: str) -> None:
-    """Pause the session: nothing runs, and the goal is not reached."""
-    sessions.set_status(tx, SessionStatus.PAUSED, reason)
-
-
-def pause_running_session(tx: Transaction, reason: str) -> None:
-    """Pause the session if it runs; do nothing if it has ended or is paused already."""
-    if tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0] == SessionStatus.RUNNING:
-        pause_session(tx, reason)
-
-
-def pause_open_session(tx: Transaction, reason: str) -> None:
-    """Pause a session whose host cannot start, for this reason, unless it has ended."""
-    status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
-    if status in (SessionStatus.RUNNING, SessionStatus.PAUSED):
-        pause_session(tx, reason)
+def pause_session(
+    tx: Transaction, reason: str, *, among: Collection[SessionStatus] = tuple(SessionStatus)
+) -> None:
+    """Pause the session, if its status is one of `among`: nothing runs, and the goal is not reached."""
+    if tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0] in among:
+        sessions.set_status(tx, SessionStatus.PAUSED, reason)
 
 
 def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:

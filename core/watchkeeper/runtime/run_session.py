@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
-from watchkeeper.runtime.lifecycle import pause_running_session
+from watchkeeper.runtime.lifecycle import pause_session
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import decode
 from watchkeeper.store.imports import refuse_imported
@@ -83,28 +83,17 @@ def drive(
     """
     deny_inspection()  # a model's client holds keys, wherever they came from
     sys.setswitchinterval(SWITCH_SECONDS)
-    _refuse_imported(database_path, session_id)
     clock = SystemClock()
     with _ending_as_paused(session_id):
-        return _drive_on(database_path, session_id, clock, asking, resume=resume, once=once)
-
-
-def _drive_on(
-    database_path: Path,
-    session_id: str,
-    clock: SystemClock,
-    asking: Asking,
-    *,
-    resume: bool,
-    once: int | None,
-) -> HostResult:
-    result = _drive_once(database_path, session_id, clock, asking, resume=resume, once=once)
-    while result.exit_code != INTERRUPTED_EXIT and _wanted_on(database_path, session_id):
-        try:
-            # The queued command lifts the pauses that it concerns.
-            result = _drive_once(database_path, session_id, clock, asking, resume=False, once=None)
-        except DrivenElsewhere:
-            break  # the other host applies what is queued
+        with closing(database.open_readonly(database_path)) as connection:
+            refuse_imported(connection, session_id)
+        result = _drive_once(database_path, session_id, clock, asking, resume=resume, once=once)
+        while result.exit_code != INTERRUPTED_EXIT and _wanted_on(database_path, session_id):
+            try:
+                # The queued command lifts the pauses that it concerns.
+                result = _drive_once(database_path, session_id, clock, asking, resume=False, once=None)
+            except DrivenElsewhere:
+                break  # the other host applies what is queued
     return result
 
 
@@ -172,7 +161,7 @@ def note_host_fault(store: SessionStore, error: Exception) -> None:
 
     def change(group: Group) -> None:
         tx = Transaction(group, store.session_id, store.epoch, time.time())
-        pause_running_session(tx, fault.advice(store.session_id))
+        pause_session(tx, fault.advice(store.session_id), among=[SessionStatus.RUNNING])
 
     store.free_reserve()
     with suppress(LeaseLost, StoreUnusable, MemoryError):
@@ -188,23 +177,13 @@ def _wanted_on(database_path: Path, session_id: str) -> bool:
         connection = database.open_readonly(database_path)
     except StoreExhausted:
         return False  # the command stays queued for the next host
-    try:
+    with closing(connection):
         asked = connection.execute(
             "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ?"
             " AND s.status IN (?, ?) AND c.kind = 'resume' AND c.status = 'queued'",
             (session_id, SessionStatus.PAUSED, SessionStatus.RUNNING),
         ).fetchone()
-    finally:
-        connection.close()
     return asked is not None
-
-
-def _refuse_imported(database_path: Path, session_id: str) -> None:
-    connection = database.open_readonly(database_path)
-    try:
-        refuse_imported(connection, session_id)
-    finally:
-        connection.close()
 
 
 async def _drive(
@@ -212,12 +191,11 @@ async def _drive(
 ) -> HostResult:
     from watchkeeper.runtime.host_factory import assemble
 
-    assembled = await assemble(store, clock, once=once, approval_timeout=asking.seconds)
-    _answer_signals(assembled.host)
-    try:
+    async with aclosing(
+        await assemble(store, clock, once=once, approval_timeout=asking.seconds)
+    ) as assembled:
+        _answer_signals(assembled.host)
         return await assembled.host.run(resume=resume)
-    finally:
-        await assembled.aclose()
 
 
 def _answer_signals(host: SessionHost) -> None:
@@ -238,7 +216,9 @@ def _answer_signals(host: SessionHost) -> None:
 
 def pause_interrupted(database_path: Path, session_id: str) -> None:
     """Pause a session whose Ctrl+C came before its host could handle it."""
-    _change_once(database_path, session_id, lambda tx: pause_running_session(tx, INTERRUPTED))
+    _change_once(
+        database_path, session_id, lambda tx: pause_session(tx, INTERRUPTED, among=[SessionStatus.RUNNING])
+    )
 
 
 def cancel_without_host(database_path: Path, session_id: str) -> str:
@@ -310,15 +290,14 @@ def _change_once(
         DrivenElsewhere: a host runs the session.
     """
     clock = SystemClock()
-    store = SessionStore.claim(
+    claimed = SessionStore.claim(
         database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname()
     )
-    try:
-        store.writer.submit(
-            lambda group: change(Transaction(group, session_id, store.epoch, time.time()))
-        ).result()
+    with closing(claimed) as store:
+        try:
+            store.writer.submit(
+                lambda group: change(Transaction(group, session_id, store.epoch, time.time()))
+            ).result()
+        except ValueError as refused:
+            raise BadInput(str(refused)) from None
         then(store)
-    except ValueError as refused:
-        raise BadInput(str(refused)) from None
-    finally:
-        store.close()

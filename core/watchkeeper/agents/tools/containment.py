@@ -75,15 +75,12 @@ class Containment(Protocol):
     async def prepare(self) -> Sequence[str]:
         """Make ready for a worker; returns what to add to its arguments. How processes are held is committed
         by then."""
-        ...
 
     async def admit(self, pid: int, agent_id: str) -> None:
         """Take in a worker that has just started and has received no request yet."""
-        ...
 
     async def register(self, agent_id: str, processes: Iterable[tuple[int, int]]) -> None:
         """Note processes (id, start time) that outlive a call. Returns once they are committed."""
-        ...
 
 
 class Uncontained:

@@ -86,12 +86,10 @@ class Tool(Protocol):
     @property
     def idempotent(self) -> bool:
         """Running it twice with the same input is as good as once."""
-        ...
 
     @property
     def permission(self) -> Permission:
         """The default, before roles and the user's configuration."""
-        ...
 
 
 @runtime_checkable
@@ -100,7 +98,6 @@ class StoreTool(Tool, Protocol):
 
     def apply(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Change the session's rows. A `ValueError` becomes an error result, and nothing is changed."""
-        ...
 
 
 @runtime_checkable
@@ -115,7 +112,6 @@ class OutsideTool(Tool, Protocol):
             HostFault: the machine ran out of something. An `OSError` or `MemoryError` that says so counts as
                 one which came before any effect.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +60,8 @@ class _Link:
         self._environ = environ
         self._containment = containment
         self._child: Child | None = None
-        self._retired: dict[Child, int] = {}
-        self._calls: dict[Child, int] = {}
+        self._calls: Counter[Child] = Counter()
+        """How many calls each worker answers; one that is not `_child` ends with its last call."""
         self._starting = asyncio.Lock()
         self.listing = asyncio.Lock()
         """Held while it is asked what it offers."""
@@ -73,7 +74,7 @@ class _Link:
         except ChildFailed as failure:
             return ToolResult(f"MCP server {self.name}: {failure}", is_error=True)
         request = {"tool": tool, "arguments": dict(arguments), "timeout_seconds": seconds}
-        self._calls[child] = self._calls.get(child, 0) + 1
+        self._calls[child] += 1
         try:
             async with asyncio.timeout(seconds + GRACE_SECONDS):
                 answer = await child.call(request)
@@ -83,9 +84,10 @@ class _Link:
             return ToolResult(f"MCP server {self.name}: {why}; the next call restarts it", is_error=True)
         finally:
             self._calls[child] -= 1
-            await self._forget_if_done(child)
+            await self._end_if_unused(child)
         if answer.get("broken"):
-            await self._retire(child)
+            self._child = None if self._child is child else self._child
+            await self._end_if_unused(child)
         if not is_content(answer.get("content")):
             await child.kill()
             return ToolResult(f"MCP server {self.name}: no valid answer", is_error=True)
@@ -111,7 +113,7 @@ class _Link:
 
     async def aclose(self) -> None:
         self._closed = True
-        children = {*self._calls, *self._retired, *([self._child] if self._child else [])}
+        children = {*self._calls, *([self._child] if self._child else [])}
         self._child = None
         await asyncio.gather(*(child.close(CLOSE_SECONDS) for child in children))
 
@@ -141,19 +143,11 @@ class _Link:
             "headers": dict(server.headers),
         }
 
-    async def _retire(self, child: Child) -> None:
-        """Give new calls a new worker; the old one ends with its last call."""
-        if self._child is child:
-            self._child = None
-        self._retired[child] = 1
-        await self._forget_if_done(child)
-
-    async def _forget_if_done(self, child: Child) -> None:
-        if self._calls.get(child):
-            return
-        self._calls.pop(child, None)
-        if self._retired.pop(child, None):
-            await child.kill()
+    async def _end_if_unused(self, child: Child) -> None:
+        if self._calls[child] == 0:
+            del self._calls[child]
+            if child is not self._child:
+                await child.kill()
 
 
 @dataclass(frozen=True, slots=True)

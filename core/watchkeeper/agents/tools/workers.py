@@ -64,6 +64,8 @@ class Child:
         self._abandoned: set[int] = set()
         self._failure: str | None = None
         self._reader: asyncio.Task[None] | None = None
+        self.folder: tuple[int, int] | None = None
+        """Device and inode of the folder that a file worker may write to."""
 
     @classmethod
     async def start(
@@ -81,12 +83,11 @@ class Child:
             HostFault: it did not, because the machine ran out of something.
         """
         contain = containment or Uncontained()
-        try:
+        with suppress(_Signalled):
             return await cls._start(config, environ, agent_id, contain)
-        except _Signalled:
-            # A Ctrl+C reaches each process that does not yet lead a session; it was meant for the run, not
-            # for its worker.
-            return await cls._start(config, environ, agent_id, contain)
+        # A Ctrl+C reaches each process that does not yet lead a session; it was meant for the run, not for its
+        # worker.
+        return await cls._start(config, environ, agent_id, contain)
 
     @classmethod
     async def _start(
@@ -382,9 +383,6 @@ class WorkerPool:
         self._free = asyncio.Semaphore(max(1, size))
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
-        self._place: dict[Child, object] = {}
-        """For each file worker, the folder that it may write to: the workspace's when the worker was
-        started."""
         self._shells: OrderedDict[str, _Shell] = OrderedDict()
         self._closed = False
 
@@ -412,8 +410,6 @@ class WorkerPool:
                 self._busy.discard(child)
                 if child.alive and not self._closed:
                     self._idle.append(child)
-                else:
-                    self._place.pop(child, None)
             return result
 
     async def run_shell(
@@ -525,13 +521,12 @@ class WorkerPool:
     async def _file_worker(self) -> Child:
         while self._idle:
             child = self._idle.pop()
-            if child.alive and self._place.get(child) == _identity(self._workspace):
+            if child.alive and child.folder == _identity(self._workspace):
                 return child
-            self._place.pop(child, None)
             await child.kill()
-        place = _identity(self._workspace)
+        folder = _identity(self._workspace)
         child = await self._start("files", "")
-        self._place[child] = place
+        child.folder = folder
         return child
 
     async def _start(self, mode: str, agent_id: str) -> Child:
