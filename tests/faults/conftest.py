@@ -46,6 +46,6 @@ def run(pool: WorkerPool, workspace: Path) -> Run:
     async def one(name: str, **arguments: Any) -> ToolResult:
         tool = tools[name]
         assert isinstance(tool, OutsideTool)
-        return await tool.run(arguments, ToolContext("session1", "agent1", None, None, workspace, 0.0))
+        return await tool.run(arguments, ToolContext("session1", "agent1", None, workspace))
 
     return one

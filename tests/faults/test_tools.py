@@ -98,7 +98,7 @@ async def test_a_server_that_lies_costs_one_call_and_tells_no_other_calls_result
         for name in ("first", "second"):
             tool = servers.tools()[f"mcp__liar{number}__{name}"]
             assert isinstance(tool, OutsideTool)
-            result = await tool.run({}, ToolContext("s", "a", None, None, workspace, 0.0))
+            result = await tool.run({}, ToolContext("s", "a", None, workspace))
             told = str(result.content)
             assert result.is_error or not LIES[how], (how, result)
             assert len(told) < 150_000, how
@@ -274,7 +274,7 @@ def test_a_shells_environment_has_no_credentials_whatever_they_are_called(
         "from watchkeeper.agents.tools.workers import WorkerPool\n"
         "async def main():\n"
         "    pool = WorkerPool(1, Path(sys.argv[1]), os.environ)\n"
-        "    context = ToolContext('s', 'a', None, None, Path(sys.argv[1]), 0.0)\n"
+        "    context = ToolContext('s', 'a', None, Path(sys.argv[1]))\n"
         "    for command in ('env', 'tr \"\\\\0\" \"\\\\n\" < /proc/$PPID/environ; set'):\n"
         "        print((await builtin_tools(pool)['bash'].run({'command': command}, context)).content)\n"
         "    await pool.aclose()\n"

@@ -674,16 +674,11 @@ class Toolbox:
 
     def _context(self, call: Call, permit: Permit) -> ToolContext:
         environment = self._environment
-        row = environment.store.one(
-            "SELECT current_plan_id FROM sessions WHERE id = ?", (environment.session_id,)
-        )
         return ToolContext(
             session_id=environment.session_id,
             agent_id=self._agent.id,
             task_id=self._agent.task_id,
-            plan_id=row[0] if row else None,
             workspace=environment.workspace,
-            now=environment.clock.now(),
             tool_call_id=str(call.id),
             subject_digest=permit.subject_digest,
             program=permit.program,

@@ -24,7 +24,7 @@ from watchkeeper.memory.recall.session import said_in
 from watchkeeper.records.states import TASK_ENDED, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.store import artifacts, database, facts, messages, plans, sessions
-from watchkeeper.store.driver import IN_LIST, decode, list_of, plain, sqlite3
+from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of, plain, sqlite3
 from watchkeeper.store.transaction import Transaction
 
 LARGEST_CHARACTERS = 8_000
@@ -305,33 +305,28 @@ class Continuation:
                 pinned=fact.pinned,
                 also=True,  # they were valid together, and replace no fact of the new session
             )
-        text = whole_text(brief).encode("utf-8", "replace")
-        ref = artifacts.save_output(
-            tx,
-            name=f"{BRIEF}.md",
-            data=text,
-            media_type="text/markdown",
-            agent_id=None,
-            task_id=None,
-            kind=KIND,
-        )
+        ref = self._save(tx, "md", "text/markdown", whole_text(brief))
         same_goal = tx.one("SELECT goal FROM sessions WHERE id = ?", (tx.session_id,))[0] == self.goal
-        data = replace(brief, whole=ref, same_goal=same_goal).dumped().encode("utf-8", "replace")
-        artifacts.save_output(
-            tx,
-            name=f"{BRIEF}.json",
-            data=data,
-            media_type="application/json",
-            agent_id=None,
-            task_id=None,
-            kind=KIND,
-        )
+        self._save(tx, "json", "application/json", replace(brief, whole=ref, same_goal=same_goal).dumped())
         tx.event(
             "session.carried",
             session=self.session_id,
             tasks=len(brief.tasks),
             facts=len(brief.facts),
             brief=ref,
+        )
+
+    @staticmethod
+    def _save(tx: Transaction, ending: str, media_type: str, text: str) -> str:
+        data = text.encode("utf-8", "replace")
+        return artifacts.save_output(
+            tx,
+            name=f"{BRIEF}.{ending}",
+            data=data,
+            media_type=media_type,
+            agent_id=None,
+            task_id=None,
+            kind=KIND,
         )
 
 
@@ -365,21 +360,14 @@ class _Reader:
 
     def __init__(self, connection: Any, session_id: str, redact: Redact) -> None:
         connection.row_factory = sqlite3.Row
-        self._connection = connection
+        connection.execute("BEGIN")  # one moment, even of a session that runs
+        self._reads = Queries(connection)
         self._session_id = session_id
         self._redact = redact
         self._evidence: dict[str, str] = {}
 
-    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        return self._connection.execute(sql, parameters).fetchone()
-
-    def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-        rows: list[Any] = self._connection.execute(sql, parameters).fetchall()
-        return rows
-
     def read(self) -> Continuation:
-        self._connection.execute("BEGIN")  # one moment, even of a session that runs
-        row = self.one(
+        row = self._reads.one(
             "SELECT goal, workspace, origin, status, status_reason, planner_agent_id FROM sessions WHERE id"
             " = ?",
             (self._session_id,),
@@ -407,13 +395,13 @@ class _Reader:
         return Continuation(self._session_id, goal, row["workspace"], brief, self._evidence)
 
     def _first_agent(self) -> str | None:
-        row = self.one(
+        row = self._reads.one(
             "SELECT id FROM agents WHERE session_id = ? ORDER BY ordinal LIMIT 1", (self._session_id,)
         )
         return row[0] if row else None
 
     def _tasks(self) -> list[ContinuedTask]:
-        found = plans.load_tasks(self, self._session_id)
+        found = plans.load_tasks(self._reads, self._session_id)
         names = {task.id: task.name for task in found}
         # If there are too many, the open ones and the last of the others are kept.
         open_ones = [task for task in found if task.status not in TASK_ENDED]
@@ -439,7 +427,7 @@ class _Reader:
     def _facts(self, *, trusted: bool) -> list[ContinuedFact]:
         """Those that every agent of the session could recall, and that nothing replaced; the newest, in
         order."""
-        rows = self.all(
+        rows = self._reads.all(
             "SELECT kind, text, sources, confidence, pinned FROM facts WHERE session_id = ? AND"
             " superseded_by IS NULL"
             " AND scope <> 'agent' ORDER BY id DESC LIMIT ?",
@@ -462,8 +450,8 @@ class _Reader:
         unfinished = [task.agent_id for task in tasks if task.status is not TaskStatus.DONE and task.agent_id]
         found: list[Seen] = []
         for agent_id in dict.fromkeys([lead, *unfinished[:20]]):
-            row = self.one("SELECT id, name, view_version FROM agents WHERE id = ?", (agent_id,))
-            view = messages.load_view(self, row["id"], row["view_version"]) if row else None
+            row = self._reads.one("SELECT id, name, view_version FROM agents WHERE id = ?", (agent_id,))
+            view = messages.load_view(self._reads, row["id"], row["view_version"]) if row else None
             for one in view.observations[-3:] if view else ():
                 cited = (
                     one.citations if len(one.citations) <= 12 else (*one.citations[:6], *one.citations[-6:])
@@ -481,13 +469,13 @@ class _Reader:
     def _last_words(self, lead: str | None) -> Seen | None:
         """The last text that the lead agent wrote, which says where it stopped; messages that were undone do not
         count."""
-        shown = self.one(
+        shown = self._reads.one(
             "SELECT v.elided FROM agents a JOIN views v ON v.agent_id = a.id AND v.version = a.view_version"
             " WHERE a.id = ?",
             (lead,),
         )
         undone = [one[0] for one in decode(shown[0]) if one[4] == 0] if shown else []
-        rows = self.all(_LAST_SAID, (lead, list_of(undone)))
+        rows = self._reads.all(_LAST_SAID, (lead, list_of(undone)))
         for row in rows:
             content = decode(row["content"])
             blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
@@ -509,13 +497,13 @@ class _Reader:
         if match is None or pointer in self._evidence or len(self._evidence) >= MOST_EVIDENCE:
             return pointer
         agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
-        agent = self.one(
+        agent = self._reads.one(
             "SELECT name FROM agents WHERE id = ? AND session_id = ?", (agent_id, self._session_id)
         )
         if agent is None:
             return pointer
         parts, size = [], 0
-        for message in messages.load_messages(self, agent_id, first, min(last, first + 40)):
+        for message in messages.load_messages(self._reads, agent_id, first, min(last, first + 40)):
             when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(message.created_at))
             said = said_in(self._redact(message.content))[: EVIDENCE_CHARACTERS - size]
             parts.append(f"{agent['name']} #{message.seq}, {message.role}, {when} UTC:\n{said}")

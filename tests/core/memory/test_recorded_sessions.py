@@ -247,7 +247,7 @@ async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same
     assert loaded.state.render() == memory.state.render()
     assert loaded.state.tokens == memory.state.tokens
     tool = next(one for one in memory_tools() if one.spec.name == "read_back")
-    context = ToolContext(store.session_id, agent, None, None, tmp_path, 0.0)
+    context = ToolContext(store.session_id, agent, None, tmp_path)
 
     def read_whole(tx: Any) -> Any:
         def read_back(pointer: str) -> str:

@@ -56,7 +56,7 @@ class Session:
 
     def use(self, agent: str, tool: str, **arguments: Any) -> str:
         """What the tool says to the agent."""
-        context = ToolContext(self.id, self.name(agent), None, None, self.workspace, 0.0)
+        context = ToolContext(self.id, self.name(agent), None, self.workspace)
         if tool == "recall":
             return str(asyncio.run(RecallTool(self.store).run(arguments, context)).content)
         found = next(one for one in memory_tools() if one.spec.name == tool)

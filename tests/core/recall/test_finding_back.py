@@ -16,7 +16,7 @@ from watchkeeper.store.session_store import SessionStore
 
 def read(agent: Agent, **arguments: Any) -> ToolResult:
     tool = next(one for one in memory_tools() if one.spec.name == "read_back")
-    context = ToolContext(agent.store.session_id, agent.id, None, None, Path("."), 0.0)
+    context = ToolContext(agent.store.session_id, agent.id, None, Path("."))
     result: ToolResult = asyncio.run(agent.store.commit(lambda tx: tool.apply(tx, arguments, context)))
     return result
 

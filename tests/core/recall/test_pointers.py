@@ -123,7 +123,7 @@ class Agent:
         return str(asyncio.run(RecallTool(self.store).run({"query": query}, self._context())).content)
 
     def _context(self) -> ToolContext:
-        return ToolContext(self.store.session_id, self.id, None, None, Path("."), 0.0)
+        return ToolContext(self.store.session_id, self.id, None, Path("."))
 
 
 STEPS = st.lists(

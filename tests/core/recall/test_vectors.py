@@ -58,7 +58,7 @@ def embedder(monkeypatch: pytest.MonkeyPatch) -> ByTopic:
 
 
 def ask(session: Session, query: str, *, on: bool, tool: RecallTool | None = None) -> str:
-    context = ToolContext(session.id, session.name("bob"), None, None, session.workspace, 0.0)
+    context = ToolContext(session.id, session.name("bob"), None, session.workspace)
     return str(
         asyncio.run((tool or RecallTool(session.store, vectors=on)).run({"query": query}, context)).content
     )

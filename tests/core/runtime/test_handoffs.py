@@ -139,7 +139,7 @@ async def test_recall_refuses_what_is_no_query_in_one_line(bench):
     await bench.run()
     claimed = SessionStore.claim(bench.path, bench.session, ManualClock(), pid=1, host_name="here")
     with closing(claimed) as store:
-        context = ToolContext(bench.session, "nobody", None, None, bench.workspace, 0.0)
+        context = ToolContext(bench.session, "nobody", None, bench.workspace)
         for arguments in ({}, {"query": ""}, {"query": "x", "scope": "galaxy"}, {"query": "x" * 5_000}):
             result = await asyncio.wait_for(RecallTool(store).run(arguments, context), 10)
             assert result.is_error

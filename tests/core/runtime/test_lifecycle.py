@@ -180,9 +180,10 @@ def test_a_session_that_has_ended_is_not_paused(rows: Rows, before: SessionStatu
     if before is not SessionStatus.RUNNING:
         rows.write(lambda tx: sessions.set_status(tx, before, "as it was"))
     after = SessionStatus.PAUSED if before is SessionStatus.RUNNING else before
-    rows.write(lambda tx: lifecycle.pause_running_session(tx, "enough"))
+    rows.write(lambda tx: lifecycle.pause_session(tx, "enough", among=[SessionStatus.RUNNING]))
     assert rows.status()["session"] == after
-    rows.write(lambda tx: lifecycle.pause_open_session(tx, "no host can start"))
+    unended = [SessionStatus.RUNNING, SessionStatus.PAUSED]
+    rows.write(lambda tx: lifecycle.pause_session(tx, "no host can start", among=unended))
     assert rows.status()["session"] == after
     reason = "no host can start" if after is SessionStatus.PAUSED else "as it was"
     assert rows.read("SELECT status_reason FROM sessions") == [(reason,)]

@@ -63,4 +63,4 @@ def caller(pool: WorkerPool, workspace: Path) -> Run:
 
 
 def context(workspace: Path, agent: str = "agent1") -> ToolContext:
-    return ToolContext("session1", agent, None, None, workspace, 0.0)
+    return ToolContext("session1", agent, None, workspace)

@@ -166,7 +166,7 @@ async def main():
     workspace = Path(sys.argv[1])
     pool = WorkerPool(1, workspace, os.environ)
     tool = builtin_tools(pool)["bash"]
-    where = ToolContext("s", "a", None, None, workspace, 0.0)
+    where = ToolContext("s", "a", None, workspace)
     await tool.run({"command": "setsid sleep 1000 & echo $! > daemon; echo $PPID > worker; echo $$ > shell"}, where)
     await tool.run({"command": "echo $BASHPID > ready; sleep 1000"}, where)
 

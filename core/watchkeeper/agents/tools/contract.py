@@ -52,9 +52,7 @@ class ToolContext:
     session_id: str
     agent_id: str
     task_id: str | None
-    plan_id: str | None
     workspace: Path
-    now: float
     tool_call_id: str = ""
     """The same when the call runs again after a crash: what a tool gives to a service that takes each request
     once."""
