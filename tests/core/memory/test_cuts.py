@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.memory.support import call, result
+from tests.core.memory.support import call, fill, prepared, result
 
 from watchkeeper.memory.content import cut_points, newest_group, newest_turn
+from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import Prepared, Rejection
 from watchkeeper.memory.validation import spliced
 from watchkeeper.records.messages import Message, Observation, ObservationKind, View
@@ -169,3 +170,42 @@ def test_a_summary_leaves_no_message_that_nothing_covers() -> None:
         got = spliced(prepared, seen(9, (3, 3)), View(1, (EARLIER[0], *later), verbatim), tail, 9)
         assert isinstance(got, Rejection)
         assert "covered by nothing" in got.reason
+
+
+def published(state: ContextState, text: str, last: int) -> Any:
+    return state.publish(prepared(state, text, (1, last)), at=0.0)
+
+
+def test_automatic_passes_wait_after_an_undo_until_all_is_redone(state: ContextState) -> None:
+    fill(state, 12)
+    for last in (3, 6):
+        assert not isinstance(published(state, "They talked.", last), Rejection)
+    held = [state.held]
+    for move in (state.undo, state.undo, state.redo, state.redo):
+        move(at=0.0)
+        held.append(state.held)
+    assert held == [False, True, True, True, False]
+    assert state.view.verbatim_from == 7
+
+
+def test_a_summary_that_leaves_the_context_as_large_as_it_was_is_not_taken(state: ContextState) -> None:
+    fill(state, 12)
+    before, text = state.tokens, "word"
+    while not isinstance(published(state, text, 4), Rejection):
+        assert state.tokens < before
+        state.undo(at=0.0)
+        text += " word"
+    assert state.tokens == before
+
+
+def test_a_view_that_covered_everything_shows_what_came_since_when_it_is_gone_back_to(
+    state: ContextState,
+) -> None:
+    fill(state, 4)
+    published(state, "They talked.", 4)
+    assert state.view.verbatim_from is None
+    state.append("user", "the fifth", at=5.0)
+    published(state, "They talked on.", 5)
+    state.undo(at=6.0)
+    assert (state.view.verbatim_from, [one.seq for one in state.verbatim]) == (5, [5])
+    assert "the fifth" in str(state.render())

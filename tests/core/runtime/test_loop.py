@@ -15,6 +15,7 @@ from tests.support.scripted import PlannedRun, call, said, task, turns
 from watchkeeper.agents import loop
 from watchkeeper.agents.environment import LoopSettings
 from watchkeeper.agents.toolbox import Call, load_calls
+from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.messages import ErrorKind, Message, ModelError, ModelRequest, Reply, Usage
 from watchkeeper.records.states import ToolCallStatus
 from watchkeeper.runtime import host_factory
@@ -199,3 +200,47 @@ async def test_a_prompt_that_is_too_long_is_digested_once_a_call_and_then_fails_
     assert "too long for" in bench.query("SELECT error FROM tasks")[0][0]
     assert bench.query("SELECT reason FROM compactions WHERE trigger = 'overflow'") == [("digest",)]
     assert len(events(bench, "model.error")) == 2
+
+
+async def test_each_turn_of_a_task_and_a_failure_are_kept_with_their_place_and_a_text_of_bounded_length(
+    bench: Bench,
+) -> None:
+    gate = asyncio.Event()
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request) == 2 and not gate.is_set():
+            return gate
+        if turns(request) > 2:
+            return ModelError("x" * 900, kind=ErrorKind.FAIL)
+        return [call("remember", {"text": f"turn {turns(request)}"}, f"t{turns(request)}"), said("z" * 900)]
+
+    bench.start(one_task(work))
+
+    async def look() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        ((token, agent),) = bench.query("SELECT resume_token, assigned_agent FROM tasks")
+        assert token == f"{agent}:2:5", "its second turn, whose results are its fifth message"
+        gate.set()
+        await asyncio.Event().wait()  # the run ends first
+
+    await bench.run_while(look)
+    assert [len(one["error"]) for one in events(bench, "model.error")] == [500]
+    assert max(len(one["preview"]) for one in events(bench, "model.replied")) == 200
+
+
+async def test_the_shell_of_an_agent_is_freed_when_it_ends_and_not_while_it_waits_for_news(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[str] = []
+    real = WorkerPool.release
+
+    async def release(self: WorkerPool, agent_id: str) -> None:
+        freed.append(agent_id)
+        await real(self, agent_id)
+
+    monkeypatch.setattr(WorkerPool, "release", release)
+    bench.start(one_task(lambda name, request: [said("done")]))
+    assert (await bench.run()).exit_code == 0
+    (planner,) = bench.query("SELECT planner_agent_id FROM sessions")[0]
+    assert sorted(freed) == sorted(row[0] for row in bench.query("SELECT id FROM agents"))
+    assert freed[-1] == planner

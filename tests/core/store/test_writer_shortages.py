@@ -99,3 +99,31 @@ def test_each_transaction_is_counted_once_and_a_failed_one_never(writer: Writer)
         writer.submit(lambda group: 1 / 0).result(10)
     one(writer).result(10)
     assert writer.commits == before + 2
+
+
+def test_a_batch_that_fails_alone_runs_once_and_a_group_has_at_most_so_many_batches(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGEST_GROUP", 4)
+    entered, go, ran = threading.Event(), threading.Event(), []
+
+    def first(group: Any) -> None:
+        entered.set()
+        assert go.wait(10)
+
+    waiting = [writer.submit(first)]
+    assert entered.wait(10)
+    waiting += [one(writer) for _ in range(10)]
+    before = writer.commits
+    go.set()
+    for done in waiting:
+        done.result(10)
+    assert writer.commits == before + 4  # the first one's, then four, four and two
+
+    def fails(group: Any) -> None:
+        ran.append(1)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        writer.submit(fails).result(10)
+    assert ran == [1]
