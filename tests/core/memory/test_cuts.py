@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.memory.support import call, fill, prepared, result
+from tests.core.memory.support import Words, call, fill, prepared, result
 
+from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.content import cut_points, newest_group, newest_turn
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import Prepared, Rejection
+from watchkeeper.memory.history import ContextLimits, Prepared, Rejection
 from watchkeeper.memory.validation import spliced
 from watchkeeper.records.messages import Message, Observation, ObservationKind, View
 
@@ -209,3 +210,55 @@ def test_a_view_that_covered_everything_shows_what_came_since_when_it_is_gone_ba
     state.undo(at=6.0)
     assert (state.view.verbatim_from, [one.seq for one in state.verbatim]) == (5, [5])
     assert "the fifth" in str(state.render())
+
+
+async def test_a_pass_is_expected_to_take_what_the_slowest_of_the_last_twenty_took(
+    state: ContextState,
+) -> None:
+    fill(state, 12)
+    clock = [100.0]
+    took = iter([9.0, *range(20, 0, -1), 30.0])
+
+    async def summarize(messages: Any, **_: Any) -> str:
+        clock[0] += next(took)
+        return "They talked."
+
+    compactor = Compactor(state, summarize, monotonic=lambda: clock[0])
+    assert compactor.expected_seconds() == 0.0
+    found = []
+    for _ in range(22):
+        run = compactor.begin()
+        assert not isinstance(run, Rejection)
+        await compactor.prepare(run)
+        compactor.end()
+        found.append(compactor.expected_seconds())
+    assert (found[0], found[1], found[20], found[21]) == (9.0, 20.0, 20.0, 30.0)
+    assert compactor.durations == [*range(19, 0, -1), 30.0]
+
+
+@pytest.mark.parametrize(("source", "tokens"), [(100, 95), (100, 96)])
+async def test_a_summary_that_is_not_smaller_by_a_twentieth_gives_way_to_a_digest(
+    counter: Any, source: int, tokens: int
+) -> None:
+    state = ContextState(ContextLimits(100_000, 100), Words())
+    for number in range(8):
+        state.append("user" if number % 2 == 0 else "assistant", f"m{number} " + "word " * 200, at=0.0)
+    measuring = Compactor(state)
+    run = measuring.begin(6)
+    assert not isinstance(run, Rejection)
+    measuring.end()
+    text = "".join("abcdefgh"[place % 8] for place in range(4 * (run.source_tokens * tokens // source)))
+
+    async def summarize(messages: Any, **_: Any) -> str:
+        return text
+
+    compactor = Compactor(state, summarize)
+    again = compactor.begin(6)
+    assert not isinstance(again, Rejection)
+    written = await compactor.prepare(again)
+    if tokens == 95:
+        assert (written.kind, written.text[:8]) == (ObservationKind.SUMMARY, "abcdefgh")
+    else:
+        assert written.kind is ObservationKind.DIGEST
+        assert written.tokens <= again.source_tokens // 2
+        assert len(written.refused) == compactor.attempts

@@ -244,3 +244,4 @@ async def test_the_shell_of_an_agent_is_freed_when_it_ends_and_not_while_it_wait
     (planner,) = bench.query("SELECT planner_agent_id FROM sessions")[0]
     assert sorted(freed) == sorted(row[0] for row in bench.query("SELECT id FROM agents"))
     assert freed[-1] == planner
+    assert [one["items"] for one in events(bench, "inbox.delivered")] == [["task_done"]]
