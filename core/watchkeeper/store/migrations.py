@@ -722,7 +722,7 @@ CREATE INDEX state_changes_session ON state_changes (session_id);
 """
 
 
-# --- Schema 5: ordinals for what only the order of rows said ------------------------------------------------------
+# --- Schema 5: ordinals for what only the order of rows said ------------------------------------------------
 #
 # Agents of a session, in the order in which they were made, and what a task needs, in the planner's order.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.core.cli.conftest import Wk
-from tests.core.messages_api.ground import MODEL, Ground
+from tests.core.messages_api.ground import MODEL, Ground, wait_until
 from tests.core.messages_api.scripts import NOTES, Notes, says, uses
 from tests.support.answers import Body, Held, Reply, text
 from tests.support.forked import Process
@@ -58,20 +58,12 @@ class Stage:
 
     def release_once(self, happened: Callable[[], object]) -> None:
         """Let the provider answer once something has happened."""
-        until(happened)
+        wait_until(happened)
         self.go.set()
 
     def ended(self, process: Process) -> int:
         process.communicate(timeout=60)
         return process.returncode
-
-
-def until(happened: Callable[[], object], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := happened()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return found
 
 
 def finish(wk: Wk) -> str:
@@ -236,7 +228,7 @@ def test_a_background_host_waits_for_an_answer_from_any_shell(
     assert started["session"] == session
     pid = started["host"]["pid"]
     try:
-        (waiting,) = until(
+        (waiting,) = wait_until(
             lambda: [
                 one for one in wk("show", session, "--json").json["approvals"] if one["status"] == "waiting"
             ]
@@ -246,7 +238,7 @@ def test_a_background_host_waits_for_an_answer_from_any_shell(
         assert wk(answer, session, "nope").code == 3
         extra = ["--reason", "not in this house"] if answer == "deny" else []
         assert wk(answer, session, waiting["id"][:4], *extra).code == 0
-        until(lambda: probe(ground.path, session) is None)
+        wait_until(lambda: probe(ground.path, session) is None)
     finally:
         if probe(ground.path, session) is not None:
             os.kill(pid, signal.SIGKILL)
@@ -263,7 +255,7 @@ def test_a_rerun_of_a_finished_session_starts_a_host_for_it_alone(wk: Wk, demo: 
     name = next(iter(before))
     assert wk("rerun", "last", name, "--json").json["status"] == "applied"
     (session,) = (one["id"] for one in wk("sessions", "--json").json)
-    until(lambda: probe(demo, session) is None)
+    wait_until(lambda: probe(demo, session) is None)
     after = {one["name"]: one for one in wk("show", "last", "--json").json["plan"]["tasks"]}
     assert (after[name]["status"], after[name]["attempt"]) == ("done", 2)
     assert {key: one["attempt"] for key, one in after.items() if key != name} == {

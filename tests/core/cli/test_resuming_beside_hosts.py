@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 from tests.core.cli.conftest import Wk
-from tests.core.messages_api.ground import Ground
+from tests.core.messages_api.ground import Ground, wait_until
 
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime import control, lifecycle
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.runtime.run_session import drive
 from watchkeeper.store import library
-from watchkeeper.store.database import open_readonly
 from watchkeeper.store.lease import probe
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
@@ -141,30 +140,14 @@ def test_what_needs_the_session_to_itself_waits_for_such_a_host_too(
     assert done.code == 0, done.err
 
 
-def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
-def status_of(ground: Ground) -> str:
-    connection = open_readonly(ground.path)
-    try:
-        status: str = connection.execute("SELECT status FROM sessions").fetchone()[0]
-        return status
-    finally:
-        connection.close()
-
-
 def test_a_command_and_the_resume_right_behind_it_both_work(wk: Wk, ground: Ground, session: str) -> None:
     """As in `wk compact S planner && wk resume S`, with hosts of their own in the background."""
     for _ in range(2):
         assert wk("memory", "sync", session).code == 0
     resumed = wk("resume", session, "--detach")
     assert resumed.code == 0, resumed.err
-    until(lambda: probe(ground.path, session) is None)
-    assert status_of(ground) == "done"
+    wait_until(lambda: probe(ground.path, session) is None)
+    assert ground.query("SELECT status FROM sessions") == [("done",)]
 
 
 @pytest.mark.parametrize("first", ["command", "resume"])

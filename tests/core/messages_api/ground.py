@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -41,6 +42,15 @@ class Ended:
     @property
     def result(self) -> dict[str, Any]:
         return self.lines[-1]
+
+
+def wait_until(happened: Callable[[], object], seconds: float = 60) -> Any:
+    """Wait for what another process or thread does; gives what `happened` gives then."""
+    deadline = time.monotonic() + seconds
+    while not (found := happened()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return found
 
 
 class Ground:

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
-from tests.core.messages_api.ground import Ground
+from tests.core.messages_api.ground import Ground, wait_until
 from tests.core.messages_api.scripts import Notes, keep_notes, who
 from tests.support.answers import Body, Status, turn_of
 from tests.support.messages_server import MessagesServer
@@ -109,14 +109,6 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until something is so in the file that another process writes."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 async def test_twenty_agents_parked_for_two_hours_fail_nothing_and_call_nothing_before_the_time(
     ground: Ground,
 ) -> None:
@@ -181,12 +173,12 @@ def test_a_host_that_is_killed_while_its_agents_are_parked_leaves_them_parked_un
         return dict(ground.query("SELECT id, parked_until FROM agents WHERE status = 'parked'"))
 
     first = ground.start_run("--max-parallel", "4")
-    wait_for(lambda: limited.refused and len(parked()) == 4)
+    wait_until(lambda: limited.refused and len(parked()) == 4)
     before, asked = parked(), len(limited.refused)
     first.kill()
     assert first.wait(30) == -9
     second = ground.start("resume", "last", "--headless", "--json")
-    wait_for(lambda: len(ground.query("SELECT 1 FROM events WHERE kind = 'host.started'")) == 2)
+    wait_until(lambda: len(ground.query("SELECT 1 FROM events WHERE kind = 'host.started'")) == 2)
     one = next(iter(before))
     assert ground.wk("steer", "last", one, "go on").code == 0  # applied: the host has looked at its agents
     assert (parked(), len(limited.refused)) == (before, asked)
