@@ -103,12 +103,9 @@ def test_what_a_live_host_drives_is_left_alone_with_exit_code_4(wk: Wk, demo: Pa
     lease = Lease.acquire(demo, session)
     try:
         for command in (
-            ("rename", session, "x"),
-            ("tag", session, "x"),
-            ("delete", session),
-            ("fork", session),
+            ("rename", session, "x"), ("tag", session, "x"), ("delete", session), ("fork", session),
             ("prune", session),
-        ):
+        ):  # fmt: skip
             said = wk(*command)
             assert (said.code, f"`wk pause {session}`" in said.error) == (4, True)
         assert "nothing to prune" in wk("prune", "--older-than", "0d").out

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.core.cli.conftest import Wk, change
+from tests.core.cli.conftest import Wk, change, rows
 from tests.core.library.conftest import add_session
 
 from watchkeeper.cli import control
@@ -23,6 +23,11 @@ NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
 HARMFUL = {"\x1b", "\x07", "\u202e", "\u009b", "\r"}
 
 
+def add_message(path: Path, text: str) -> None:
+    change(path, "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
+                 " SELECT id, 9999, 'user', ?, 1, 1, 1 FROM agents LIMIT 1", json.dumps(text))  # fmt: skip
+
+
 def test_sessions_is_an_array_newest_first(wk: Wk, demo: Path) -> None:
     listed = wk("sessions", "--json").json
     assert isinstance(listed, list)
@@ -30,16 +35,8 @@ def test_sessions_is_an_array_newest_first(wk: Wk, demo: Path) -> None:
     assert one["status"] == "done"
     assert one["live"] is False
     assert one.keys() >= {
-        "id",
-        "user_id",
-        "created_at",
-        "last_active",
-        "goal",
-        "workspace",
-        "model",
-        "tokens",
-        "cost_usd",
-    }
+        "id", "user_id", "created_at", "last_active", "goal", "workspace", "model", "tokens", "cost_usd",
+    }  # fmt: skip
     assert one["tokens"].keys() >= {"input", "output", "cache_read", "cache_write", "total"}
 
 
@@ -149,22 +146,13 @@ def test_a_search_shows_the_words_in_their_context(wk: Wk, demo: Path) -> None:
 
 
 def test_a_host_that_has_ended_leaves_every_message_indexed(demo: Path) -> None:
-    connection = sqlite3.connect(demo)
-    assert connection.execute(
-        "SELECT indexed_through = (SELECT max(id) FROM messages) FROM message_index"
-    ).fetchone() == (1,)
-    connection.close()
+    assert rows(demo, "SELECT indexed_through = (SELECT max(id) FROM messages) FROM message_index") == [(1,)]
 
 
 def test_a_search_of_a_file_that_cannot_be_written_finds_what_is_not_indexed(
     wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(
-        demo,
-        "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
-        " SELECT id, 9999, 'user', ?, 1, 1, 1 FROM agents LIMIT 1",
-        json.dumps("a kraken"),
-    )
+    add_message(demo, "a kraken")
 
     def refuse(path: Path) -> None:
         raise StoreUnusable(f"{path} cannot be written")
@@ -175,12 +163,7 @@ def test_a_search_of_a_file_that_cannot_be_written_finds_what_is_not_indexed(
 
 
 def test_a_found_message_is_harmless_for_the_terminal(wk: Wk, demo: Path) -> None:
-    change(
-        demo,
-        "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
-        " SELECT id, 9999, 'user', ?, 1, 1, 1 FROM agents LIMIT 1",
-        json.dumps(f"kraken {NASTY} squid{NASTY}"),
-    )
+    add_message(demo, f"kraken {NASTY} squid{NASTY}")
     shown = wk("sessions", "--search", "kraken").out
     assert "kraken" in shown
     assert not HARMFUL & set(shown)
@@ -202,14 +185,8 @@ def test_show_rebuilds_the_whole_state_from_the_file(wk: Wk, demo: Path) -> None
     }
     plan = shown["plan"]
     assert plan.keys() >= {
-        "goal",
-        "task_queue",
-        "current_plan_id",
-        "step_cursor",
-        "plan_graph_snapshot",
-        "revisions",
-        "tasks",
-    }
+        "goal", "task_queue", "current_plan_id", "step_cursor", "plan_graph_snapshot", "revisions", "tasks",
+    }  # fmt: skip
     figures = {"tokens", "cost_usd", "elapsed_seconds", "retries", "errors"}
     for task in plan["tasks"]:
         assert task.keys() >= figures | {"id", "title", "status", "attempt", "agent", "depends_on"}
@@ -260,7 +237,7 @@ def test_memory_status_lists_every_agent_with_its_resume_point(wk: Wk, demo: Pat
 
 
 def test_memory_search_finds_facts_by_words_and_survives_any_query(wk: Wk, demo: Path) -> None:
-    ((text,),) = sqlite3.connect(demo).execute("SELECT text FROM facts LIMIT 1").fetchall()
+    ((text,),) = rows(demo, "SELECT text FROM facts LIMIT 1")
     word = next(word for word in text.split() if word.isalpha())
     assert any(word in one["text"] for one in wk("memory", "search", word, "--json").json)
     for query in ('"', "*", "NOT", "a AND", "col:x", "-", "", "(((", "'; DROP TABLE facts"):
@@ -290,12 +267,8 @@ def test_doctor_tells_what_runs_here(wk: Wk, demo: Path) -> None:
     told = wk("doctor", "--json").json
     assert told["ok"] is True
     assert {check["what"] for check in told["checks"]} >= {
-        "sqlite",
-        "tiktoken",
-        "containment",
-        "database",
-        "integrity",
-    }
+        "sqlite", "tiktoken", "containment", "database", "integrity",
+    }  # fmt: skip
 
 
 def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None:

@@ -66,13 +66,8 @@ def test_the_report_is_readable_and_says_that_no_llm_wrote_it(project, survey_of
 def test_explorers_read_files_with_the_real_tools_and_remember_what_they_say(project, survey_of):
     session = survey_of(project)
     assert {tool for _, tool in session.used} >= {
-        "list_folder",
-        "read",
-        "save_artifact",
-        "remember",
-        "recall",
-        "merge_artifacts",
-    }
+        "list_folder", "read", "save_artifact", "remember", "recall", "merge_artifacts",
+    }  # fmt: skip
     assert "src/ten/core.py begins: Counts to ten." in session.facts or any(
         "README.md begins" in fact for fact in session.facts
     )
