@@ -153,6 +153,13 @@ def test_the_event_of_a_host_names_the_roles_that_are_not_built_in(rows: Rows) -
     assert [one["role"] for one in second["roles"]] == ["mine"]
 
 
+def test_a_host_that_begins_shows_nothing_that_an_earlier_one_was_doing(rows: Rows) -> None:
+    live = "INSERT INTO live (agent_id, session_id, activity, updated_at) VALUES ('a', ?, 'working', 1)"
+    rows.write(lambda tx: tx.execute(live, (tx.session_id,)))
+    rows.write(lambda tx: lifecycle.open_session(tx, resume=False))
+    assert rows.read("SELECT agent_id FROM live") == []
+
+
 def asked_to_pause(rows: Rows, agent_id: str | None = None) -> int:
     def insert(group: Any) -> int:
         return commands.insert(

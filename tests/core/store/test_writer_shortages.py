@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -127,3 +129,8 @@ def test_a_batch_that_fails_alone_runs_once_and_a_group_has_at_most_so_many_batc
     with pytest.raises(ValueError, match="no"):
         writer.submit(fails).result(10)
     assert ran == [1]
+
+
+def test_a_program_that_does_not_close_its_writer_ends_all_the_same(writer: Writer) -> None:
+    program = "import sys; from pathlib import Path; from watchkeeper.store.writer import Writer; Writer(Path(sys.argv[1]))"
+    assert subprocess.run([sys.executable, "-c", program, str(writer.path)], timeout=60).returncode == 0
