@@ -154,7 +154,7 @@ def test_the_event_of_a_host_names_the_roles_that_are_not_built_in(rows: Rows) -
 
 
 def test_a_host_that_begins_shows_nothing_that_an_earlier_one_was_doing(rows: Rows) -> None:
-    live = "INSERT INTO live (agent_id, session_id, activity, updated_at) VALUES ('a', ?, 'working', 1)"
+    live = "INSERT INTO live (agent_id, session_id, activity, since, updated_at) VALUES ('a', ?, 'working', 1, 1)"
     rows.write(lambda tx: tx.execute(live, (tx.session_id,)))
     rows.write(lambda tx: lifecycle.open_session(tx, resume=False))
     assert rows.read("SELECT agent_id FROM live") == []
