@@ -98,24 +98,17 @@ def error_lines(text: str) -> list[str]:
 def identifiers_in(text: str) -> list[str]:
     """All identifiers of a text, each once."""
     text = clipped(text)
-    found: dict[str, None] = {}
-    if "://" in text:
-        for url in URL.findall(text):
-            found[url.rstrip(".,:;")] = None
+    urls = [url.rstrip(".,:;") for url in URL.findall(text)] if "://" in text else []
+    if urls:
         text = URL.sub(" ", text)
-    for path in paths_in(text):
-        found[path] = None
-    for pattern in (HASH, ID):
-        for match in pattern.findall(text):
-            found[match] = None
-    for line in error_lines(text):
-        found[line] = None
-    for line in text.splitlines():
-        if len(line) <= 400 and DECISION.search(line) and not _LISTED.match(line):
-            for number in NUMBER.findall(line):
-                if len(number) >= 2:
-                    found[number] = None
-    return list(found)
+    decisions = [
+        line
+        for line in text.splitlines()
+        if len(line) <= 400 and DECISION.search(line) and not _LISTED.match(line)
+    ]
+    numbers = [number for line in decisions for number in NUMBER.findall(line) if len(number) >= 2]
+    found = (*urls, *paths_in(text), *HASH.findall(text), *ID.findall(text), *error_lines(text), *numbers)
+    return list(dict.fromkeys(found))
 
 
 def gather(messages: Iterable[Message]) -> dict[str, int]:
@@ -124,12 +117,10 @@ def gather(messages: Iterable[Message]) -> dict[str, int]:
     for message in messages:
         own: dict[str, None] = {}
         for text in texts_of(message.content):
-            for identifier in identifiers_in(text):
-                own[identifier] = None
+            own |= dict.fromkeys(identifiers_in(text))
             if len(own) >= PER_MESSAGE:
                 break
-        for identifier in list(own)[:PER_MESSAGE]:
-            found[identifier] = message.seq
+        found |= dict.fromkeys(list(own)[:PER_MESSAGE], message.seq)
     return found
 
 
@@ -281,8 +272,7 @@ TITLE_TOKENS = 6
 """At most, of a section's title with its colon and line end."""
 
 
-@dataclass(slots=True)
-class _Line:
+class _Line(NamedTuple):
     text: str
     seq: int
 

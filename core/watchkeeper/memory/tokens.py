@@ -195,10 +195,9 @@ def as_counter(tokenizer: TokenCounter | Callable[[str], int] | None) -> TokenCo
         return default_counter()
     if isinstance(tokenizer, TiktokenCounter | CallableCounter):
         return tokenizer
-    if isinstance(tokenizer, TokenCounter):
-        return CallableCounter(tokenizer.count)
-    if callable(tokenizer):
-        return CallableCounter(tokenizer)
+    count = getattr(tokenizer, "count", tokenizer)
+    if callable(count):
+        return CallableCounter(count)
     raise TypeError(
         f"tokenizer must be a callable str -> int or have count(str) -> int, not {type(tokenizer).__name__}"
     )

@@ -24,8 +24,8 @@ from tests.support.message_rules import broken_rule
 
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared, Rejection, WindowTooSmall
-from watchkeeper.memory.tokens import TokenCounter, count_message
+from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared, Rejection
+from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.records.messages import ObservationKind
 
@@ -411,95 +411,6 @@ async def test_a_trackers_number_outlives_two_summaries() -> None:
     assert "Still open: #4679" in state.view.observations[0].text
 
 
-# --- anything in any order ----------------------------------------------------------------------------------
-
-STEPS = st.one_of(
-    st.tuples(st.just("say"), st.integers(0, 400), st.booleans()),
-    st.tuples(st.just("say"), st.integers(0, 3_000), st.booleans()),
-    st.tuples(st.just("calls"), st.integers(1, 3), st.booleans()),
-    st.tuples(st.just("results"), st.integers(1, 3), st.booleans()),
-    st.tuples(st.just("begin"), st.one_of(st.none(), st.integers(0, 60)), st.booleans()),
-    st.tuples(st.just("publish"), st.integers(0, 2_000), st.booleans()),
-    st.tuples(st.just("publish"), st.integers(0, 200), st.booleans()),
-    st.tuples(st.just("give up"), st.just(0), st.booleans()),
-    st.tuples(st.just("undo"), st.just(0), st.booleans()),
-    st.tuples(st.just("redo"), st.just(0), st.booleans()),
-    st.tuples(st.just("digest"), st.one_of(st.none(), st.integers(0, 60)), st.booleans()),
-    st.tuples(st.just("limits"), st.sampled_from([300, 1_000, 3_000]), st.booleans()),
-    st.tuples(st.just("restart"), st.just(0), st.booleans()),
-)
-
-
-@given(
-    steps=st.lists(STEPS, min_size=20, max_size=90),
-    window=st.sampled_from([300, 1_000, 3_000]),
-    pin=st.booleans(),
-)
-def test_a_pass_may_land_at_any_time(steps: list[tuple[str, Any, bool]], window: int, pin: bool) -> None:
-    state = ContextState(ContextLimits(window, 0), Words(), pin_first=pin)
-    compactor = Compactor(state)
-    run: CompactionPass | None = None
-    open_calls: list[str] = []
-    stored: list[Any] = []
-    calls = 0
-    for kind, size, flag in steps:
-        if kind == "say":
-            stored += state.append(
-                "user" if flag else "assistant", f"<{state.last_seq}>" + "w " * (size // 2), at=0.0
-            ).messages
-            if not flag:
-                open_calls = []
-        elif kind == "calls":
-            open_calls = [f"c{calls + index}" for index in range(size)]
-            calls += size
-            stored += state.append("assistant", call(*open_calls), at=0.0).messages
-        elif kind == "results" and open_calls:
-            names, open_calls = open_calls[:size], open_calls[size:]
-            stored += state.append("user", result(*names, text="found " * 20), at=0.0).messages
-        elif kind == "begin" and run is None:
-            begun = compactor.begin(size)
-            if isinstance(begun, Rejection):
-                assert begun.reason
-                assert not compactor.is_compacting
-            else:
-                run = begun
-                assert size is None or run.high_water <= size
-                assert run.covers[0] == 1, "a summary builds on all that came before"
-                assert run.source_tokens > 0
-                assert_valid(run.request)
-                assert isinstance(compactor.begin(size), Rejection), "single flight"
-        elif kind == "publish" and run is not None:
-            publish(state, compactor, run, size)
-            run = None
-        elif kind == "give up" and run is not None:
-            before = state.view
-            compactor.end()
-            run = None
-            assert state.view is before
-        elif kind in ("undo", "redo"):
-            try:
-                state.undo(at=0.0) if kind == "undo" else state.redo(at=0.0)
-            except ValueError as error:
-                assert str(error)  # noqa: PT017
-        elif kind == "digest":
-            state.digest(up_to=size, at=0.0, keep_newest=flag)
-        elif kind == "limits":
-            state.set_limits(ContextLimits(size, 0), 1.0)
-            state.fit(at=0.0)
-        elif kind == "restart" and stored:
-            prepared = _prepared(run, 40) if run is not None else None
-            state = ContextState.restore(
-                state.limits, state.counter, agent_id="agent", messages=stored, views=state.views,
-                current=state.view.version, pin_first=pin,
-            )  # fmt: skip
-            compactor, run = Compactor(state), None
-            if prepared is not None:
-                before = state.view
-                outcome = compactor.republish(prepared, at=0.0)
-                assert outcome.applied or (outcome.reason and state.view is before)
-        check(state, stored, run)
-
-
 def _prepared(run: CompactionPass, size: int) -> Prepared:
     text = ("word " * (size // 5 + 1)).strip()
     return Prepared(
@@ -512,49 +423,6 @@ def _prepared(run: CompactionPass, size: int) -> Prepared:
         base_version=run.base_version,
         epoch=run.epoch,
     )
-
-
-def publish(state: ContextState, compactor: Compactor, run: CompactionPass, size: int) -> None:
-    before, tail = state.view, [(m.seq, m.content) for m in state.verbatim if m.seq > run.high_water]
-    covered_behind = [o for o in before.observations if o.covers[0] > run.high_water]
-    outcome = compactor.publish(_prepared(run, size), at=0.0)
-    assert not compactor.is_compacting
-    if not outcome.applied:
-        assert outcome.reason
-        assert state.view is before
-        return
-    assert outcome.high_water == run.high_water
-    assert [(m.seq, m.content) for m in state.verbatim] == tail, "entries behind the mark are never touched"
-    summary = state.view.observations[0] if run.covers[0] == 1 else None
-    assert summary is not None
-    assert summary.covers == run.covers
-    assert list(state.view.observations[1:]) == covered_behind
-    assert run.epoch == state.epoch
-
-
-def check(state: ContextState, stored: list[Any], run: CompactionPass | None) -> None:
-    assert_covered(state.view, state.last_seq)
-    assert [m.seq for m in stored] == list(range(1, state.last_seq + 1))
-    if run is not None and run.epoch == state.epoch:
-        for observation in state.view.observations:
-            if observation.provisional:
-                first, last = observation.covers
-                assert not first <= run.high_water < last, "a digest splits at a mark in flight"
-    if not stored:
-        return
-    for view in state.views:
-        assert view.parent is None or view.parent < view.version
-    try:
-        shown = state.render()
-    except WindowTooSmall:
-        return
-    assert_valid(shown)
-    assert (
-        sum(count_message(m["role"], m["content"], state.counter) for m in shown)
-        == state.tokens
-        <= state.limit
-    )
-    del stored
 
 
 @given(

@@ -134,9 +134,9 @@ class Context(RuleBasedStateMachine):
         if isinstance(run, Rejection):
             assert run.reason
             return
-        if run.request:
-            assert_valid(run.request)
+        assert_valid(run.request)
         assert up_to is None or run.high_water <= up_to
+        assert run.covers[0] == 1, "a summary builds on all that came before"
         assert self.compactor.begin(up_to) == Rejection(
             f"A compaction up to message {run.high_water} is running already."
         ), "single flight"
@@ -147,9 +147,25 @@ class Context(RuleBasedStateMachine):
     def publish_the_pass(self, size: int) -> None:
         assert self.running is not None
         run, self.running = self.running, None
-        summary = text(size, 0)
         before = self.state.view
-        prepared = Prepared(
+        behind = [m for m in self.state.verbatim if m.seq > run.high_water]
+        later = [o for o in before.observations if o.covers[0] > run.high_water]
+        outcome = self.compactor.publish(self.prepared(run, size), at=0.0)
+        assert not self.compactor.is_compacting
+        if outcome.change is None:
+            assert outcome.reason
+            assert self.state.view is before, "a rejected pass leaves no trace"
+        else:
+            self.took(outcome.change)
+            assert outcome.high_water == run.high_water
+            assert list(self.state.verbatim) == behind, "messages behind the mark are never touched"
+            summary, *others = self.state.view.observations
+            assert summary.covers == run.covers
+            assert others == later
+
+    def prepared(self, run: CompactionPass, size: int) -> Prepared:
+        summary = text(size, 0)
+        return Prepared(
             text=summary,
             tokens=self.state.counter.count(summary),
             covers=run.covers,
@@ -159,14 +175,6 @@ class Context(RuleBasedStateMachine):
             base_version=run.base_version,
             epoch=run.epoch,
         )
-        outcome = self.compactor.publish(prepared, at=0.0)
-        if outcome.change is None:
-            assert outcome.reason
-            assert self.state.view is before, "a rejected pass leaves no trace"
-        else:
-            self.took(outcome.change)
-            start = outcome.change.view.verbatim_from or self.state.last_seq + 1
-            assert start > run.high_water
 
     @precondition(lambda self: self.running is not None)
     @rule()
@@ -201,8 +209,9 @@ class Context(RuleBasedStateMachine):
 
     @rule(everything=st.booleans())
     def restart(self, everything: bool) -> None:
-        if self.running is not None or not self.messages:
+        if not self.messages:
             return
+        run, self.running = self.running, None
         start = self.state.view.verbatim_from or self.state.last_seq
         context, tokens = self.rendered(), self.state.tokens
         self.state = ContextState.restore(
@@ -217,6 +226,14 @@ class Context(RuleBasedStateMachine):
         )
         self.compactor = Compactor(self.state)
         assert (self.rendered(), self.state.tokens) == (context, tokens)
+        if run is not None:
+            before = self.state.view
+            outcome = self.compactor.republish(self.prepared(run, 40), at=0.0)
+            if outcome.change is None:
+                assert outcome.reason
+                assert self.state.view is before
+            else:
+                self.took(outcome.change)
 
     def rendered(self) -> list[dict[str, Any]] | None:
         try:
@@ -228,6 +245,14 @@ class Context(RuleBasedStateMachine):
     def every_message_is_verbatim_elided_or_covered(self) -> None:
         if hasattr(self, "state"):
             assert_covered(self.state.view, self.state.last_seq)
+
+    @invariant()
+    def a_digest_splits_at_the_mark_of_a_running_pass(self) -> None:
+        if hasattr(self, "state") and self.running is not None and self.running.epoch == self.state.epoch:
+            mark = self.running.high_water
+            for observation in self.state.view.observations:
+                first, last = observation.covers
+                assert not (observation.provisional and first <= mark < last)
 
     @invariant()
     def pairs_are_whole_and_the_bound_holds(self) -> None:
