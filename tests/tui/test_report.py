@@ -84,7 +84,7 @@ async def test_the_planners_report_tells_of_every_task(desk: Desk) -> None:
     async with desk.app().run_test(size=TALL) as pilot:
         await choose(pilot, "agent:planner1")
         await pilot.press("i")
-        await until(pilot, lambda: "1 of 5 done, 1 failed" in text_of(pilot))
+        await until(pilot, lambda: "1 of 5 done, 1 failed, at step" in text_of(pilot))
         assert "credit balance is too low" in text_of(pilot)
 
 

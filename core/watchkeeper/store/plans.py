@@ -148,6 +148,14 @@ def _task(row: Any, depends_on: tuple[str, ...]) -> Task:
     )  # fmt: skip
 
 
+def current_step(statuses: Sequence[str]) -> int | None:
+    """Where a plan is, as an index of its tasks in the planner's order: the first that runs, else the first that
+    is still open; None at its end."""
+    running = [place for place, status in enumerate(statuses) if status == TaskStatus.RUNNING]
+    still_open = [place for place, status in enumerate(statuses) if status in OPEN]
+    return next(iter(running or still_open), None)
+
+
 def create_plan(tx: Transaction, plan_id: str, goal: str) -> None:
     """A plan without tasks; becomes the session's current one."""
     tx.execute(

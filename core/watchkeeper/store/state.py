@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from watchkeeper.records.messages import compacts_at, context_percent, context_used
-from watchkeeper.store import budgets
+from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
 from watchkeeper.store.messages import worth
@@ -190,7 +190,6 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
             by_task.setdefault(agent["task_id"], []).append(agent)
     tasks = reads.all("SELECT * FROM tasks WHERE parent_plan_id = ? ORDER BY position", (row["id"],))
     roles = roles_of(session["roles"])
-    queue = decode(row["task_queue"])
     task_states = [
         _task(task, needs.get(task["id"], []), by_task.get(task["id"], []), roles) for task in tasks
     ]
@@ -201,8 +200,8 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
         "goal": row["goal"],
         "revision": row["revision"],
         "step_cursor": row["step_cursor"],
-        "step": _step(task_states, queue),
-        "task_queue": queue,
+        "step": _step(task_states),
+        "task_queue": decode(row["task_queue"]),
         "plan_graph_snapshot": decode(revisions[-1]["plan_graph_snapshot"]) if revisions else [],
         "revisions": [
             {
@@ -220,15 +219,12 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-def _step(tasks: list[dict[str, Any]], queue: list[str]) -> dict[str, Any] | None:
-    """The step that the planner is at: the first task, in its order, that runs, else the first that has not
-    ended; None at the end of the plan."""
-    steps = [
-        {"number": number} | {name: task[name] for name in ("id", "name", "title", "status")}
-        for number, task in enumerate(tasks, 1)
-        if task["id"] in queue
-    ]
-    return next((step for step in steps if step["status"] == "running"), steps[0] if steps else None)
+def _step(tasks: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The step that the planner is at; None at the end of the plan."""
+    place = plans.current_step([task["status"] for task in tasks])
+    if place is None:
+        return None
+    return {"number": place + 1} | {name: tasks[place][name] for name in ("id", "name", "title", "status")}
 
 
 def _task(

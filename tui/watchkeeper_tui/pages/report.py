@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchkeeper.store.agent_snapshot import ReportFacts
+from watchkeeper.store.plans import current_step
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, TaskFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.context import UNLOGGED_WORDS, PageContext, PageLine, blank, heading, paragraph
@@ -128,6 +129,9 @@ def _tasks(view: PageContext) -> list[PageLine]:
     ended = sum(1 for each in tasks if each.status == "done")
     failed = sum(1 for each in tasks if each.status == "failed")
     note = f"{ended} of {len(tasks)} done" + (f", {failed} failed" if failed else "")
+    step = current_step([each.status for each in tasks]) if plans else None
+    if step is not None:
+        note += f", at step {step + 1}: {clip(sanitize(tasks[step].name), 40)}"
     return [heading("tasks", "Tasks", note), *(_task(view, each) for each in tasks), blank("tasks.end")]
 
 
