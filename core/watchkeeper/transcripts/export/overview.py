@@ -8,7 +8,7 @@ otherwise. They are hostile all the same: a template escapes them. Lists that ca
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,143 +53,51 @@ class UsageTotals:
         return "" if self.label == "unpriced" else self.label
 
 
-@dataclass(frozen=True, slots=True)
-class AgentLine:
-    """One agent."""
-
-    id: str
-    name: str
-    role: str
-    model: str
-    status: str
-    reason: str
-    goal: str
-    attempt: int
-    task_id: str | None
-    parent_id: str | None
-    messages: int
-    compactions: int
-    seconds: float
-    spent: UsageTotals
+Row = dict[str, Any]
+"""Columns of a row by name, as a template shows them (see `_Rows.shown`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLine:
-    """One task of the plan."""
+def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
+    """A session without its messages and compactions.
 
-    id: str
-    name: str
-    title: str
-    status: str
-    reason: str
-    role: str
-    attempt: int
-    texts: Mapping[str, str]
-    """Instructions, result and error, as far as they exist; each of several lines."""
-    needs: tuple[str, ...]
-    """Titles of the tasks that it waits for."""
-
-
-@dataclass(frozen=True, slots=True)
-class FactLine:
-    """One fact that is remembered."""
-
-    id: int
-    kind: str
-    text: str
-    sources: tuple[str, ...]
-    pinned: bool
-    superseded_by: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class OutputLine:
-    """The newest output of its name."""
-
-    name: str
-    kind: str
-    media_type: str
-    size: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """A session without its messages and compactions."""
-
-    id: str
-    title: str
-    goal: str
-    """Of several lines."""
-    status: str
-    reason: str
-    origin: str
-    workspace: str
-    model: str
-    tags: tuple[str, ...]
-    created_at: float
-    last_active: float
-    ended_at: float | None
-    seconds: float
-    compactions: int
-    revision: int
-    """How often the plan was revised; 0 without a plan."""
-    spent: UsageTotals
-    partial: str
-    """Why the totals are lower bounds; empty if they are complete."""
-    models: Mapping[str, UsageTotals]
-    tasks: tuple[TaskLine, ...]
-    agents: tuple[AgentLine, ...]
-    facts: tuple[FactLine, ...]
-    """The newest facts, at most `MOST_FACTS`."""
-    fact_count: int
-    outputs: tuple[OutputLine, ...]
-
-    @property
-    def done(self) -> int:
-        """How many tasks are done."""
-        return sum(task.status == "done" for task in self.tasks)
-
-
-def overview(connection: Connection, session_id: str, clean: Clean) -> Overview:
-    """Read the overview of a session."""
+    It has the columns of `_SESSION`; `goal` (of several lines), `tags`, `done` (tasks), `compactions`; `spent`, a
+    `UsageTotals`, and `models`, one for each model; `partial`, why the totals are lower bounds (empty if they are
+    complete); `tasks`, `agents`, `outputs`, and the newest `facts` with `fact_count`, the number of all.
+    """
     rows = _Rows(connection, clean)
-    session = rows.one("SELECT * FROM sessions WHERE id = ?", session_id)
+    found = rows.one("SELECT * FROM sessions WHERE id = ?", session_id)
+    session = rows.one(_SESSION, session_id, shown=True)
     labels, models = _spending(rows, session_id)
-    goal = text_lines(clean(session["goal"]))
+    goal = text_lines(clean(found["goal"]))
     missing = missing_logs(connection, session_id)
-    plan = rows.one("SELECT revision FROM plans WHERE id = ?", session["current_plan_id"])
-    spent = _usage(session, session["model_calls"], set().union(*labels.values()))
+    spent = _usage(found, found["model_calls"], set().union(*labels.values()))
     if missing:
         spent = replace(spent, label=f"{spent.label}, partial" if spent.label else "partial")
-    return Overview(
-        id=line(session_id),
-        title=line(clean(session["title"])) or line(goal, 160),
-        goal=goal,
-        status=line(session["status"]),
-        reason=line(clean(session["status_reason"]), 600),
-        origin=line(str(session["origin"]).removeprefix("export:")),
-        workspace=line(clean(session["workspace"]), 400),
-        model=line(clean(session["model"])),
-        tags=tuple(line(tag) for tag in clean(decode(session["tags"]))),
-        created_at=session["created_at"],
-        last_active=session["last_active"],
-        ended_at=session["ended_at"],
-        seconds=session["hosted_seconds"],
-        compactions=rows.one(
-            "SELECT count(*) AS n FROM compactions WHERE session_id = ? AND status IN ('applied', 'undone')",
-            session_id,
-        )["n"],
-        revision=plan["revision"] if plan else 0,
-        spent=spent,
-        partial=partial_reason(missing),
-        models=models,
-        tasks=_tasks(rows, session_id),
-        agents=_agents(rows, session_id, labels),
-        facts=_facts(rows, session_id),
-        fact_count=rows.one("SELECT count(*) AS n FROM facts WHERE session_id = ?", session_id)["n"],
-        outputs=_outputs(rows, session_id),
-    )
+    tasks = _tasks(rows, session_id)
+    return session | {
+        "title": session["title"] or line(goal, 160),
+        "goal": goal,
+        "origin": session["origin"].removeprefix("export:"),
+        "tags": [line(tag) for tag in clean(decode(found["tags"]))],
+        "spent": spent,
+        "partial": partial_reason(missing),
+        "models": models,
+        "tasks": tasks,
+        "done": sum(task["status"] == "done" for task in tasks),
+        "agents": [
+            agent | {"spent": _usage(agent, agent["model_calls"], labels.get(agent["id"], set()))}
+            for agent in rows.shown(_AGENTS, session_id)
+        ],
+        "facts": [
+            fact | {"sources": [line(one) for one in clean(decode(fact["pointers_stored"]))]}
+            for fact in reversed([*rows.shown(_FACTS, session_id, MOST_FACTS)])
+        ],
+        "outputs": [*rows.shown(_OUTPUTS, session_id)],
+    }
+
+
+_LIMITS = {"reason": 600, "workspace": 400, "goal": 300, "text": 4_000}
+"""Characters of these columns that are shown; of others, 200."""
 
 
 class _Rows:
@@ -199,16 +107,52 @@ class _Rows:
         self._connection = connection
         self.clean = clean
 
-    def all(self, sql: str, *parameters: Any) -> Iterator[dict[str, Any]]:
+    def all(self, sql: str, *parameters: Any) -> Iterator[Row]:
         cursor = self._connection.execute(sql, parameters)
         names = [one[0] for one in cursor.description]
         return (dict(zip(names, tuple(row), strict=True)) for row in cursor)
 
-    def one(self, sql: str, *parameters: Any) -> dict[str, Any]:
+    def shown(self, sql: str, *parameters: Any) -> Iterator[Row]:
+        """The same, with each text as harmless text on one line, without secrets; ids, digests and
+        columns named `…_stored` as they are."""
+        for row in self.all(sql, *parameters):
+            yield {
+                name: line(self.clean(value), _LIMITS.get(name, 200))
+                if name in _TEXTS or (isinstance(value, str) and not name.endswith(_KEPT))
+                else value
+                for name, value in row.items()
+            }
+
+    def one(self, sql: str, *parameters: Any, shown: bool = False) -> Row:
         """The first row; empty if there is none."""
-        return next(self.all(sql, *parameters), {})
+        return next((self.shown if shown else self.all)(sql, *parameters), {})
 
 
+_TEXTS = frozenset({"title", "reason"})
+"""Columns of text that may be NULL."""
+_KEPT = ("id", "digest", "_stored")
+
+_SESSION = (
+    "SELECT id, title, status, status_reason AS reason, origin, workspace, model, created_at, last_active, ended_at,"
+    " hosted_seconds AS seconds, coalesce((SELECT revision FROM plans WHERE id = current_plan_id), 0) AS revision,"
+    " (SELECT count(*) FROM compactions c WHERE c.session_id = sessions.id AND c.status IN ('applied', 'undone'))"
+    " AS compactions, (SELECT count(*) FROM facts f WHERE f.session_id = sessions.id) AS fact_count"
+    " FROM sessions WHERE id = ?"
+)
+_AGENTS = (
+    "SELECT id, name, role, model, status, status_reason AS reason, current_goal AS goal, attempt, task_id,"
+    " parent_agent_id AS parent_id, last_seq AS messages, active_seconds AS seconds, input_tokens, output_tokens,"
+    " cache_read_tokens, cache_write_tokens, cost_usd, unpriced_calls, model_calls, compactions"
+    " FROM agents WHERE session_id = ? ORDER BY ordinal"
+)
+_FACTS = (
+    "SELECT id, kind, text, sources AS pointers_stored, pinned, superseded_by FROM facts WHERE session_id = ?"
+    " ORDER BY id DESC LIMIT ?"
+)
+_OUTPUTS = (
+    "SELECT o.name, o.kind, a.media_type, a.size, o.digest FROM outputs o JOIN artifacts a ON a.digest = o.digest"
+    " WHERE o.id IN (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name"
+)
 _HAS_TOKENS = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens > 0"
 _LABEL = "CASE WHEN price_status = 'exact' AND NOT usage_exact THEN 'estimated' ELSE price_status END"
 _LABELS = ("exact", "estimated", "unpriced")
@@ -253,30 +197,10 @@ def _usage(row: dict[str, Any], calls: int, labels: set[str]) -> UsageTotals:
     return UsageTotals(calls, tokens, cost, label)
 
 
-def _agents(rows: _Rows, session_id: str, labels: dict[str, set[str]]) -> tuple[AgentLine, ...]:
-    clean = rows.clean
-    return tuple(
-        AgentLine(
-            id=row["id"],
-            name=line(clean(row["name"])),
-            role=line(row["role"]),
-            model=line(clean(row["model"])),
-            status=line(row["status"]),
-            reason=line(clean(row["status_reason"]), 400),
-            goal=line(clean(row["current_goal"]), 300),
-            attempt=row["attempt"],
-            task_id=row["task_id"],
-            parent_id=row["parent_agent_id"],
-            messages=row["last_seq"],
-            compactions=row["compactions"],
-            seconds=row["active_seconds"],
-            spent=_usage(row, row["model_calls"], labels.get(row["id"], set())),
-        )
-        for row in rows.all("SELECT * FROM agents WHERE session_id = ? ORDER BY ordinal", session_id)
-    )
-
-
-_TASKS = "SELECT * FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position"
+_TASKS = (
+    "SELECT id, name, title, status, status_reason AS reason, role, attempt, instructions AS instructions_stored,"
+    " result AS result_stored, error AS error_stored FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position"
+)
 _NEEDS = (
     "SELECT d.task_id, d.depends_on FROM tasks t CROSS JOIN task_dependencies d ON d.task_id = t.id"
     " WHERE t.session_id = ? ORDER BY d.task_id, d.position"
@@ -284,109 +208,65 @@ _NEEDS = (
 _TASK_TEXTS = {"instructions": 20_000, "result": 20_000, "error": 4_000}
 
 
-def _tasks(rows: _Rows, session_id: str) -> tuple[TaskLine, ...]:
-    clean = rows.clean
-    found = list(rows.all(_TASKS, session_id))
-    titles = {row["id"]: line(clean(row["title"])) for row in found}
+def _tasks(rows: _Rows, session_id: str) -> list[Row]:
+    """Tasks with `texts` (instructions, result and error, as far as they exist, each of several lines) and `needs`
+    (titles of the tasks that each waits for)."""
+    found = [*rows.shown(_TASKS, session_id)]
+    titles = {row["id"]: row["title"] for row in found}
     needs: dict[str, list[str]] = {}
     for row in rows.all(_NEEDS, session_id):
         needs.setdefault(row["task_id"], []).append(titles.get(row["depends_on"], line(row["depends_on"])))
-    return tuple(
-        TaskLine(
-            id=row["id"],
-            name=line(clean(row["name"])),
-            title=titles[row["id"]],
-            status=line(row["status"]),
-            reason=line(clean(row["status_reason"]), 400),
-            role=line(row["role"]),
-            attempt=row["attempt"],
-            texts={
-                name.capitalize(): text_lines(clean(row[name]), limit)
-                for name, limit in _TASK_TEXTS.items()
-                if row[name]
-            },
-            needs=tuple(needs.get(row["id"], ())),
-        )
-        for row in found
-    )
-
-
-_FACTS = "SELECT id, kind, text, sources, pinned, superseded_by FROM facts WHERE session_id = ? ORDER BY id DESC LIMIT ?"
-
-
-def _facts(rows: _Rows, session_id: str) -> tuple[FactLine, ...]:
-    newest = [
-        FactLine(
-            row["id"],
-            line(row["kind"]),
-            line(rows.clean(row["text"]), 4_000),
-            tuple(line(one) for one in rows.clean(decode(row["sources"]))),
-            bool(row["pinned"]),
-            row["superseded_by"],
-        )
-        for row in rows.all(_FACTS, session_id, MOST_FACTS)
-    ]
-    return tuple(reversed(newest))
-
-
-_OUTPUTS = (
-    "SELECT o.name, o.kind, a.media_type, a.size, o.digest FROM outputs o JOIN artifacts a ON a.digest = o.digest"
-    " WHERE o.id IN (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name"
-)
-
-
-def _outputs(rows: _Rows, session_id: str) -> tuple[OutputLine, ...]:
-    return tuple(
-        OutputLine(
-            line(rows.clean(row["name"])),
-            line(row["kind"]),
-            line(row["media_type"]),
-            row["size"],
-            row["digest"],
-        )
-        for row in rows.all(_OUTPUTS, session_id)
-    )
+    for row in found:
+        row["texts"] = {
+            name.capitalize(): text_lines(rows.clean(text), limit)
+            for name, limit in _TASK_TEXTS.items()
+            if (text := row[f"{name}_stored"])
+        }
+        row["needs"] = needs.get(row["id"], ())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class PlanNode:
     """An agent or a task in the tree of the plan, with what is drawn below it."""
 
-    item: AgentLine | TaskLine
+    item: Row
     children: tuple[PlanNode, ...]
-
-    @property
-    def is_task(self) -> bool:
-        return isinstance(self.item, TaskLine)
+    is_task: bool = False
 
 
 _DEEPEST = 12
 """Levels of agents that are drawn below each other; deeper ones are drawn at the top."""
 
 
-def plan_tree(session: Overview) -> tuple[PlanNode, ...]:
+def plan_tree(session: Row) -> tuple[PlanNode, ...]:
     """The lead, with the tasks below it, the agents of each task, and the agents that those started.
 
     Each agent and each task is there once, even if the rows name each other as parents.
     """
-    left = {agent.id: agent for agent in session.agents}
-    tasks = {task.id for task in session.tasks}
-    below: dict[str | None, list[AgentLine]] = {}
-    for agent in session.agents:
-        parent = agent.parent_id if agent.parent_id in left and agent.parent_id != agent.id else None
-        below.setdefault(agent.task_id if agent.task_id in tasks else parent, []).append(agent)
+    left = {agent["id"]: agent for agent in session["agents"]}
+    tasks = {task["id"] for task in session["tasks"]}
+    below: dict[str | None, list[Row]] = {}
+    for agent in session["agents"]:
+        parent = agent["parent_id"]
+        above = parent if parent in left and parent != agent["id"] else None
+        below.setdefault(agent["task_id"] if agent["task_id"] in tasks else above, []).append(agent)
 
-    def nodes(agents: list[AgentLine], depth: int, first: tuple[PlanNode, ...] = ()) -> tuple[PlanNode, ...]:
+    def nodes(agents: list[Row], depth: int, first: tuple[PlanNode, ...] = ()) -> tuple[PlanNode, ...]:
         return tuple(
-            PlanNode(agent, first + (nodes(below.get(agent.id, []), depth + 1) if depth < _DEEPEST else ()))
+            PlanNode(
+                agent, first + (nodes(below.get(agent["id"], []), depth + 1) if depth < _DEEPEST else ())
+            )
             for agent in agents
-            if left.pop(agent.id, None)
+            if left.pop(agent["id"], None)
         )
 
-    drawn = tuple(PlanNode(task, nodes(below.get(task.id, []), 1)) for task in session.tasks)
+    drawn = tuple(
+        PlanNode(task, nodes(below.get(task["id"], []), 1), is_task=True) for task in session["tasks"]
+    )
     roots = below.get(None, [])
     drawn = nodes(roots[:1], 0, drawn) or drawn
-    return drawn + nodes(roots[1:], 0) + nodes(list(session.agents), 0)
+    return drawn + nodes(roots[1:], 0) + nodes(session["agents"], 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ from watchkeeper.transcripts.export.overview import (
     GLYPHS,
     Clean,
     CompactionEntry,
-    OutputLine,
-    Overview,
     Piece,
+    Row,
     TranscriptMessage,
     compactions,
     overview,
@@ -80,20 +79,20 @@ def _write(
     secrets = redactor() if redactor is not None else None
     clean: Clean = secrets if secrets is not None else lambda value: value
     session = overview(connection, session_id, clean)
-    share = LARGEST_TRANSCRIPTS // max(1, len(session.agents))
+    share = LARGEST_TRANSCRIPTS // max(1, len(session["agents"]))
     # Everything that can be long is an iterator, and the template is written as it is rendered.
     out.writelines(
         _template(name).generate(
             session=session,
             secrets=secrets,
             plan=plan_tree(session),
-            names={agent.id: agent.name for agent in session.agents},
-            places={agent.id: place for place, agent in enumerate(session.agents)},
-            most_tokens=max((agent.spent.total for agent in session.agents), default=0),
+            names={agent["id"]: agent["name"] for agent in session["agents"]},
+            places={agent["id"]: place for place, agent in enumerate(session["agents"])},
+            most_tokens=max((agent["spent"].total for agent in session["agents"]), default=0),
             compactions=lambda: _bounded(compactions(connection, session_id, clean)),
             artifacts=lambda: _artifacts(connection, session, clean),
-            messages=lambda agent: transcript(connection, agent.id, clean),
-            chunks=lambda agent: _chunks(transcript(connection, agent.id, clean), share),
+            messages=lambda agent: transcript(connection, agent["id"], clean),
+            chunks=lambda agent: _chunks(transcript(connection, agent["id"], clean), share),
         )
     )
     return secrets.count if secrets is not None else None
@@ -222,17 +221,15 @@ def _bounded(found: Iterable[CompactionEntry]) -> Iterator[CompactionEntry]:
         yield one
 
 
-def _artifacts(
-    connection: Connection, session: Overview, clean: Clean
-) -> Iterator[tuple[OutputLine, str | None]]:
+def _artifacts(connection: Connection, session: Row, clean: Clean) -> Iterator[tuple[Row, str | None]]:
     """Each output, with its text if that is small enough to be shown."""
     left = SHOWN_IN_ALL
-    for one in session.outputs:
+    for one in session["outputs"]:
         text = None
-        if one.size <= min(SHOWN_BYTES, left) and one.kind == "artifact":
-            text = _artifact_text(connection, one.digest)
+        if one["size"] <= min(SHOWN_BYTES, left) and one["kind"] == "artifact":
+            text = _artifact_text(connection, one["digest"])
         if text is not None:
-            left -= one.size
+            left -= one["size"]
             text = text_lines(clean(text), SHOWN_BYTES)
         yield one, text
 
