@@ -230,7 +230,7 @@ async def test_the_reason_with_which_an_agent_ended_is_told(
     desk: Desk, page: str, status: str, name: str
 ) -> None:
     reason = (
-        "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call told"
+        "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call reported"
     )
     desk.session.set_agent("explorer3", status=status, status_reason=reason)
     async with desk.app().run_test(size=(120, 40)) as pilot:
@@ -238,6 +238,6 @@ async def test_the_reason_with_which_an_agent_ended_is_told(
         pilot.app.screen.query_one(PlanView).select("task:t-docs")
         await pilot.press(*(["i"] if page == "Report" else ["z", "3"]))
         await until(
-            pilot, lambda: "are what its call told" in " ".join(text_of(pilot).replace("│", " ").split())
+            pilot, lambda: "are what its call reported" in " ".join(text_of(pilot).replace("│", " ").split())
         )
         assert page == "Report" or f"{name} " in text_of(pilot)

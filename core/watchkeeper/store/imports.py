@@ -1,6 +1,6 @@
 """The SQL of importing other programs' logs: what was read of which file, and the rows that an import writes.
 
-An import's transaction is no host's: nobody drives an imported session, so there is no lease and no epoch.
+An import's transaction is no host's: no host drives an imported session, so there is no lease and no epoch.
 What keeps two importers of one file apart is the file's row (`transcript_files`): it is read inside the
 transaction, and a batch that began elsewhere than where the row says is given up.
 """
@@ -45,7 +45,7 @@ def missing_logs(connection: Connection, session_id: str) -> int:
 
 
 def partial_reason(missing: int) -> str:
-    """What a reader is told of totals to which so many agents' logs are missing; empty for none."""
+    """A note for readers of totals to which so many agents' logs are missing; empty for none."""
     if not missing:
         return ""
     return f"partial: {missing} agent{'' if missing == 1 else 's'} without a log here, so that tokens and cost are lower bounds"
@@ -128,7 +128,7 @@ def move_file(connection: Connection, row: FileRow, path: str) -> None:
 
 
 def is_deleted(connection: Connection, session_id: str | None) -> bool:
-    """Whether somebody deleted the session here, and may still restore it."""
+    """Whether a user deleted the session here, and may still restore it."""
     row = connection.execute(
         "SELECT deleted_at IS NOT NULL FROM sessions WHERE id = ?", (session_id,)
     ).fetchone()
@@ -162,7 +162,7 @@ _MANY = 40
 _RECORDS = "SELECT r.digest, r.agent_id, r.seq, r.figures FROM transcript_records r"
 
 Place = tuple[str, int, int | None]
-"""What a record became: agent, `seq` of the message, and a number for the usage that it told (0: none; None:
+"""What a record became: agent, `seq` of the message, and a number for the usage that it reports (0: none; None:
 it was imported before such numbers were kept)."""
 
 
@@ -561,7 +561,7 @@ def _many(statement: str) -> str | None:
     return f"{into} VALUES {', '.join([values] * _ROWS_AT_ONCE)}"
 
 
-# --- Imported sessions that grow: while somebody follows their logs they stand as running, and as done again ---
+# --- Imported sessions that grow: while their logs are followed they count as running, and as done again ---
 #
 # afterwards.
 
@@ -598,7 +598,7 @@ def begin(connection: Connection, session_ids: Sequence[str]) -> None:
 
 
 def end(connection: Connection, session_ids: Sequence[str]) -> None:
-    """These sessions grow no further as far as anybody here knows: nobody in them is at work."""
+    """These sessions grow no further as far as is known here: no agent in them is working."""
     for session_id in session_ids:
         connection.execute(
             "UPDATE sessions SET status = 'done', ended_at = last_active WHERE id = ? AND status = 'running'",

@@ -49,19 +49,19 @@ class AgentImport:
     """Tool calls of this turn so far."""
     last_at: float | None = None
     is_untimed: bool = False
-    """It was made before anything told a time: the first time told is when it began."""
+    """It was made before any record had a time: the first time found is when it began."""
     repeating: bool = False
     """The newest message was one that is here already, under another id."""
     said_at: dict[float, list[int]] | None = None
-    """Messages by their time, once somebody asked for them."""
+    """Messages by their time, once they are needed."""
     open_calls: dict[str, tuple[int, str, float, list[Any]]] = field(default_factory=dict)
     """Calls that wait for a result: id, tool, when it began, and the row if this transaction writes it."""
     calls_before: set[str] | None = None
-    """The program's ids of the calls of earlier transactions, once somebody asked for them."""
+    """The program's ids of the calls of earlier transactions, once they are needed."""
     observations: list[int] = field(default_factory=list)
     verbatim_from: int = 1
     elided: list[Any] = field(default_factory=list)
-    """As views hold it: `[seq, head, tail, pointer, tokens]`; those that were taken back have no tokens
+    """As views hold it: `[seq, head, tail, pointer, tokens]`; those that were undone have no tokens
     left."""
     last_observation: int = 0
     compaction: int | None = None
@@ -78,7 +78,7 @@ class AgentImport:
     told_seconds: float | None = None
     """For how long it worked as its call says, while nothing of its own log is here."""
     taken_back_tokens: int = 0
-    """Of messages that are verbatim by their place, and were taken back."""
+    """Of messages that are verbatim by their place, and were undone."""
 
     def __post_init__(self) -> None:
         self.id = self.row["id"]
@@ -149,15 +149,15 @@ class AgentImport:
             self.calls_before = rows.tool_use_ids(cursor, self.id)
         return tool_use_id in self.calls_before
 
-    def take_told(self, told: ReportedTotals) -> None:
+    def take_told(self, reported: ReportedTotals) -> None:
         """What the call that started it says of it: its own log says more, as soon as anything of it is
         here."""
         if self.row["last_seq"]:
             return
-        self.told_seconds = told.seconds
-        self.row["active_seconds"], self.row["context_tokens"] = told.seconds, told.context_tokens
-        said = f"{told.context_tokens:,} tokens of context, {told.seconds:.1f} s and {told.tool_calls:,} tool calls"
-        self.row["status_reason"] = f"{NO_LOG}; {said} are what its call told"
+        self.told_seconds = reported.seconds
+        self.row["active_seconds"], self.row["context_tokens"] = reported.seconds, reported.context_tokens
+        said = f"{reported.context_tokens:,} tokens of context, {reported.seconds:.1f} s and {reported.tool_calls:,} tool calls"
+        self.row["status_reason"] = f"{NO_LOG}; {said} are what its call reported"
 
     def take_call(self, key: str) -> None:
         """A reply with this key belongs to the current turn, or begins the next one."""
@@ -173,7 +173,7 @@ class AgentImport:
 
     @property
     def taken_back(self) -> set[int]:
-        """The messages of this context that were taken back."""
+        """The messages of this context that were undone."""
         return {each[0] for each in self.elided if not each[4]}
 
     def finished(self, *, live: bool) -> dict[str, Any]:
@@ -269,7 +269,7 @@ class Batch:
         fresh: list[int] = []
         records, said = self.records, f"{program}/Message"
         for _, data, group in groups:
-            digest, anchor, figures = 0, None, 0
+            digest, anchor, usage_number = 0, None, 0
             for record in group:
                 kind = type(record)
                 if kind is ImportedMessage:
@@ -278,7 +278,7 @@ class Batch:
                     digest = record_digest(record[4], said, record[1] or line_id(session, data))  # type: ignore
                 elif kind is ModelCall:
                     keys.append(record[1])  # type: ignore
-                    figures = _number_of(record)  # type: ignore[arg-type]
+                    usage_number = _number_of(record)  # type: ignore[arg-type]
                     continue
                 elif kind not in _ANCHORS or anchor is not None or (kind in _BESIDE and not record.uid):  # type: ignore[union-attr]
                     continue
@@ -289,7 +289,7 @@ class Batch:
                 if digest not in records:
                     records[digest] = None
                     fresh.append(digest)
-            anchors.append(_NO_ANCHOR if anchor is None else (digest, anchor, figures))
+            anchors.append(_NO_ANCHOR if anchor is None else (digest, anchor, usage_number))
         records.update(rows.find_records(self.cursor, fresh))
         wanted = [key for key in dict.fromkeys(keys) if key and key not in self.calls]
         for key, call_id, session_id, agent_id, model, *tokens, exact, stop_reason in rows.find_calls(
@@ -307,13 +307,13 @@ class Batch:
             self.records[digest] = rows.find_records(self.cursor, [digest]).get(digest)
         return self.records[digest]
 
-    def remember(self, digest: int, agent_id: str, seq: int, figures: int | None) -> None:
+    def remember(self, digest: int, agent_id: str, seq: int, usage_number: int | None) -> None:
         """Note which message a record became, and what number its usage has."""
-        self.records[digest] = (agent_id, seq, figures)
-        self.into["records"].append((digest, agent_id, seq, figures))
+        self.records[digest] = (agent_id, seq, usage_number)
+        self.into["records"].append((digest, agent_id, seq, usage_number))
 
     def revisions_of(self, source: str, record_id: str) -> list[str]:
-        """The digests of a record's revisions behind the first; whoever stores another one adds it."""
+        """The digests of a record's revisions behind the first; the code that stores another one adds it."""
         found = self.revisions.get((source, record_id))
         if found is None:
             found = self.revisions[source, record_id] = rows.revision_digests(self.cursor, source, record_id)

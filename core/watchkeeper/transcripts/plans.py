@@ -138,7 +138,7 @@ class PlanImport:
         return task
 
     def _id_of(self, key: str, fresh: bool = False) -> str:
-        """The task of the item that has this key now: a list that was begun anew gives the same keys to other
+        """The task of the item that has this key now: a list that was started again gives the same keys to other
         items."""
         found, times = self._named(key, 1), 1
         while (later := self._named(key, times + 1)) in self._tasks:

@@ -45,7 +45,7 @@ def by_name(name: str) -> Program | None:
 
 
 def program_of(source: Source) -> Program | None:
-    """The program that wrote this log, or None where nobody knows it."""
+    """The program that wrote this log, or None if it is unknown."""
     return next((each for each in programs() if each.recognises(source)), None)
 
 
@@ -380,7 +380,7 @@ class OpenLog:
 
     @property
     def unchanged(self) -> bool:
-        """Nothing is new in it, as far as that can be told without reading."""
+        """Nothing is new in it, as far as that is known without reading."""
         row, mark = self._row, self._mark
         return (
             row is not None

@@ -201,7 +201,7 @@ class ImportedAgent(NamedTuple):
     status: Literal["working", "done", "failed", "cancelled"] | None = None
     reason: str | None = None
     """Why it failed or was cancelled; for one that is done, nothing."""
-    told: ReportedTotals | None = None
+    reported: ReportedTotals | None = None
     """Stands until something comes from its own log, and is added to nothing."""
 
 

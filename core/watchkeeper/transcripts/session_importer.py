@@ -280,7 +280,7 @@ def _elide(session: SessionImporter, agent: AgentImport, record: ImportedCompact
 
 
 def go_back(session: SessionImporter, agent: AgentImport, record: Rewind, at: float) -> None:
-    """What was said last was taken back, or stands again: a view without it or with it, and no compaction."""
+    """The last messages were undone or redone: a view without it or with it, and no compaction."""
     session.touch(agent, at)
     session.batch.write()
     if record.undoes:
@@ -308,12 +308,12 @@ def go_back(session: SessionImporter, agent: AgentImport, record: Rewind, at: fl
         at,
         messages=len(gone),
         first_seq=gone[0],
-        reason=f"{len(gone)} messages taken back",
+        reason=f"{len(gone)} messages undone",
     )
 
 
 def _uncompact(session: SessionImporter, agent: AgentImport, first: int) -> None:
-    """What was taken back began before a compaction, which is taken back with it: the view from before that
+    """What was undone began before a compaction, which is undone with it: the view from before that
     one."""
     for version in range(agent.row["view_version"], 0, -1):
         view = _view_at(session, agent, version)
@@ -323,7 +323,7 @@ def _uncompact(session: SessionImporter, agent: AgentImport, first: int) -> None
 
 
 def _stand_again(session: SessionImporter, agent: AgentImport, at: float) -> None:
-    """What was taken back last stands again: the view from before, besides results that were emptied
+    """What was undone last is redone: the view from before, besides results that were emptied
     since."""
     if not agent.taken_back:
         return
@@ -413,7 +413,7 @@ def _write(
 
 
 def summarise(session: SessionImporter, agent: AgentImport, record: Summary, at: float) -> None:
-    """The text that stands for what the last compaction dropped. Without one (its line was lost), everything
+    """The text that replaces what the last compaction dropped. Without one (its line was lost), everything
     before is."""
     session.touch(agent, at)
     if agent.summary is None and agent.awaits_summary:
@@ -435,7 +435,7 @@ def summarise(session: SessionImporter, agent: AgentImport, record: Summary, at:
 
 # --- One imported session within one transaction: records in, rows out ------------------------------------
 #
-# The fold is made anew for each transaction from what is stored, so that nothing that was rolled back can
+# The fold is made again for each transaction from what is stored, so that nothing that was rolled back can
 # linger, and two importers can take turns.
 
 _REPEATED = Skipped("repeats a record that is here already")
@@ -468,7 +468,7 @@ _COMPARED = frozenset({ImportedMessage, Summary})
 """Records of which is stored what they say."""
 _PREVIEW_CHARS = 160
 _OF_SESSION = "\0"
-"""In place of an agent's key: what is told of the session."""
+"""In place of an agent's key: what is reported of the session."""
 _DAY_SECONDS = 86_400.0
 
 
@@ -584,9 +584,9 @@ class SessionImporter:
             elif seen is Seen.NEW or seen is Seen.ANOTHERS:
                 self._agent(record)  # type: ignore[arg-type]
             elif self._is_known(record.key):  # type: ignore[union-attr]
-                # What became of it was told with the lines that came after; an edit may have taken what names
+                # What became of it was reported with the lines that came after; an edit may have taken what names
                 # it.
-                self._agent(record._replace(goal=None, status=None, told=None))  # type: ignore
+                self._agent(record._replace(goal=None, status=None, reported=None))  # type: ignore
         return outcome
 
     def _is_known(self, key: str) -> bool:
@@ -608,7 +608,7 @@ class SessionImporter:
 
     def _known(self, anchor: Anchor, data: bytes, group: list[Record]) -> Seen:
         """What is known of a line; one that is new is remembered."""
-        digest, record, figures = anchor
+        digest, record, usage_number = anchor
         if self._at is None and record.at is not None:
             self.time(record.at, record.agent)  # the agent was made by then
         agent = self._agents.get(record.agent) or self.agent(record.agent)
@@ -620,20 +620,20 @@ class SessionImporter:
                 self.batch.remember(digest, *found)
         if found is None:
             said = was_said(self.batch, record, agent) if may_repeat(record, agent) else None
-            self.batch.remember(digest, agent.id, said or seq, figures)
+            self.batch.remember(digest, agent.id, said or seq, usage_number)
             if type(record) is ImportedMessage and record.alias:
-                self.batch.remember(self._alias_digest(record), agent.id, said or seq, figures)
+                self.batch.remember(self._alias_digest(record), agent.id, said or seq, usage_number)
             self._counted = 0
             return Seen.NEW if said is None else Seen.REPEATED
         self._counted = found[2]
         if self._is_mine(found[0]):
-            return self._seen_again(record, agent, found, figures, group)
+            return self._seen_again(record, agent, found, usage_number, group)
         kind = f"{self.program}/{STORED_KINDS[type(record)]}/{self.key}"
         mine = record_digest(record.at, kind, record.uid or line_id(self.key, data))
         copy = self.batch.record(mine)
         if copy is not None:
-            return self._seen_again(record, agent, copy, figures, group)
-        self.batch.remember(mine, agent.id, seq, figures)
+            return self._seen_again(record, agent, copy, usage_number, group)
+        self.batch.remember(mine, agent.id, seq, usage_number)
         owner = self.batch.owner(found[0])
         if owner is not None and self.row["forked_from"] is None:
             self.row["forked_from"] = owner
@@ -682,7 +682,7 @@ class SessionImporter:
         return found if stored is not None and looks_alike(record.content, stored) else None
 
     def _seen_again(
-        self, record: Any, agent: AgentImport, found: rows.Place, figures: int, group: list[Record]
+        self, record: Any, agent: AgentImport, found: rows.Place, usage_number: int, group: list[Record]
     ) -> Seen:
         """Whether a record that this session has says what it said before. What it says now is stored where
         it does not."""
@@ -690,15 +690,15 @@ class SessionImporter:
         if type(record) not in _COMPARED:
             return Seen.REPEATED
         if agent_id != agent.id:
-            return self._of_another_agent(record, agent, found, figures, group)
+            return self._of_another_agent(record, agent, found, usage_number, group)
         if says_the_same(self.batch, record, agent_id, seq) and (
-            not figures or before is None or figures == before
+            not usage_number or before is None or usage_number == before
         ):
             return Seen.REPEATED
         return self._revise(record, found, group)
 
     def _of_another_agent(
-        self, record: Any, agent: AgentImport, found: rows.Place, figures: int, group: list[Record]
+        self, record: Any, agent: AgentImport, found: rows.Place, usage_number: int, group: list[Record]
     ) -> Seen:
         """What is known of a record of an agent, where another one of the session has that id."""
         stored = self.batch.text_of(found[0], found[1]) if type(record) is ImportedMessage else None
@@ -708,11 +708,11 @@ class SessionImporter:
         known = self.batch.record(own)
         if known is not None:
             return (
-                self._seen_again(record, agent, known, figures, group)
+                self._seen_again(record, agent, known, usage_number, group)
                 if known[0] == agent.id
                 else Seen.REPEATED
             )
-        self.batch.remember(own, agent.id, agent.row["last_seq"] + 1, figures)
+        self.batch.remember(own, agent.id, agent.row["last_seq"] + 1, usage_number)
         self._counted = 0
         return Seen.NEW
 
@@ -784,7 +784,7 @@ class SessionImporter:
         return at
 
     def _date_untimed(self, at: float) -> None:
-        """What was said before anything told a time was said by then."""
+        """What was said before any record had a time was said by then."""
         for message in self._untimed:
             message[-1] = at
         self._untimed.clear()
@@ -819,7 +819,7 @@ class SessionImporter:
             agent.touch(at)
 
     def _some_time(self) -> float:
-        """When something was said of which nobody told the time."""
+        """When something was said whose time is unknown."""
         return min(self._now, self.written_at) if self.written_at else self._now
 
     def _session(self, record: Session) -> None:
@@ -838,8 +838,8 @@ class SessionImporter:
     def _agent_id(self, key: str) -> str:
         return stable_id(self.id, "agent", key, length=AGENT_LENGTH)
 
-    def agent(self, key: str, told: ImportedAgent | None = None) -> AgentImport:
-        """The agent of that key, made where there is none yet, with what was told of it."""
+    def agent(self, key: str, reported: ImportedAgent | None = None) -> AgentImport:
+        """The agent of that key, made where there is none yet, with what was reported of it."""
         found = self._agents.get(key)
         if found is None:
             agent_id = self._agent_id(key)
@@ -858,9 +858,9 @@ class SessionImporter:
                 found.row["parent_agent_id"] = None if key == MAIN else self._agent_id(MAIN)
                 found.row["status"] = "working" if self._live or key != MAIN else "done"
                 self.batch.owners[agent_id] = self.id
-                if told is not None:
-                    found.row["name"] = (told.name or key)[:GOAL_CHARS]
-                    found.row["role"] = told.role or found.row["role"]
+                if reported is not None:
+                    found.row["name"] = (reported.name or key)[:GOAL_CHARS]
+                    found.row["role"] = reported.role or found.row["role"]
                 self.into["views"].append((agent_id, 1, None, "[]", 1, "[]", "start", 0, None, at))
                 self.event("agent.created", found, at, name=found.row["name"], role=found.row["role"])
             self._agents[key] = found
@@ -898,11 +898,11 @@ class SessionImporter:
             if record.status != row["status"]:
                 self.event(f"agent.{record.status}", agent, self.time(at, _OF_SESSION), reason=record.reason)
             row["status"], row["status_reason"] = record.status, record.reason
-        if record.told is not None:
-            agent.take_told(record.told)
+        if record.reported is not None:
+            agent.take_told(record.reported)
 
     def _is_below(self, key: str, ancestor: str) -> bool:
-        """Whether `ancestor` stands above `key`: then it cannot stand below it as well."""
+        """Whether `ancestor` is above `key`: then it cannot be below it as well."""
         wanted, current = self._agent_id(ancestor), self.agent(key).row
         for _ in range(1_000):
             parent = current["parent_agent_id"]
@@ -981,7 +981,7 @@ class SessionImporter:
         failed = int(status == "error" or status == "denied")
         call = agent.open_calls.pop(tool_use_id, None)
         if call is None:
-            return  # the call was lost, or another agent's; the result stands in its message
+            return  # the call was lost, or another agent's; the result is in its message
         call_id, name, began, pending = call
         if call_id > self.batch.stored_tool_calls:
             pending[8:11] = status, agent.row["last_seq"], failed

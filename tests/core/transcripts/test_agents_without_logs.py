@@ -60,7 +60,7 @@ def test_what_the_call_told_is_shown_and_added_to_nothing(store: Store, logs: Pa
     assert (status, context, seconds, calls, messages) == ("done", 3_525, 20.281, 0, 0)
     assert (
         reason
-        == "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call told"
+        == "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call reported"
     )
     assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (1, 10)
 
@@ -185,7 +185,9 @@ def test_what_its_call_told_is_seen_where_the_session_is_looked_at(
 ) -> None:
     _parent(logs)
     store.run(logs)
-    told = "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call told"
+    told = (
+        "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call reported"
+    )
     shown = CliRunner().invoke(show, ["last", "--db", str(store.path)])
     assert (shown.exit_code, shown.output.count(told)) == (0, 1)
     for form in ("md", "html"):

@@ -243,7 +243,7 @@ class AgentBook(Struct):
                 goal or prompt,
                 at=at,
                 status="working" if running else "failed" if failed else "done",
-                told=None if running else _reported(outcome),
+                reported=None if running else _reported(outcome),
             )
         )
 

@@ -616,7 +616,7 @@ class Conversation:
         *,
         exact: bool = True,
     ) -> ModelCall:
-        """One step's usage; `told` is what logged it, in the row of that id."""
+        """One step's usage; `reported` is what logged it, in the row of that id."""
         model = of.model_of(info)
         created = of.time_of(info.get("time"), "created")
         name = of.digest(created, model, usage, list(said), self.key)
