@@ -368,14 +368,6 @@ def _mounts_below(root: Path) -> Iterator[Path]:
                 yield point
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 # --- Noticing a database that was removed or has two names --------------------------------------------------
 #
 # The check compares the files that SQLite has open under the database's names. SQLite continues with a file
@@ -389,7 +381,7 @@ Identity = tuple[int, int] | None
 
 def identities(path: Path) -> dict[str, Identity]:
     """Which files the database, its log and the index of the log are now, by name."""
-    return {name: _file_identity(name) for name in (f"{path}", f"{path}-wal", f"{path}-shm")}
+    return {name: _identity(name) for name in (f"{path}", f"{path}-wal", f"{path}-shm")}
 
 
 def taken_away(before: Mapping[str, Identity], now: Mapping[str, Identity]) -> list[str]:
@@ -428,7 +420,7 @@ def _mount_point(name: str) -> str:
     return folder
 
 
-def _file_identity(name: str) -> Identity:
+def _identity(name: Path | str) -> Identity:
     try:
         found = os.stat(name)
     except OSError:

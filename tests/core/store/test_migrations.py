@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.database import APPLICATION_ID
-from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.history import RowsAt
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.migrations import FIRST, SCHEMA_VERSION, migrations, statements
@@ -139,77 +140,91 @@ def test_a_file_whose_session_a_host_drives_is_not_migrated(tmp_path: Path, open
     opener(path).close()
 
 
-def test_sessions_of_an_earlier_schema_are_numbered_in_the_order_of_their_rows(tmp_path: Path) -> None:
-    first_version(tmp_path / "old.db")
-    old = sqlite3.connect(str(tmp_path / "old.db"))
-    for name, at in (("b", 2.0), ("a", 2.0), ("c", 1.0)):
-        old.execute(
-            "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active)"
-            " VALUES (?, 'ada', 'g', '/', 'm', 'done', ?, ?)",
-            (name, at, at),
-        )
-    old.commit()
+SESSION = {"user_id": "ada", "goal": "g", "workspace": "/", "model": "m", "status": "done", "created_at": 0,
+           "last_active": 0}  # fmt: skip
+AGENT = {
+    "session_id": "s",
+    "name": "n",
+    "role": "r",
+    "model": "m",
+    "status": "done",
+    "created_at": 0,
+    "last_active": 0,
+}
+CALL = {
+    "turn": 1,
+    "position": 0,
+    "seq": 1,
+    "tool_use_id": "u",
+    "name": "bash",
+    "idempotent": 0,
+    "session_id": "s",
+}
+
+
+def put(connection: Connection, table: str, **values: Any) -> None:
+    marks = ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", [*values.values()])
+
+
+def migrated(path: Path, write: Callable[[Connection], None]) -> Connection:
+    """A file of the first schema with these rows, as it is opened today."""
+    first_version(path)
+    old = sqlite3.connect(str(path), isolation_level=None)
+    write(old)
     old.close()
-    connection = database.open_writable(tmp_path / "old.db")
-    assert connection.execute("SELECT id FROM sessions ORDER BY ordinal").fetchall() == [
-        ("b",),
-        ("a",),
-        ("c",),
-    ]
-    connection.execute(
-        "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active)"
-        " VALUES ('d', 'ada', 'g', '/', 'm', 'done', 0, 0)"
-    )
-    assert connection.execute("SELECT ordinal FROM sessions WHERE id = 'd'").fetchone() == (4,)
+    return database.open_writable(path)
+
+
+def test_sessions_and_agents_are_numbered_in_the_order_of_their_rows_and_go_on_from_there(
+    tmp_path: Path,
+) -> None:
+    def write(old: Connection) -> None:
+        for name, at in (("b", 2.0), ("a", 2.0), ("c", 1.0)):
+            put(old, "sessions", **SESSION | {"id": name, "created_at": at, "last_active": at})
+            put(old, "agents", **AGENT | {"id": name})
+            put(old, "task_dependencies", task_id="t", depends_on=name)
+
+    connection = migrated(tmp_path / "old.db", write)
+    put(connection, "sessions", **SESSION | {"id": "0"})
+    put(connection, "agents", **AGENT | {"id": "0"})
+    put(connection, "agents", **AGENT | {"id": "other", "session_id": "z"})
+    put(connection, "task_dependencies", task_id="t", depends_on="0")
+    for sql in (
+        "SELECT id, ordinal FROM sessions ORDER BY ordinal",
+        "SELECT id, ordinal FROM agents WHERE session_id = 's' ORDER BY ordinal",
+        "SELECT depends_on, position FROM task_dependencies ORDER BY position",
+    ):
+        assert connection.execute(sql).fetchall() == [("b", 1), ("a", 2), ("c", 3), ("0", 4)]
+    assert connection.execute("SELECT ordinal FROM agents WHERE id = 'other'").fetchone() == (1,)
     connection.close()
 
 
 def test_calls_that_an_ended_agent_left_pending_are_cancelled(tmp_path: Path) -> None:
-    first_version(tmp_path / "old.db")
-    old = sqlite3.connect(str(tmp_path / "old.db"))
-    for number, status in enumerate(("cancelled", "failed", "paused")):
-        old.execute(
-            "INSERT INTO agents (id, session_id, name, role, model, system, current_goal, status,"
-            " context_limit, created_at, last_active)"
-            " VALUES (?, 's', 'n', 'coder', 'm', '', '', ?, 1, 0, 0)",
-            (status, status),
-        )
-        old.execute(
-            "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name,"
-            " idempotent, status)"
-            " VALUES (?, 's', ?, 1, 0, 1, 'u', 'bash', 0, 'pending')",
-            (number, status),
-        )
-    old.commit()
-    old.close()
-    connection = database.open_writable(tmp_path / "old.db")
+    def write(old: Connection) -> None:
+        for number, status in enumerate(("cancelled", "failed", "paused")):
+            put(old, "agents", **AGENT | {"id": status, "status": status})
+            put(old, "tool_calls", **CALL | {"id": number, "agent_id": status, "status": "pending"})
+
+    connection = migrated(tmp_path / "old.db", write)
     assert connection.execute("SELECT agent_id, status FROM tool_calls ORDER BY id").fetchall() == [
-        ("cancelled", "cancelled"),
-        ("failed", "cancelled"),
-        ("paused", "pending"),
-    ]
+        ("cancelled", "cancelled"), ("failed", "cancelled"), ("paused", "pending"),
+    ]  # fmt: skip
     connection.close()
 
 
 def test_a_migration_numbers_the_rows_of_earlier_runs_and_marks_their_sessions(tmp_path: Path) -> None:
-    first_version(tmp_path / "old.db")
-    connection = sqlite3.connect(str(tmp_path / "old.db"), isolation_level=None)
-    connection.execute(
-        "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active)"
-        " VALUES ('s', 'ada', 'g', '/w', 'm', 'done', 0, 0)"
-    )
-    connection.execute(
-        "INSERT INTO agents (id, session_id, name, role, model, status, created_at, last_active)"
-        " VALUES ('a', 's', 'a', 'r', 'm', 'done', 1.0, 1.0)"
-    )
-    for seq, at, kind, data in (
-        (1, 1.0, "session.running", "{}"), (2, 1.0, "agent.created", "{}"), (3, 2.0, "model.replied", "{"),
-        (4, 3.0, "model.replied", '{"turn": 1}'),
-    ):  # fmt: skip
-        connection.execute("INSERT INTO events VALUES ('s', ?, ?, ?, 'a', NULL, ?)", (seq, at, kind, data))
-    connection.execute("INSERT INTO steps VALUES ('a', 1, 2, NULL, 'odd', NULL)")
-    connection.close()
-    connection = database.open_writable(tmp_path / "old.db")
+    def write(old: Connection) -> None:
+        put(old, "sessions", **SESSION | {"id": "s"})
+        put(old, "agents", **AGENT | {"id": "a", "created_at": 1.0})
+        for seq, at, kind, data in (
+            (1, 1.0, "session.running", "{}"), (2, 1.0, "agent.created", "{}"), (3, 2.0, "model.replied", "{"),
+            (4, 3.0, "model.replied", '{"turn": 1}'),
+        ):  # fmt: skip
+            put(old, "events", session_id="s", seq=seq, at=at, kind=kind, agent_id="a", data=data)
+        put(old, "steps", agent_id="a", turn=1, reply_seq=2, started_at="odd")
+
+    connection = migrated(tmp_path / "old.db", write)
     numbers = {
         table: [row[0] for row in connection.execute(f"SELECT commit_seq FROM {table} ORDER BY rowid")]
         for table in ("events", "agents", "steps", "messages")
