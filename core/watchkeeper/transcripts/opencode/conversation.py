@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from watchkeeper.transcripts.jsontext import parse, text_of
+from watchkeeper.transcripts.jsontext import object_of, parse, text_of
 from watchkeeper.transcripts.opencode import parts as of
 from watchkeeper.transcripts.records import (
     MAIN,
@@ -23,7 +23,6 @@ from watchkeeper.transcripts.records import (
     ImportedMessage,
     ModelCall,
     Plan,
-    PlanItem,
     Raw,
     Record,
     Rewind,
@@ -32,6 +31,7 @@ from watchkeeper.transcripts.records import (
     Summary,
     ToolCall,
     ToolResult,
+    distinct_items,
 )
 
 # What a person undid in a session: undone, redone, or removed for good.
@@ -53,7 +53,7 @@ def place_of(value: Any) -> Place | None:
     """What a session's `revert` names: an object, or one as text."""
     if isinstance(value, str | bytes):
         value = parse(value if isinstance(value, bytes) else value.encode("utf-8", "replace"))
-    message = text_of(value.get("messageID")) if isinstance(value, dict) else None
+    message = text_of(object_of(value).get("messageID"))
     return (message, text_of(value.get("partID")) or "") if message is not None else None
 
 
@@ -288,8 +288,7 @@ class Here(NamedTuple):
         return [self._say([said], self._at(value))], "done"
 
     def _tool(self, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
-        state = value.get("state")
-        state = state if isinstance(state, dict) else {}
+        state = object_of(value.get("state"))
         status = state.get("status")
         ended = status in ("completed", "error") or (
             "output" in state and status not in ("pending", "running")
@@ -334,12 +333,8 @@ class Here(NamedTuple):
         self, call_id: str, name: str, arguments: dict[str, Any], state: dict[str, Any], at: float | None
     ) -> ImportedAgent | None:
         """The sub-agent that a call started."""
-        metadata = state.get("metadata")
-        child = (
-            text_of(metadata.get("sessionId") or metadata.get("sessionID"))
-            if isinstance(metadata, dict)
-            else None
-        )
+        metadata = object_of(state.get("metadata"))
+        child = text_of(metadata.get("sessionId") or metadata.get("sessionID"))
         if name not in ("task", "subagent") or child is None:
             return None
         return ImportedAgent(
@@ -358,8 +353,7 @@ def _outcome(state: dict[str, Any], failed: bool) -> Any:
     if not failed:
         return "done"
     error = str(state.get("error") or "")
-    metadata = state.get("metadata")
-    reported = metadata if isinstance(metadata, dict) else {}
+    reported = object_of(state.get("metadata"))
     if reported.get("denied") is True or "rejected permission" in error or "user rejected" in error.lower():
         return "denied"
     interrupted = reported.get("interrupted") is True
@@ -368,15 +362,11 @@ def _outcome(state: dict[str, Any], failed: bool) -> Any:
 
 def plan_of(agent: str, reason: str, todos: list[Any], at: float | None) -> Plan:
     """A list of to-dos as a version of the plan."""
-    items: list[PlanItem] = []
-    seen: dict[str, int] = {}
-    for todo in todos:
-        title = text_of(todo.get("content")) if isinstance(todo, dict) else None
-        if title is None:
-            continue
-        seen[title] = seen.get(title, 0) + 1
-        key = title if seen[title] == 1 else f"{title} ({seen[title]})"
-        items.append(PlanItem(key, title, _STATUS.get(str(todo.get("status")), "pending")))
+    items = distinct_items(
+        (title, _STATUS.get(str(todo.get("status")), "pending"))
+        for todo in todos
+        if isinstance(todo, dict) and (title := text_of(todo.get("content"))) is not None
+    )
     return Plan(agent, reason, items, whole=True, plan=agent, at=at)
 
 
@@ -677,8 +667,7 @@ class Conversation:
 
     def note_emptied(self, part: dict[str, Any]) -> None:
         """Remember a result that was emptied."""
-        state = part.get("state")
-        emptied = of.time_of(state.get("time"), "compacted") if isinstance(state, dict) else None
+        emptied = of.time_of(object_of(part.get("state")).get("time"), "compacted")
         call_id = text_of(part.get("callID"))
         if emptied is not None and emptied > self._pruned and call_id is not None:
             self._emptied.append((emptied, call_id))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.transcripts.jsontext import parse, text_of
+from watchkeeper.transcripts.jsontext import list_of, object_of, parse, text_of
 from watchkeeper.transcripts.opencode.conversation import Conversation, Group, Part, Stored
 from watchkeeper.transcripts.opencode.parts import NOT_FOR_US, digest
 from watchkeeper.transcripts.records import Raw, Record
@@ -169,15 +169,15 @@ def stored(row: Row, *, changed: bool, model: Value) -> Stored | None:
     times = dict(times) if isinstance(times, dict) else {"created": row.created}
     info: Value = {"id": row.id, "time": times, "role": "user"}
     if row.type == "user":
-        pieces = [_text(value), *map(_file, _list(value.get("files")))]
+        pieces = [_text(value), *map(_file, list_of(value.get("files")))]
     elif row.type in _SAID_BY_PROGRAM:
-        pieces = [_text(value) | {"synthetic": True}, *map(_file, _list(value.get("files")))]
+        pieces = [_text(value) | {"synthetic": True}, *map(_file, list_of(value.get("files")))]
     elif row.type == "shell":
         pieces = [_shell(value)]
     elif row.type == "assistant":
         info |= _reply(value)
         ended = times.get("completed") is not None or isinstance(value.get("error"), dict)
-        pieces = [_content(each, times, ended=ended) for each in _list(value.get("content"))]
+        pieces = [_content(each, times, ended=ended) for each in list_of(value.get("content"))]
         if isinstance(value.get("retry"), dict):
             pieces.append(_retry(value["retry"]))
     elif row.type == "compaction":
@@ -222,7 +222,7 @@ def _reply(value: Value) -> Value:
 
 
 def _model(model: Any) -> Value:
-    about = model if isinstance(model, dict) else {}
+    about = object_of(model)
     return {"modelID": about.get("id"), "providerID": about.get("providerID")}
 
 
@@ -245,7 +245,7 @@ def _text(value: Value) -> Value:
 
 
 def _file(value: Any) -> Value:
-    about = value if isinstance(value, dict) else {}
+    about = object_of(value)
     return {
         "type": "file",
         "mime": about.get("mime"),
@@ -262,10 +262,9 @@ def _shell(value: Value) -> Value:
 
 
 def _retry(value: Value) -> Value:
-    error = value.get("error")
     return {
         "type": "retry",
-        "error": _error(error if isinstance(error, dict) else {}),
+        "error": _error(object_of(value.get("error"))),
         "time": {"created": value.get("at")},
     }
 
@@ -274,8 +273,7 @@ def _content(piece: Any, times: Value, *, ended: bool) -> Value:
     """A piece of a reply as a part; what has no end is finished where the reply is."""
     if not isinstance(piece, dict):
         return {"type": "?", "value": piece}
-    own = piece.get("time")
-    own = own if isinstance(own, dict) else {}
+    own = object_of(piece.get("time"))
     start = own.get("ran") or own.get("created") or times.get("created")
     end = own.get("completed") or (times.get("completed") or start if ended else None)
     span = {"start": start} | ({"end": end} if end is not None else {})
@@ -298,7 +296,7 @@ def _content(piece: Any, times: Value, *, ended: bool) -> Value:
 
 def _state(value: Any, span: Value) -> Value:
     """What became of a call."""
-    value = value if isinstance(value, dict) else {}
+    value = object_of(value)
     state: Value = {
         **value,
         "status": _STATUS.get(str(value.get("status")), value.get("status")),
@@ -306,7 +304,7 @@ def _state(value: Any, span: Value) -> Value:
     }
     if "metadata" not in value:
         state["metadata"] = value.get("structured")
-    content = _list(value.get("content"))
+    content = list_of(value.get("content"))
     texts = [each["text"] for each in content if isinstance(each, dict) and isinstance(each.get("text"), str)]
     state["output"] = "\n".join(texts)
     state["attachments"] = [
@@ -317,15 +315,11 @@ def _state(value: Any, span: Value) -> Value:
         reported = _error(error)
         state["error"] = reported["message"]
         metadata = state["metadata"]
-        state["metadata"] = (metadata if isinstance(metadata, dict) else {}) | {
+        state["metadata"] = object_of(metadata) | {
             "interrupted": reported["name"] == "MessageAbortedError",
             "denied": "permission" in reported["name"] or "reject" in reported["name"],
         }
     return state
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _json_of_v2(value: Any) -> bytes:

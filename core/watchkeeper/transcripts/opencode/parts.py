@@ -8,7 +8,7 @@ import re
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from watchkeeper.transcripts.jsontext import count_of, possible, text_of, write
+from watchkeeper.transcripts.jsontext import count_of, list_of, object_of, possible, text_of, write
 
 NOT_FOR_US = "known, and of no use here"
 HOUSEKEEPING = frozenset({"agent", "patch", "snapshot", "step-start"})
@@ -38,8 +38,7 @@ def tokens_of(value: Any) -> Tokens | None:
     """Usage as a step or a message tells it; None where it tells of none."""
     if not isinstance(value, dict):
         return None
-    cache = value.get("cache")
-    cache = cache if isinstance(cache, dict) else {}
+    cache = object_of(value.get("cache"))
     given, output, reasoning = (count_of(value.get(name)) for name in ("input", "output", "reasoning"))
     read, write = count_of(cache.get("read")), count_of(cache.get("write"))
     total = count_of(value.get("total"))
@@ -71,17 +70,18 @@ def stop_reason(value: Any) -> str | None:
 
 def time_of(value: Any, *names: str) -> float | None:
     """The first of these times, in seconds."""
-    times = value if isinstance(value, dict) else {}
-    for name in names:
-        found = times.get(name)
-        if (
-            not isinstance(found, bool)
-            and isinstance(found, int | float)
-            and 0 < found < 1e15
-            and possible(found / 1000)
-        ):
-            return found / 1000
-    return None
+    times = (object_of(value).get(name) for name in names)
+    return next(
+        (
+            each / 1000
+            for each in times
+            if not isinstance(each, bool)
+            and isinstance(each, int | float)
+            and 0 < each < 1e15
+            and possible(each / 1000)
+        ),
+        None,
+    )
 
 
 def file_block(part: dict[str, Any]) -> dict[str, Any]:
@@ -113,22 +113,16 @@ def result_content(state: dict[str, Any]) -> Any:
         if output is None
         else json.dumps(output, ensure_ascii=False)
     )
-    attached = state.get("attachments")
-    files = (
-        [file_block(each) for each in attached if isinstance(each, dict)]
-        if isinstance(attached, list)
-        else []
-    )
+    files = [file_block(each) for each in list_of(state.get("attachments")) if isinstance(each, dict)]
     return [{"type": "text", "text": text}, *files] if files else text
 
 
 def signature_of(part: dict[str, Any]) -> str | None:
     """The signature of a piece of reasoning, wherever its provider put it."""
-    metadata = part.get("metadata")
-    for about in metadata.values() if isinstance(metadata, dict) else ():
-        if isinstance(about, dict) and text_of(about.get("signature")):
-            return text_of(about["signature"])
-    return None
+    signatures = (
+        text_of(object_of(about).get("signature")) for about in object_of(part.get("metadata")).values()
+    )
+    return next(filter(None, signatures), None)
 
 
 def title_parts(title: str | None) -> tuple[str | None, str | None]:
@@ -144,8 +138,7 @@ def digest(*values: Any) -> str:
 
 def model_of(info: dict[str, Any]) -> str:
     """`provider/model` of a message."""
-    model = info.get("model")
-    about = model if isinstance(model, dict) else {}
+    about = object_of(info.get("model"))
     name = text_of(info.get("modelID")) or text_of(about.get("modelID")) or text_of(about.get("id"))
     provider = text_of(info.get("providerID")) or text_of(about.get("providerID"))
     if name is None:
@@ -155,6 +148,5 @@ def model_of(info: dict[str, Any]) -> str:
 
 def words_of(error: dict[str, Any]) -> str:
     """What an error says."""
-    data = error.get("data")
-    words = text_of(data.get("message")) if isinstance(data, dict) else None
+    words = text_of(object_of(error.get("data")).get("message"))
     return words or text_of(error.get("message")) or text_of(error.get("name")) or "an error"
