@@ -454,7 +454,7 @@ def _prepared(text: str) -> Prepared:
 
 
 def _chunk(text: str) -> ObservationChunk:
-    """An observer's result as it was stored, in the form of now or in that of schema 3 and before."""
+    """An observer's result as it was stored: as a `Prepared`, or in older databases as a chunk with its range."""
     fields = decode(text)
     if "chunk" in fields:
         first, last, citations = fields["range"]

@@ -108,16 +108,16 @@ def unavailable() -> str | None:
 
     absent = [name for name in ("sqlite-vec", "wordllama") if find_spec(name.replace("-", "_")) is None]
     if absent:
-        return _told(
+        return _advice(
             f"{' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} not installed",
             f"pip install {' '.join(absent)}",
         )
     if not hasattr(sqlite3.Connection, "enable_load_extension"):
-        return _told("this SQLite loads no extensions", "install pysqlite3")
+        return _advice("this SQLite loads no extensions", "install pysqlite3")
     return None
 
 
-def _told(why: str, remedy: str) -> str:
+def _advice(why: str, remedy: str) -> str:
     return f"recall_vectors is on, but {why}; recall goes on with words alone ({remedy}, or set recall_vectors = false)"
 
 
@@ -138,7 +138,7 @@ def load() -> Embedder:
         passages.load_extension(connection)
         return Wordllama()
     except (ImportError, AttributeError, OSError, sqlite3.Error) as error:
-        raise VectorsMissing(_told(f"cannot be used here ({error})", "install the extra again")) from None
+        raise VectorsMissing(_advice(f"cannot be used here ({error})", "install the extra again")) from None
     finally:
         connection.close()
 
