@@ -196,10 +196,7 @@ async def test_secrets_of_the_environment_reach_neither_model_nor_store(bench, m
     def work(name: str, request: ModelRequest) -> Any:
         assert "hunter2-hunter2" not in str(request.messages)
         if turns(request) == 0:
-            return [
-                said("the token is hunter2-hunter2-hunter2"),
-                remember("use hunter2-hunter2-hunter2"),
-            ]
+            return [said("the token is hunter2-hunter2-hunter2"), remember("use hunter2-hunter2-hunter2")]
         return [said("done")]
 
     bench.start(PlannedRun([task("leak")], work))
