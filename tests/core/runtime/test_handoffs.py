@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import threading
@@ -10,17 +9,13 @@ from contextlib import closing
 from typing import Any
 
 from tests.core.runtime.conftest import Bench
-from tests.support.scripted import PlannedRun, call, flat, said, task, turns
+from tests.support.scripted import PlannedRun, call, flat, last_results, said, task, turns
 
 from watchkeeper.agents.session_tools import memory
-from watchkeeper.agents.session_tools.memory import RecallTool
-from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.memory.recall import recall
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
-from watchkeeper.records.ports import ManualClock
 from watchkeeper.store import artifacts
 from watchkeeper.store.search.passages import Reads
-from watchkeeper.store.session_store import SessionStore
 
 
 def news_of(bench: Bench, kind: str) -> dict[str, Any]:
@@ -135,12 +130,15 @@ async def test_a_search_waits_for_nobody_and_nobody_for_it(bench: Bench, monkeyp
 
 
 async def test_recall_refuses_what_is_no_query_in_one_line(bench):
-    bench.start(PlannedRun([task("look")]))
-    await bench.run()
-    claimed = SessionStore.claim(bench.path, bench.session, ManualClock(), pid=1, host_name="here")
-    with closing(claimed) as store:
-        context = ToolContext(bench.session, "nobody", None, bench.workspace)
-        for arguments in ({}, {"query": ""}, {"query": "x", "scope": "galaxy"}, {"query": "x" * 5_000}):
-            result = await asyncio.wait_for(RecallTool(store).run(arguments, context), 10)
-            assert result.is_error
-            assert "\n" not in str(result.content)
+    wrong = ({}, {"query": ""}, {"query": "x", "scope": "galaxy"}, {"query": "x" * 5_000})
+    results: list[dict[str, Any]] = []
+
+    def work(name: str, request: ModelRequest) -> Any:
+        results.extend(last_results(request))
+        calls = [call("recall", arguments, f"t{number}") for number, arguments in enumerate(wrong)]
+        return [said("done")] if results else calls
+
+    bench.start(PlannedRun([task("look")], work))
+    assert (await bench.run()).status == "done"
+    assert [one["is_error"] for one in results] == [True] * len(wrong)
+    assert not any("\n" in str(one["content"]) for one in results)
