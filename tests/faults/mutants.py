@@ -111,27 +111,11 @@ NEAREST_SECONDS, MOST_SECONDS = 25.0, 10.0
 # --- What is changed ----------------------------------------------------------------------------------------
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.LShift: ast.RShift,
-    ast.BitOr: ast.BitAnd,
-}
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult, ast.LShift: ast.RShift, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
 NEGATES_ITSELF = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 
 
@@ -363,20 +347,11 @@ class Tree:
             "PYTHONDONTWRITEBYTECODE": "1",
             "COVERAGE_FILE": str(self.folder / "coverage"),
         }
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n",
-            "0",
-            "-p",
-            "no:cacheprovider",
-            "--hypothesis-seed=0",
-            *arguments,
-        ]
+        options = ["-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        command = [*self.prefix, sys.executable, "-m", "pytest", *options, *arguments]
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
-                ["sh", "-c", 'ulimit -v 8000000; exec "$@"', "sh", *self.prefix, *command],
+                ["sh", "-c", 'ulimit -v 8000000; exec "$@"', "sh", *command],
                 cwd=self.folder, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             try:
