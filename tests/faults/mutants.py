@@ -409,6 +409,8 @@ class Baseline:
                 }
             known.digests[path] = digest
         files = {str(file.relative_to(ROOT)): _digest(file) for test in tests for file in _files(ROOT / test)}
+        for test in [test for test in known.seconds if test.split("::")[0] not in files]:
+            del known.seconds[test]  # its file is gone
         changed = [file for file, digest in files.items() if known.digests.get(file) != digest]
         for at in range(0, len(changed), FILES_AT_ONCE):
             part = changed[at : at + FILES_AT_ONCE]
@@ -477,6 +479,8 @@ def judge(tree: Tree, mutant: Mutant, known: Baseline) -> dict[str, Any]:
             code, output = tree.pytest(
                 ["-x", "-q", "--tb=line", limits[0], "--timeout-method=thread", f"@{chosen}"], limits[1]
             )
+            if "ERROR: not found" in output or "file or directory not found" in output:
+                raise RuntimeError(output)  # what was known of the tests is out of date
             if code != 0:
                 failed = re.search(r"^(?:FAILED|ERROR) (.*)$", output, re.MULTILINE)
                 timed_out = code is None or "+ Timeout +" in output
