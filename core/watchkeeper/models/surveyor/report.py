@@ -85,7 +85,7 @@ def write(turn: Turn) -> SurveyorReply:
             else []
         )
         text = "The machine form is saved. I read what the report shows."
-        return SurveyorReply(text, [*_look(min(1.0, turn.window / 12_000)), *recall])
+        return SurveyorReply(text, [*_read_back(min(1.0, turn.window / 12_000)), *recall])
     if REPORT in known:
         return SurveyorReply(_result(readings))
     share = int(readings[0].arguments.get("limit", 0)) / _SHOWN[0][3]
@@ -93,9 +93,9 @@ def write(turn: Turn) -> SurveyorReply:
         any(is_shortened(one.text) or is_shortened(one.arguments) for one in readings)
         and share > _LEAST_SHARE
     ):
-        return SurveyorReply("That did not fit my context; I read less of each list.", _look(share / 2))
+        return SurveyorReply("That did not fit my context; I read less of each list.", _read_back(share / 2))
     saved = ("save_artifact", {"name": REPORT, "content": report(_parts(readings))})
-    read = [call for call in _look(1.0) if call[1]["pointer"] in ("/totals", "/missing_parts")]
+    read = [call for call in _read_back(1.0) if call[1]["pointer"] in ("/totals", "/missing_parts")]
     return SurveyorReply("I write the report.", [saved, *read])
 
 
@@ -119,7 +119,7 @@ def _inputs(turn: Turn) -> list[str]:
     return [name for name in wanted if name in given]
 
 
-def _look(share: float) -> list[Call]:
+def _read_back(share: float) -> list[Call]:
     return [
         ("read_artifact", {"ref": name, "pointer": pointer, "limit": int(limit * share)})
         for _, name, pointer, limit in _SHOWN
