@@ -52,7 +52,7 @@ ROOT = Path(__file__).parents[2]
 PRELOADED = (
     "anthropic.lib.tools.agent_toolset", "anyio._backends._asyncio", "genai_prices.data", "jsonschema", "sqlite_utils", "yaml",
     "watchfiles", "watchkeeper.agents.tools.worker", "watchkeeper.agents.tools.worker_files",
-    "watchkeeper.agents.tools.worker_shell", "watchkeeper.cli.app", "watchkeeper.cli.headless", "watchkeeper.cli.run",
+    "watchkeeper.agents.tools.worker", "watchkeeper.cli.app", "watchkeeper.cli.headless", "watchkeeper.cli.run",
     "watchkeeper.runtime.host_factory", "watchkeeper.runtime.run_session",
 )  # fmt: skip
 EACH = 100

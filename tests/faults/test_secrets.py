@@ -35,8 +35,8 @@ from watchkeeper.records.messages import (
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.host import HELD_CHARACTERS, SHOWN_CHARACTERS, LiveRows
 from watchkeeper.runtime.lifecycle import SessionSettings
-from watchkeeper.runtime.live import HELD_CHARACTERS, SHOWN_CHARACTERS, LiveRows
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.library import change_tags, rename_session
 from watchkeeper.store.session_store import SessionStore

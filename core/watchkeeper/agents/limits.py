@@ -16,8 +16,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from watchkeeper.models.failures import RetryPolicy
-from watchkeeper.models.resets import LONGEST_PARK_SECONDS, SHORTEST_PARK_SECONDS
+from watchkeeper.models.failures import LONGEST_PARK_SECONDS, SHORTEST_PARK_SECONDS, RetryPolicy
 from watchkeeper.records.messages import ErrorKind, ModelError
 from watchkeeper.records.ports import Clock
 from watchkeeper.records.states import AgentStatus

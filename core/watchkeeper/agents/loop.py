@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from watchkeeper.agents import prompts, reporting
+from watchkeeper.agents import reporting, roles
 from watchkeeper.agents.agent_memory import AgentMemory, Recorded, limits_of
 from watchkeeper.agents.budgets import BudgetReached
 from watchkeeper.agents.compaction import CompactionRunner
@@ -348,7 +348,7 @@ class AgentLoop:
     def _pin(self) -> None:
         """The session's standing instructions and the tools, as they are now; the prompt changes only when
         they do."""
-        system = prompts.with_pinned(
+        system = roles.with_pinned(
             self._agent.system, pinned_lines(self._environment.store, self._environment.session_id)
         )
         known = len(self._environment.tools)
@@ -445,7 +445,7 @@ class AgentLoop:
         )
         if not rows:
             return
-        text = prompts.inbox_message([(row[1], decode(row[2])) for row in rows])
+        text = roles.inbox_message([(row[1], decode(row[2])) for row in rows])
         change = self.memory.append("user", self._environment.redact(text), at=self._environment.clock.now())
 
         def write(tx: Transaction) -> None:

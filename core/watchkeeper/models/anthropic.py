@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from watchkeeper.models.failures import (
+    LONGEST_PARK_SECONDS,
     Failure,
     RetryPolicy,
     Verdict,
@@ -29,7 +30,6 @@ from watchkeeper.models.failures import (
     error_bounding_client,
     failure_of,
 )
-from watchkeeper.models.resets import LONGEST_PARK_SECONDS
 from watchkeeper.models.stream import (
     ReplyAssembler,
     Timeouts,

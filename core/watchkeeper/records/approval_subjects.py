@@ -6,7 +6,7 @@ redirections, substitutions, variables, globs, assignments, reserved words. The 
 doubt, quoted or not; then the agent asks.
 
 A matching command runs as these words, without a shell: no function, alias, variable or `PATH` that an
-earlier command of the agent's shell defined can change what it runs. See `worker_shell.Shell`.
+earlier command of the agent's shell defined can change what it runs. See `agents.tools.worker.Shell`.
 """
 
 from __future__ import annotations

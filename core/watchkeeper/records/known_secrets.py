@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
+from watchkeeper.records.secret_shapes import PUBLIC_NAMES, SECRET_NAMES
 
 _SCHEME = re.compile(r"\A(?:Bearer|Basic|Token)\s+", re.IGNORECASE)
 _ASSIGNED = re.compile(r"\A-{0,2}([A-Za-z][\w.-]*)\s*[=:]\s*(\S.*)\Z", re.DOTALL)

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
+from watchkeeper.records.secret_shapes import PUBLIC_NAMES, SECRET_NAMES
 
 HANDOVER_VARIABLE = "WATCHKEEPER_SECRETS_FD"
 """Names the descriptor from which a program that was just started reads its secret variables."""

@@ -20,9 +20,8 @@ from watchkeeper.records.secret_context import (
     open_value,
     spans,
 )
-from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
 from watchkeeper.records.secret_search import Search, any_of, grouped, literal
-from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, SHAPES, URL
+from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, PUBLIC_NAMES, SECRET_NAMES, SHAPES, URL
 
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""

@@ -1,16 +1,30 @@
-"""Secrets that are known by their own form: the tokens that providers document, URLs with a password, private
+r"""Secrets that are known by their own form: the tokens that providers document, URLs with a password, private
 keys.
 
 The forms are facts from the providers' documentation; which providers have one was looked up in the rule sets
 of gitleaks (MIT) and detect-secrets (Apache-2.0). `docs/redaction.md` names both.
 
 Each form is written once. From it come the expression that replaces a secret in a text, and a wider one for
-the search through whole logs, where JSON may have written a slash as `\\/`.
+the search through whole logs, where JSON may have written a slash as `\/`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+# --- Which environment variables, headers and options are secret by their name ----------------------------
+
+SECRET_NAMES = re.compile(
+    r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|AUTH|DATABASE_URL|DSN|COOKIE|CONNECTION_STRING"
+    r"|(?:^|[_-])(?:PASS|PWD|PW|PAT|CREDS|JWT)(?:$|[_-])|SSHPASS",
+    re.IGNORECASE,
+)
+PUBLIC_NAMES = re.compile(
+    r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYBOARD\w*|^(?:OLD)?PWD)$", re.IGNORECASE
+)
+"""Variables that say where something secret lies, or nothing secret at all: `SSH_AUTH_SOCK`, `XAUTHORITY`."""
+
 
 _PEM = "-----? ?{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)? ?-----?"
 _PEM_BREAK = r"(?:\s|\\+[rnt]|[0-9]{1,7}(?:→|\t|\\+t|\\+u2192)|[\"'+,|>]){1,40}"

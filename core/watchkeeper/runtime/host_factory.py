@@ -50,9 +50,8 @@ from watchkeeper.runtime import lifecycle
 from watchkeeper.runtime.background import Heartbeat
 from watchkeeper.runtime.config import Config, load_config, load_workspace_config, role_models
 from watchkeeper.runtime.config import warning as role_warning
-from watchkeeper.runtime.host import SessionHost
+from watchkeeper.runtime.host import LiveRows, SessionHost
 from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
-from watchkeeper.runtime.live import LiveRows
 from watchkeeper.store import budgets
 from watchkeeper.store.lease import is_watched
 from watchkeeper.store.session_store import SessionStore

@@ -13,11 +13,10 @@ import heapq
 from collections.abc import Callable, Collection
 from typing import Any
 
-from watchkeeper.agents import prompts
+from watchkeeper.agents import roles
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of
 from watchkeeper.agents.environment import AgentControl, Environment
-from watchkeeper.agents.prompts import Input
-from watchkeeper.agents.roles import Role
+from watchkeeper.agents.roles import Input, Role
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.recall.pinned import lift
@@ -172,7 +171,7 @@ def _new_agent(
     agents_md: str | None,
 ) -> tuple[Agent, ContextLimits]:
     """An agent that is not stored yet, for a task or (None) as the planner, and the limits of its context."""
-    prompt = prompts.system_prompt(
+    prompt = roles.system_prompt(
         role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md
     )
     agent = Agent(
@@ -228,7 +227,7 @@ async def dispatch(
         environment.session_id,
         reader=source,
         workspace=str(environment.workspace),
-        limit=prompts.FACTS_IN_ASSIGNMENT,
+        limit=roles.FACTS_IN_ASSIGNMENT,
     )
 
     def write(tx: Transaction) -> None:
@@ -237,7 +236,7 @@ async def dispatch(
             return
         memory = _create(tx, environment, agent, limits, parent_agent_id=planner_id, copied_from=source)
         delta_ref = _delta(tx, task, source)
-        text = prompts.assignment(
+        text = roles.assignment(
             task,
             inputs,
             memory_delta_ref=delta_ref,
@@ -287,7 +286,7 @@ async def ensure_planner(environment: Environment, role: Role, *, model: str, ag
     agent, limits = _new_agent(
         environment, role, None, name="planner", model=model, goal=goal, agents_md=agents_md
     )
-    message = prompts.goal_message(goal, workspace)
+    message = roles.goal_message(goal, workspace)
     brief = brief_of(store, store.session_id)
     if brief is not None:
         message += "\n\n" + environment.redact(bounded_text(brief, room_for(agent.context_limit)))

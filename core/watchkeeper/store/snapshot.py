@@ -183,7 +183,7 @@ class LiveFacts:
     detail: str
     text: str
     """The end of the reply that streams in, as much of it as the host shows
-    (`runtime.live.SHOWN_CHARACTERS`)."""
+    (`runtime.host.SHOWN_CHARACTERS`)."""
     since: float
     until: float | None
     updated_at: float

@@ -16,12 +16,13 @@ from watchkeeper.models.anthropic import request_body
 from watchkeeper.models.failures import (
     Failure,
     RetryPolicy,
+    body_reset_seconds,
     classify,
     describe,
     failure_of,
+    header_reset_seconds,
     retry_after_seconds,
 )
-from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds
 from watchkeeper.models.stream import BrokenStream, ReplyAssembler, StreamedError, without_lone_surrogates
 from watchkeeper.records.messages import ErrorKind, ModelRequest, ToolSpec
 

@@ -16,7 +16,7 @@ from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.records.states import AgentStatus, TaskStatus
-from watchkeeper.runtime import background, live
+from watchkeeper.runtime import background, host
 from watchkeeper.runtime.scheduler import Schedule
 from watchkeeper.store import agents, database, facts, plans
 from watchkeeper.store.session_store import SessionStore
@@ -45,7 +45,7 @@ class Counted:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Counts what a host reads and writes, and keeps still what works by the clock beside its agents."""
     found = Counted()
-    monkeypatch.setattr(live, "PERIOD_SECONDS", 3_600.0)
+    monkeypatch.setattr(host, "PERIOD_SECONDS", 3_600.0)
     monkeypatch.setattr(background, "HEARTBEAT_SECONDS", 3_600.0)
     monkeypatch.setattr(background, "INDEX_SECONDS", 3_600.0)
     writable, claim = database.open_writable, SessionStore.__init__

@@ -10,7 +10,7 @@ import pytest
 from tests.core.runtime.conftest import Ground
 
 from watchkeeper.records.ports import ManualClock
-from watchkeeper.runtime.live import LiveRows
+from watchkeeper.runtime.host import LiveRows
 from watchkeeper.store.session_store import SessionStore
 
 

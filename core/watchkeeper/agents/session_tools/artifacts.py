@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from watchkeeper.agents.session_tools.base import FunctionTool, text_of, tool
+from watchkeeper.agents.session_tools import FunctionTool, text_of, tool
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.store import artifacts
 from watchkeeper.store.transaction import Transaction

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from watchkeeper.agents.session_tools.base import FunctionTool, text_of, tool
+from watchkeeper.agents.session_tools import FunctionTool, text_of, tool
 from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
 from watchkeeper.memory.recall import Recalled, Scope
 from watchkeeper.memory.recall import recall as recall_from

@@ -7,7 +7,7 @@ from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from watchkeeper.agents.session_tools.base import FunctionTool, names_of, text_of, tool
+from watchkeeper.agents.session_tools import FunctionTool, names_of, text_of, tool
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.records.ports import IdSource
 from watchkeeper.records.states import AGENT_ENDED, TASK_ENDED, AgentStatus, TaskStatus

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Literal
 
-from watchkeeper.models.surveyor.report import write
 from watchkeeper.models.surveyor.survey import (
     SurveyorReply,
     Turn,
@@ -24,6 +23,7 @@ from watchkeeper.models.surveyor.survey import (
     plan,
     texts_of,
     understand,
+    write,
 )
 from watchkeeper.records.messages import (
     Block,

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts import files
-from watchkeeper.transcripts.codex.items import ITEMS, LINES
+from watchkeeper.transcripts.codex.items import ITEMS, LINES, Thread, thread_of
 from watchkeeper.transcripts.codex.reader import CodexReader
-from watchkeeper.transcripts.codex.threads import Thread, thread_of
 from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.records import Program, Source
 

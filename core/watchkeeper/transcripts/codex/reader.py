@@ -23,11 +23,12 @@ from watchkeeper.transcripts.codex.items import (
     REPETITIONS,
     REPLAYED,
     SAID_AGAIN,
+    Replay,
     arguments_of,
     failed_call,
+    thread_of,
     words_of,
 )
-from watchkeeper.transcripts.codex.threads import Replay, thread_of
 from watchkeeper.transcripts.jsontext import count_of, object_of, parse, seconds, text_of
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (

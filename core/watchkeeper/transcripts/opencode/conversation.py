@@ -10,11 +10,14 @@ a record.
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from watchkeeper.transcripts.jsontext import object_of, parse, text_of
-from watchkeeper.transcripts.opencode import parts as of
+from watchkeeper.transcripts.jsontext import count_of, list_of, object_of, parse, possible, text_of, write
 from watchkeeper.transcripts.records import (
     MAIN,
     Failure,
@@ -33,6 +36,150 @@ from watchkeeper.transcripts.records import (
     ToolResult,
     distinct_items,
 )
+
+# --- Parts of OpenCode's messages as Anthropic content blocks, and what they say of calls and costs -------
+
+NOT_FOR_US = "known, and of no use here"
+HOUSEKEEPING = frozenset({"agent", "patch", "snapshot", "step-start"})
+"""Parts that are known, and of no use here."""
+
+_DATA_URL = re.compile(r"data:(?P<kind>[\w.+-]+/[\w.+-]+)(;[\w=.+-]+)*;base64,(?P<data>.*)", re.DOTALL)
+_SUBAGENT_TITLE = re.compile(r"(?P<name>.*?) \(@(?P<role>\S+) subagent\)", re.DOTALL)
+_STOPS = {"stop": "end_turn", "tool-calls": "tool_use", "length": "max_tokens"}
+
+
+class Tokens(NamedTuple):
+    """Usage of one step; `input` without what the cache served or took."""
+
+    input: int
+    output: int
+    """Reasoning included."""
+    read: int
+    write: int
+
+    @property
+    def context(self) -> int:
+        """What the model held when the step ended."""
+        return sum(self)
+
+
+def tokens_of(value: Any) -> Tokens | None:
+    """Usage as a step or a message tells it; None where it tells of none."""
+    if not isinstance(value, dict):
+        return None
+    cache = object_of(value.get("cache"))
+    given, output, reasoning = (count_of(value.get(name)) for name in ("input", "output", "reasoning"))
+    read, write = count_of(cache.get("read")), count_of(cache.get("write"))
+    total = count_of(value.get("total"))
+    # Output and reasoning are counted apart, and cost the same; where a sum is given, it says whether they are.
+    included = reasoning > 0 and total == given + output + read + write
+    found = Tokens(given, output if included else output + reasoning, read, write)
+    return found if any(found) else None
+
+
+def cost_of(value: Any) -> float | None:
+    """Dollars, where they were logged."""
+    if isinstance(value, dict):
+        value = value.get("usd")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value <= 0
+    ):
+        return None
+    return float(value)
+
+
+def stop_reason(value: Any) -> str | None:
+    """Why a step ended, in Anthropic's words where there is one."""
+    reason = text_of(value)
+    return _STOPS.get(reason, reason) if reason else None
+
+
+def time_of(value: Any, *names: str) -> float | None:
+    """The first of these times, in seconds."""
+    times = (object_of(value).get(name) for name in names)
+    return next(
+        (
+            each / 1000
+            for each in times
+            if not isinstance(each, bool)
+            and isinstance(each, int | float)
+            and 0 < each < 1e15
+            and possible(each / 1000)
+        ),
+        None,
+    )
+
+
+def file_block(part: dict[str, Any]) -> dict[str, Any]:
+    """A file that was attached: an image as one, any other by its name and place."""
+    url, mime = text_of(part.get("url")) or "", text_of(part.get("mime")) or "?"
+    name = text_of(part.get("filename")) or "file"
+    match = _DATA_URL.fullmatch(url)
+    if match is not None and match["kind"].startswith("image/"):
+        return {
+            "type": "image",
+            "source": {"type": "base64", "media_type": match["kind"], "data": match["data"]},
+        }
+    if mime.startswith("image/") and url.startswith(("https://", "http://")):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    if match is not None and match["kind"] == "application/pdf":
+        source = {"type": "base64", "media_type": match["kind"], "data": match["data"]}
+        return {"type": "document", "source": source, "title": name}
+    where = "" if match is not None or url.startswith("data:") else f" at {url}"
+    return {"type": "text", "text": f"[attached {mime}: {name}{where}]"}
+
+
+def result_content(state: dict[str, Any]) -> Any:
+    """The content of a tool's result: its output, and what it attached."""
+    output = state.get("output") if state.get("status") != "error" else state.get("error")
+    text = (
+        output
+        if isinstance(output, str)
+        else ""
+        if output is None
+        else json.dumps(output, ensure_ascii=False)
+    )
+    files = [file_block(each) for each in list_of(state.get("attachments")) if isinstance(each, dict)]
+    return [{"type": "text", "text": text}, *files] if files else text
+
+
+def signature_of(part: dict[str, Any]) -> str | None:
+    """The signature of a piece of reasoning, wherever its provider put it."""
+    signatures = (
+        text_of(object_of(about).get("signature")) for about in object_of(part.get("metadata")).values()
+    )
+    return next(filter(None, signatures), None)
+
+
+def title_parts(title: str | None) -> tuple[str | None, str | None]:
+    """Name and role of a sub-agent, by its session's title."""
+    match = _SUBAGENT_TITLE.fullmatch(title) if title else None
+    return (match["name"], match["role"]) if match is not None else (title, None)
+
+
+def digest(*values: Any) -> str:
+    """A name for what was said, the same wherever it is repeated under other ids."""
+    return blake2b(write(values)[0].encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def model_of(info: dict[str, Any]) -> str:
+    """`provider/model` of a message."""
+    about = object_of(info.get("model"))
+    name = text_of(info.get("modelID")) or text_of(about.get("modelID")) or text_of(about.get("id"))
+    provider = text_of(info.get("providerID")) or text_of(about.get("providerID"))
+    if name is None:
+        return "unknown"
+    return f"{provider}/{name}" if provider else name
+
+
+def words_of(error: dict[str, Any]) -> str:
+    """What an error says."""
+    words = text_of(object_of(error.get("data")).get("message"))
+    return words or text_of(error.get("message")) or text_of(error.get("name")) or "an error"
+
 
 # What a person undid in a session: undone, redone, or removed for good.
 #
@@ -195,20 +342,20 @@ class Here(NamedTuple):
         if kind == "tool":
             return self._tool(value, before)
         if kind == "step-finish":
-            usage = of.tokens_of(value.get("tokens"))
+            usage = tokens_of(value.get("tokens"))
             if usage is None:
-                return [Raw("part/step-finish", of.NOT_FOR_US)], "done"
-            at = of.time_of(info.get("time"), "completed", "created")
+                return [Raw("part/step-finish", NOT_FOR_US)], "done"
+            at = time_of(info.get("time"), "completed", "created")
             steps = sum((each.value or {}).get("type") == "step-finish" for each in self.stored.parts)
             # A message's own cost is that of all its steps together.
             logged = (
                 value
-                if of.cost_of(value.get("cost")) is not None or steps > 1
+                if cost_of(value.get("cost")) is not None or steps > 1
                 else value | {"cost": info.get("cost")}
             )
             return [self.conversation.model_call(self.part_id, info, usage, logged, self.said, at)], "done"
         if kind == "file":
-            return [self._say([of.file_block(value)], self._at(value))], "done"
+            return [self._say([file_block(value)], self._at(value))], "done"
         if kind == "subtask":
             reported = text_of(value.get("prompt")) or text_of(value.get("description")) or ""
             return [
@@ -219,15 +366,15 @@ class Here(NamedTuple):
             ], "done"
         if kind == "retry":
             error = value.get("error")
-            text = of.words_of(error) if isinstance(error, dict) else "retried"
+            text = words_of(error) if isinstance(error, dict) else "retried"
             uid = self.conversation.uid(info, self.place, "retry")
-            return [Failure(agent, "retry", text, of.time_of(value.get("time"), "created"), uid)], "done"
+            return [Failure(agent, "retry", text, time_of(value.get("time"), "created"), uid)], "done"
         if kind == "compaction":
             if info.get("role") == "assistant":
                 return self.conversation.marked(info, self.place, value), "done"
             return [Raw("part/compaction", "asks for a compaction; its summary tells of it")], "done"
-        if kind in of.HOUSEKEEPING:
-            return [Raw(f"part/{kind}", of.NOT_FOR_US)], "done"
+        if kind in HOUSEKEEPING:
+            return [Raw(f"part/{kind}", NOT_FOR_US)], "done"
         return [Raw(f"part/{kind[:60]}", "unknown record type")], "done"
 
     def first_uid(self, value: dict[str, Any]) -> str | None:
@@ -243,8 +390,8 @@ class Here(NamedTuple):
         return text_of(value.get("callID")) or text_of(value.get("id")) or f"{self.stored.id}.{self.place}"
 
     def _at(self, value: dict[str, Any]) -> float | None:
-        at = of.time_of(value.get("time"), "start", "created")
-        return at if at is not None else of.time_of(self.info.get("time"), "created")
+        at = time_of(value.get("time"), "start", "created")
+        return at if at is not None else time_of(self.info.get("time"), "created")
 
     def _uid(self, what: str) -> str:
         """The id of a message that the part becomes: the part's own, and what of the part it is."""
@@ -260,7 +407,7 @@ class Here(NamedTuple):
         injected: bool = False,
     ) -> ImportedMessage:
         role = role or ("assistant" if self.info.get("role") == "assistant" else "user")
-        copied = self.conversation.uid(self.info, self.place, of.digest(what or content))
+        copied = self.conversation.uid(self.info, self.place, digest(what or content))
         key = f"{self.stored.id}/{self.step}" if role == "assistant" else ""
         return ImportedMessage(
             self.conversation.key, self._uid(what), role, content, at, key, injected, copied
@@ -283,7 +430,7 @@ class Here(NamedTuple):
             said = {"type": "text", "text": text}
             return [self._say([said], self._at(value), injected=value.get("synthetic") is True)], "done"
         block = {"type": "thinking", "thinking": text}
-        signature = of.signature_of(value)
+        signature = signature_of(value)
         said = block | {"signature": signature} if signature else block
         return [self._say([said], self._at(value))], "done"
 
@@ -304,7 +451,7 @@ class Here(NamedTuple):
         arguments = (
             arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments}
         )
-        at = of.time_of(state.get("time"), "start") or self._at(value)
+        at = time_of(state.get("time"), "start") or self._at(value)
         found: list[Record] = []
         if before != "call":
             block = {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
@@ -317,8 +464,8 @@ class Here(NamedTuple):
             found.append(child)
         if not ended:
             return found, "call"
-        end = of.time_of(state.get("time"), "end") or at
-        result = {"type": "tool_result", "tool_use_id": call_id, "content": of.result_content(state)}
+        end = time_of(state.get("time"), "end") or at
+        result = {"type": "tool_result", "tool_use_id": call_id, "content": result_content(state)}
         failed = status == "error"
         if failed:
             result["is_error"] = True
@@ -417,7 +564,7 @@ class Conversation:
 
     def session(self, value: dict[str, Any]) -> list[Record]:
         """What its own record says; `{}` where it is lost."""
-        at = of.time_of(value.get("time"), "created")
+        at = time_of(value.get("time"), "created")
         title = text_of(value.get("title"))
         main = self.key == MAIN
         found: list[Record] = [
@@ -429,7 +576,7 @@ class Conversation:
         if main:
             found.append(ImportedAgent(MAIN, at=at))
         else:
-            name, role = of.title_parts(title)
+            name, role = title_parts(title)
             found.append(
                 ImportedAgent(
                     self.key, self._parent, name=name, role=role or text_of(value.get("agent")), at=at
@@ -460,14 +607,14 @@ class Conversation:
                 if part.changed:
                     yield part.data, [Raw(_kind(part), "its message is missing or broken")]
             return
-        yield from self._emptied_before(of.time_of(info.get("time"), "created"))
+        yield from self._emptied_before(time_of(info.get("time"), "created"))
         reported = self.open.pop(stored.id, None)
         times = info.get("time")
         assistant = info.get("role") == "assistant"
         settled = (
             not assistant
             or not last
-            or of.time_of(times, "completed") is not None
+            or time_of(times, "completed") is not None
             or isinstance(info.get("error"), dict)
             or info.get("finish") not in (None, "tool-calls")
         )
@@ -523,13 +670,13 @@ class Conversation:
     def gone(self, session: dict[str, Any], stored: Sequence[str], fresh: Collection[str]) -> Iterator[Group]:
         """What became of earlier messages, before new ones: of those that are `stored`, in order, some are
         `fresh`."""
-        at = of.time_of(session.get("time"), "updated")
+        at = time_of(session.get("time"), "updated")
         for record in self._undoing.before(place_of(session.get("revert")), stored, fresh, at):
             yield b"", [record]
 
     def undone(self, session: dict[str, Any], stored: Sequence[str]) -> Iterator[Group]:
         """What the session's `revert` undoes, after all messages."""
-        at = of.time_of(session.get("time"), "updated")
+        at = time_of(session.get("time"), "updated")
         for record in self._undoing.after(
             place_of(session.get("revert")), lambda place: self._uid_at(place, stored), at
         ):
@@ -560,9 +707,9 @@ class Conversation:
         return None
 
     def _agent(self, info: dict[str, Any]) -> ImportedAgent:
-        model = of.model_of(info)
+        model = model_of(info)
         return ImportedAgent(
-            self.key, model=model if model != "unknown" else None, at=of.time_of(info.get("time"), "created")
+            self.key, model=model if model != "unknown" else None, at=time_of(info.get("time"), "created")
         )
 
     def _own(
@@ -570,8 +717,8 @@ class Conversation:
     ) -> list[Record]:
         """What the message's own record says, once nothing of it changes any more."""
         found: list[Record] = [self._agent(info)]
-        at = of.time_of(info.get("time"), "completed", "created")
-        usage = of.tokens_of(info.get("tokens")) if not steps else None
+        at = time_of(info.get("time"), "completed", "created")
+        usage = tokens_of(info.get("tokens")) if not steps else None
         if usage is not None:
             found.append(
                 self.model_call(
@@ -581,16 +728,14 @@ class Conversation:
                     info,
                     said,
                     at,
-                    exact=of.time_of(info.get("time"), "completed") is not None,
+                    exact=time_of(info.get("time"), "completed") is not None,
                 )
             )
         error = info.get("error")
         if isinstance(error, dict):
             aborted = error.get("name") == "MessageAbortedError"
             uid = self.uid(info, -1, "error")
-            found.append(
-                Failure(self.key, "interrupted" if aborted else "error", of.words_of(error), at, uid)
-            )
+            found.append(Failure(self.key, "interrupted" if aborted else "error", words_of(error), at, uid))
         elif summary is not None:
             found += self._compaction(stored, info, summary, at)
         return found
@@ -599,7 +744,7 @@ class Conversation:
         self,
         row_id: str,
         info: dict[str, Any],
-        usage: of.Tokens,
+        usage: Tokens,
         reported: dict[str, Any],
         said: Any,
         at: float | None,
@@ -607,20 +752,20 @@ class Conversation:
         exact: bool = True,
     ) -> ModelCall:
         """One step's usage; `reported` is what logged it, in the row of that id."""
-        model = of.model_of(info)
-        created = of.time_of(info.get("time"), "created")
-        name = of.digest(created, model, usage, list(said), self.key)
+        model = model_of(info)
+        created = time_of(info.get("time"), "created")
+        name = digest(created, model, usage, list(said), self.key)
         if info.get("summary") is not True:
             self._context = usage.context
-        stop = of.stop_reason(reported.get("reason") or reported.get("finish"))
+        stop = stop_reason(reported.get("reason") or reported.get("finish"))
         return ModelCall(
             self.key, f"opencode:{self.id}:{row_id}", model, usage.input, usage.output, usage.read, usage.write,
-            exact=exact, stop_reason=stop, at=at, cost_usd=of.cost_of(reported.get("cost")), final=True, alias=name,
+            exact=exact, stop_reason=stop, at=at, cost_usd=cost_of(reported.get("cost")), final=True, alias=name,
         )  # fmt: skip
 
     def uid(self, info: dict[str, Any], place: int, what: str) -> str:
         """What names a record wherever it is copied to; sub-agents are never copied."""
-        created = of.time_of(info.get("time"), "created") or text_of(info.get("id"))
+        created = time_of(info.get("time"), "created") or text_of(info.get("id"))
         return f"{self.key}:{created}:{place}:{what}"
 
     # Compactions.
@@ -634,7 +779,7 @@ class Conversation:
             (each.value for each in asked.parts if each.value and each.value.get("type") == "compaction"), {}
         ) if asked is not None else {}  # fmt: skip
         trigger = "manual" if part.get("auto") is False else "auto"
-        began = of.time_of(info.get("time"), "created")
+        began = time_of(info.get("time"), "created")
         uid = self.uid(info, -2, "compaction")
         took = at - began if at is not None and began is not None and at > began else None
         before, self._context = self._context, None
@@ -647,14 +792,14 @@ class Conversation:
                 before,
                 keep_from=self._kept_from(part),
                 seconds=took,
-                model=of.model_of(info),
+                model=model_of(info),
             ),
             Summary(self.key, f"{uid}:summary", "\n".join(summary), at),
         ]
 
     def marked(self, info: dict[str, Any], place: int, part: dict[str, Any]) -> list[Record]:
         """A compaction that no summary tells of."""
-        at = of.time_of(info.get("time"), "created")
+        at = time_of(info.get("time"), "created")
         uid = self.uid(info, place, "compaction")
         trigger = "manual" if part.get("auto") is False else "auto"
         before, self._context = self._context, None
@@ -667,7 +812,7 @@ class Conversation:
 
     def note_emptied(self, part: dict[str, Any]) -> None:
         """Remember a result that was emptied."""
-        emptied = of.time_of(object_of(part.get("state")).get("time"), "compacted")
+        emptied = time_of(object_of(part.get("state")).get("time"), "compacted")
         call_id = text_of(part.get("callID"))
         if emptied is not None and emptied > self._pruned and call_id is not None:
             self._emptied.append((emptied, call_id))

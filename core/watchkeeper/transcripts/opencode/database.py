@@ -18,8 +18,14 @@ from urllib.parse import quote
 
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.transcripts.jsontext import list_of, object_of, parse, text_of
-from watchkeeper.transcripts.opencode.conversation import Conversation, Group, Part, Stored
-from watchkeeper.transcripts.opencode.parts import NOT_FOR_US, digest
+from watchkeeper.transcripts.opencode.conversation import (
+    NOT_FOR_US,
+    Conversation,
+    Group,
+    Part,
+    Stored,
+    digest,
+)
 from watchkeeper.transcripts.records import Raw, Record
 
 # The database as a file: opened for reading only, and recognised by its tables.
