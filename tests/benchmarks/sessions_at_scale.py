@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.store import database, driver, sessions
-from watchkeeper.store.compare import compare
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.fork import fork_session
-from watchkeeper.store.library import back_up
+from watchkeeper.store.library import back_up, compare
 from watchkeeper.store.prune import plan_prune, prune_sessions, vacuum
 from watchkeeper.store.search.index import index_until
 from watchkeeper.store.search.sessions import ORDERS, list_sessions, parse_filters, search_messages

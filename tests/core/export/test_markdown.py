@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.transcripts.export.pages import escaped, fenced
+from watchkeeper.transcripts.export import escaped, fenced
 
 Export = Callable[..., Any]
 Make = Callable[..., Any]

@@ -21,8 +21,8 @@ from watchkeeper.store.agent_snapshot import (
     newest_messages,
     newest_turns,
 )
-from watchkeeper.store.compare import compare
 from watchkeeper.store.driver import Connection, Queries, sqlite3
+from watchkeeper.store.library import compare
 from watchkeeper.store.prune import purge_rows
 from watchkeeper.store.replay import open_recording
 from watchkeeper.store.search import passages

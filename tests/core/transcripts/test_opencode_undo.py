@@ -13,7 +13,7 @@ from tests.core.transcripts.opencode_book import Book, compacted
 from tests.core.transcripts.test_opencode_second import Second
 
 from watchkeeper.store.database import open_readonly
-from watchkeeper.transcripts.export.pages import TranscriptMessage, transcript
+from watchkeeper.transcripts.export import TranscriptMessage, transcript
 
 
 def _talk(book: Book, session: str, *prompts: str) -> list[str]:

@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.store.compare import Comparison, SessionSide, TaskPair, TaskSide, compare
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.library import Comparison, SessionSide, TaskPair, TaskSide, compare
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen

@@ -6,18 +6,754 @@ that an agent, a tool or a file wrote becomes markup or script; and JSON → imp
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.redact import Redactor
+from watchkeeper.records.text import cost_text, duration_text, one_line, plural, sanitize, utc_seconds_text
 from watchkeeper.store.backup import unfinished
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import Connection, decode, decode_or
+from watchkeeper.store.imports import missing_logs, partial_reason
 from watchkeeper.transcripts.export.document import write_json
-from watchkeeper.transcripts.export.pages import write_markdown, write_page
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+# --- The readable forms: a session as one HTML page, or as one Markdown document, from the templates beside this ---
+#
+# Whatever a session holds is text in both, and never markup. The templates cannot forget to escape: everything
+# that they print is escaped, for Markdown as for HTML, unless it is marked as markup here. The transcripts of a
+# page are data blocks, which the page's own program shows as text. Its Content-Security-Policy allows only
+# that program and style sheet, by their hashes, and no network.
+
+# --- The view of a session that the HTML and Markdown templates render: state, plan, agents, cost, compactions, ---
+#
+# memory, artifacts and messages.
+#
+# Texts in it contain no secrets and no control characters, and are on one line unless a docstring says
+# otherwise. They are hostile all the same: a template escapes them. Lists that can be long are iterators.
+
+GLYPHS = {
+    "running": "●", "working": "●", "paused": "‖", "waiting": "?", "parked": "◷", "done": "✓", "failed": "✗", "cancelled": "×",
+    "dropped": "×", "pending": "·", "idle": "·", "stale": "~",
+    "applied": "✓", "rejected": "×", "abandoned": "×", "undone": "~", "prepared": "·",
+}  # fmt: skip
+"""A mark for each state, so that colour alone never shows it."""
+
+LONGEST_PIECE = 100_000
+"""Characters of one piece of a message that are shown."""
+MOST_FACTS = 2_000
+
+Clean = Callable[[Any], Any]
+"""Removes secrets from a JSON value."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """Tokens and cost, and how reliable the cost is."""
+
+    calls: int
+    tokens: tuple[int, int, int, int]
+    """Input, output, cache read, cache write."""
+    cost_usd: float | None
+    label: str
+    """`exact`, `estimated`, `unpriced` or `in part unpriced`, perhaps followed by `, partial` (a lower bound);
+    empty without tokens."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.tokens)
+
+    @property
+    def note(self) -> str:
+        """The label, unless the cost says the same."""
+        return "" if self.label == "unpriced" else self.label
+
+
+Row = dict[str, Any]
+"""Columns of a row by name, as a template shows them (see `_Rows.shown`)."""
+
+
+def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
+    """A session without its messages and compactions.
+
+    It has the columns of `_SESSION`; `goal` (of several lines), `tags`, `done` (tasks), `compactions`; `spent`, a
+    `UsageTotals`, and `models`, one for each model; `partial`, why the totals are lower bounds (empty if they are
+    complete); `tasks`, `agents`, `outputs`, and the newest `facts` with `fact_count`, the number of all.
+    """
+    rows = _Rows(connection, clean)
+    found = rows.one("SELECT * FROM sessions WHERE id = ?", session_id)
+    session = rows.one(_SESSION, session_id, shown=True)
+    labels, models = _spending(rows, session_id)
+    goal = text_lines(clean(found["goal"]))
+    missing = missing_logs(connection, session_id)
+    spent = _usage(found, found["model_calls"], set().union(*labels.values()))
+    if missing:
+        spent = replace(spent, label=f"{spent.label}, partial" if spent.label else "partial")
+    tasks = _tasks(rows, session_id)
+    return session | {
+        "title": session["title"] or line(goal, 160),
+        "goal": goal,
+        "origin": session["origin"].removeprefix("export:"),
+        "tags": [line(tag) for tag in clean(decode(found["tags"]))],
+        "spent": spent,
+        "partial": partial_reason(missing),
+        "models": models,
+        "tasks": tasks,
+        "done": sum(task["status"] == "done" for task in tasks),
+        "agents": [
+            agent | {"spent": _usage(agent, agent["model_calls"], labels.get(agent["id"], set()))}
+            for agent in rows.shown(_AGENTS, session_id)
+        ],
+        "facts": [
+            fact | {"sources": [line(one) for one in clean(decode(fact["pointers_stored"]))]}
+            for fact in reversed([*rows.shown(_FACTS, session_id, MOST_FACTS)])
+        ],
+        "outputs": [*rows.shown(_OUTPUTS, session_id)],
+    }
+
+
+_LIMITS = {"reason": 600, "workspace": 400, "goal": 300, "text": 4_000}
+"""Characters of these columns that are shown; of others, 200."""
+
+
+class _Rows:
+    """Rows by column name, whatever the row factory of the connection."""
+
+    def __init__(self, connection: Connection, clean: Clean) -> None:
+        self._connection = connection
+        self.clean = clean
+
+    def all(self, sql: str, *parameters: Any) -> Iterator[Row]:
+        cursor = self._connection.execute(sql, parameters)
+        names = [one[0] for one in cursor.description]
+        return (dict(zip(names, tuple(row), strict=True)) for row in cursor)
+
+    def shown(self, sql: str, *parameters: Any) -> Iterator[Row]:
+        """The same, with each text as harmless text on one line, without secrets; ids, digests and
+        columns named `…_stored` as they are."""
+        for row in self.all(sql, *parameters):
+            yield {
+                name: line(self.clean(value), _LIMITS.get(name, 200))
+                if name in _TEXTS or (isinstance(value, str) and not name.endswith(_KEPT))
+                else value
+                for name, value in row.items()
+            }
+
+    def one(self, sql: str, *parameters: Any, shown: bool = False) -> Row:
+        """The first row; empty if there is none."""
+        return next((self.shown if shown else self.all)(sql, *parameters), {})
+
+
+_TEXTS = frozenset({"title", "reason"})
+"""Columns of text that may be NULL."""
+_KEPT = ("id", "digest", "_stored")
+
+_SESSION = (
+    "SELECT id, title, status, status_reason AS reason, origin, workspace, model, created_at, last_active, ended_at,"
+    " hosted_seconds AS seconds, coalesce((SELECT revision FROM plans WHERE id = current_plan_id), 0) AS revision,"
+    " (SELECT count(*) FROM compactions c WHERE c.session_id = sessions.id AND c.status IN ('applied', 'undone'))"
+    " AS compactions, (SELECT count(*) FROM facts f WHERE f.session_id = sessions.id) AS fact_count"
+    " FROM sessions WHERE id = ?"
+)
+_AGENTS = (
+    "SELECT id, name, role, model, status, status_reason AS reason, current_goal AS goal, attempt, task_id,"
+    " parent_agent_id AS parent_id, last_seq AS messages, active_seconds AS seconds, input_tokens, output_tokens,"
+    " cache_read_tokens, cache_write_tokens, cost_usd, unpriced_calls, model_calls, compactions"
+    " FROM agents WHERE session_id = ? ORDER BY ordinal"
+)
+_FACTS = (
+    "SELECT id, kind, text, sources AS pointers_stored, pinned, superseded_by FROM facts WHERE session_id = ?"
+    " ORDER BY id DESC LIMIT ?"
+)
+_OUTPUTS = (
+    "SELECT o.name, o.kind, a.media_type, a.size, o.digest FROM outputs o JOIN artifacts a ON a.digest = o.digest"
+    " WHERE o.id IN (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name"
+)
+_HAS_TOKENS = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens > 0"
+_LABEL = "CASE WHEN price_status = 'exact' AND NOT usage_exact THEN 'estimated' ELSE price_status END"
+_LABELS = ("exact", "estimated", "unpriced")
+_LABELS_BY_AGENT = (
+    f"SELECT DISTINCT agent_id, {_LABEL} AS label FROM model_calls WHERE session_id = ? AND {_HAS_TOKENS}"  # noqa: S608
+)
+_BY_MODEL = (
+    "SELECT model, count(*) AS calls, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,"  # noqa: S608
+    " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,"
+    " sum(cost_usd) AS cost_usd,"
+    + "".join(
+        f" sum(CASE WHEN {_HAS_TOKENS} AND {_LABEL} = '{label}' THEN 1 ELSE 0 END) AS {label},"
+        for label in _LABELS
+    )
+    + f" sum(CASE WHEN {_HAS_TOKENS} AND cost_usd IS NULL THEN 1 ELSE 0 END) AS unpriced_calls"
+    " FROM model_calls WHERE session_id = ? GROUP BY model ORDER BY sum(cost_usd) DESC, sum(output_tokens) DESC"
+)
+
+
+def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[str, UsageTotals]]:
+    """How reliable the costs are, by agent; what each model cost."""
+    labels: dict[str, set[str]] = {}
+    for row in rows.all(_LABELS_BY_AGENT, session_id):
+        labels.setdefault(row["agent_id"], set()).add(row["label"])
+    return labels, {
+        line(rows.clean(row["model"])): _usage(row, row["calls"], {label for label in _LABELS if row[label]})
+        for row in rows.all(_BY_MODEL, session_id)
+    }
+
+
+def _usage(row: dict[str, Any], calls: int, labels: set[str]) -> UsageTotals:
+    tokens = (row["input_tokens"], row["output_tokens"], row["cache_read_tokens"], row["cache_write_tokens"])
+    cost = row["cost_usd"]
+    if not sum(tokens):
+        label = ""
+    elif cost is None:
+        label = "unpriced"
+    elif row["unpriced_calls"]:
+        label = "in part unpriced"
+    else:
+        label = "estimated" if "estimated" in labels else "exact"
+    return UsageTotals(calls, tokens, cost, label)
+
+
+_TASKS = (
+    "SELECT id, name, title, status, status_reason AS reason, role, attempt, instructions AS instructions_stored,"
+    " result AS result_stored, error AS error_stored FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position"
+)
+_NEEDS = (
+    "SELECT d.task_id, d.depends_on FROM tasks t CROSS JOIN task_dependencies d ON d.task_id = t.id"
+    " WHERE t.session_id = ? ORDER BY d.task_id, d.position"
+)
+_TASK_TEXTS = {"instructions": 20_000, "result": 20_000, "error": 4_000}
+
+
+def _tasks(rows: _Rows, session_id: str) -> list[Row]:
+    """Tasks with `texts` (instructions, result and error, as far as they exist, each of several lines) and `needs`
+    (titles of the tasks that each waits for)."""
+    found = [*rows.shown(_TASKS, session_id)]
+    titles = {row["id"]: row["title"] for row in found}
+    needs: dict[str, list[str]] = {}
+    for row in rows.all(_NEEDS, session_id):
+        needs.setdefault(row["task_id"], []).append(titles.get(row["depends_on"], line(row["depends_on"])))
+    for row in found:
+        row["texts"] = {
+            name.capitalize(): text_lines(rows.clean(text), limit)
+            for name, limit in _TASK_TEXTS.items()
+            if (text := row[f"{name}_stored"])
+        }
+        row["needs"] = needs.get(row["id"], ())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """An agent or a task in the tree of the plan, with what is drawn below it."""
+
+    item: Row
+    children: tuple[PlanNode, ...]
+    is_task: bool = False
+
+
+_DEEPEST = 12
+"""Levels of agents that are drawn below each other; deeper ones are drawn at the top."""
+
+
+def plan_tree(session: Row) -> tuple[PlanNode, ...]:
+    """The lead, with the tasks below it, the agents of each task, and the agents that those started.
+
+    Each agent and each task is there once, even if the rows name each other as parents.
+    """
+    left = {agent["id"]: agent for agent in session["agents"]}
+    tasks = {task["id"] for task in session["tasks"]}
+    below: dict[str | None, list[Row]] = {}
+    for agent in session["agents"]:
+        parent = agent["parent_id"]
+        above = parent if parent in left and parent != agent["id"] else None
+        below.setdefault(agent["task_id"] if agent["task_id"] in tasks else above, []).append(agent)
+
+    def nodes(agents: list[Row], depth: int, first: tuple[PlanNode, ...] = ()) -> tuple[PlanNode, ...]:
+        return tuple(
+            PlanNode(
+                agent, first + (nodes(below.get(agent["id"], []), depth + 1) if depth < _DEEPEST else ())
+            )
+            for agent in agents
+            if left.pop(agent["id"], None)
+        )
+
+    drawn = tuple(
+        PlanNode(task, nodes(below.get(task["id"], []), 1), is_task=True) for task in session["tasks"]
+    )
+    roots = below.get(None, [])
+    drawn = nodes(roots[:1], 0, drawn) or drawn
+    return drawn + nodes(roots[1:], 0) + nodes(session["agents"], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A text that replaces messages in the context."""
+
+    kind: str
+    text: str
+    """Of several lines."""
+    tokens: int
+    covers: tuple[int, int]
+    citations: tuple[int, ...]
+    """The `seq`s of the messages that it cites."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionEntry:
+    """One compaction of an agent's context."""
+
+    agent_id: str
+    trigger: str
+    status: str
+    reason: str
+    instructions: str
+    model: str
+    at: float
+    seconds: float | None
+    tokens_before: int | None
+    tokens_after: int | None
+    first: int
+    last: int
+    """The messages `first … last` left the context (or would have left it); none if `last < first`."""
+    kept: tuple[Kept, ...]
+    """The texts that replace them and that the context did not have before."""
+    verbatim_from: int | None
+    """The first message that the context has verbatim."""
+
+    @property
+    def applied(self) -> bool:
+        """Whether it changed the context, even if that was undone later."""
+        return self.status in ("applied", "undone")
+
+    @property
+    def replaced(self) -> int:
+        return max(0, self.last - self.first + 1)
+
+    @property
+    def cited(self) -> tuple[int, ...]:
+        """Which of the replaced messages are cited."""
+        cited = {seq for one in self.kept for seq in one.citations}
+        return tuple(sorted(seq for seq in cited if self.first <= seq <= self.last))
+
+
+_COMPACTIONS = (
+    "SELECT *, coalesce(ended_at, requested_at) AS at FROM compactions WHERE session_id = ?"
+    " ORDER BY coalesce(ended_at, requested_at), id"
+)
+
+
+def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterator[CompactionEntry]:
+    """Every compaction of a session, in the order of the times that are shown.
+
+    The numbers of imported compactions have another order: the logs of agents are imported one by one.
+    """
+    for row in _Rows(connection, clean).all(_COMPACTIONS, session_id):
+        agent_id, high_water = row["agent_id"], row["high_water"] or 0
+        before = _view(connection, agent_id, row["view_before"])
+        after = _view(connection, agent_id, row["view_after"])
+        if after is None:
+            kept = _observations(connection, agent_id, "compaction_id", row["id"], clean)
+        else:
+            new = [one for one in after[0] if before is None or one not in before[0]]
+            kept = [text for one in new for text in _observations(connection, agent_id, "id", one, clean)]
+        first = 1 if before is None else high_water + 1 if before[1] is None else before[1]
+        yield CompactionEntry(
+            agent_id=agent_id,
+            trigger=line(row["trigger"]),
+            status=line(row["status"]),
+            reason=line(clean(row["reason"]), 600),
+            instructions=line(clean(row["instructions"]), 2_000),
+            model=line(clean(row["model"])),
+            at=row["at"],
+            seconds=row["seconds"],
+            tokens_before=row["tokens_before"],
+            tokens_after=row["tokens_after"],
+            first=first,
+            last=high_water if after is None or after[1] is None else after[1] - 1,
+            kept=tuple(kept),
+            verbatim_from=after[1] if after else None,
+        )
+
+
+def _view(connection: Connection, agent_id: str, version: int | None) -> tuple[list[int], int | None] | None:
+    """The observations of a view, and the first message that it has verbatim."""
+    sql = "SELECT observations, verbatim_from FROM views WHERE agent_id = ? AND version = ?"
+    row = connection.execute(sql, (agent_id, version)).fetchone()
+    return None if row is None else (decode(row[0]), row[1])
+
+
+def _observations(
+    connection: Connection, agent_id: str, column: str, number: int, clean: Clean
+) -> list[Kept]:
+    rows = connection.execute(
+        "SELECT kind, text, tokens, first_seq, last_seq, citations FROM observations WHERE agent_id = ?"  # noqa: S608
+        f" AND {column} = ? ORDER BY id",
+        (agent_id, number),
+    )
+    return [
+        Kept(line(kind), text_lines(clean(text), 60_000), tokens, (first, last), tuple(decode(citations)))
+        for kind, text, tokens, first, last, citations in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One block of a message."""
+
+    kind: str
+    """`text`, `thinking`, `call`, `result`, or `other`."""
+    text: str
+    """Of several lines."""
+    left_out: int = 0
+    """How many more characters the text has."""
+    name: str = ""
+    """The tool of a call."""
+    id: str = ""
+    """Links a result to its call."""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptMessage:
+    """One message of an agent."""
+
+    seq: int
+    role: str
+    tokens: int
+    at: float
+    pieces: tuple[Piece, ...]
+    undone: bool = False
+    """A person returned to a point before it: the context no longer has it."""
+
+
+_MESSAGES = "SELECT seq, role, content, tokens, created_at FROM messages WHERE agent_id = ? ORDER BY seq"
+
+
+def transcript(connection: Connection, agent_id: str, clean: Clean) -> Iterator[TranscriptMessage]:
+    """Every message of an agent, in order."""
+    undone = _undone(connection, agent_id)
+    for seq, role, content, tokens, at in connection.execute(_MESSAGES, (agent_id,)):
+        # Damaged JSON is shown as it is stored: reading continues where keeping (the JSON form) must refuse.
+        shown = tuple(_pieces(clean(decode_or(content, content))))
+        yield TranscriptMessage(seq, str(role), tokens, at, shown, seq in undone)
+
+
+_REWINDS = (
+    "SELECT v.reason, v.elided, coalesce(p.elided, '[]') FROM views v LEFT JOIN views p"
+    " ON p.agent_id = v.agent_id AND p.version = v.parent"
+    " WHERE v.agent_id = ? AND v.reason IN ('rewind', 'restored') ORDER BY v.version"
+)
+
+
+def _undone(connection: Connection, agent_id: str) -> frozenset[int]:
+    undone: set[int] = set()
+    for reason, after, before in connection.execute(_REWINDS, (agent_id,)):
+        # `[seq, head, tail, pointer, tokens]`: a message that was undone has no tokens left.
+        now = {each[0] for each in decode(after) if not each[4]}
+        undone |= now
+        if reason == "restored":
+            undone -= {each[0] for each in decode(before) if not each[4]} - now
+    return frozenset(undone)
+
+
+def _pieces(content: Any) -> Iterator[Piece]:
+    if isinstance(content, str):
+        yield _piece("text", content)
+        return
+    for block in content if isinstance(content, list) else []:
+        if not isinstance(block, dict):
+            continue
+        match block.get("type"):
+            case "text" | "thinking" as kind:
+                yield _piece(kind, _text(block.get(kind)))
+            case "tool_use":
+                given = block.get("input")
+                shown = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, indent=2)
+                yield _piece("call", shown, name=line(block.get("name")), id=line(block.get("id")))
+            case "tool_result":
+                is_error = bool(block.get("is_error"))
+                shown = _result_text(block.get("content"))
+                yield _piece("result", shown, id=line(block.get("tool_use_id")), is_error=is_error)
+            case _:
+                yield _piece("other", _described(block))
+
+
+def _piece(kind: str, text: str, *, name: str = "", id: str = "", is_error: bool = False) -> Piece:
+    shown = sanitize(text[:LONGEST_PIECE])
+    return Piece(kind, shown, max(0, len(text) - LONGEST_PIECE), name, id, is_error)
+
+
+def _result_text(content: Any) -> str:
+    if not isinstance(content, list):
+        return _text(content)
+    return "\n".join(
+        _text(block.get("text")) if block.get("type") == "text" else _described(block)
+        for block in content
+        if isinstance(block, dict)
+    )
+
+
+def _described(block: dict[str, Any]) -> str:
+    """What a block that is not text holds, and its size."""
+    source = block.get("source")
+    kind = _text(block.get("type")) or "block"
+    if not isinstance(source, dict):
+        return f"[{kind}]"
+    data = source.get("data")
+    size = f", {len(data) * 3 // 4:,} bytes" if isinstance(data, str) else ""
+    return f"[{kind}: {_text(source.get('media_type')) or _text(source.get('type'))}{size}]"
+
+
+def line(value: Any, limit: int = 200) -> str:
+    """A value as harmless text on one line."""
+    return one_line(_text(value), limit)
+
+
+def text_lines(value: Any, limit: int = LONGEST_PIECE) -> str:
+    """A value as harmless text of several lines."""
+    text = sanitize(_text(value))
+    return text if len(text) <= limit else text[:limit] + f"\n[… {len(text) - limit:,} characters more]"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+SHOWN_BYTES = 200_000
+"""Artifacts of text up to this size are shown whole on a page."""
+SHOWN_IN_ALL = 4_000_000
+LARGEST_KEPT = 20_000_000
+"""Characters of summaries on one page; of later compactions it has the numbers alone."""
+LARGEST_TRANSCRIPTS = 160_000_000
+"""Characters of messages on one page, in equal shares for the agents; the JSON form has the rest."""
+RESULT_CHARACTERS = 10_000
+"""Characters of a call's input, or of a result, in Markdown."""
+
+_MARKS = re.compile(r"([\\`*_\[\]<>|~&$@#{}])")
+
+
+def write_markdown(
+    connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None
+) -> int | None:
+    """Write a session as one Markdown document. The caller holds a read transaction.
+
+    Args:
+        redactor: makes one that removes secrets; None leaves them in.
+
+    Returns:
+        How many secrets were removed; None if they were left in.
+    """
+    return _write("session.md", connection, session_id, out, redactor)
+
+
+def write_page(
+    connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None
+) -> int | None:
+    """Write a session as one HTML page, like `write_markdown`."""
+    return _write("page.html", connection, session_id, out, redactor)
+
+
+def _write(
+    name: str, connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None
+) -> int | None:
+    secrets = redactor() if redactor is not None else None
+    clean: Clean = secrets if secrets is not None else lambda value: value
+    session = overview(connection, session_id, clean)
+    share = LARGEST_TRANSCRIPTS // max(1, len(session["agents"]))
+    # Everything that can be long is an iterator, and the template is written as it is rendered.
+    out.writelines(
+        _template(name).generate(
+            session=session,
+            secrets=secrets,
+            plan=plan_tree(session),
+            names={agent["id"]: agent["name"] for agent in session["agents"]},
+            places={agent["id"]: place for place, agent in enumerate(session["agents"])},
+            most_tokens=max((agent["spent"].total for agent in session["agents"]), default=0),
+            compactions=lambda: _bounded(compactions(connection, session_id, clean)),
+            artifacts=lambda: _artifacts(connection, session, clean),
+            messages=lambda agent: transcript(connection, agent["id"], clean),
+            chunks=lambda agent: _chunks(transcript(connection, agent["id"], clean), share),
+        )
+    )
+    return secrets.count if secrets is not None else None
+
+
+@cache
+def _template(name: str) -> Template:
+    """A template whose names are checked, and which prints nothing that is not escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def escape_markdown(value: Any) -> Markup:
+        return value if isinstance(value, Markup) else Markup(escaped(str(value)))
+
+    environment = Environment(
+        loader=PackageLoader("watchkeeper.transcripts.export"),
+        autoescape=True,
+        finalize=escape_markdown if name.endswith(".md") else None,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    folder = files("watchkeeper.transcripts.export") / "templates"
+    environment.globals |= {
+        name: Markup((folder / file).read_text(encoding="utf-8"))
+        for name, file in (("style", "page.css"), ("program", "page.js"))
+    }
+    environment.filters |= {
+        "cost": lambda spent: cost_text(spent.cost_usd, spent.total),
+        "data": lambda value: Markup(data_block(value)),
+        "digest": _digest,
+        "duration": duration_text,
+        "fenced": lambda text: Markup(fenced(text)),
+        "glyph": lambda status: GLYPHS.get(status, "·"),
+        "message_pointer": _message_pointer,
+        "number": lambda amount: "?" if amount is None else f"{amount:,}",
+        "plural": plural,
+        "short": _short,
+        "shortened": _shortened,
+        "state": lambda status: status if status in GLYPHS else "unknown",
+        "time": utc_seconds_text,
+    }
+    return environment.get_template(name)
+
+
+def escaped(text: str) -> str:
+    """Text of one line that Markdown shows as it is: no emphasis, link, picture, table cell or HTML."""
+    return _MARKS.sub(r"\\\1", text).replace("://", ":\\//").replace("www.", "www\\.")
+
+
+def fenced(text: str) -> str:
+    """Text of several lines in a code block that none of its lines can end."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}\n"
+
+
+def _shortened(piece: Piece) -> str:
+    limit = RESULT_CHARACTERS if piece.kind in ("call", "result") else len(piece.text)
+    left_out = piece.left_out + max(0, len(piece.text) - limit)
+    return piece.text[:limit] + (f"\n[… {left_out:,} characters more]" if left_out else "")
+
+
+def data_block(value: object) -> str:
+    """JSON for a script element: nothing in it ends the element, opens a comment, or ends a line."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Consecutive messages of an agent as one data block."""
+
+    first: int
+    last: int
+    data: str
+    left_out: int = 0
+    """How many messages after it the page does not have."""
+
+
+_MESSAGES_PER_CHUNK = 50
+_CHARACTERS_PER_CHUNK = 300_000
+
+
+def _chunks(messages: Iterable[TranscriptMessage], share: int) -> Iterator[_Chunk]:
+    """The messages in data blocks, up to `share` characters."""
+    texts: list[str] = []
+    size = written = left_out = first = last = 0
+    for message in messages:
+        if written > share:
+            left_out += 1
+            continue
+        pieces = [
+            (one.kind, one.text, one.left_out, one.name, one.id, int(one.is_error)) for one in message.pieces
+        ]
+        row = (
+            message.seq,
+            message.role,
+            utc_seconds_text(message.at),
+            message.tokens,
+            pieces,
+            int(message.undone),
+        )
+        text = data_block(row)
+        first, last = first if texts else message.seq, message.seq
+        texts.append(text)
+        size += len(text)
+        written += len(text)
+        if len(texts) >= _MESSAGES_PER_CHUNK or size >= _CHARACTERS_PER_CHUNK:
+            yield _Chunk(first, last, ",\n".join(texts))
+            texts, size = [], 0
+    if texts or left_out:
+        yield _Chunk(first, last, ",\n".join(texts), left_out)
+
+
+def _bounded(found: Iterable[CompactionEntry]) -> Iterator[CompactionEntry]:
+    """Compactions without their texts once these exceed `LARGEST_KEPT`."""
+    size = 0
+    for one in found:
+        size += sum(len(kept.text) for kept in one.kept)
+        if size > LARGEST_KEPT:
+            left_out = "[left out: the page would be too large]"
+            one = replace(one, kept=tuple(replace(kept, text=left_out) for kept in one.kept))
+        yield one
+
+
+def _artifacts(connection: Connection, session: Row, clean: Clean) -> Iterator[tuple[Row, str | None]]:
+    """Each output, with its text if that is small enough to be shown."""
+    left = SHOWN_IN_ALL
+    for one in session["outputs"]:
+        text = None
+        if one["size"] <= min(SHOWN_BYTES, left) and one["kind"] == "artifact":
+            text = _artifact_text(connection, one["digest"])
+        if text is not None:
+            left -= one["size"]
+            text = text_lines(clean(text), SHOWN_BYTES)
+        yield one, text
+
+
+def _artifact_text(connection: Connection, digest: str) -> str | None:
+    sql = "SELECT encoding, data FROM artifacts WHERE digest = ?"
+    encoding, data = connection.execute(sql, (digest,)).fetchone()
+    try:
+        return (zlib.decompress(data) if encoding == "zlib" else bytes(data)).decode()
+    except (zlib.error, UnicodeDecodeError):
+        return None
+
+
+def _message_pointer(pointer: str) -> tuple[str, str]:
+    """The agent and the messages (`3` or `3-7`) of a `message://` pointer; empty for any other."""
+    found = re.fullmatch(r"message://(.+)/([0-9]+(?:-.*)?)", pointer)
+    return (found[1], found[2]) if found else ("", "")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _short(amount: int) -> str:
+    """`9,999`, `12.3 k`, `4.5 M`."""
+    for size, unit, least in ((10**9, "G", 10**9), (10**6, "M", 10**6), (1000, "k", 10_000)):
+        if amount >= least:
+            return f"{amount / size:.1f} {unit}"
+    return f"{amount:,}"
+
 
 Write = Callable[[Connection, str, TextIO, Callable[[], Redactor] | None], int | None]
 """Takes a connection (in a read transaction), a session id, the file, and what makes a redactor (None leaves
