@@ -18,7 +18,7 @@ from tests.core.export.browser import CHROMIUM, Browser
 
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
 from watchkeeper.store import database
-from watchkeeper.transcripts import export
+from watchkeeper.transcripts import export as pages
 from watchkeeper.transcripts.export import data_block
 
 Export = Callable[..., Any]
@@ -199,7 +199,7 @@ def test_a_very_long_session_is_cut_with_a_note(
     one = made()
     one.say(one.agent(), *(f"message {number} " + "x" * 500 for number in range(200)))
     one.done()
-    monkeypatch.setattr(export, "LARGEST_TRANSCRIPTS", 20_000)
+    monkeypatch.setattr(pages, "LARGEST_TRANSCRIPTS", 20_000)
     text = export(one.connection, one.session_id, "html").text
     assert re.search(r"The \d+ messages after #\d+ are left out", text)
     assert "message 199" not in text
@@ -215,7 +215,7 @@ def test_texts_of_very_many_compactions_are_left_out_with_a_note(
         one.say(agent, "a", "b", "c")
         one.compact(agent, 2, f"summary {number} " + "y" * 1000, (1,))
     one.done()
-    monkeypatch.setattr(export, "LARGEST_KEPT", 2_500)
+    monkeypatch.setattr(pages, "LARGEST_KEPT", 2_500)
     text = export(one.connection, one.session_id, "html").text
     assert ["summary 1" in text, "summary 2" in text] == [True, False]
     assert text.count("[left out: the page would be too large]") == 3
@@ -385,7 +385,7 @@ def test_passes_are_in_the_order_of_their_times_and_what_they_replaced_is_said_t
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_an_excerpt_of_a_search_does_not_run_the_words_of_neighbouring_elements_together() -> None:
-    script = (Path(export.__file__).parent / "templates" / "page.js").read_text(encoding="utf-8")
+    script = (Path(pages.__file__).parent / "templates" / "page.js").read_text(encoding="utf-8")
     body = script[script.index("function wordsOf") :].partition("\n  }\n")[0] + "\n}"
     texts = ["Explore core", "  done\n", "", "42 tok"]
     program = f"""

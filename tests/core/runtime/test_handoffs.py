@@ -111,7 +111,7 @@ async def test_a_search_waits_for_nobody_and_nobody_for_it(bench: Bench, monkeyp
         assert go_on.wait(20)
         return recall(*given, **options)
 
-    monkeypatch.setattr(memory, "recall", slow)
+    monkeypatch.setattr(memory, "recall_from", slow)
     committed: list[int] = []
 
     def work(name: str, request: ModelRequest) -> Any:
