@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import click
+import grimp
 import pytest
 from tests.support.guide import DOCS, agrees
 
@@ -356,3 +357,24 @@ def test_each_heavy_check_that_the_docs_name_is_one_that_runs() -> None:
     table = (ROOT / "docs" / "reliability.md").read_text().split("| `.ci/heavy` |")[1].split("\n\n")[0]
     rows = [line.split("|")[1] for line in table.splitlines()[2:]]
     assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == set(commands)
+
+
+def test_the_guide_names_each_module_that_only_one_other_imports() -> None:
+    graph = grimp.build_graph("watchkeeper", "watchkeeper_tui")
+    alone = {
+        name.removeprefix("watchkeeper.")
+        for name in graph.modules
+        if name.startswith("watchkeeper.")
+        and not graph.find_children(name)
+        and len(graph.find_modules_that_directly_import(name)) == 1
+    }
+    section = (
+        (ROOT / "CONTRIBUTING.md")
+        .read_text("utf-8")
+        .partition("### Modules with one importer")[2]
+        .partition("\n## ")[0]
+    )
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    listed = set(re.findall(r"`([\w.]+)`", " ".join(rows)))
+    assert listed == alone
+    assert len(listed) <= 30
