@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests.tui.fake_store import FakeSession, create, small_session
 
-from watchkeeper.cli.serve import (
+from watchkeeper.cli.guard import (
     IDLE_SECONDS,
     LONGEST_DELAY_SECONDS,
     LONGEST_SECONDS,
@@ -195,7 +195,7 @@ def test_a_page_of_another_site_never_reaches_the_websocket(guard: Guard) -> Non
 
 def test_the_guard_serves_any_listener() -> None:
     """It knows no web framework."""
-    program = "import sys, watchkeeper.cli.serve; assert not {'aiohttp', 'textual_serve', 'textual'} & set(sys.modules)"
+    program = "import sys, watchkeeper.cli.guard; assert not {'aiohttp', 'textual_serve', 'textual'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert cookie_name(8765) != cookie_name(8766)
 

@@ -88,7 +88,7 @@ class SurveyorModel:
                 f" window is {self.context_window}",
                 kind=ErrorKind.COMPACT,
             )
-        content = _blocks(self._move(request), request)
+        content = _reply_blocks(self._move(request), request)
         characters = sum(len(text) for _, text in _streamed(content))
         await self._wait(FIRST_TOKEN_SECONDS)
         first_token = self._clock.monotonic() - started
@@ -135,7 +135,7 @@ _ROLES: dict[str, tuple[Callable[[Turn], SurveyorReply], frozenset[str]]] = {
 """What a role does, and the tools that it cannot do without."""
 
 
-def _blocks(move: SurveyorReply, request: ModelRequest) -> list[Block]:
+def _reply_blocks(move: SurveyorReply, request: ModelRequest) -> list[Block]:
     content: list[Block] = [{"type": "text", "text": move.text}]
     # Ids come from what was said so far, so that no two calls of one agent share one, and a call repeated
     # after a crash is the same call.
