@@ -242,7 +242,7 @@ def test_every_theme_that_is_shipped_is_named_in_the_guide() -> None:
 
 
 def test_the_definitions_of_the_survey_are_those_of_the_guide() -> None:
-    from watchkeeper.models.surveyor.survey import DEFINITIONS
+    from watchkeeper.models.surveyor import DEFINITIONS
 
     lines = [
         textwrap.fill(f"- **{name}**: {text}", 118, subsequent_indent="  ") + "\n"

@@ -17,7 +17,7 @@ from tests.support.scripted import ScriptedModel, call
 from watchkeeper.agents.session_tools import memory
 from watchkeeper.cli.app import run
 from watchkeeper.memory.recall import recall
-from watchkeeper.models.surveyor.survey import understand
+from watchkeeper.models.surveyor import understand
 from watchkeeper.records.errors import NotFound
 from watchkeeper.records.messages import Message, ModelRequest
 from watchkeeper.records.states import TaskStatus

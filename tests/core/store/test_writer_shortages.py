@@ -87,11 +87,12 @@ def test_an_error_that_is_no_shortage_is_not_waited_for(writer: Writer, disk: Di
 
 
 def test_a_closed_writer_names_its_file_and_may_be_closed_again(writer: Writer) -> None:
+    running = set(threading.enumerate())
     writer.close()
     writer.close()
     with pytest.raises(StoreUnusable, match=rf"{writer.path.name} was closed"):
         one(writer)
-    assert not [thread for thread in threading.enumerate() if thread.name == "watchkeeper-writer"]
+    assert [thread.name for thread in running - set(threading.enumerate())] == ["watchkeeper-writer"]
 
 
 def test_each_transaction_is_counted_once_and_a_failed_one_never(writer: Writer) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.models.surveyor.survey import Part, grouped, task_names, to_split, with_contents
+from watchkeeper.models.surveyor import Part, grouped, task_names, to_split, with_contents
 
 sizes = st.lists(st.integers(0, 5_000), max_size=120)
 
