@@ -1158,7 +1158,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     ("appid\\\\*[\"']", rf"appid(?:{_QUOTE})?\s?[:=]\s?(?:{_QUOTE})?([0-9a-f]{{32}})(?![0-9a-f])"),
     (
-        'httpOnly\nsameSite\nSESSID\nSESSIONID\nconnect\\.sid\n"sid\\\\*"',
+        "httpOnly\nsameSite\nSESSID\nSESSIONID\nconnect\\.sid",
         rf"name{_QUOTE}:\s?{_QUOTE}(?i:[^\"'\\]{{0,40}}(?:sess|sid|auth|token|jwt)[^\"'\\]{{0,40}}){_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}"
         rf"{_QUOTE}value{_QUOTE}:\s?{_QUOTE}{_V}",
     ),
@@ -1182,18 +1182,18 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"\.(?:fill|type|send_keys|setValue)\({_QUOTE}[^\"'\n]{{0,60}}(?:pass|pwd|PASS)[^\"'\n]{{0,30}}{_QUOTE},\s?{_QUOTE}([^\s\"'`\\]{{6,256}}){_QUOTE}",
     ),
     (
-        'wt\\\\*": ?\\{',
+        'Jwt\\\\*": ?\\{\njwt\\\\*": ?\\{',
         rf"[Jj]wt{_QUOTE}\s?:\s?\{{[^{{}}]{{0,200}}?{_QUOTE}(?:Key|Secret|SigningKey){_QUOTE}\s?:\s?{_QUOTE}([^\s\"'\\]{{6,256}})",
     ),
     (
         "\n".join(
             rf"{word} \\*[\"'`][A-Za-z0-9_+/.=:~-]{{16}}"
-            for word in ("oken", "ecret", "ecret key", "[PI][Ii] key")
+            for word in ("oken", "ecret", "ecret key", "PI key", "pi key")
         ),
         rf"\b(?:token|secret|secret key|api key|API key|access key) {_QUOTE}((?=(?:[^\s\"']*?[0-9]){{3}})[A-Za-z0-9_+/.=:~-]{{16,512}}){_QUOTE}",
     ),
     (
-        "(?:the|this|new|your|temporary) (?:token|key|api key|API key|secret|password):? [A-Za-z0-9_+/.-]{16}",
+        "\n".join(rf"{word}:? [A-Za-z0-9_+/.-]{{16}}" for word in ("oken", " key", "ecret", "sword")),
         r"\b(?:the|this|new|your|temporary) (?:token|key|api key|API key|secret|password):? "
         r"((?=[^\s]*[0-9])(?=[^\s]*[A-Z])(?=[^\s]*[a-z])[A-Za-z0-9_+/.=-]{16,512}?)(?=[.,;]?(?:\s|\\+n|\Z))",
     ),

@@ -362,7 +362,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("azure-key", "SharedAccessKey=", r"(?P<kept>SharedAccessKey=)[A-Za-z0-9+/]{40,}=*", "SharedAccessKey"),
     Shape("azure-signature", "sig=", r"(?P<kept>\bsig=)[A-Za-z0-9%+/_-]{40,}=*", r"sig=[A-Za-z0-9%+/\\_-]{40}|sig\\u003[dD]"),
     Shape("aws-signature", "X-Amz-S", r"(?P<kept>X-Amz-(?:Signature|Security-Token)=)[A-Za-z0-9%+/_-]{40,}=*", "X-Amz-S"),
-    Shape("cloudfront-signature", "Signature=", r"(?P<kept>[?&]Signature=)[A-Za-z0-9~_-]{40,}", "[?&]Signature="),
+    Shape("cloudfront-signature", "Signature=", r"(?P<kept>[?&]Signature=)[A-Za-z0-9~_-]{40,}", "\\?Signature=\n&Signature="),
     Shape("google-signature", "X-Goog-Signature=", r"(?P<kept>X-Goog-Signature=)[A-Fa-f0-9]{40,}", "X-Goog-Signature"),
     Shape("google-refresh-token", "1//0", rf"(?<!{WORD})1//0{WORD}{{40,}}", rf"1{_SLASH}{_SLASH}0{WORD}{{40}}"),
     Shape("azure-key", "azurewebsites.net",
