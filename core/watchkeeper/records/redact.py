@@ -20,7 +20,7 @@ from watchkeeper.records.secret_context import (
     open_value,
     spans,
 )
-from watchkeeper.records.secret_search import Search, any_of, grouped, literal
+from watchkeeper.records.secret_search import Search, any_of, literal
 from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, PUBLIC_NAMES, SECRET_NAMES, SHAPES, URL
 
 LEAST_CHARACTERS = 8
@@ -115,7 +115,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without secrets; the very same object when it holds none."""
-        if len(text) < LEAST_CHARACTERS or not self._may_hold(text):
+        if len(text) < LEAST_CHARACTERS or not self.suspects(text.encode("utf-8", "replace")):
             return text
         # Again after each replacement: what stood right before a secret may have hidden where the next one
         # begins.
@@ -150,7 +150,9 @@ class Redactor:
             text, found = self._known.subn(lambda match: f"[redacted:{self._values[match[0]]}]", text)
             self.count += found
             text = self._unwrapped(text)
-        for _, hint, expression, replacement in _shapes() if any_of(_shape_groups())(text) else ():
+        for _, hint, expression, replacement in (
+            _shapes() if any_of(_shape_patterns())(text.encode("utf-8", "replace")) else ()
+        ):
             if hint in text and (replaced := expression.sub(replacement, text)) != text:
                 text = replaced
                 self.count += 1
@@ -197,7 +199,11 @@ class Redactor:
     def suspects(self, data: bytes) -> bool:
         """Whether these bytes, a text or lines of JSON, may hold a secret: quick, and wrong only in saying
         yes."""
-        return self._search_latin(data.decode("latin-1"))
+        if self._search is None:
+            known = (pattern for patterns in secret_context.TELLING.values() for pattern in patterns)
+            hints = map(literal, self._hints)
+            self._search = any_of(dict.fromkeys((*_shape_patterns(), *known, *hints)))
+        return self._search(data)
 
     def line(self, data: bytes) -> bytes:
         """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""
@@ -211,25 +217,6 @@ class Redactor:
         except (ValueError, RecursionError):
             clean = self.text(text)
         return data if clean is text else clean.encode("utf-8", "replace")
-
-    def _may_hold(self, text: str) -> bool:
-        return self._search_latin(
-            text if text.isascii() else text.encode("utf-8", "replace").decode("latin-1")
-        )
-
-    def _search_latin(self, text: str) -> bool:
-        """Whether a secret may be in a text whose letters are the bytes of another: to decode those would
-        take longer."""
-        if self._search is None:
-            hints = [literal(hint.decode("latin-1")) for hint in self._hints]
-            self._search = any_of(
-                [
-                    *_shape_groups(tuple(secret_context.SEARCHED_WITH_SHAPES)),
-                    *secret_context.SEARCHED_TOGETHER,
-                    *grouped(hints),
-                ]
-            )
-        return self._search(text)
 
     def _mapping(self, value: dict[Any, Any]) -> dict[Any, Any]:
         opaque = (
@@ -277,23 +264,9 @@ def _kind_of(key: str, value: str, before: Any) -> str | None:
 
 
 @cache
-def _shape_groups(others: tuple[str, ...] = ()) -> list[list[str]]:
-    # What begins like a URL takes no longer together than a URL alone.
-    slashed = [URL, NUMBERED_LETTERS, *(shape.telling for shape in SHAPES if shape.telling.startswith("1"))]
-    return [
-        *grouped(
-            [
-                *others,
-                *(
-                    each
-                    for shape in SHAPES
-                    if shape.telling not in slashed
-                    for each in shape.telling.split("\n")
-                ),
-            ]
-        ),
-        slashed,
-    ]
+def _shape_patterns() -> tuple[str, ...]:
+    tellings = (each for shape in SHAPES for each in shape.telling.split("\n"))
+    return (URL, NUMBERED_LETTERS, *dict.fromkeys(tellings))
 
 
 @cache

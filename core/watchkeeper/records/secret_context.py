@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from watchkeeper.records.secret_search import any_of
+from watchkeeper.records.secret_search import Sought, any_of, one_byte_each
 
 KINDS = frozenset(
     {"password", "secret", "token", "key", "credential", "session", "auth", "authorization", "cookie"}
@@ -66,6 +66,7 @@ _QUOTE = r"\\{0,7}[\"'`]"
 _PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t|\\{1,7}t|\\{1,7}u2192)|[+-])"
 """What `grep -n`, `cat -n` and `diff` print before a line."""
 _LINE_BREAK = rf"(?:\r?\n|\\+r?\\*n){_PRINTED}?"
+_PRINTED_HINT = _PRINTED.replace("→", r"\?")
 _SIGN = r"(?:=>|:-|:=|\?=|={1,3}|:)"
 _TYPED = (
     r":[ \t]{0,3}(?:Optional\[str\]|SecretStr|SecureString|[Ss]tr(?:ing)?|&?(?:'static )?str|const char ?\*|char ?\*)"
@@ -104,10 +105,12 @@ _SEPARATOR = (
     # --name value; judged by what comes before the name
     rf"|[ \t]{{1,20}}(?=\S)(?![Kk]ey\b|KEY\b|[Aa]ccess\b))"
 )
-_NAMED = re.compile(
+_LOOK_AROUND = re.compile(r"\(\?<?[=!][^()]*\)")
+_NAMED = Sought(
     "(?:"
     + "|".join(f"(?P<{kind}>{tails})" for kind, tails in _TAILS.items())
-    + f"){_SUFFIX}(?P<separator>{_SEPARATOR})"
+    + f"){_SUFFIX}(?P<separator>{_SEPARATOR})",
+    _LOOK_AROUND.sub("", "|".join(_TAILS.values())),
 )
 _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
@@ -1240,8 +1243,9 @@ _USER_LINE = re.compile(
 
 
 def _places(text: str) -> Iterator[Span]:
+    data = text.encode("utf-8", "replace")
     for telling, expression in _SOUGHT:
-        if any_of([telling])(text):
+        if any_of(telling)(data):
             for match in expression.finditer(text):
                 if telling[0].startswith(" -u") and _OTHER_P.search(
                     text, max(0, match.start() - 200), match.start()
@@ -1287,6 +1291,13 @@ _RULED_ROW = re.compile(rf"{_LINE_BREAK}([^\n\\]{{3,400}})")
 _RULED_CELL = re.compile(r"[^\s|](?:[^\s|]| (?![ |]))*")
 
 
+_RULED_HINT = rf"(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]*(?:\r?\n|\\+r?\\*n){_PRINTED_HINT}?[|+ -]{{0,3}}---"
+_COLUMNS_HINTS = (
+    rf"(?:^|\n|\\n|\"){_PRINTED_HINT}?[\w .@/\",;\t?-]*(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD|SECRET)[\w .@/\",;\t?-]*(?:\r|\n|\\)",
+    r"(?i:insert[ \t]+into)",
+)
+
+
 def _ruled(text: str) -> Iterator[Span]:
     at = 0
     while (
@@ -1308,8 +1319,10 @@ def _ruled(text: str) -> Iterator[Span]:
 
 def _tables(text: str) -> Iterator[Span]:
     """The column of a table, a CSV file or an INSERT whose name is a secret's."""
-    yield from _ruled(text)
-    at = 0
+    data = one_byte_each(text)
+    if any_of([_RULED_HINT])(data):
+        yield from _ruled(text)
+    at = 0 if any_of(_COLUMNS_HINTS)(data) else len(text)
     while (match := _COLUMNS.search(text, at)) is not None:
         at = match.end()
         group = 1 if match[1] is not None else 2
@@ -1458,13 +1471,15 @@ def _commands(text: str) -> Iterator[Span]:
 
 
 _A_VALUE = rf"(?:({_QUOTE})([^\"'`\\\n]{{6,512}})|([^\s\"'`,;}}<>\\]{{6,512}}))"
-_VALUE_FIRST = re.compile(
+_VALUE_FIRST = Sought(
     rf"[Vv]alue(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}{_A_VALUE}(?:{_QUOTE})?[,;]?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?"
-    rf"(?:name|key|Name|Key)(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}(?:{_QUOTE})?([A-Za-z][A-Za-z0-9_.:-]{{2,63}})"
+    rf"(?:name|key|Name|Key)(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}(?:{_QUOTE})?([A-Za-z][A-Za-z0-9_.:-]{{2,63}})",
+    "[Vv]alue",
 )
-_NAME_FIRST = re.compile(
+_NAME_FIRST = Sought(
     rf"(?:(?:\b[Nn]ame|\b[Kk]ey|\bKEY|\bNAME|(?:Parameter|Output)(?:Key|Name))(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}(?:{_QUOTE})?"
-    rf"|<(?:name|key)>|\bvariable[ \t]+(?:{_QUOTE})|{_QUOTE}(?=[\w.-]{{3,63}}{_QUOTE}\s?:\s?\{{))([A-Za-z/][A-Za-z0-9_.:/-]{{2,63}})"
+    rf"|<(?:name|key)>|\bvariable[ \t]+(?:{_QUOTE})|{_QUOTE}(?=[\w.-]{{3,63}}{_QUOTE}\s?:\s?\{{))([A-Za-z/][A-Za-z0-9_.:/-]{{2,63}})",
+    rf"[Nn]ame|[Kk]ey|KEY|NAME|(?:Parameter|Output)(?:Key|Name)|<(?:name|key)>|variable[ \t]|{_QUOTE}[A-Za-z0-9_.?-]{{3,63}}{_QUOTE}\s?:",
 )
 _VALUE_NEXT = re.compile(
     rf"(?:(?:\b[Vv]alue|(?:Parameter|Output)Value)|\bdefault|\bcontent|\bsecret_?[Ss]tring|\bVALUE"
@@ -1481,7 +1496,7 @@ def _fields(text: str) -> Iterator[Span]:
         if may_be_named(name[1]):
             end = min(len(text), name.end() + _FIELDS_APART)
             value = _VALUE_NEXT.search(text, name.end(), end)
-            if value is not None and _NAME_FIRST.search(text, name.end(), value.start()) is None:
+            if value is not None and _NAME_FIRST.expression.search(text, name.end(), value.start()) is None:
                 yield from _of_field(name[1], value)
 
 
@@ -1543,7 +1558,10 @@ def spans(text: str) -> list[Span]:
     """Every secret of the text that is known by what is around it, in order; none overlaps another."""
     found: list[Span] = []
     end = 0
-    text = _ANSI.sub(lambda match: " " * len(match[0]), text).replace("│", "|").replace("┃", "|")
+    if "\x1b" in text or "\\u001" in text:
+        text = _ANSI.sub(lambda match: " " * len(match[0]), text)
+    text = text.replace("│", "|").replace("┃", "|")
+    data = text.encode("utf-8", "replace")
     sources = {
         "places": _places,
         "tables": _tables,
@@ -1554,10 +1572,7 @@ def spans(text: str) -> list[Span]:
         "files": _files,
     }
     for span in sorted(
-        span
-        for name, source in sources.items()
-        if any_of([[each] for each in TELLING[name]])(text)
-        for span in source(text)
+        span for name, source in sources.items() if any_of(TELLING[name])(data) for span in source(text)
     ):
         if span.start >= end and not text.startswith("[redacted:", span.start):
             found.append(span)
@@ -1721,28 +1736,4 @@ TELLING["places"] = [
     ),
 ]
 """One of these is found in whatever `spans` finds something in, also in a line of JSON, where a quote is
-`\\"` or `\\u0022`.
-
-By what finds it. Each is one search; together they begin with no more texts than a search is fast with.
-"""
-SEARCHED_TOGETHER: list[list[str]] = [
-    [TELLING["assigned"][0]],
-    [TELLING["assigned"][1]],
-    [TELLING["assigned"][2]],
-    _SHORT_USER_OPTIONS,
-    [
-        TELLING["assigned"][3],
-        *TELLING["commands"][:1],
-        *TELLING["headers"],
-        TELLING["files"][0],
-        TELLING["fields"][0],
-    ],
-]
-"""Most of them, in as few searches as are fast."""
-SEARCHED_WITH_SHAPES = [
-    *TELLING["places"],
-    *TELLING["commands"][1 + len(_SHORT_USER_OPTIONS) :],
-    *TELLING["assigned"][4:],
-    *TELLING["files"][1:],
-]
-"""The others: what begins like the tokens of providers."""
+`\\"` or `\\u0022`. By what finds it."""

@@ -500,6 +500,7 @@ class Rows(dict[str, list[Sequence[Any]]]):
         self, cursor: Any, sessions: Iterable[Sequence[Any]] = (), agents: Iterable[Sequence[Any]] = ()
     ) -> None:
         """Write all of it, sessions and agents first, and bring their usage up to date."""
+        self["tasks"] = _latest(self["tasks"])
         cursor.executemany(_SAVE_SESSION, sessions)
         cursor.executemany(_SAVE_AGENT, agents)
         changed = [row[-1] for row in self["call_usage"]]
@@ -511,6 +512,15 @@ class Rows(dict[str, list[Sequence[Any]]]):
                 _write(cursor, statement, rows)
                 self[name] = []
         _add_usage(cursor, "+", calls)
+
+
+def _latest(tasks: list[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Each task's last row, with the time of its first one, when it was made."""
+    kept: dict[str, Sequence[Any]] = {}
+    for row in tasks:
+        before = kept.get(row[0])
+        kept[row[0]] = row if before is None else (*row[:9], before[9], *row[10:])
+    return list(kept.values())
 
 
 def _usage_statement(table: str, owner: str, sign: str) -> str:
@@ -554,11 +564,12 @@ def _write(cursor: Any, statement: str, rows: list[Sequence[Any]]) -> None:
 
 @cache
 def _many(statement: str) -> str | None:
-    """A plain insertion of one row, as one of many; None for any other statement."""
+    """An insertion of one row, as one of many; None for a statement that changes rows."""
     into, _, values = statement.partition(" VALUES ")
+    values, conflict, nothing = values.partition(" ON CONFLICT DO NOTHING")
     if not values.endswith(")") or " ON CONFLICT " in values:
         return None
-    return f"{into} VALUES {', '.join([values] * _ROWS_AT_ONCE)}"
+    return f"{into} VALUES {', '.join([values] * _ROWS_AT_ONCE)}{conflict}{nothing}"
 
 
 # --- Imported sessions that grow: while their logs are followed they count as running, and as done again ---

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from watchkeeper.store import imports as rows
@@ -36,6 +37,10 @@ class Task:
     needs: tuple[str, ...]
 
 
+_state = attrgetter("status", "position", "title", "instructions", "started_at", "ended_at", "needs")
+"""What may change of a task."""
+
+
 class PlanImport:
     """One list and its items, as stored and as this transaction changes them.
 
@@ -59,7 +64,7 @@ class PlanImport:
 
     def take(self, plan: Plan, at: float, session_id: str, goal: str, into: Rows) -> list[Task] | None:
         """A new version: the tasks whose status changed; None where it is the same as the one before."""
-        before = {task.id: replace(task) for task in self._tasks.values()}
+        before = {task.id: _state(task) for task in self._tasks.values()}
         if plan.whole:
             self._recognise(plan.items)
         listed: list[Task] = []
@@ -77,12 +82,12 @@ class PlanImport:
                 task.position = place
                 if task.status not in _ENDED:
                     self._move(task, "dropped", at)
-        changed = [task for task in self._tasks.values() if before.get(task.id) != task]
+        changed = [task for task in self._tasks.values() if before.get(task.id) != _state(task)]
         if not changed and (self.known or not plan.whole):
             return None
         self.revision += 1
         self._write(plan.reason, changed, at, session_id, goal, into)
-        return [task for task in changed if task.id not in before or before[task.id].status != task.status]
+        return [task for task in changed if task.id not in before or before[task.id][0] != task.status]
 
     def _recognise(self, items: Sequence[PlanItem]) -> None:
         """Items are known by their texts: where a redaction left its marks in one, it is the item whose text
@@ -94,14 +99,14 @@ class PlanImport:
             return
         here = {self._id_of(item.key) for item in items}
         left = [task for task in self._tasks.values() if task.id not in here]
+        redacted = [task for task in left if MARK.search(task.title)]
         for place, item in fresh:
-            marked = MARK.search(item.key) is not None
-            for task in sorted(left, key=lambda task: abs(task.position - place)):
-                if (marked or MARK.search(task.title)) and _same_besides_marks(
-                    item.key, task.title, task.position == place
-                ):
+            possible = left if MARK.search(item.key) else redacted
+            for task in sorted(possible, key=lambda task: abs(task.position - place)):
+                if _same_besides_marks(item.key, task.title, task.position == place):
                     self._ids[item.key] = task.id
                     left.remove(task)
+                    redacted = [each for each in redacted if each is not task]
                     break
 
     def _item(self, item: PlanItem, at: float, whole: bool) -> Task:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from itertools import repeat
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import imports as rows
@@ -70,37 +71,24 @@ _AT_ONCE = 32 * 1024
 suspected."""
 
 
-class SearchedLine(NamedTuple):
-    """A line of a log, and what was looked through for secrets."""
-
-    line: Line
-    relevant: bytes
-    """What the reader is given: the line, or what `LineReader.relevant` leaves of it."""
-    suspect: bool
-    """Whether `relevant` may hold a secret."""
-
-
-def search_lines(
-    lines: Iterable[Line], suspects: Callable[[bytes], bool], relevant: Callable[[bytes], bytes]
-) -> Iterator[SearchedLine]:
-    """Each line with what is relevant of it, and whether that may hold a secret. Reads a few lines ahead."""
-    waiting: list[tuple[Line, bytes]] = []
+def search_lines(lines: Iterable[Line], suspects: Callable[[bytes], bool]) -> Iterator[tuple[Line, bool]]:
+    """Each line, and whether it may hold a secret. Reads a few lines ahead."""
+    waiting: list[Line] = []
     size = 0
     for line in lines:
-        part = relevant(line[0])
-        waiting.append((line, part))
-        size += len(part)
+        waiting.append(line)
+        size += len(line[0])
         if size >= _AT_ONCE:
             yield from _searched(waiting, suspects)
             waiting, size = [], 0
     yield from _searched(waiting, suspects)
 
 
-def _searched(lines: list[tuple[Line, bytes]], suspects: Callable[[bytes], bool]) -> Iterator[SearchedLine]:
+def _searched(lines: list[Line], suspects: Callable[[bytes], bool]) -> Iterable[tuple[Line, bool]]:
     # Together they hold none, as a rule. A line alone is searched once.
-    possible = len(lines) == 1 or suspects(b"\n".join([part for _, part in lines]))
-    for line, part in lines:
-        yield SearchedLine(line, part, possible and suspects(part))
+    if len(lines) > 1 and not suspects(b"\n".join([line[0] for line in lines])):
+        return zip(lines, repeat(False), strict=False)
+    return ((line, suspects(line[0])) for line in lines)
 
 
 # Which lines are stored raw already, when a log is read again.
@@ -421,8 +409,8 @@ class OpenLog:
         open_end = bool(before and before.state.get("open_end"))
         start = place = before.read_bytes if before else 0
         number, taken, add = chunk.line, 0, chunk.groups.append
-        for (data, line_end, line_size, ended), relevant, suspect in search_lines(
-            files.read_lines(file, start), self._redactor.suspects, reader.relevant
+        for (data, line_end, line_size, ended), suspect in search_lines(
+            files.read_lines(file, start), self._redactor.suspects
         ):
             if open_end or not ended:
                 if open_end and not data and ended:
@@ -434,14 +422,10 @@ class OpenLog:
                     break
                 open_end = not ended
             place = line_end
-            whole = relevant is data
             if suspect:
-                relevant = self._redactor.line(relevant)
+                data = self._redactor.line(data)
             number += 1
-            records = _feed(reader, number, relevant, line_size)
-            if not whole and any(type(each) is Raw for each in records):
-                relevant = self._redactor.line(data)  # all of it is stored
-            add((number, relevant, records))
+            add((number, data, _feed(reader, number, data, line_size)))
             taken += line_size + 1
             if taken >= size:
                 # Before its end, a file's row must not look like the whole file's.

@@ -63,7 +63,7 @@ from msgspec import Struct
 
 from watchkeeper.records.messages import Content, Role
 from watchkeeper.records.ports import ALPHABET, LENGTH
-from watchkeeper.transcripts.jsontext import same_bytes, text_of
+from watchkeeper.transcripts.jsontext import same_bytes
 
 # Ids, made of what names a thing in its own program: importing it again finds it.
 
@@ -140,12 +140,10 @@ def is_made_up(uid: str) -> bool:
 
 def id_of(value: Any) -> str | None:
     """An id that a program gave; None where there is none, or a redaction took it."""
-    found = text_of(value)
-    return (
-        None
-        if found is None or " " in found or "REDACT" in found or "redact" in found or found[0] == "*"
-        else found
-    )
+    if type(value) is not str or not value or value.isspace():
+        return None
+    taken = " " in value or "REDACT" in value or "redact" in value or value[0] == "*"
+    return None if taken else value
 
 
 MAIN = ""
@@ -424,14 +422,6 @@ STORED_KINDS: dict[type, str] = {
 
 class LineReader(Protocol):
     """Reads one log, line by line."""
-
-    def relevant(self, data: bytes) -> bytes:
-        """The line without large values of which `feed` uses nothing, or `data` itself.
-
-        Only this is searched for secrets and given to `feed`, which must answer as for the whole line. If the
-        answer holds a `Raw`, the whole line is searched and stored.
-        """
-        ...
 
     def feed(self, line: int, data: bytes) -> list[Record]:
         """What one line says. `line` counts from 1 in its file; `data` has no newline at its end."""

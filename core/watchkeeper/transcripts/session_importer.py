@@ -202,8 +202,8 @@ def _shape(content: Any) -> list[Any]:
 def compact(session: SessionImporter, agent: AgentImport, record: ImportedCompaction, at: float) -> None:
     """Something left an agent's context."""
     session.touch(agent, at)
-    session.batch.write()
     if record.told_later:
+        session.batch.write()
         tell_trigger(session.cursor, agent.id, record.trigger)
     elif record.elided is not None:
         _elide(session, agent, record, at)
@@ -232,7 +232,11 @@ def _drop(session: SessionImporter, agent: AgentImport, record: ImportedCompacti
     agent.elided = [each for each in agent.elided if not each[4] and each[0] > last]
     agent.observations, agent.observation_tokens, agent.taken_back_tokens = observations, 0, 0
     agent.verbatim_from = last + 1
-    agent.dropped_tokens = rows.total_tokens(session.cursor, agent.id, last)
+    agent.dropped_tokens = (
+        row["message_tokens"]
+        if last == row["last_seq"]
+        else rows.total_tokens(session.cursor, agent.id, last)
+    )
     _view(session, agent, compaction_id, "summary", at)
     _write(
         session,
@@ -259,6 +263,7 @@ def _last_dropped(session: SessionImporter, agent: AgentImport, record: Imported
 def _place_of(session: SessionImporter, agent: AgentImport, uid: str, begin: int) -> int | None:
     """The `seq` of a message from one on by its uid; the time is part of a record's number, so each is
     tried."""
+    session.batch.write()
     for seq, at in rows.message_times(session.cursor, agent.id, begin):
         for kind in (f"{session.program}/Message", f"{session.program}/Message/{session.key}"):
             found = session.batch.record(record_digest(at, kind, uid))
@@ -268,6 +273,7 @@ def _place_of(session: SessionImporter, agent: AgentImport, uid: str, begin: int
 
 
 def _elide(session: SessionImporter, agent: AgentImport, record: ImportedCompaction, at: float) -> None:
+    session.batch.write()
     known = {each[0] for each in agent.elided}
     agent.elided += (
         [seq, 0, 0, f"message://{agent.id}/{seq}", 10]
@@ -751,24 +757,26 @@ class SessionImporter:
                 return self._some_time()
             at = before
         newest = self._newest.get(key)
-        latest = newest if newest is not None else self._first
-        if latest is not None and at < latest and not self._was_ahead(key, at, latest):
-            self._behind = True
-            return at if at >= latest - _DAY_SECONDS else latest
+        if newest is None or not newest <= at <= newest + _DAY_SECONDS:
+            latest = newest if newest is not None else self._first
+            if latest is not None and at < latest and not self._was_ahead(key, at, latest):
+                self._behind = True
+                return at if at >= latest - _DAY_SECONDS else latest
+            if newest is not None and at < newest:
+                self._first = at if self._first == newest else self._first
+            else:
+                agent = self._agents.get(key)
+                self._jumps[key] = _Jump(
+                    newest, self.row["created_at"], self.row["last_active"], self.row["hosted_seconds"],
+                    (agent.row["created_at"], agent.row["last_active"]) if agent is not None else None,
+                )  # fmt: skip
+        elif at > newest and self._jumps:
+            self._jumps.pop(key, None)  # what came behind it is from its time
         if self._first is None:
             self._first = at
-        if newest is not None and at < newest:
-            self._first = at if self._first == newest else self._first
-        elif newest is None or at > newest + _DAY_SECONDS:
-            agent = self._agents.get(key)
-            self._jumps[key] = _Jump(
-                newest, self.row["created_at"], self.row["last_active"], self.row["hosted_seconds"],
-                (agent.row["created_at"], agent.row["last_active"]) if agent is not None else None,
-            )  # fmt: skip
-        elif at > newest and key in self._jumps:
-            del self._jumps[key]  # what came behind it is from its time
         self._newest[key] = at
-        self._doubted.discard(key)
+        if self._doubted:
+            self._doubted.discard(key)
         row, before = self.row, self._at
         later = at - row["last_active"]
         if later > 0:

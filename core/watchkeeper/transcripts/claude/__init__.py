@@ -8,9 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-import msgspec
-from msgspec import MsgspecError, Struct, field, to_builtins
-from msgspec.json import Decoder
+from msgspec import Struct, convert, field, to_builtins
 
 from watchkeeper.transcripts.claude.agents import AgentBook, BranchBook, PlanBook, teammate_of, waiting_calls
 from watchkeeper.transcripts.jsontext import (
@@ -21,7 +19,6 @@ from watchkeeper.transcripts.jsontext import (
     parser,
     seconds,
     text_of,
-    write_bytes,
 )
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
@@ -117,31 +114,6 @@ Entry = _fields(
 
 parse_entry = parser(Entry)
 """The record of a line, with these fields at least; None where the line holds none."""
-
-
-_tool_outcome = Decoder(_fields("ToolOutcome", toolUseResult=msgspec.Raw)).decode
-_outcome_fields = Decoder(ToolOutcomeFields).decode
-_OUTCOME_KEY = b'"toolUseResult":'
-_LEAST_OUTCOME_BYTES = 256
-"""A shorter result is searched for secrets sooner than it is cut."""
-
-
-def without_tool_output(data: bytes) -> bytes:
-    """A line whose `toolUseResult` keeps only the fields of `ToolOutcomeFields`, or `data` itself.
-
-    About half of a log's bytes go: the output of tools, which the message of the same line holds as well.
-    """
-    begin = data.find(_OUTCOME_KEY) + len(_OUTCOME_KEY)
-    if begin < len(_OUTCOME_KEY) or data.find(_OUTCOME_KEY, begin) >= 0:
-        return data  # none, or not clear which one is the record's own
-    try:
-        outcome = bytes(_tool_outcome(data).get("toolUseResult", b""))
-        if len(outcome) < _LEAST_OUTCOME_BYTES or not data.startswith(outcome, begin):
-            return data
-        kept = b"[]" if outcome.startswith(b"[") else write_bytes(_outcome_fields(outcome))
-    except (MsgspecError, ValueError, RecursionError):
-        return data
-    return b"".join((data[:begin], kept, data[begin + len(outcome) :]))
 
 
 # What a reply says of the model call that made it.
@@ -271,13 +243,10 @@ class ClaudeReader(Struct, dict=True):
     def restore(cls, state: dict[str, Any]) -> ClaudeReader:
         """The reader with that saved state."""
         plans = {"waiting": waiting_calls(state.get("plans", {}))}
-        return msgspec.convert({"opened": True} | state | {"plans": plans}, cls)
+        return convert({"opened": True} | state | {"plans": plans}, cls)
 
     def save(self) -> dict[str, Any]:
         return to_builtins(self)  # type: ignore[no-any-return]
-
-    def relevant(self, data: bytes) -> bytes:
-        return without_tool_output(data)
 
     def feed(self, line: int, data: bytes) -> list[Record]:
         record = parse_entry(data)

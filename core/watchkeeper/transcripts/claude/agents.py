@@ -249,6 +249,8 @@ class AgentBook(Struct):
 
     def outcome_of_background(self, outcome: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """The state of background agents was asked for, and some have ended."""
+        if "task" not in outcome and "retrieval_status" not in outcome:
+            return
         task = object_of(outcome.get("task"))
         ended = _ENDED.get(str(task.get("status"))) if task.get("task_type") == "local_agent" else None
         if (child := text_of(task.get("task_id"))) and ended:

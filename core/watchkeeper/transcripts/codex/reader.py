@@ -627,9 +627,6 @@ class CodexReader(Struct):
     def save(self) -> dict[str, Any]:
         return to_builtins(self)  # type: ignore[no-any-return]
 
-    def relevant(self, data: bytes) -> bytes:
-        return data
-
     def feed(self, line: int, data: bytes) -> list[Record]:
         record = parse(data)
         if record is None:
