@@ -14,7 +14,7 @@ import base64
 import binascii
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -675,9 +675,9 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         and name.isupper()
         and _SHELL_BEFORE.search(ahead) is not None
     )
-    is_line = (_LINE_BEFORE.search(ahead) is not None or "alue" in bare) and _REST_OF_LINE.match(
-        text, at + len(value)
-    ) is not None
+    is_line = _REST_OF_LINE.match(text, at + len(value)) is not None and (
+        "alue" in bare or _LINE_BEFORE.search(ahead[max(0, ahead.rfind("\n")) :]) is not None
+    )
     if re.search("[a-z(]", bare) or _TOLD.search(ahead) is not None:
         is_line = is_line or (kind == "password" and _REST_OF_WORD.match(text, at + len(value)) is not None)
     is_option = bare in ("=", ":") and bare == separator and name.startswith("-")
@@ -1470,6 +1470,10 @@ def _commands(text: str) -> Iterator[Span]:
             yield Span(match.start(2), match.end(2), "password")
 
 
+_SECRET_WORDS = (
+    r"pass|pwd|pw\b|secret|token|jwt|pat\b|key|cred|sess|\.sid|auth|cookie|phrase|mnemonic|salt|psk"
+)
+_SECRET_KEYS = re.compile(_SECRET_WORDS, re.IGNORECASE)
 _A_VALUE = rf"(?:({_QUOTE})([^\"'`\\\n]{{6,512}})|([^\s\"'`,;}}<>\\]{{6,512}}))"
 _VALUE_FIRST = Sought(
     rf"[Vv]alue(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}{_A_VALUE}(?:{_QUOTE})?[,;]?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?"
@@ -1479,7 +1483,9 @@ _VALUE_FIRST = Sought(
 _NAME_FIRST = Sought(
     rf"(?:(?:\b[Nn]ame|\b[Kk]ey|\bKEY|\bNAME|(?:Parameter|Output)(?:Key|Name))(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}(?:{_QUOTE})?"
     rf"|<(?:name|key)>|\bvariable[ \t]+(?:{_QUOTE})|{_QUOTE}(?=[\w.-]{{3,63}}{_QUOTE}\s?:\s?\{{))([A-Za-z/][A-Za-z0-9_.:/-]{{2,63}})",
-    rf"[Nn]ame|[Kk]ey|KEY|NAME|(?:Parameter|Output)(?:Key|Name)|<(?:name|key)>|variable[ \t]|{_QUOTE}[A-Za-z0-9_.?-]{{3,63}}{_QUOTE}\s?:",
+    # Only where the name is a secret's.
+    rf"(?:(?:[Nn]ame|[Kk]ey|KEY|NAME|(?:Parameter|Output)(?:Key|Name))(?:{_QUOTE})?[ \t]*[:=][ \t]*(?:{_QUOTE})?|<(?:name|key)>"
+    rf"|variable[ \t]+{_QUOTE}|{_QUOTE})[A-Za-z0-9_.:/?-]*(?i:{_SECRET_WORDS})",
 )
 _VALUE_NEXT = re.compile(
     rf"(?:(?:\b[Vv]alue|(?:Parameter|Output)Value)|\bdefault|\bcontent|\bsecret_?[Ss]tring|\bVALUE"
@@ -1505,12 +1511,6 @@ def _of_field(name: str, match: re.Match[str]) -> Iterator[Span]:
     kind = named_secret(name, match[group])
     if kind is not None:
         yield Span(match.start(group), match.end(group), kind)
-
-
-_SECRET_KEYS = re.compile(
-    r"pass|pwd|pw\b|secret|token|jwt|pat\b|key|cred|sess|\.sid|auth|cookie|phrase|mnemonic|salt|psk",
-    re.IGNORECASE,
-)
 
 
 @lru_cache(maxsize=4_096)
@@ -1562,17 +1562,18 @@ def spans(text: str) -> list[Span]:
         text = _ANSI.sub(lambda match: " " * len(match[0]), text)
     text = text.replace("│", "|").replace("┃", "|")
     data = text.encode("utf-8", "replace")
-    sources = {
-        "places": _places,
-        "tables": _tables,
-        "assigned": _assigned,
-        "fields": _fields,
-        "headers": _headers,
-        "commands": _commands,
-        "files": _files,
+    told = {name for name, patterns in TELLING.items() if any_of(patterns)(data)}
+    sources: dict[Callable[[str], Iterator[Span]], set[str]] = {
+        _places: {"places"},
+        _tables: {"names"},
+        _assigned: {"names", "settings"},
+        _fields: {"names", "fields"},
+        _headers: {"headers"},
+        _commands: {"commands"},
+        _files: {"files"},
     }
     for span in sorted(
-        span for name, source in sources.items() if any_of(TELLING[name])(data) for span in source(text)
+        span for source, tellings in sources.items() if tellings & told for span in source(text)
     ):
         if span.start >= end and not text.startswith("[redacted:", span.start):
             found.append(span)
@@ -1658,7 +1659,7 @@ _SHORT_USER_OPTIONS = [
     *(rf" -{letter}[A-Za-z]*u{_USER_OPTION}" for letter in "sSkLi"),
 ]
 TELLING: dict[str, list[str]] = {
-    "assigned": [
+    "names": [
         rf"(?:{_LOWER_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})|(?:{_PASSWORD_TAILS})[ \t]+(?:{_Q}*{_VALUE}"
         rf"|[A-Za-z-]{{6}}[A-Za-z-]*(?:[\r\n\"]|\\+[nr\"]|$))"
         rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:[,;\t][^\r\n\\]*)?(?:[\r\n]|\\+[nr])[^\r\n\\]*[,;\t]"
@@ -1671,6 +1672,8 @@ TELLING: dict[str, list[str]] = {
         rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"(?:{_SHORT_TAILS}){_ASSIGNS}|okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}|(?:{_SHORT_TAILS}){_ASSIGNS_WORD}",
+    ],
+    "settings": [
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|setenv|#define|set-env [^ \"]+|env:set"
         rf"|env set)[ \t]*{_Q}?[A-Za-z0-9_./:-]*"
         rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}",
@@ -1722,8 +1725,6 @@ TELLING: dict[str, list[str]] = {
         rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})",
     ],
 }
-TELLING["fields"] += TELLING["assigned"][:3]
-TELLING["tables"] = TELLING["assigned"][:3]
 TELLING["places"] = [
     *(pattern for tellings, _ in _SOUGHT for pattern in tellings),
     *(
