@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from watchkeeper.memory.content import cut_points, texts_of
-from watchkeeper.memory.digest import gather, identifiers_in
+from watchkeeper.memory.digest import DigestIndex, DigestNotes, Written, gather, identifiers_in
+from watchkeeper.memory.fitting import DIGEST_MOST
 from watchkeeper.memory.history import CompactionPass, Prepared, Rejection
 from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TokenCounter, plain
 from watchkeeper.records.messages import Message, Observation, ObservationKind, View
@@ -66,12 +67,37 @@ def spliced(
         if not cut_points(tail)[last + 1 - verbatim]:
             return Rejection(f"A cut behind message {last} would separate a tool call from its result.")
         verbatim = last + 1
+    if _grows_for_little(prepared, view, tail, next_seq):
+        return Rejection(
+            f"The summary covers {last - first + 1} of {next_seq - first} messages and takes more tokens than what it"
+            " replaces."
+        )
     return (*before, observation, *after), (verbatim if verbatim < next_seq else None)
+
+
+GROWING_SHARE = 0.25
+"""A summary may be larger than the digest whose place it takes, where it covers this share of the messages."""
+
+
+def _grows_for_little(prepared: Prepared, view: View, tail: Sequence[Message], next_seq: int) -> bool:
+    """Whether the context would grow for a summary of a few messages."""
+    first, last = prepared.covers
+    if (last - first + 1) >= (next_seq - first) * GROWING_SHARE:
+        return False
+    shown = sum(
+        have.tokens for have in view.observations if first <= have.covers[0] and have.covers[1] <= last
+    )
+    for message in tail:
+        if message.seq > last:
+            break
+        short = view.elided.get(message.seq)
+        shown += message.tokens if short is None else short.tokens
+    return prepared.tokens > shown
 
 
 # --- Judging a model's text ---------------------------------------------------------------------------------
 #
-# Its size, its citations, what it dropped, and whether it repeats itself.
+# Whether it is one (no refusal, no loop), its citations, its size, and what it keeps and drops.
 
 CITATION = re.compile(
     r"(?<![\w#&/])#(?P<one>\d{1,9})(?:\s*[–-]\s*#?(?P<to>\d{1,9}))?(?!\w)"
@@ -84,8 +110,17 @@ _LISTED = re.compile(r"(.+) → #(\d{1,9})")
 _NUMBER = re.compile(r"\d+")
 IDENTIFIERS_SHARE = 0.1
 """Largest share of the limit for identifiers appended to a summary; its pointer leads to all others."""
-STUCK_CHARACTERS = 8_000
-"""Shorter summaries may repeat a statement; a longer one that repeats itself comes from a stuck model."""
+LEAST_IDENTIFIERS_ROOM = 100
+"""Tokens that appended identifiers may always take; else an eighth of what the summary covers."""
+LONG_TEXT_CHARACTERS = 4_000
+"""Longer texts are searched for refusals and repetition in a thread."""
+DIGEST_TOKENS = 500
+"""A summary, however short, is compared with a digest of this many tokens at least."""
+LEAST_INFORMATION = 0.25
+"""The share of the digest's identifiers that a summary must keep: at equal tokens, or for each token. Summaries that
+say why and what next keep .3 to .7."""
+FEW_IDENTIFIERS = 6
+"""Where a digest keeps fewer, a range has too few to judge by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +135,8 @@ class Judgement:
 async def judge(
     text: object, run: CompactionPass, counter: TokenCounter, identifiers_room: int = 0
 ) -> Judgement | Rejection:
-    """Whether what a model wrote may replace what `run` read: it is a text, not degenerate, cited, and smaller
-    by 5 %.
+    """Whether what a model wrote may replace what `run` read: it is a text, no refusal, does not repeat itself, cites
+    what exists, is smaller by 5 %, and (a summary) says no less than a digest of the same range would.
 
     `identifiers_room`: how many tokens the identifiers may take that a summary dropped and that are appended.
     """
@@ -111,9 +146,10 @@ async def judge(
         return Rejection(
             f"The {run.kind} has {len(text)} characters for {run.source_tokens} tokens of messages."
         )
-    stuck = degenerate(text)
-    if stuck and (run.kind is not ObservationKind.SUMMARY or len(text) > STUCK_CHARACTERS):
-        return Rejection(f"The {run.kind} is degenerate: {stuck}.")
+    long = len(text) > LONG_TEXT_CHARACTERS
+    wrong = await asyncio.to_thread(unusable, text) if long else unusable(text)
+    if wrong:
+        return Rejection(f"The {run.kind} {wrong}.")
     cited = judge_citations(text, run)
     if isinstance(cited, Rejection):
         return cited
@@ -126,13 +162,28 @@ async def judge(
         return Rejection(
             f"The {run.kind} takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %."
         )
-    room = min(most - tokens, identifiers_room)
+    if run.kind is not ObservationKind.SUMMARY:
+        return replace(cited, tokens=tokens)
+    found = await identifiers_of(run)
+    poor = await less_than_digest(cited.text, tokens, run, found, counter)
+    if poor:
+        return Rejection(f"The {run.kind} {poor}.")
+    room = min(most - tokens, identifiers_room, max(LEAST_IDENTIFIERS_ROOM, run.source_tokens // 8))
     if room > 0:
-        whole = await with_identifiers(cited.text, run, room, counter)
+        whole = await with_identifiers(cited.text, found, room, counter)
         counted = counter.count(whole)
         if counted <= most:  # lines counted one by one may count a little more together
             return replace(cited, text=whole, tokens=counted)
     return replace(cited, tokens=tokens)
+
+
+def unusable(text: str) -> str | None:
+    """Why `text`, as a predicate, can be no memory at all: a refusal, or the output of a stuck model; else None."""
+    declined = refusal(text)
+    if declined:
+        return f"is a refusal: “{declined}”"
+    stuck = degenerate(text)
+    return f"is degenerate: {stuck}" if stuck else None
 
 
 def judge_citations(text: str, run: CompactionPass) -> Judgement | Rejection:
@@ -194,28 +245,79 @@ async def _paced(items: Iterable[T]) -> AsyncIterator[T]:
             since = time.perf_counter()
 
 
-async def with_identifiers(text: str, run: CompactionPass, room: int, counter: TokenCounter) -> str:
-    """`text` with each identifier that it dropped of what `run` read as a line `identifier → #seq`; the newest
-    if space is short. Lets the event loop run meanwhile."""
+async def identifiers_of(run: CompactionPass) -> dict[str, int]:
+    """Identifier → the last message that names it, of everything that `run` read, oldest first, without noise. Lets
+    the event loop run meanwhile."""
     found: dict[str, int] = {}
     async for identifiers in _paced(_identifiers(run)):
-        for identifier, seq in identifiers.items():
-            found.pop(identifier, None)
-            found[identifier] = seq
+        for named, seq in identifiers.items():
+            identifier = named.rstrip(",.;:")
+            if not _noise(identifier, run):
+                found.pop(identifier, None)
+                found[identifier] = seq
+    return found
+
+
+_BARE_NUMBER = re.compile(r"[\d.,_]+%?")
+_CALL_ID = re.compile(r"(?:toolu|call|msg|req|srvtoolu|chatcmpl|resp)[_-]\w+")
+
+
+def _noise(identifier: str, run: CompactionPass) -> bool:
+    """Whether an identifier says nothing without its sentence: a small number, what reads as a message's number, the
+    id of a call, a word of a few letters."""
+    if _BARE_NUMBER.fullmatch(identifier):
+        return sum(map(str.isdigit, identifier)) < 4
+    if identifier.startswith("#") and identifier[1:].isdecimal():
+        return int(identifier[1:]) <= run.covers[1]
+    return len(identifier) < 5 or bool(_CALL_ID.fullmatch(identifier))
+
+
+async def less_than_digest(
+    text: str, tokens: int, run: CompactionPass, found: dict[str, int], counter: TokenCounter
+) -> str | None:
+    """Why `text`, as a predicate, keeps too little of the identifiers `found`: both for its size and in all much less
+    than a digest of the same messages; else None."""
+    if len(found) < FEW_IDENTIFIERS:
+        return None
+    index = DigestIndex()
+    async for message in _paced(run.messages):
+        index.of(message)
+    notes = DigestNotes.gather("agent", run.covers, run.earlier, run.messages, notebook=index)
+    budget = min(DIGEST_MOST, max(tokens, DIGEST_TOKENS), run.source_tokens // 2)
+    digest, kept, usual = await asyncio.to_thread(_compared, text, found, notes, budget, counter)
+    enough = usual * LEAST_INFORMATION
+    if usual < FEW_IDENTIFIERS or kept >= enough or kept / max(1, tokens) >= enough / max(1, digest.tokens):
+        return None
+    return f"keeps {kept} identifiers in {tokens} tokens, a digest {usual} in {digest.tokens}"
+
+
+def _compared(
+    text: str, found: dict[str, int], notes: DigestNotes, budget: int, counter: TokenCounter
+) -> tuple[Written, int, int]:
+    """The digest, and how many identifiers `text` and the digest keep."""
+    digest = notes.write(budget, counter)
+    return digest, sum(one in text for one in found), sum(one in digest.text for one in found)
+
+
+async def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
+    """`text` with each identifier of `found` that it dropped as a line `identifier → #seq`; the newest if space is
+    short. Lets the event loop run meanwhile."""
     heading = "\nAlso mentioned:"
     left = room - counter.count(heading) - 1
     lines: list[tuple[int, str]] = []
     misses = 0
+    listed = text
     async for identifier, seq in _paced(reversed(found.items())):
         if left <= 0 or misses > 20:
             break
-        if identifier in text:
+        if identifier in listed:
             continue
         line = f"{identifier} → #{seq}"
         cost = counter.count(line) + 1
         if cost <= left:
             left -= cost
             lines.append((seq, line))
+            listed += f"\n{identifier}"
         else:
             misses += 1
     if not lines:
@@ -241,18 +343,178 @@ def _identifiers(run: CompactionPass) -> Iterator[dict[str, int]]:
         yield gather([message])
 
 
+# --- Refusals ------------------------------------------------------------------------------------------------
+#
+# A model that declines to summarise speaks in the first person. A summary that reports a refusal quotes it, cites
+# it, or says who refused.
+
+_STRAIGHT = {ord(mark): "'" for mark in "’‘ʼ＇"} | {ord(mark): '"' for mark in "“”„«»「」"}
+_FENCED = re.compile(r"```.*?```", re.DOTALL)
+_QUOTATION = re.compile(r"\"[^\"]*\"|`[^`]*`|(?<!\w)'(?:[^']|(?<=\w)'(?=\w))*'(?!\w)")
+_QUOTED_LINE = re.compile(r"\W*([\"'`])([^\"`]*)\1\W*")
+_SENTENCE = re.compile(r"(?<=[.!?;。！？])\s*(?=\S)")
+_I = r"\b(?:i|we)"
+_CANNOT = (
+    rf"{_I}(?: (?:really |simply |just |also )*(?:can'?t|can ?not|won'?t|will not|will be unable to|must decline"
+    r"|(?:have|need) to (?:\w+ )?(?:decline|refuse)|decline|refuse|don'?t feel comfortable|do not feel comfortable)"
+    r"|(?:'m| am|'re| are) (?:really |simply |just |currently )*(?:unable|not able|not allowed|not permitted|not willing"
+    r"|not comfortable|not going to|going to have to (?:\w+ )?(?:decline|refuse)))"
+)
+_TASK = (
+    r"\b(?:(?:help|assist)(?:ing)?\b(?: you)?(?: (?:with|in|on|by))?"
+    r"(?: (?:that|this|it|your|such|any|these|those|you|summar\w+|creat\w+|the (?:request|task|summary))\b|\s*[.!,;]|\s*$)"
+    r"|summari[sz](?:e|ing)\b"
+    r"|(?:do|doing) (?:that|this|so|it)\b"
+    r"|(?:comply|continue|proceed|engage)(?: (?:with|in) (?:this|that|your|the|such|any)\b|\s*[.!,;]|\s*$)"
+    r"|(?:(?:compl|fulfil)\w*|process|answer|discuss|provid\w+|produc\w+|writ\w+|creat\w+|generat\w+|giv\w+|offer|shar\w+"
+    r"|perform|respond)\b[^.!?]{0,40}\b(?:request|task|summary|question|conversation|topic|content|prompt|instructions?"
+    r"|transcript|material|that|this))"
+)
+_REFUSAL = re.compile(
+    rf"(?:(?:\b(?:sorry|afraid|apologi[sz]e|apologies|regret)\b[^.!?]{{0,60}}?{_CANNOT})"
+    rf"|(?:{_CANNOT}[^.!?]{{0,30}}?{_TASK})"
+    rf"|{_I} (?:must|(?:have|need) to|will have to|'ll have to)(?: \w+)? (?:decline|refuse)(?:\s*[.!,;]|\s*$)"
+    r"|\bas an? (?:ai|artificial intelligence|large language|language) ?(?:language )?(?:model|assistant)?,? i\b"
+    r"|\b(?:this|that|your|the) request (?:violates|goes against|is against|conflicts with)"
+    rf"|\b(?:that is|that's|this is) (?:not )?something (?:that )?{_I}(?:'m| am| can|can'?t| cannot)"
+    r"|\b(?:please|could you|can you) (?:provide|share|paste|send|give)\b[^.!?]{0,40}"
+    r"\b(?:conversation|transcript|messages|text|content)\b"
+    rf"|{_I} (?:don'?t|do not) (?:see|have)\b[^.!?]{{0,30}}\b(?:conversation|transcript|messages|text)\b"
+    r"|\b(?:lo siento|desculpe|mi dispiace)\b[^.!?]{0,40}\b(?:no puedo|n[ãa]o posso|non posso)\b"
+    r"|\bd[ée]sol[ée]e?\b[^.!?]{0,40}\bne (?:peux|suis) pas\b"
+    r"|\btut mir leid\b[^.!?]{0,60}\bnicht\b"
+    r"|(?:抱歉|对不起|對不起)[^。！？]{0,20}(?:无法|無法|不能)|申し訳[^。！？]{0,30}(?:できません|できかねます)"
+    r"|죄송[^.!?]{0,30}(?:없습니다|없어요))",
+)
+_TOLD = re.compile(
+    r"\b(?:said|says|told|tells|repl(?:y|ied|ies)|answer(?:s|ed)?|respon(?:se|ds|ded)|refus(?:ed|es|al)|declin(?:ed|es)|wrote"
+    r"|writes|return(?:s|ed)|outputs?|error|reject(?:s|ed)|stat(?:es|ed)|explain(?:s|ed)|claim(?:s|ed)|report(?:s|ed)"
+    r"|insist(?:s|ed)|admit(?:s|ted)|apologi[sz]ed|noted|detects?|e\.g|such as|example|phrase|pattern|whether|if"
+    r"|stopped with|ended with|got)\b"
+)
+_TOLD_AFTER = re.compile(
+    r"\b(?:said|says|replied|answered|responded|wrote)\b|\bwas the (?:answer|reply|response)\b"
+)
+_LISTED_LINE = re.compile(
+    r"\s*(?:[-*•+>|\[]|\d{1,3}[.)]|\**(?:assistant|user|human|ai|model|agent)\b[^:]{0,20}:)", re.I
+)
+_BESIDE_REFUSAL = 200
+"""Characters that a summary says beside a listed or cited refusal, where it is a record of one."""
+
+
+def refusal(text: str) -> str | None:
+    """The sentence in which a model declines to write a summary; None where `text` merely reports one."""
+    text = _FENCED.sub(" … ", text.translate(_STRAIGHT))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    letters = sum(map(len, lines))
+    for place, line in enumerate(lines):
+        whole = _QUOTED_LINE.fullmatch(line)
+        lowered = (whole.group(2) if whole else _QUOTATION.sub(" … ", line)).lower()
+        if not _REFUSAL.search(lowered):
+            continue
+        cites = CITATION.search(line)
+        record = bool(whole or cites or _LISTED_LINE.match(line))
+        if place and lines[place - 1].rstrip(" *_").endswith(":") and _TOLD.search(lines[place - 1].lower()):
+            continue
+        if record and letters - len(line) >= _BESIDE_REFUSAL:
+            continue
+        told = False
+        for sentence in _SENTENCE.split(lowered):
+            found = _REFUSAL.search(sentence)
+            before = _TOLD.search(sentence[: found.start()] if found else sentence)
+            if found and not told and not before and not _TOLD_AFTER.search(sentence, found.end()):
+                return sentence.strip()[:120]
+            told = told or (before is not None and bool(cites or ":" in sentence[before.end() :]))
+    return None
+
+
+# --- Repetition ----------------------------------------------------------------------------------------------
+#
+# A model that got stuck says the same words, lines or paragraphs again. A loop has a period: from some word on, each
+# word equals the one so many words before.
+
+_MARKER = re.compile(r"^\s*(?:(?:[-*+•>|]|\d{1,4}[.)])\s+)+", re.MULTILINE)
+_CITES = re.compile(r"[\[(]?#\d{1,9}(?:\s*[–-]\s*#?\d{1,9})?[\])]?")
+_WORDS = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
+)
+_LONG_WORD = 60
+"""Longer words are read character by character: a loop may hold no space."""
+ENDLESS, ENDLESS_PHRASE, ENDLESS_LISTED = 12, 5, 20
+"""Times in a row after which up to eight words, a longer phrase, or a statement with other citations each time are a
+loop, however much else there is."""
+_LOOP_SHARE = 1 / 3
+_COPIED_SHARE = 1 / 2
+_LOOP_CHARACTERS = 900
+"""A loop that adds more characters than this is no slip, however long the rest is."""
+
+
 def degenerate(text: str) -> str | None:
-    """Why `text` is the output of a model that got stuck (one line or one phrase over and over); None where
-    it is not."""
+    """Why `text` is the output of a model that got stuck (words, lines or paragraphs over and over); None where it
+    is not."""
     lines = [line.strip() for line in text.splitlines() if len(line.strip()) > 8]
     if len(lines) >= 8 and len(set(lines)) < len(lines) / 3:
         return f"it repeats {len(lines) - len(set(lines))} of its {len(lines)} lines"
-    words = text[:20_000].split()
-    if len(words) >= 60:
-        phrases = [" ".join(words[place : place + 5]) for place in range(0, len(words) - 4)]
-        if len(set(phrases)) < len(phrases) / 3:
-            return "it repeats one phrase over and over"
-    longest = max((len(word) for word in text[:20_000].split()), default=0)
-    if longest > 4_000 and len(set(text[:20_000])) < 12:
-        return "it repeats a few characters over and over"
+    return _loops(_words(text)) or _lists_the_same(_words(_CITES.sub(" ", text)))
+
+
+def _loops(words: Sequence[str]) -> str | None:
+    sizes = [len(word) + (len(word) > 1) for word in words]
+    total = max(1, sum(sizes))
+    looped: set[int] = set()
+    copied: set[int] = set()
+    for width in (3, 12):
+        for first, last, period in _runs(words, width):
+            times = 1 + (last - first) / period
+            if times >= (ENDLESS if period <= 8 else ENDLESS_PHRASE) and _says(words[first:last]):
+                return "it repeats the same words over and over"
+            if times >= (ENDLESS_PHRASE if period <= 8 else 3 if period <= 40 else 1.9):
+                looped.update(range(first, last))
+            elif width > 3:
+                copied.update(range(first, last))
+    again = sum(sizes[place] for place in looped)
+    if again >= min(_LOOP_CHARACTERS, total * _LOOP_SHARE) and again > 24:
+        return "it repeats one phrase over and over"
+    if sum(sizes[place] for place in looped | copied) >= total * _COPIED_SHARE and total > 200:
+        return "it says most of its text more than once"
     return None
+
+
+def _lists_the_same(words: Sequence[str]) -> str | None:
+    """Statements that differ in nothing but the message that they cite: a log may hold some in a row."""
+    for first, last, period in _runs(words, 3):
+        if last - first >= period * (ENDLESS_LISTED - 1) and _says(words[first:last]):
+            return "it repeats one statement with other citations"
+    return None
+
+
+def _says(words: Sequence[str]) -> bool:
+    return any(map(str.isalpha, "".join(words)))
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, without list markers and rulers; a very long one as its characters."""
+    found: list[str] = []
+    for word in _WORDS.findall(_MARKER.sub("", text.lower())):
+        if len(word) > 3 and not any(map(str.isalnum, word)) and len(word) <= 200:
+            continue
+        found.extend(word if len(word) > _LONG_WORD else (word,))
+    return found
+
+
+def _runs(words: Sequence[str], width: int) -> Iterator[tuple[int, int, int]]:
+    """Stretches of words that equal those `period` words before: first, last + 1, period. `width`: words that are
+    compared at once."""
+    seen: dict[tuple[str, ...], int] = {}
+    period = first = 0
+    for place in range(len(words) - width + 1):
+        window = tuple(words[place : place + width])
+        before = seen.get(window)
+        seen[window] = place
+        now = place - before if before is not None else 0
+        if now != period:
+            if period:
+                yield first, place - 1 + width, period
+            period, first = now, place
+    if period:
+        yield first, len(words), period

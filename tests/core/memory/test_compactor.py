@@ -266,7 +266,7 @@ async def test_the_long_text_of_a_model_that_is_stuck_is_refused() -> None:
 
 async def test_a_short_summary_may_say_a_thing_twice(state: ContextState) -> None:
     fill(state, 12)
-    outcome = await Compactor(state, Summariser("Summary. " * 20)).run(8, at=0.0)
+    outcome = await Compactor(state, Summariser("They talked. They talked.")).run(8, at=0.0)
     assert outcome.reason == "summary"
 
 

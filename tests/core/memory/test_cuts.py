@@ -247,7 +247,8 @@ async def test_a_summary_that_is_not_smaller_by_a_twentieth_gives_way_to_a_diges
     run = measuring.begin(6)
     assert not isinstance(run, Rejection)
     measuring.end()
-    text = "".join("abcdefgh"[place % 8] for place in range(4 * (run.source_tokens * tokens // source)))
+    size = 4 * (run.source_tokens * tokens // source)
+    text = ("abcdefgh " + " ".join(map(str, range(size))))[:size]
 
     async def summarize(messages: Any, **_: Any) -> str:
         return text
