@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from watchkeeper.memory import rendering
 from watchkeeper.memory.content import blocks_of, cut_points, newest_group, newest_turn, result_ids
-from watchkeeper.memory.digest import DigestIndex, DigestNotes
+from watchkeeper.memory.digest import DigestIndex, DigestNotes, without_open_tasks
 from watchkeeper.memory.rendering import Rendering, pointer_of
 from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message, Observation, ObservationKind, View
@@ -233,11 +233,14 @@ class FitInputs:
         if not covered and (not folded or (len(folded) == 1 and not fold_all)):
             return have, ()
         pieces = self._pieces(folded, covered)
+        moved: tuple[Observation, ...] = ()
+        if not self.marks:  # a running pass knows the observations that it read by their ids
+            kept, moved = without_open_tasks(kept, self.next_id, self.counter)
         new = tuple(
-            self._digest(self.next_id + index, old, messages, digest_tokens // len(pieces))
-            for index, (old, messages) in enumerate(pieces)
+            self._digest(number, old, messages, digest_tokens // len(pieces), have[:place])
+            for number, (old, messages) in enumerate(pieces, self.next_id + len(moved))
         )
-        return kept, new
+        return kept, (*moved, *new)
 
     def _pieces(
         self, folded: Sequence[Observation], covered: Sequence[Message]
@@ -253,12 +256,23 @@ class FitInputs:
         return pieces
 
     def _digest(
-        self, number: int, old: Sequence[Observation], messages: Sequence[Message], budget: int
+        self,
+        number: int,
+        old: Sequence[Observation],
+        messages: Sequence[Message],
+        budget: int,
+        beside: Sequence[Observation] = (),
     ) -> Observation:
         first = old[0].covers[0] if old else messages[0].seq
         last = messages[-1].seq if messages else old[-1].covers[1]
         notes = DigestNotes.gather(
-            self.agent_id, (first, last), old, messages, self.instructions, notebook=self.notebook
+            self.agent_id,
+            (first, last),
+            old,
+            messages,
+            self.instructions,
+            notebook=self.notebook,
+            beside=beside,
         )
         text, citations, tokens = notes.write(budget, self.counter)
         return Observation(
@@ -339,10 +353,11 @@ def _attempts(bench: FitInputs) -> Iterator[Fitted]:
             continue
         comfortable = bench.cut_keeping(int(limit * KEEP_FORCED), latest, orphans=orphans)
         yield bench.build(comfortable, digest_budget(limit), fold_all=crowded)
-        for share in _SMALLER:
+        for share in _SMALLER[:-1]:
             yield bench.build(turn, digest_budget(limit, share), fold_all=crowded or share < DIGEST_SHARE)
-    for cut in dict.fromkeys((turn, group)):
-        yield from _shortened(bench, cut, group)
+    for share in (_SMALLER[1], 0.0):  # a memory of nothing but pointers only where even that is too much
+        for cut in dict.fromkeys((turn, group)):
+            yield from _shortened(bench, cut, group, digest_budget(limit, share))
     # Last: only what the API cannot do without, in its shortest form.
     for pinned_tokens in (limit // 16, 0):
         yield from _squeezed(bench, group, range(group, len(tail)), pinned_tokens)
@@ -352,32 +367,38 @@ def _attempts(bench: FitInputs) -> Iterator[Fitted]:
         yield from _squeezed(bench, 0, range(len(tail)), 0)
 
 
-def _shortened(bench: FitInputs, cut: int, group: int) -> Iterator[Fitted]:
+def _shortened(bench: FitInputs, cut: int, group: int, digest_tokens: int) -> Iterator[Fitted]:
     """The newest messages from `cut`, the group itself verbatim where it fits."""
-    bare = bench.build(cut, 0, fold_all=True)
+    bare = bench.build(cut, digest_tokens, fold_all=True)
     newest = sum(bench.cost(message) for message in bench.tail[group:])
     front = bare.tokens - sum(bench.cost(message) for message in bench.tail[cut:])
     if bare.tokens <= bench.limit:
         yield bare
         return
     if newest + front < bench.limit and cut < group:
-        yield from _squeezed(bench, cut, range(cut, group), None)
+        yield from _squeezed(bench, cut, range(cut, group), None, digest_tokens)
     # A tool's result can be read again by its pointer; the agent's last words say how it continues.
     brought = [place for place in range(cut, len(bench.tail)) if bench.tail[place].role == "user"]
     said = sum(bench.cost(message) for message in bench.tail[cut:] if message.role == "assistant")
     if bench.limit - front - said > len(brought) * bench.limit * USEFUL_SHARE:
-        yield from _squeezed(bench, cut, brought, None)
-    yield from _squeezed(bench, cut, range(cut, len(bench.tail)), None)
+        yield from _squeezed(bench, cut, brought, None, digest_tokens)
+    yield from _squeezed(bench, cut, range(cut, len(bench.tail)), None, digest_tokens)
 
 
 def _squeezed(
-    bench: FitInputs, cut: int, free: Sequence[int], pinned_tokens: int | None, *, fold_all: bool = True
+    bench: FitInputs,
+    cut: int,
+    free: Sequence[int],
+    pinned_tokens: int | None,
+    digest_tokens: int = 0,
+    *,
+    fold_all: bool = True,
 ) -> Iterator[Fitted]:
     """Shorten the messages at `free`, the largest first, until the context fits or nothing can be shortened.
 
     A little room is left; otherwise each further message, however small, would shorten all of them again.
     """
-    bare = bench.build(cut, 0, fold_all=fold_all, pinned_tokens=pinned_tokens)
+    bare = bench.build(cut, digest_tokens, fold_all=fold_all, pinned_tokens=pinned_tokens)
     if bare.tokens <= bench.limit:
         yield bare
         return
@@ -391,7 +412,7 @@ def _squeezed(
             if size > cap
         )
         elided = {short.seq: short for size, short in shorter if short.tokens < size}
-        tried = bench.build(cut, 0, fold_all=fold_all, elided=elided, pinned_tokens=pinned_tokens)
+        tried = bench.build(cut, digest_tokens, fold_all=fold_all, elided=elided, pinned_tokens=pinned_tokens)
         yield tried
         if cap == 0:
             return
