@@ -33,8 +33,26 @@ BESIDE_LOOP_CHARACTERS = 16_384
 MESSAGE_OVERHEAD = 4
 """Tokens that a message costs beside its blocks: role and separators."""
 
-TOOL_BLOCK_OVERHEAD = 8
-"""Tokens that a tool call or a tool result costs beside its texts: its type, its id and its braces."""
+TOOL_BLOCK_OVERHEAD = 22
+"""Tokens that a tool call or a tool result costs beside its texts: its type, its id and its frame."""
+
+ARGUMENT_OVERHEAD = 13
+"""Tokens that each argument of a call costs beside its JSON."""
+
+ID_CHARACTERS = 64
+"""Ids up to this length are part of `TOOL_BLOCK_OVERHEAD`."""
+
+DATA_RATIO = 1.15
+"""Tokens of Claude for each token of `o200k_base` in what tools are given and return: code, JSON, numbered lines."""
+
+OPAQUE_TOKENS_PER_CHARACTER = 0.2
+"""Tokens for each character of a signature or of encrypted content: base64 of what the model reads again."""
+
+OPAQUE_FRAME_TOKENS = 40
+"""What that ratio counts too much for each signature: its own header, which no model reads."""
+
+OPAQUE_KEYS = frozenset({"signature", "data", "encrypted_content", "encrypted_index", "encrypted_stdout"})
+"""Where blocks keep what only the provider can read."""
 
 IMAGE_TOKENS_MAX = 1_600
 """What the Messages API charges at most for an image: it scales larger ones down."""
@@ -214,42 +232,87 @@ def count_message(role: str, content: Content, counter: TokenCounter | None = No
 
 
 def count_block(block: Block, counter: TokenCounter) -> int:
-    """Tokens of one content block.
+    """Tokens of one content block, as the Messages API charges it.
 
-    - `text`: the text. `thinking`: the thinking and its signature (both are sent back to the provider).
-    - `tool_use`: name, id and the input as JSON, and `TOOL_BLOCK_OVERHEAD`.
-    - `tool_result`: id and content, and `TOOL_BLOCK_OVERHEAD`.
+    - `text`: the text.
+    - `thinking`, `redacted_thinking`: the signature or the data, which hold the whole thinking, by
+      `OPAQUE_TOKENS_PER_CHARACTER`; the text shown where that is more.
+    - `tool_use`: name and input as JSON, `ARGUMENT_OVERHEAD` for each argument, and `TOOL_BLOCK_OVERHEAD`.
+    - `tool_result`: its content, and `TOOL_BLOCK_OVERHEAD`.
     - `image`: width x height / 750 where the size can be read from PNG, GIF, JPEG or WebP data, at most
       1,600; 1,600 where it cannot (an URL, a file id).
     - `document`: its text; of base64 data one token per 20 bytes; 1,600 where only an URL or an id is given.
-    - anything else: its JSON.
+    - anything else: its JSON, the blocks in it by their own rules, and what is opaque by its ratio.
     """
     kind = block.get("type")
     if kind == "text":
         return counter.count(str(block.get("text", "")))
-    if kind == "thinking":
-        return counter.count(str(block.get("thinking", ""))) + counter.count(str(block.get("signature", "")))
+    if kind in ("thinking", "redacted_thinking"):
+        opaque = str(block.get("signature" if kind == "thinking" else "data") or "")
+        return max(counter.count(str(block.get("thinking", ""))), opaque_tokens(opaque))
     if kind == "tool_use":
+        given = block.get("input", {})
         return (
-            TOOL_BLOCK_OVERHEAD
+            _tool_block_tokens(str(block.get("id", "")), counter)
             + counter.count(str(block.get("name", "")))
-            + counter.count(str(block.get("id", "")))
-            + counter.count(spaced_json(block.get("input", {})))
+            + (ARGUMENT_OVERHEAD * len(given) if isinstance(given, Mapping) else 0)
+            + count_data(spaced_json(given), counter)
         )
     if kind == "tool_result":
+        own = _tool_block_tokens(str(block.get("tool_use_id", "")), counter)
         inner = block.get("content", "")
-        own = TOOL_BLOCK_OVERHEAD + counter.count(str(block.get("tool_use_id", "")))
         if isinstance(inner, list):
-            return own + sum(
-                count_block(part, counter) if isinstance(part, dict) else counter.count(str(part))
-                for part in inner
-            )
-        return own + counter.count("" if inner is None else str(inner))
+            return own + sum(_part_tokens(part, counter) for part in inner)
+        return own + count_data("" if inner is None else str(inner), counter)
     if kind == "image":
         return image_tokens(block)
     if kind == "document":
         return _document_tokens(block, counter)
-    return counter.count(spaced_json(block))
+    hidden: list[int] = []
+    rest = _without_opaque(block, counter, hidden)
+    return count_data(spaced_json(rest), counter) + sum(hidden)
+
+
+def _part_tokens(part: Any, counter: TokenCounter) -> int:
+    if not isinstance(part, dict):
+        return count_data(str(part), counter)
+    if part.get("type") == "text":
+        return count_data(str(part.get("text", "")), counter)
+    return count_block(part, counter)
+
+
+def count_data(text: str, counter: TokenCounter) -> int:
+    """Tokens of what a tool is given or returns. A caller's own tokenizer is taken by its word; `o200k_base` is not
+    Claude's, and `DATA_RATIO` makes up for it."""
+    counted = counter.count(text)
+    return round(counted * DATA_RATIO) if isinstance(counter, TiktokenCounter) else counted
+
+
+def opaque_tokens(data: str) -> int:
+    """Tokens of a signature, or of encrypted content."""
+    return max(0, round(len(data) * OPAQUE_TOKENS_PER_CHARACTER) - OPAQUE_FRAME_TOKENS)
+
+
+def _tool_block_tokens(name: str, counter: TokenCounter) -> int:
+    return TOOL_BLOCK_OVERHEAD + (counter.count(name[ID_CHARACTERS:]) if len(name) > ID_CHARACTERS else 0)
+
+
+def _without_opaque(value: Any, counter: TokenCounter, hidden: list[int]) -> Any:
+    """JSON-like data without what is not text; the tokens of that are added to `hidden`."""
+    if isinstance(value, Mapping):
+        if value.get("type") in ("image", "document") and isinstance(value.get("source"), Mapping):
+            hidden.append(count_block(dict(value), counter))
+            return ""
+        kept = {}
+        for key, item in value.items():
+            if key in OPAQUE_KEYS and isinstance(item, str):
+                hidden.append(opaque_tokens(item))
+            else:
+                kept[key] = _without_opaque(item, counter, hidden)
+        return kept
+    if isinstance(value, list | tuple):
+        return [_without_opaque(item, counter, hidden) for item in value]
+    return value
 
 
 def spaced_json(value: Any) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import gzip
+import random
 import struct
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -134,8 +136,46 @@ def test_a_message_costs_its_blocks_and_a_fixed_overhead() -> None:
         count_block(b, counter) for b in content
     )
     assert count_message("user", "hello", counter) == MESSAGE_OVERHEAD + 5
-    assert count_block(content[1], counter) == 5
+    assert count_block(content[1], counter) == 2
     assert count_block(content[2], counter) >= len('{"path":"a"}') + len("read")
+
+
+SIGNATURE = base64.b64encode(random.Random(1).randbytes(15_000)).decode()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "thinking", "thinking": "", "signature": SIGNATURE},
+        {"type": "thinking", "thinking": "word " * 1_000, "signature": SIGNATURE},
+        {"type": "redacted_thinking", "data": SIGNATURE},
+        {"type": "web_search_tool_result", "content": [{"title": "A page", "encrypted_content": SIGNATURE}]},
+        {"type": "reasoning", "encrypted_content": SIGNATURE},
+    ],
+)
+def test_opaque_data_is_counted_by_a_ratio_and_not_as_text(block: dict[str, Any]) -> None:
+    as_text = default_counter().count(SIGNATURE)
+    assert as_text > 12_000
+    assert 3_900 < count_block(block, default_counter()) < 4_100
+
+
+def test_thinking_counts_what_it_shows_where_its_signature_holds_less() -> None:
+    block = {"type": "thinking", "thinking": "word " * 1_000, "signature": "sig"}
+    assert count_block(block, default_counter()) == default_counter().count("word " * 1_000)
+
+
+def test_a_picture_inside_an_unknown_block_costs_what_a_picture_costs() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": png(750, 1_000) + "A" * 400_000}
+    block = {"type": "mcp_tool_result", "content": [{"type": "image", "source": source}]}
+    assert 1_000 < count_block(block, default_counter()) < 1_100
+
+
+def test_what_a_tool_returns_costs_the_same_as_text_or_as_a_list_of_texts() -> None:
+    for counter in (default_counter(), as_counter(len)):
+        text = "def f(x):\n    return x\n" * 20
+        one = {"type": "tool_result", "tool_use_id": "t1", "content": text}
+        other = {**one, "content": [{"type": "text", "text": text}]}
+        assert count_block(one, counter) == count_block(other, counter) > counter.count(text)
 
 
 def png(width: int, height: int) -> str:
