@@ -81,14 +81,3 @@ def test_recall_finds_what_stands_word_for_word_in_the_middle_of_a_long_message(
     said = agent.recall(query.format(agent.id))
     assert f"message://{agent.id}/32" in said
     assert f"E-{agent.id}-77" in said
-
-
-def test_a_word_that_stands_everywhere_is_left_to_the_ranking(agent: Agent) -> None:
-    from watchkeeper.memory.recall.session import needles_of
-
-    assert needles_of("the 2023 report, see (src/a.py).") == [
-        "the 2023 report, see (src/a.py).",
-        "2023",
-        "src/a.py",
-    ]
-    assert needles_of("who") == []

@@ -151,3 +151,40 @@ def test_among_long_messages_the_short_one_about_it_comes_before_a_long_one_that
         *[f"{filler} other{n}" for n in range(8)],
     )
     assert found(texts, "parser tabs")[0] == "1"
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("high water mark", "highWaterMark"),
+        ("high water mark", "HIGH_WATER_MARK"),
+        ("how is the retry budget id made", "retry_budget_id"),
+        ("get user by id", "getUserById"),
+    ],
+)
+def test_an_identifier_is_found_by_its_words_before_texts_that_hold_them_apart(query: str, name: str) -> None:
+    apart = [f"the {word} of {query.split()[0]}ness and {word} again" for word in query.split()] * 3
+    texts = documents(*apart, f"def {name}(self):", *apart)
+    assert found(texts, query)[0] == str(len(apart))
+
+
+def test_a_long_document_is_as_good_as_its_best_passage() -> None:
+    filler = "nothing of that sort is in here at all. " * 150
+    scattered = f"budget {filler} retry {filler} exhausted"
+    together = f"{filler} the retry budget is exhausted {filler}"
+    texts = documents(scattered, together, *["some other long text. " * 150] * 6)
+    (hit, *_) = rank(texts, "retry budget exhausted")
+    assert hit.id == "1"
+    assert "retry budget" in texts[1].text[hit.place :][:2_500]
+
+
+def test_parts_of_a_document_count_by_their_weights() -> None:
+    said = Document("said", "the harbour is closed", thread="a")
+    brought = Document("brought", "the harbour is closed", thread="b", weights=((0, 0.5),))
+    assert found([said, brought, *documents("x", "y", "z")], "harbour") == ["said", "brought"]
+
+
+def test_neighbours_count_as_far_as_the_texts_follow_from_each_other() -> None:
+    texts = [Document(str(at), text) for at, text in enumerate(["Which port?", "8443.", "bye", "x", "y"])]
+    assert [hit.id for hit in rank(texts, "port", adjacency=1.0)] == ["0", "1"]
+    assert [hit.id for hit in rank(texts, "port", adjacency=0.0)] == ["0"]

@@ -1,28 +1,32 @@
 """Ranking documents by a query: BM25 over stems, lifted by neighbours, coverage and exact identifiers.
 
-docs/memory.md measures on recorded chats what each part gains. Parts without a gain were left out (proximity
-of the query's words, a lift for replies to questions, fusion of ranks).
+docs/memory.md measures what each part gains.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from watchkeeper.memory.digest import HASH, ID, PATH, URL
 from watchkeeper.store.driver import plain, sqlite3
+from watchkeeper.store.search.messages import fold
 
-# --- Query terms: words and identifiers ---------------------------------------------------------------------
-#
-# Common words are left out.
+# --- What a query asks for ----------------------------------------------------------------------------------
 
 QUERY_CHARACTERS = 2_000
 MOST_WORDS = 48
 MOST_LITERALS = 12
+MOST_JOINED_WORDS = 12
+"""Of so many words, those next to each other may be one identifier; a longer query is a sentence."""
+LONGEST_NAME = 6
+"""How many words an identifier has at most."""
 
 _COMMON = """
 a about after again all also am an and any are as at be because been before being both but by can could d did do does doing
@@ -36,7 +40,7 @@ STOP_WORDS = frozenset(_COMMON.split())
 """English words that say nothing of what is sought, and what `\\w+` leaves of their short forms ("don't",
 "I'll")."""
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 """Runs of Chinese characters and kana: scripts that put no spaces between words."""
 _QUOTED = re.compile(r"[\"`“]([^\"`”\n]{2,80})[\"`”]")
@@ -58,31 +62,94 @@ _TIME = re.compile(
 )
 
 
-def words_of(query: str) -> list[str]:
-    """The words to look for, lower-cased, each once; the common ones too where there are no others."""
-    found = dict.fromkeys(word.lower() for word in _WORD.findall(query[:QUERY_CHARACTERS]))
-    telling = [word for word in found if word not in STOP_WORDS]
-    return (telling or list(found))[:MOST_WORDS]
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One thing that a document may hold."""
+
+    text: str
+    """Folded: a word, one or two characters of a script without spaces."""
+    piece: str
+    """What all its forms begin with."""
 
 
-def spaced(text: str) -> str:
-    """The text with its runs of Chinese characters and kana as characters and overlapping pairs, for an index
-    of words."""
-    return (
-        _UNSPACED.sub(lambda run: " " + " ".join(_characters(run[0])) + " ", text)
-        if _UNSPACED.search(text)
-        else text
-    )
+class Query:
+    """What a query asks for, each part once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text[:QUERY_CHARACTERS]
+        self.terms = _terms(self.text)
+        self.literals = literals_of(self.text)
+        """What is looked for character by character, folded: paths, URLs, hashes, ids, names, error codes,
+        numbers, quoted phrases."""
+        whole = fold(" ".join(self.text.split()))
+        self.whole = whole if len(whole) >= LEAST_CHARACTERS else ""
+        """The query itself, folded; nothing if it is too short to say anything."""
+        self.names = _names(self.text)
+        """Words next to each other, which may be parts of one identifier."""
+
+    @property
+    def pieces(self) -> list[str]:
+        """What a document must hold one of, as words that begin so next to each other."""
+        found = dict.fromkeys(term.piece for term in self.terms)
+        found |= dict.fromkeys([*self.literals, *([self.whole] if self.whole else [])])
+        found |= dict.fromkeys("".join(words) for words in self.names)
+        return list(found)
+
+    @property
+    def words(self) -> list[str]:
+        """The words among the terms."""
+        return [term.text for term in self.terms if not _UNSPACED.match(term.text)]
+
+    @property
+    def pairs(self) -> list[str]:
+        """The characters and pairs of scripts without spaces among the terms."""
+        return [term.text for term in self.terms if _UNSPACED.match(term.text)]
+
+    @property
+    def asks_for_time(self) -> bool:
+        """Whether the question is answered by a date or a duration."""
+        return _TEMPORAL_QUESTION.match(self.text) is not None
 
 
-def characters_of(query: str) -> list[str]:
-    """What `spaced` makes of the runs of a query, each once."""
-    runs = _UNSPACED.findall(query[:QUERY_CHARACTERS])
-    return list(dict.fromkeys(piece for run in runs for piece in _characters(run)))[:MOST_WORDS]
+def _terms(text: str) -> tuple[Term, ...]:
+    """The words to look for, each once; the common ones too where there are no others."""
+    words = dict.fromkeys(_words(_UNSPACED.sub(" ", text)))
+    telling = [word for word in words if word not in STOP_WORDS]
+    found = [Term(word, _beginning(word)) for word in (telling or [*words])[:MOST_WORDS]]
+    pairs = dict.fromkeys(pair for run in _UNSPACED.findall(text) for pair in _characters(run))
+    return (*found, *(Term(pair, pair) for pair in [*pairs][:MOST_WORDS]))
+
+
+def _words(text: str) -> Iterator[str]:
+    return (fold(word) for word in _WORD.findall(text))
+
+
+def _beginning(word: str) -> str:
+    """What the other forms of a word begin with: "studies" and "study" share "stud". Cutting more of a short
+    word would find everything."""
+    if not word.isalpha():
+        return word
+    if len(word) < 5:
+        return word[:-1] if len(word) == 4 and word[-1] == "s" and word[-2] != "s" else word
+    return word[: max(4, len(word) - 3)]
 
 
 def _characters(run: str) -> list[str]:
     return [*(run[at : at + 2] for at in range(len(run) - 1)), *run]
+
+
+def _names(text: str) -> list[tuple[str, ...]]:
+    """Runs of two to six words of the query, the longest first; not those of common words alone."""
+    words = [*_words(text)]
+    if len(words) > MOST_JOINED_WORDS or not text.isascii():
+        return []
+    return [
+        run
+        for count in range(min(LONGEST_NAME, len(words)), 1, -1)
+        for at in range(len(words) - count + 1)
+        if not STOP_WORDS.issuperset(run := tuple(words[at : at + count]))
+        and sum(map(len, run)) >= LEAST_CHARACTERS
+    ]
 
 
 def literals_of(query: str) -> list[str]:
@@ -98,63 +165,38 @@ def literals_of(query: str) -> list[str]:
     return list(found)[:MOST_LITERALS]
 
 
-def asks_for_time(query: str) -> bool:
-    """Whether the question is answered by a date or a duration."""
-    return _TEMPORAL_QUESTION.match(query[:QUERY_CHARACTERS]) is not None
-
-
 def tells_time(text: str) -> bool:
     """Whether a text names a time: a figure, a month, "last week"."""
     return _TIME.search(text) is not None
 
 
-# --- A full-text index in memory ----------------------------------------------------------------------------
-#
-# SQLite's FTS5 splits and stems the words, and reports how often each document holds a term.
-
-TOKENIZE = "porter unicode61 remove_diacritics 2"
-"""Stemming pays: on one set of recorded chats evidence recall at 10 rose from .486 to .522 by it
-(docs/memory.md)."""
-
-_PIECE = re.compile(r"\w+")
+# --- The texts ----------------------------------------------------------------------------------------------
 
 
-class TermIndex:
-    """Postings of some texts, by their position. Not for several threads at once."""
+class Stems:
+    """The stems of words, as SQLite's porter tokenizer makes them."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self) -> None:
         self._connection: Any = sqlite3.connect(":memory:", check_same_thread=False)
         run = self._connection.execute
-        for name in ("texts", "queries"):
-            run(f"CREATE VIRTUAL TABLE {name} USING fts5(text, tokenize='{TOKENIZE}')")
-            run(f"CREATE VIRTUAL TABLE {name}_terms USING fts5vocab({name}, 'instance')")
-        texts = [spaced(plain(text)) for text in texts]
-        self._connection.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", enumerate(texts))
-        self.lengths = [len(_PIECE.findall(text)) for text in texts]
-        """Words of each text."""
-        self._postings: dict[str, dict[int, int]] = {}
+        run("CREATE VIRTUAL TABLE words USING fts5(word, tokenize='porter unicode61 remove_diacritics 2')")
+        run("CREATE VIRTUAL TABLE stems USING fts5vocab(words, 'instance')")
+        self._known: dict[str, str] = {}
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def terms(self, words: Sequence[str]) -> list[str]:
-        """The stems of `words` in order, each once."""
-        self._connection.execute("DELETE FROM queries")
-        self._connection.execute(
-            "INSERT INTO queries (rowid, text) VALUES (1, ?)", (spaced(plain(" ".join(words))),)
-        )
-        rows = self._connection.execute("SELECT term FROM queries_terms ORDER BY offset").fetchall()
-        return list(dict.fromkeys(row[0] for row in rows))
-
-    def postings(self, term: str) -> dict[int, int]:
-        """Which texts hold the term, and how often each."""
-        known = self._postings.get(term)
-        if known is None:
-            rows = self._connection.execute(
-                "SELECT doc, count(*) FROM texts_terms WHERE term = ? GROUP BY doc", (term,)
+    def of(self, words: Sequence[str]) -> dict[str, str]:
+        """The stem of each word; a word that is none stands for itself."""
+        new = [word for word in dict.fromkeys(words) if word not in self._known]
+        if new:
+            run = self._connection.execute
+            run("DELETE FROM words")
+            self._connection.executemany(
+                "INSERT INTO words (rowid, word) VALUES (?, ?)",
+                [(at, plain(word)) for at, word in enumerate(new)],
             )
-            known = self._postings[term] = dict(rows.fetchall())
-        return known
+            self._known |= dict(zip(new, new, strict=True))
+            for at, stem in run("SELECT doc, term FROM stems"):
+                self._known[new[at]] = stem
+        return self._known
 
     def close(self) -> None:
         self._connection.close()
@@ -165,12 +207,12 @@ SATURATION = (0.5, 3.0)
 is."""
 LENGTH = (0.3, 1.0)
 """BM25's b. Among short turns a longer one says more; among pages a longer one only holds more words."""
-COVERAGE = (0.5, 0.25)
+SHORT, LONG = 300, 1_500
+"""The mean lengths of documents, in characters, up to which the first and from which the second of each pair
+holds; between them, by the logarithm."""
+COVERAGE = 0.25
 """How much a document gains that holds all of the query's terms, over one that holds one."""
-SHORT_WORDS, LONG_WORDS = 50, 250
-"""The mean lengths of documents at which the first and the second of each pair holds; between them, by the
-logarithm."""
-NEIGHBOUR = 0.4
+NEIGHBOUR = 0.7
 """What a term in the turn before or after counts, of what it would count in the turn itself …"""
 BOTH = 0.5
 """… and how much of that where the turn holds the term as well."""
@@ -178,13 +220,21 @@ TIMES = 0.3
 """How much a document that names a time gains where the question asks for one."""
 LITERAL = 2.0
 """A named identifier that a document contains counts this many times as much as a term that is as rare."""
+WHOLE = 4.0
+"""So does the whole query."""
+NAME = 0.7
+"""Words that are one identifier in a document count this much more than as words."""
 MEANING = 0.4
 """What the document whose vector is most like the question's gains, of the best score by words."""
 LEAST_LIKENESS = 0.25
 """From which likeness on a document is found by its vector alone."""
 LEAST_IDF = 0.05
-READ_CHARACTERS = 16_000
+LEAST_CHARACTERS = 4
+READ_CHARACTERS = 64_000
 """How many characters of each document are read."""
+PASSAGE_CHARACTERS = 2_500
+PASSAGE = 0.75
+"""What the best passage of a long document counts, beside the document as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +248,8 @@ class Document:
     thread: str | None = None
     """Documents of one thread that follow each other in the sequence are neighbours, as turns of a
     conversation are."""
+    weights: tuple[tuple[int, float], ...] = ()
+    """What its parts count, where it is not 1: `(from which character on, weight)`, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +261,8 @@ class Hit:
     """Above 0; comparable within one answer only."""
     why: str
     """For people: the terms and identifiers that it holds, and what its neighbours hold."""
+    place: int = 0
+    """Where in its text the best passage begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,86 +278,273 @@ class Likeness:
 
 
 class RankedIndex:
-    """An index to ask many times. `close` it, or use `rank` for one question.
+    """Texts to ask many times. `close` it, or use `rank` for one question.
 
-    `corpus_size`: how many documents there are in all, where these are only those that hold a term.
+    `corpus_size`: how many documents there are in all, where these are only some of those that hold a term.
     """
 
     def __init__(self, documents: Sequence[Document], *, corpus_size: int | None = None) -> None:
         self._documents = list(documents)
-        texts = [document.text[:READ_CHARACTERS] for document in self._documents]
-        self._folded = [text.casefold() for text in texts]
-        self._terms = TermIndex(texts)
-        self._size = max(len(texts), corpus_size or 0)
-        lengths = self._terms.lengths
-        self._mean_length = sum(lengths) / len(lengths) if lengths and sum(lengths) else 1.0
-        long = math.log(self._mean_length / SHORT_WORDS) / math.log(LONG_WORDS / SHORT_WORDS)
-        self._saturation, self._length, self._coverage = (
-            first + (second - first) * min(1.0, max(0.0, long))
-            for first, second in (SATURATION, LENGTH, COVERAGE)
-        )
+        self._texts = [document.text[:READ_CHARACTERS] for document in self._documents]
+        self._folded = [fold(text) for text in self._texts]
+        self._stems = Stems()
+        self._size = max(len(self._texts), corpus_size or 0)
+        lengths = [len(text) for text in self._texts]
+        self._mean = max(1.0, sum(lengths) / len(lengths)) if lengths else 1.0
+        passages = [min(length, PASSAGE_CHARACTERS) for length in lengths]
+        self._passage_mean = max(1.0, sum(passages) / len(passages)) if passages else 1.0
 
-    def rank(self, query: str, limit: int = 10, *, likeness: Likeness | None = None) -> list[Hit]:
-        """The documents that have to do with `query`, best first; at most `limit`. `likeness`: where vectors
-        are used."""
+    def rank(
+        self,
+        query: str,
+        limit: int = 10,
+        *,
+        likeness: Likeness | None = None,
+        held: Mapping[str, int] | None = None,
+        adjacency: float = 1.0,
+    ) -> list[Hit]:
+        """The documents that have to do with `query`, best first; at most `limit`.
+
+        Args:
+            likeness: where vectors are used.
+            held: how many documents of the corpus hold each of the query's pieces, if these are only some.
+            adjacency: what neighbours count, from 0 to 1.
+        """
         if limit <= 0 or not self._documents:
             return []
-        terms = self._terms.terms(words_of(query))
-        scores: dict[int, float] = defaultdict(float)
-        held: dict[int, list[str]] = defaultdict(list)
-        near: dict[int, list[str]] = defaultdict(list)
-        for term in terms:
-            self._add_term(term, scores, held, near)
-        for position, names in held.items():
-            scores[position] *= 1 + self._coverage * (len(names) - 1) / len(terms)
-        for literal in literals_of(query):
-            self._add_literal(literal, scores, held)
-        if asks_for_time(query):
+        self._weigh(adjacency)
+        return _Ranking(self, Query(query), held or {}, adjacency).best(limit, likeness)
+
+    def _weigh(self, adjacency: float) -> None:
+        """BM25's parameters: of turns of a conversation for short texts that follow from each other, and of
+        pages for long texts and for texts that do not."""
+        long = min(1.0, max(0.0, math.log(self._mean / SHORT) / math.log(LONG / SHORT)))
+        page = 1 - (1 - long) * adjacency
+        self._saturation, self._length = (
+            turn + (of_page - turn) * page for turn, of_page in (SATURATION, LENGTH)
+        )
+
+    def close(self) -> None:
+        self._stems.close()
+
+    @cached_property
+    def squashed(self) -> list[str]:
+        """The texts without the signs that join the words of an identifier."""
+        return [folded.replace("_", "").replace("-", "") for folded in self._folded]
+
+
+def rank(
+    documents: Sequence[Document],
+    query: str,
+    limit: int = 10,
+    *,
+    corpus_size: int | None = None,
+    likeness: Likeness | None = None,
+    held: Mapping[str, int] | None = None,
+    adjacency: float = 1.0,
+) -> list[Hit]:
+    """The documents that have to do with `query`, best first; at most `limit`. Pure: nothing is kept.
+
+    Documents come in the order in which they arose. Arguments as of `RankedIndex.rank`.
+    """
+    index = RankedIndex(documents, corpus_size=corpus_size)
+    try:
+        return index.rank(query, limit, likeness=likeness, held=held, adjacency=adjacency)
+    finally:
+        index.close()
+
+
+_STEP = PASSAGE_CHARACTERS // 2
+"""Passages overlap by half."""
+
+
+class _Ranking:
+    """One query's scores."""
+
+    def __init__(self, index: RankedIndex, query: Query, held: Mapping[str, int], adjacency: float) -> None:
+        self._index = index
+        self._documents = index._documents
+        self._query = query
+        self._held_in_corpus = held
+        self._neighbour = NEIGHBOUR * adjacency
+        self._scores: dict[int, float] = defaultdict(float)
+        self._held: dict[int, list[str]] = defaultdict(list)
+        self._near: dict[int, list[str]] = defaultdict(list)
+        self._place: dict[int, int] = {}
+        self._idfs: dict[str, float] = {}
+
+    def best(self, limit: int, likeness: Likeness | None) -> list[Hit]:
+        scores = self._scores
+        self._add_terms()
+        self._add_names()
+        for literal in self._query.literals:
+            self._add_literal(literal, LITERAL)
+        if self._query.whole:
+            self._add_literal(self._query.whole, WHOLE, whole=True)
+        if self._query.asks_for_time:
             for position in scores:
                 if tells_time(self._documents[position].text[:READ_CHARACTERS]):
                     scores[position] *= 1 + TIMES
         if likeness is not None and likeness.of:
-            self._add_likeness(likeness, scores, held)
-        best = sorted(scores, key=lambda at: (-round(scores[at], 9), -(self._documents[at].at or 0.0), -at))[
-            :limit
-        ]
+            self._add_likeness(likeness)
+        found = sorted(scores, key=lambda at: (-round(scores[at], 9), -(self._documents[at].at or 0.0), -at))
         return [
-            Hit(self._documents[at].id, scores[at], _why(held.get(at, []), near.get(at, []))) for at in best
+            Hit(
+                self._documents[at].id,
+                scores[at],
+                _why(self._held.get(at, []), self._near.get(at, [])),
+                self._place.get(at, 0),
+            )
+            for at in found[:limit]
         ]
 
-    def close(self) -> None:
-        self._terms.close()
+    # Words.
 
-    def _add_term(
-        self, term: str, scores: dict[int, float], held: dict[int, list[str]], near: dict[int, list[str]]
-    ) -> None:
-        postings = self._terms.postings(term)
-        idf = self._idf(len(postings))
-        own: dict[int, float] = {}
-        for position, times in postings.items():
-            length = 1 - self._length + self._length * self._terms.lengths[position] / self._mean_length
-            own[position] = idf * times * (self._saturation + 1) / (times + self._saturation * length)
-            scores[position] += own[position]
-            held[position].append(term)
-        lifts: dict[int, float] = {}
+    def _add_terms(self) -> None:
+        """BM25 of whole documents and of their best passages, neighbours, coverage."""
+        index = self._index
+        places, begun = self._places()
+        parts: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+        wholes: dict[int, float] = defaultdict(float)
+        lifts: dict[int, float] = defaultdict(float)
+        for stem, found in places.items():
+            share = len(found) / max(1, begun[stem][0])
+            self._idfs[stem] = idf = self._idf(max(len(found), int(begun[stem][1] * share)))
+            own: dict[int, float] = {}
+            for position, at in found.items():
+                weights = self._weights(position, at)
+                length = len(index._texts[position]) / index._mean
+                own[position] = idf * self._saturated(sum(weights), length)
+                wholes[position] += own[position]
+                self._held[position].append(stem)
+                if len(index._texts[position]) > PASSAGE_CHARACTERS:
+                    cells = parts[position]
+                    for place, weight in zip(at, weights, strict=True):
+                        cell = cells[place // _STEP]
+                        cell[stem] = cell.get(stem, 0.0) + weight
+            if self._neighbour:
+                self._lift(stem, own, lifts)
+        count = max(1, len(places))
+        for position in {*wholes, *lifts}:
+            named = len(self._held.get(position, ()))
+            score = (wholes.get(position, 0.0) + lifts.get(position, 0.0)) * self._covering(named, count)
+            if position in parts:
+                best, place = self._best_passage(parts[position], count)
+                score = (1 - PASSAGE) * score + PASSAGE * best
+                self._place[position] = place
+            self._scores[position] = score
+
+    def _best_passage(self, cells: Mapping[int, Mapping[str, float]], count: int) -> tuple[float, int]:
+        """The score of the best passage of a document, and where it begins."""
+        best, place = 0.0, 0
+        length = PASSAGE_CHARACTERS / self._index._passage_mean
+        for first in sorted({cell - back for cell in cells for back in (0, 1) if cell >= back}):
+            here, there = cells.get(first, {}), cells.get(first + 1, {})
+            stems = {**here, **there}
+            worth = sum(
+                self._idfs[stem] * self._saturated(here.get(stem, 0.0) + there.get(stem, 0.0), length)
+                for stem in stems
+            ) * self._covering(len(stems), count)
+            if worth > best:
+                best, place = worth, first * _STEP
+        return best, place
+
+    def _places(self) -> tuple[dict[str, dict[int, list[int]]], dict[str, tuple[int, int]]]:
+        """By stem: where each document holds it; and how many of these documents, and of the corpus, hold a
+        word that begins as it does."""
+        hits: dict[Term, list[tuple[int, int, str]]] = {}
+        words: set[str] = set()
+        for term in self._query.terms:
+            hits[term] = [
+                (position, place, word)
+                for position, folded in enumerate(self._index._folded)
+                for place, word in _words_with(term.piece, folded, self._index._texts[position])
+            ]
+            words |= {term.text, *(word for _, _, word in hits[term])}
+        stems = self._index._stems.of(sorted(words))
+        places: dict[str, dict[int, list[int]]] = {}
+        begun: dict[str, tuple[int, int]] = {}
+        for term, found in hits.items():
+            stem = stems[term.text]
+            if stem in places:
+                continue
+            at: dict[int, list[int]] = defaultdict(list)
+            for position, place, word in found:
+                if word == term.text or stems[word] == stem:
+                    at[position].append(place)
+            places[stem] = at
+            here = len({position for position, _, _ in found})
+            begun[stem] = here, max(here, self._held_in_corpus.get(term.piece, 0))
+        return places, begun
+
+    def _weights(self, position: int, places: Sequence[int]) -> list[float]:
+        parts = self._documents[position].weights
+        if not parts:
+            return [1.0] * len(places)
+        begins = [begin for begin, _ in parts]
+        return [parts[at - 1][1] if (at := bisect_right(begins, place)) else 1.0 for place in places]
+
+    def _saturated(self, times: float, length: float) -> float:
+        index = self._index
+        padding = 1 - index._length + index._length * length
+        return times * (index._saturation + 1) / (times + index._saturation * padding)
+
+    def _covering(self, named: int, count: int) -> float:
+        return 1 + COVERAGE * max(0, named - 1) / count
+
+    def _lift(self, stem: str, own: Mapping[int, float], lifts: dict[int, float]) -> None:
+        """What the neighbours of the documents that hold a term gain."""
+        gained: dict[int, float] = {}
         for position, worth in own.items():
             for beside in self._neighbours(position):
-                lifts[beside] = max(lifts.get(beside, 0.0), NEIGHBOUR * worth)
-        for position, lift in lifts.items():
-            scores[position] += lift * BOTH if position in own else lift
+                gained[beside] = max(gained.get(beside, 0.0), self._neighbour * worth)
+        for position, lift in gained.items():
+            lifts[position] += lift * BOTH if position in own else lift
             if position not in own:
-                near[position].append(term)
+                self._near[position].append(stem)
 
-    def _add_literal(self, literal: str, scores: dict[int, float], held: dict[int, list[str]]) -> None:
-        found = [position for position, text in enumerate(self._folded) if literal in text]
-        worth = LITERAL * max(self._idf(len(found)), 1.0)
-        for position in found:
-            scores[position] += worth
-            held[position].append(repr(literal))
+    # Identifiers.
 
-    def _add_likeness(self, likeness: Likeness, scores: dict[int, float], held: dict[int, list[str]]) -> None:
+    def _add_literal(self, literal: str, weight: float, *, whole: bool = False) -> None:
+        """Documents that hold it character by character gain, most where it is no part of a longer word."""
+        found: dict[int, float] = {}
+        for position, folded in enumerate(self._index._folded):
+            share = _bounded(literal, folded)
+            if share and not (whole and share < 0.5):
+                found[position] = share
+        worth = weight * max(self._idf(len(found)), 1.0)
+        for position, share in found.items():
+            self._scores[position] += worth * share
+            self._held[position].append("verbatim" if whole else repr(literal))
+
+    def _add_names(self) -> None:
+        """Documents that hold the query's words as one identifier gain, by the longest."""
+        index = self._index
+        stems = index._stems.of([word for run in self._query.names for word in run])
+        holders: dict[tuple[str, ...], list[int]] = {}
+        done: set[int] = set()
+        for run in sorted(self._query.names, key=len):
+            among = holders.get(run[:-1]) if len(run) > 2 else range(len(self._documents))
+            joined = "".join(run)
+            holders[run] = [at for at in among or () if joined in index.squashed[at]]
+        for run in self._query.names:
+            pattern = re.compile("[_-]?".join(map(re.escape, run)))
+            worth = sum(self._idfs.get(stems[word], 0.0) for word in run)
+            for position in holders[run]:
+                if position in done:
+                    continue
+                share = _as_name(pattern, index._folded[position], index._texts[position])
+                if share:
+                    done.add(position)
+                    self._scores[position] += NAME * share * worth
+                    self._held[position].append(repr("_".join(run)))
+
+    # Meaning.
+
+    def _add_likeness(self, likeness: Likeness) -> None:
         """What is more alike than documents are on the mean gains, with its neighbours, as far as the best by
         words."""
+        scores = self._scores
         mean = min(likeness.mean, LEAST_LIKENESS)  # if a few all mention it, none is above the mean
         own = {
             at: value - mean
@@ -312,7 +553,7 @@ class RankedIndex:
         }
         worth = {
             at: own.get(at, 0.0)
-            + NEIGHBOUR * max((own.get(beside, 0.0) for beside in self._neighbours(at)), default=0.0)
+            + self._neighbour * max((own.get(beside, 0.0) for beside in self._neighbours(at)), default=0.0)
             for at in {*own, *scores}
         }
         most, best = max(worth.values(), default=0.0), max(scores.values(), default=0.0) or 1.0
@@ -321,10 +562,10 @@ class RankedIndex:
             if value > 0 and (position in scores or alike >= LEAST_LIKENESS):
                 scores[position] += best * MEANING * value / most
                 if alike >= LEAST_LIKENESS:
-                    held[position].append(f"like it in meaning ({alike:.2f})")
+                    self._held[position].append(f"like it in meaning ({alike:.2f})")
 
     def _idf(self, holding: int) -> float:
-        return max(LEAST_IDF, math.log((self._size - holding + 0.5) / (holding + 0.5)))
+        return max(LEAST_IDF, math.log((self._index._size - holding + 0.5) / (holding + 0.5)))
 
     def _neighbours(self, position: int) -> list[int]:
         thread = self._documents[position].thread
@@ -335,23 +576,56 @@ class RankedIndex:
         ]
 
 
-def rank(
-    documents: Sequence[Document],
-    query: str,
-    limit: int = 10,
-    *,
-    corpus_size: int | None = None,
-    likeness: Likeness | None = None,
-) -> list[Hit]:
-    """The documents that have to do with `query`, best first; at most `limit`. Pure: nothing is kept.
+def _words_with(piece: str, folded: str, text: str) -> Iterator[tuple[int, str]]:
+    """Words, and parts of `camelCase` names, that begin with `piece`, and where; of scripts without spaces,
+    the piece itself."""
+    at, step = folded.find(piece), len(piece)
+    unspaced = _UNSPACED.match(piece) is not None
+    while at >= 0:
+        end = at + step
+        if unspaced:
+            yield at, piece
+        elif not at or not folded[at - 1].isalnum() or (text[at].isupper() and not text[at - 1].isupper()):
+            while (
+                end < len(folded)
+                and folded[end].isalnum()
+                and (not text[end].isupper() or text[end - 1].isupper())
+            ):
+                end += 1
+            yield at, folded[at:end]
+        at = folded.find(piece, at + step)
 
-    Documents come in the order in which they arose. Costs an index of them, some 10 MB of text a second.
-    """
-    index = RankedIndex(documents, corpus_size=corpus_size)
-    try:
-        return index.rank(query, limit, likeness=likeness)
-    finally:
-        index.close()
+
+def _bounded(literal: str, folded: str) -> float:
+    """1 if a text holds it as a whole, less if as part of a longer word, 0 if not at all."""
+    best, at = 0.0, folded.find(literal)
+    while at >= 0 and best < 1:
+        end = at + len(literal)
+        before = at and _inner(folded[at - 1], literal[0])
+        after = end < len(folded) and _inner(folded[end], literal[-1])
+        best = max(best, 0.3 if before else 0.6 if after else 1.0)
+        at = folded.find(literal, end)
+    return best
+
+
+def _inner(outside: str, inside: str) -> bool:
+    """Whether a word goes on from one character to the other."""
+    return (outside.isalnum() or outside == "_") and (inside.isalnum() or inside == "_")
+
+
+def _as_name(pattern: re.Pattern[str], folded: str, text: str) -> float:
+    """Whether a text holds the words as one identifier: 1.5 if they are all of it, 1 if they begin at one of
+    its parts."""
+    best = 0.0
+    for match in pattern.finditer(folded):
+        begin, end = match.span()
+        before = folded[begin - 1] if begin else " "
+        after = folded[end] if end < len(folded) else " "
+        if not (before.isalnum() or before == "_" or after.isalnum() or after == "_"):
+            return 1.5
+        if not before.isalnum() or text[begin].isupper():
+            best = 1.0
+    return best
 
 
 def _why(held: Sequence[str], near: Sequence[str]) -> str:

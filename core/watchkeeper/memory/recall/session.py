@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,33 +14,12 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from watchkeeper.memory.content import blocks_of, leaves, result_text
-from watchkeeper.memory.recall.ranking import Document, Likeness, characters_of, literals_of, rank, words_of
+from watchkeeper.memory.recall.ranking import PASSAGE_CHARACTERS, Document, Likeness, Query, rank
 from watchkeeper.records.messages import Content
 from watchkeeper.store import facts
 from watchkeeper.store.driver import plain
 from watchkeeper.store.search import passages
-
-# --- Exact matches anywhere in a message --------------------------------------------------------------------
-#
-# The ranking reads only a part of a long message; this search reads the whole text.
-
-LEAST_CHARACTERS = 4
-MOST_NEEDLES = 6
-FEW = 3
-"""A word that more messages hold than these is no name of anything: the ranking weighs it better."""
-_ROUND = ".,:;?!()[]{}<>\"'`"
-
-
-def needles_of(query: str) -> list[str]:
-    """The whole query, and those of its words that are not plain words: paths, ids, codes, numbers."""
-    whole = query.strip()
-    found: dict[str, None] = {whole: None} if len(whole) >= LEAST_CHARACTERS else {}
-    for word in whole.split():
-        word = word.strip(_ROUND)
-        if len(word) >= LEAST_CHARACTERS and not word.isalpha():
-            found[word] = None
-    return list(found)[:MOST_NEEDLES]
-
+from watchkeeper.store.search.messages import fold
 
 # --- Texts as vectors, by a small packaged model ------------------------------------------------------------
 #
@@ -174,8 +153,15 @@ Hidden = Callable[[str, int], bool]
 
 CANDIDATE_FACTS = 200
 CANDIDATE_MESSAGES = 64
-DOCUMENT_CHARACTERS = 2_000
-"""What a search reads whole is bounded: 64 messages and their neighbours, 2,000 characters each."""
+"""What a search reads whole is bounded: so many messages and their neighbours."""
+WEIGHED_MESSAGES = 400
+"""Of so many with the rarest words, the length is looked up."""
+PADDING = 0.15
+"""What a long message loses for holding more words than a short one."""
+PRIOR_ADJACENCY, PRIOR_PAIRS, FULL_ADJACENCY = 0.1, 30, 0.08
+"""Words of conversations come again within two messages in a tenth of the cases; see `_adjacency`."""
+WEIGHTS = {"text": 1.0, "tool_use": 0.9, "tool_result": 0.7}
+"""What words count by the kind of block that holds them."""
 EXCERPT_CHARACTERS = 300
 OWN_TOOLS = ("remember", "recall", "read_back", "compact")
 """Calls of these, and their results, are about memory: finding them would find the search itself."""
@@ -264,8 +250,10 @@ def _facts(
         workspace = row[0] if row else None
     likeness = passages.fact_likeness(reads, session_id, question.model, question.vector) if question else {}
     near = sorted(likeness, key=lambda one: -likeness[one])[:CANDIDATE_MESSAGES]
+    asked = Query(query)
+    words, parts = asked.words, [*asked.literals, *asked.pairs]
     rows = facts.find_facts(
-        reads, session_id, words_of(query), [*literals_of(query), *characters_of(query)],
+        reads, session_id, words, parts,
         workspace=workspace, reader=reader, everyone=reader is None, near=near,
         limit=CANDIDATE_FACTS,
     )  # fmt: skip
@@ -295,19 +283,19 @@ def _messages(
     *,
     only: str | None,
 ) -> list[Recalled]:
+    asked = Query(query)
+    pieces = asked.pieces
+    if not pieces:
+        return []
     hidden = _in_sight(reads, reader)
     skipped = passages.calls_of(reads, session_id, OWN_TOOLS)
-    exact = _verbatim(reads, session_id, query, only, hidden, skipped)
-    pieces = _pieces(query)
-    if not pieces:
-        return exact[:limit]
     likeness = (
         passages.message_likeness(reads, session_id, question.model, question.vector, agent_id=only)
         if question
         else {}
     )
-    masks = passages.term_masks(reads, session_id, pieces, agent_id=only)
-    places = _candidates(masks, len(pieces), hidden)
+    holders = passages.holders(reads, session_id, pieces, agent_id=only)
+    places = _candidates(reads, holders, hidden, only)
     nearest = sorted((place for place in likeness if not hidden(*place)), key=lambda place: -likeness[place])
     places += nearest[:CANDIDATE_MESSAGES]
     around = sorted({(agent, seq + step) for agent, seq in places for step in (-1, 0, 1)})
@@ -321,63 +309,80 @@ def _messages(
         before = (agent, seq)
         content, at = contents[agent, seq]
         pointer = f"message://{agent}/{seq}"
-        text, _ = around_first(said_in(content, skipped), pieces, DOCUMENT_CHARACTERS)
-        documents[pointer] = agent, seq, Document(pointer, text, at, thread=f"{agent} {run}")
+        text, weights = _weighted(content, skipped)
+        documents[pointer] = agent, seq, Document(pointer, text, at, f"{agent} {run}", weights)
     found = []
     alike = Likeness({f"message://{agent}/{seq}": value for (agent, seq), value in likeness.items()})
-    texts = [document for _, _, document in documents.values()]
-    for hit in rank(texts, query, limit * 3, corpus_size=len(masks), likeness=alike):
+    held = {piece: len(ids) for piece, ids in holders.of.items()}
+    for hit in rank(
+        [document for _, _, document in documents.values()], query, len(documents),
+        corpus_size=holders.size, likeness=alike, held=held, adjacency=_adjacency(holders),
+    ):  # fmt: skip
         agent, seq, document = documents[hit.id]
         if document.text and not hidden(agent, seq):
-            shown = excerpt(document.text, pieces)
+            shown = _shown(document.text, hit.place, asked)
             found.append(Recalled("message", shown, (hit.id,), hit.score, hit.why, agent, document.at or 0.0))
-    there = {one.sources for one in exact}
-    return [*exact, *(one for one in found if one.sources not in there)][:limit]
+            if len(found) == limit:
+                break
+    return found
 
 
-def _verbatim(
-    reads: Any, session_id: str, query: str, only: str | None, hidden: Hidden, skipped: frozenset[str]
-) -> list[Recalled]:
-    """The newest messages that contain the whole query, or a rare needle of it, anywhere in their text."""
-    found: dict[str, Recalled] = {}
-    for needle in needles_of(query):
-        places = passages.holding(reads, session_id, needle, agent_id=only, limit=4 * FEW)
-        contents = passages.messages_at(reads, [place for place in places if not hidden(*place)])
-        held = []
-        for place in places:
-            content, at = contents.get(place, ("", 0.0))
-            text = said_in(content, skipped)
-            if needle in text:
-                pointer = (f"message://{place[0]}/{place[1]}",)
-                shown = excerpt(text, [needle.lower()])
-                held.append(Recalled("message", shown, pointer, 1.0, "verbatim", place[0], at))
-        if needle == query.strip() or len(held) <= FEW:
-            for one in held[:FEW]:
-                found.setdefault(one.sources[0], one)
-    return list(found.values())
+def _shown(text: str, place: int, asked: Query) -> str:
+    """The part of a text that matches: what it holds character by character, else the best passage."""
+    folded = fold(text)
+    for exact in (asked.whole, *asked.literals):
+        if exact and exact in folded:
+            return excerpt(text, [exact])
+    return excerpt(text[place : place + 2 * PASSAGE_CHARACTERS], asked.pieces)
 
 
-def _pieces(query: str) -> list[str]:
-    """What messages are scanned for: the beginnings of words that all their forms share, and literals."""
-    found: dict[str, None] = dict.fromkeys(characters_of(query))
-    for word in words_of(query):
-        # "studies" and "study" share "stud"; cutting more of a short word would find everything.
-        cut = word if word.isdigit() or len(word) < 5 else word[: max(4, len(word) - 3)]
-        found[cut] = None
-    for literal in literals_of(query):
-        found[literal] = None
-    return list(found)[:60]
+def _candidates(
+    reads: Any, holders: passages.Holders, hidden: Hidden, only: str | None
+) -> list[tuple[str, int]]:
+    """The messages with the rarest pieces, as many as are read whole; of those that hold as much, the shorter
+    and the newer."""
+    worth: dict[int, float] = defaultdict(float)
+    for ids in holders.of.values():
+        rarity = math.log(1 + holders.size / (1 + len(ids)))
+        for number in ids:
+            worth[number] += rarity
+    best = sorted(worth, key=lambda number: (-worth[number], -number))
+    found: list[tuple[float, int, tuple[str, int]]] = []
+    for start in range(0, len(best), WEIGHED_MESSAGES):
+        some = passages.places_of(reads, best[start : start + WEIGHED_MESSAGES])
+        for number, (agent, seq, size) in some.items():
+            if (only is None or agent == only) and not hidden(agent, seq):
+                padding = 1 + PADDING * math.log1p(size / PASSAGE_CHARACTERS)
+                found.append((-worth[number] / padding, -number, (agent, seq)))
+        if len(found) >= CANDIDATE_MESSAGES:
+            break
+    return [place for _, _, place in sorted(found)[:CANDIDATE_MESSAGES]]
 
 
-def _candidates(masks: Sequence[tuple[str, int, int]], count: int, hidden: Hidden) -> list[tuple[str, int]]:
-    """The messages with the rarest pieces, as many as are read whole."""
-    times = Counter(mask for _, _, mask in masks)
-    holding = [sum(held for mask, held in times.items() if mask >> bit & 1) for bit in range(count)]
-    worth = [math.log(1 + len(masks) / (1 + held)) for held in holding]
-    worth_of = {mask: sum(worth[bit] for bit in range(count) if mask >> bit & 1) for mask in times}
-    scored = [(worth_of[mask], agent, seq) for agent, seq, mask in masks if mask and not hidden(agent, seq)]
-    scored.sort(key=lambda one: -one[0])
-    return [(agent, seq) for _, agent, seq in scored[:CANDIDATE_MESSAGES]]
+def _adjacency(holders: passages.Holders) -> float:
+    """How much neighbours count, from 0 to 1: as far as what one message holds the next one does more often
+    than chance has it, which is so in a conversation, and not among unrelated texts."""
+    gain, most = PRIOR_ADJACENCY * PRIOR_PAIRS, float(PRIOR_PAIRS)
+    for ids in holders.of.values():
+        count = len(ids)
+        if count <= holders.size / 20:
+            there = set(ids)
+            by_chance = 2 * count * count / holders.size
+            gain += sum((number + 1 in there) + (number + 2 in there) for number in ids) - by_chance
+            most += 2 * count - by_chance
+    return min(1.0, max(0.0, gain / most) / FULL_ADJACENCY)
+
+
+def _weighted(content: Content, skipped: frozenset[str]) -> tuple[str, tuple[tuple[int, float], ...]]:
+    """A message's text to search, and what its parts count."""
+    parts: list[str] = []
+    weights: list[tuple[int, float]] = []
+    size = 0
+    for kind, text in _said_parts(content, skipped):
+        weights.append((size, WEIGHTS[kind]))
+        parts.append(text)
+        size += len(text) + 1
+    return "\n".join(parts), tuple(weights) if any(weight != 1.0 for _, weight in weights) else ()
 
 
 def _in_sight(reads: Any, reader: str | None) -> Hidden:
@@ -392,16 +397,21 @@ def _in_sight(reads: Any, reader: str | None) -> Hidden:
 def said_in(content: Content, skipped: frozenset[str] = frozenset()) -> str:
     """A message's text to search: what was said, what tools were given and what they brought, but for
     `skipped` calls."""
-    parts: list[str] = []
+    return "\n".join(text for _, text in _said_parts(content, skipped))
+
+
+def _said_parts(content: Content, skipped: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """The blocks of a message that have a text to search: their types and texts."""
     for block in blocks_of(content):
-        kind = block.get("type")
+        kind, text = str(block.get("type")), ""
         if kind == "text":
-            parts.append(str(block.get("text", "")))
+            text = str(block.get("text", ""))
         elif kind == "tool_use" and block.get("id") not in skipped and block.get("name") not in OWN_TOOLS:
-            parts.append(" ".join([str(block.get("name", "")), *leaves(block.get("input"))]))
+            text = " ".join([str(block.get("name", "")), *leaves(block.get("input"))])
         elif kind == "tool_result" and block.get("tool_use_id") not in skipped:
-            parts.append(result_text(block))
-    return "\n".join(part for part in parts if part)
+            text = result_text(block)
+        if text:
+            yield kind, text
 
 
 def excerpt(text: str, pieces: Sequence[str], size: int = EXCERPT_CHARACTERS) -> str:

@@ -233,6 +233,14 @@ class WordTable:
         self.fill([(1, text)])
         return [row[0] for row in self._connection.execute("SELECT term FROM tokens ORDER BY offset")]
 
+    def tokens_of(self, texts: Sequence[str]) -> list[list[str]]:
+        """The words of each text, in order."""
+        self.fill(enumerate(map(plain, texts)))
+        found: list[list[str]] = [[] for _ in texts]
+        for number, token in self._connection.execute("SELECT doc, term FROM tokens ORDER BY doc, offset"):
+            found[number].append(token)
+        return found
+
     def matching(self, texts: Iterable[tuple[int, str]], match: str, *, ranked: bool = False) -> list[int]:
         """The numbers of the texts that `match`, a query of FTS5, finds: in no order, or the best first."""
         self.fill(texts)

@@ -121,12 +121,6 @@ def parse_query(search: str, table: WordTable, *, prefix: bool) -> Query:
     return Query(tuple(terms))
 
 
-def beginning_query(text: str, table: WordTable) -> Query:
-    """The query for words that begin as `text`: its tokens next to each other, the last of them a beginning."""
-    tokens = table.tokens(plain(text))
-    return Query((Term(text, tuple(tokens), True),) if tokens else ())
-
-
 def _quoted(token: str) -> str:
     return '"' + token.replace('"', '""') + '"'
 
@@ -187,7 +181,12 @@ def fold(text: str) -> str:
     """`text` without case and accents, character for character, so that places in it are places in `text`."""
     if text.isascii():
         return text.lower()
-    return "".join(map(_folded, text))
+    folded = _NOT_ASCII.sub(lambda run: "".join(map(_folded, run[0])), text)
+    lower = folded.lower()
+    return lower if len(lower) == len(text) else "".join(map(_folded, text))
+
+
+_NOT_ASCII = re.compile("[^\x00-\x7f]+")
 
 
 @lru_cache(maxsize=4096)

@@ -6,14 +6,15 @@ does not hold yet, as any search finds them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of
-from watchkeeper.store.search.index import PART_MESSAGES, WordTable, ids_in_part, session_word, words_of
-from watchkeeper.store.search.messages import beginning_query
+from watchkeeper.store.search.index import PART_MESSAGES, WordTable, ids_in_part, session_word
+from watchkeeper.store.search.messages import Query, Term, fold
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 NEWEST_MESSAGES = 20_000
-"""So many messages of a session are searched, by words and by vectors."""
+"""So many messages of a session are searched by vectors, and so many that the index does not hold by words."""
+
+MOST_HOLDERS = 5_000
+"""Of a word that more messages hold, the newest are looked at: it tells little of any of them."""
 
 
 def _newest(agent_id: str | None) -> str:
@@ -49,54 +53,71 @@ class Reads(Queries):
         self.connection.close()
 
 
-def term_masks(
-    reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None
-) -> list[tuple[str, int, int]]:
-    """For each of the session's newest messages `(agent_id, seq, mask)`, the newest first: bit i is set if it
-    holds a word, or words next to each other, that begin with `pieces[i]`.
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Which messages of a session may hold the pieces of a query."""
 
-    At most 60 pieces. `agent_id`: only this agent's messages.
+    of: Mapping[str, Sequence[int]]
+    """Their ids, by piece, the newest first; at most `MOST_HOLDERS` of each."""
+    size: int
+    """How many messages the session has, or its agent."""
+
+
+def holders(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> Holders:
+    """The messages that hold, for each piece, all of its words, the last of which may be a beginning.
+
+    The index says so of the messages that it holds; the newer ones are read. It knows no places, so words of
+    one piece may stand apart. `agent_id`: `size` and the unindexed messages are this agent's; the others are
+    the session's.
     """
-    places = {row[0]: (row[1], row[2]) for row in reads.all(_newest(agent_id), _bound(session_id, agent_id))}
-    masks = dict.fromkeys(places, 0)
-    for bit, found in enumerate(_holding(reads, session_id, pieces[:60], [*places])):
-        for number in found & masks.keys():
-            masks[number] |= 1 << bit
-    return [(*places[number], mask) for number, mask in masks.items()]
-
-
-def holding(
-    reads: Any, session_id: str, piece: str, *, agent_id: str | None = None, limit: int = 12
-) -> list[tuple[str, int]]:
-    """`(agent_id, seq)` of at most `limit` newest messages that hold `piece` as `term_masks` finds it."""
-    masks = term_masks(reads, session_id, [piece], agent_id=agent_id)
-    return [(agent, seq) for agent, seq, mask in masks if mask][:limit]
-
-
-def _holding(reads: Any, session_id: str, pieces: Sequence[str], ids: Sequence[int]) -> list[set[int]]:
-    """For each piece, the messages among `ids` (the newest first) that hold it."""
-    if not ids:
-        return [set() for _ in pieces]
+    of_agent, bound = (" AND a.id = ?", (session_id, agent_id)) if agent_id else ("", (session_id,))
+    first, last, size = reads.one(
+        "SELECT min(m.id), max(m.id), count(*) FROM agents a CROSS JOIN messages m ON m.agent_id = a.id"
+        f" WHERE a.session_id = ?{of_agent}",
+        bound,
+    )
+    if not size:
+        return Holders({}, 0)
+    through = reads.one("SELECT indexed_through FROM message_index")[0]
     table = WordTable()
     try:
-        queries = [beginning_query(piece, table) for piece in pieces]
-        through = reads.one("SELECT indexed_through FROM message_index")[0]
-        recent = [number for number in ids if number > through]
-        rows = reads.all(f"SELECT id, content FROM messages WHERE id {IN_LIST}", (list_of(recent),))
-        table.fill((row[0], words_of(decode(row[1]))) for row in rows)
-        found = []
-        for query in queries:
-            held = set(table.ids(query.for_texts())) if query.terms else set()
-            if query.terms and ids[-1] <= through:
-                for part in range(ids[-1] // PART_MESSAGES, min(ids[0], through) // PART_MESSAGES + 1):
-                    sql = ids_in_part(part)
-                    held |= {
-                        row[0] for row in reads.all(sql, (query.for_index(session_word(session_id)), through))
-                    }
-            found.append(held)
-        return found
+        tokens = dict(zip(pieces, table.tokens_of(pieces), strict=True))
     finally:
         table.close()
+    found: dict[str, list[int]] = {piece: [] for piece in pieces if tokens[piece]}
+    if last > through:
+        for number, words in _unindexed(reads, through, session_id, of_agent, bound):
+            for piece, ids in found.items():
+                if all(token in words for token in tokens[piece]):
+                    ids.append(number)
+    word = session_word(session_id)
+    for part in range(min(last, through) // PART_MESSAGES, first // PART_MESSAGES - 1, -1):
+        for piece, ids in found.items():
+            if len(ids) < MOST_HOLDERS:
+                query = Query((Term(piece, tuple(tokens[piece]), True),)).for_index(word)
+                rows = reads.all(f"{ids_in_part(part)} LIMIT ?", (query, through, MOST_HOLDERS - len(ids)))
+                ids += [row[0] for row in rows]
+    return Holders(found, size)
+
+
+def _unindexed(
+    reads: Any, through: int, session_id: str, of_agent: str, bound: tuple[object, ...]
+) -> Iterator[tuple[int, str]]:
+    """The messages above the index, the newest first, and their words, folded, in their JSON."""
+    rows = reads.all(
+        "SELECT m.id, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id WHERE m.id > ? AND"
+        f" a.session_id = ?{of_agent} ORDER BY m.id DESC LIMIT ?",
+        (through, *bound, NEWEST_MESSAGES),
+    )
+    return ((row[0], fold(row[1])) for row in rows)
+
+
+def places_of(reads: Any, ids: Sequence[int]) -> dict[int, tuple[str, int, int]]:
+    """`(agent_id, seq, bytes of its content)` of messages, by id; those deleted meanwhile are left out."""
+    rows = reads.all(
+        f"SELECT id, agent_id, seq, octet_length(content) FROM messages WHERE id {IN_LIST}", (list_of(ids),)
+    )
+    return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
 
 def messages_at(reads: Any, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[Any, float]]:
