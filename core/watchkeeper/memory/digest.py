@@ -250,8 +250,8 @@ class DigestIndex:
             yield from _names(words, 5)
             yield from (Note(FILES, path, path) for path in paths_in(words)[:12])
             yield from _boxes(words)
-        for line in re.findall(r"^Task (\S+) (?:is done|was cancelled)", text, re.MULTILINE)[:30]:
-            yield Note(OPEN, None, f"[{line.rstrip('.')}]")
+        if '"inbox"' in text:
+            yield from (Note(OPEN, None, f"[{task}]") for task in _ENDED.findall(clipped(text)))
 
 
 # --- The user's words ---------------------------------------------------------------------------------------
@@ -276,6 +276,8 @@ _OWN_PARTS = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 """Parts of the prompts that this program writes itself."""
+_ENDED = re.compile(r"^Task (\S+) (?:is done|was cancelled)", re.MULTILINE)
+"""What this program tells a planner of a task that ended."""
 _CLIENT_COMMANDS = re.compile(
     r"/?(?:add-dir|agents|clear|compact|config|context|copy|cost|doctor|effort|exit|export|fast|help|hooks|ide|login|logout"
     r"|mcp|memory|model|permissions|plugin|quit|release-notes|rename|resume|rewind|status|theme|usage|vim)"
@@ -289,7 +291,7 @@ _DENIED = re.compile(
 def spoken(text: str) -> tuple[str, bool]:
     """What a person (or a planner) wrote of a text in the user's role, on one line, long pastes left out; and
     whether it is a command that the program replaces by a prompt."""
-    text = clipped(text, 4 * WORDS_CHARACTERS)
+    text = clipped(text, 2 * WORDS_CHARACTERS)
     command = ""
     if "<command-" in text:
         parts = dict(_ARGUMENTS.findall(text))
@@ -474,7 +476,7 @@ def _called(block: Block) -> tuple[_Call, list[Note]]:
     if path and not does and not argument and _READS.search(tool):
         does = "read"
     shown = argument if argument and not does else path
-    signature = one_line(f"{tool} {_NOISE.sub('', shown)}", 100).strip()
+    signature = one_line(f"{tool} {_NOISE.sub('', shown[:400])}", 100).strip()
     if argument and path and not does:
         signature += f" in {path}"
     notes: list[Note] = []
@@ -507,11 +509,12 @@ def _patched(given: dict[str, Any]) -> Iterator[Note]:
     """Files of a patch in the form of Codex."""
     for leaf in leaves(given):
         if "*** Begin Patch" in leaf[:2_000]:
-            yield from (_note(FILES, f"edited {path}", path.strip()) for path in _PATCHED.findall(leaf)[:20])
+            found = _PATCHED.findall(clipped(leaf, 20_000))[:20]
+            yield from (_note(FILES, f"edited {path}", path.strip()) for path in found)
 
 
 def _edited_names(given: dict[str, Any]) -> Iterator[Note]:
-    text = clipped("\n".join(leaves({key: given[key] for key in given if key in _EDIT_KEYS})))
+    text = clipped("\n".join(map(clipped, leaves({key: given[key] for key in given if key in _EDIT_KEYS}))))
     yield from (
         Note(NAMES, name, name, 3) for name in list(dict.fromkeys(_DEFINED.findall(text)))[:NAMES_PER_TEXT]
     )
@@ -815,7 +818,7 @@ class DigestNotes:
             stripped = line.strip()
             if stripped.startswith(TITLE) or not stripped:
                 continue
-            if stripped.endswith(":") and (named := _title_of(stripped[:-1], own)):
+            if named := _title_of(stripped, own):
                 title = named
                 continue
             if only is not None and title != only:
@@ -952,21 +955,13 @@ FOLDED_WEIGHT = 6
 """Of a name that an earlier digest chose."""
 
 
-def _title_of(title: str, own: bool) -> str | None:
-    """The section that a line with a colon at its end begins; of a text that a model wrote, only its to-do
-    list is a section."""
+def _title_of(line: str, own: bool) -> str | None:
+    """The section that a line begins; of a text that a model wrote, only its to-do list is a section."""
+    if not line.endswith(":") or line.startswith("- "):
+        return None
     if own:
-        return title if title in SECTIONS else None
-    bare = title.strip("#*0123456789. ").lower()
-    return OPEN if bare in ("open to-dos", "open") else EARLIER if bare in _MODEL_TITLES else None
-
-
-_MODEL_TITLES = frozenset(
-    (
-        "goal", "user's constraints", "decisions", "current work", "next step", "files and symbols", "errors and fixes",
-        "facts", "done", "problems",
-    )
-)  # fmt: skip
+        return line[:-1] if line[:-1] in SECTIONS else None
+    return OPEN if line.strip("#*0123456789. ").lower().startswith("open") else EARLIER
 
 
 def without_open_tasks(

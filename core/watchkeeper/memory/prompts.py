@@ -29,12 +29,16 @@ SUMMARY_SYSTEM = f"""\
 You write the memory of an AI agent whose older messages leave its context. It will carry on from your text alone, so
 keep what it needs to finish its work and drop what it does not.
 {_RULES}
-Write these sections, each a list of short lines, and leave out the empty ones:
-Goal and standing instructions: what the user wants, in the user's words where they bind.
-Decisions: what was decided, and why.
-Done: what is finished, with the files and artifacts it produced.
-Open: what remains, the next step first.
-Problems: errors met, and what solved them or did not.
+Write these sections under these titles, each a list of short lines, and leave out the empty ones:
+Goal: what the user wants, in the user's words.
+User's constraints: what the user asked for, forbade or corrected, quoted word by word; the newest holds.
+Decisions: what was decided, and the reason.
+Current work: what is being done now, and why; in which file, at which step.
+Next step: the very next action, as the newest messages say it.
+Files and symbols: path of each file edited (what changed in it), then of each file read (which lines), with the names of
+the functions and types that matter.
+Errors and fixes: each failure that a result showed, and what fixed it, or that it is open.
+Open to-dos: the newest list only; never an item that is finished.
 Facts: numbers, names, locations and findings that later work needs.\
 """
 

@@ -18,6 +18,7 @@ from watchkeeper.memory.digest import (
     paths_in,
 )
 from watchkeeper.memory.history import ContextLimits
+from watchkeeper.memory.prompts import SUMMARY_SYSTEM
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import Content, Message, Observation, ObservationKind
 
@@ -379,6 +380,24 @@ def open_items(text: str) -> str:
     return "\n".join(
         [*found.get("Open tasks", []), *(one for one in found.get("Current work", []) if one[:4] == "now:")]
     )
+
+
+def test_the_to_do_list_of_a_summary_is_taken_over_and_replaced() -> None:
+    text = "Goal:\n- Port it (#1)\nOpen to-dos:\n- write the lexer (#2)\nFacts:\n- port 8080 (#2)"
+    summary = Observation(1, ObservationKind.SUMMARY, text, 9, (1, 2), (1, 2))
+    kept = sections(digest_of(message(3, "assistant", "I go on."), earlier=(summary,)).text)
+    assert kept["Open tasks"] == ["to do: write the lexer (#2)"]
+    assert kept["Earlier"] == ["Port it (#1)", "port 8080 (#2)"]
+    newer = sections(digest_of(todo(3, tests="pending"), earlier=(summary,)).text)
+    assert newer["Open tasks"] == ["to do: tests (#3)"]
+
+
+def test_the_summariser_is_asked_for_what_a_digest_keeps() -> None:
+    for title in (
+        *("Goal", "User's constraints", "Decisions", "Current work", "Next step", "Files and symbols"),
+        *("Errors and fixes", "Open to-dos"),
+    ):
+        assert f"\n{title}: " in SUMMARY_SYSTEM
 
 
 def test_a_list_in_later_messages_that_stay_is_newer_than_that_of_a_digest() -> None:
