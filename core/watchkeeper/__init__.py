@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ReflectorOutput,
     )
     from watchkeeper.memory.compactor import Compactor
+    from watchkeeper.memory.history import WindowTooSmall
     from watchkeeper.memory.manager import HierarchicalContextManager
     from watchkeeper.runtime.embedded import Runtime
 
@@ -30,6 +31,7 @@ _HOMES = {
     "ObserverOutput": "watchkeeper.memory.buffering",
     "ReflectorOutput": "watchkeeper.memory.buffering",
     "Runtime": "watchkeeper.runtime.embedded",
+    "WindowTooSmall": "watchkeeper.memory.history",
 }
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "ObserverOutput",
     "ReflectorOutput",
     "Runtime",
+    "WindowTooSmall",
     "__version__",
 ]
 

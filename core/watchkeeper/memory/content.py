@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn, cast
 
-from watchkeeper.memory.tokens import plain
+from watchkeeper.memory.tokens import OPAQUE_KEYS, plain
 from watchkeeper.records.messages import Block, Content, Message, Role
 
 # --- Immutable rendered messages that many requests share ---------------------------------------------------
@@ -189,6 +189,30 @@ def result_ids(role: str, content: Content) -> list[str]:
     return [str(block.get("tool_use_id", "")) for block in content if block.get("type") == "tool_result"]
 
 
+def foreign_calls(content: Content) -> set[str]:
+    """Ids of calls that the provider or an MCP server answers (`server_tool_use`, `mcp_tool_use`)."""
+    if isinstance(content, str):
+        return set()
+    return {
+        str(block["id"])
+        for block in content
+        if block.get("id")
+        and (kind := str(block.get("type"))).endswith("tool_use")
+        and kind not in KNOWN_BLOCKS
+    }
+
+
+def foreign_results(content: Content) -> set[str]:
+    """Ids of the calls that such blocks answer (`web_search_tool_result`, `mcp_tool_result`)."""
+    if isinstance(content, str):
+        return set()
+    return {
+        str(block["tool_use_id"])
+        for block in content
+        if block.get("tool_use_id") and block.get("type") not in KNOWN_BLOCKS
+    }
+
+
 def result_text(block: Block) -> str:
     """The text of a tool result; other parts by their type in brackets."""
     inner = block.get("content", "")
@@ -205,9 +229,16 @@ def _part_text(part: Any) -> str:
     return str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type', 'block')}]"
 
 
+KNOWN_BLOCKS = frozenset(
+    {"text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"}
+)
+"""Blocks with rules of their own. Every other one (results of server tools, of MCP servers, whatever comes next) is
+its texts."""
+
+
 def texts_of(content: Content) -> Iterator[str]:
     """Every text that a reader of the message would see: texts, string leaves of tool inputs, tool
-    results."""
+    results, what is readable in blocks of other types."""
     for block in blocks_of(content):
         kind = block.get("type")
         if kind == "text":
@@ -216,6 +247,29 @@ def texts_of(content: Content) -> Iterator[str]:
             yield from leaves(block.get("input"))
         elif kind == "tool_result":
             yield result_text(block)
+        elif kind not in KNOWN_BLOCKS:
+            yield unknown_text(block)
+
+
+def unknown_text(block: Block) -> str:
+    """The readable strings of a block of a type that has no rules here, a line each: not its ids, and no opaque
+    data."""
+    return "\n".join(_readable({key: item for key, item in block.items() if key not in _FRAME_KEYS}))
+
+
+_FRAME_KEYS = frozenset({"type", "id", "tool_use_id", "cache_control"})
+
+
+def _readable(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if key not in OPAQUE_KEYS and key != "type":
+                yield from _readable(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _readable(item)
 
 
 def leaves(value: Any) -> Iterator[str]:
@@ -239,10 +293,15 @@ def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
     """Role and content (a frozen copy) of a message from outside.
 
     Raises:
-        ValueError: its role is not `user` or `assistant`.
+        ValueError: its role is not `user` or `assistant`. A system prompt is sent beside the messages.
         TypeError: its content is neither text nor a list of content blocks.
     """
     role, content = message.get("role"), message.get("content")
+    if role in ("system", "developer"):
+        raise ValueError(
+            f"A message's role must be 'user' or 'assistant': send the {role} prompt beside get_context(), and give its"
+            " size as overhead_tokens."
+        )
     if role not in ("user", "assistant"):
         raise ValueError(f"A message's role must be 'user' or 'assistant', not {role!r}.")
     if isinstance(content, str):
@@ -263,13 +322,15 @@ def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bo
     """For consecutive `messages`: whether a cut is allowed before each of them and, as the last item, after
     all.
 
-    A pair is a call and the first later result of that id, however far away. A call without a result forbids
+    A pair is a call and the first later result of that id, however far away; the same holds for calls that the provider
+    or an MCP server answers, where another message brings the result. A call of ours without a result forbids
     every cut after it. `orphans`: it does so only until the assistant speaks again, since that result can no
     longer arrive. The bound needs this, or one lost result would keep all later messages verbatim for ever.
     """
     count = len(messages)
     steps = [0] * (count + 2)
     waiting: dict[str, int] = {}
+    foreign: dict[str, int] = {}
     live: list[int] = []
 
     def forbid(first: int, last: int) -> None:
@@ -277,6 +338,11 @@ def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bo
         steps[last + 1] -= 1
 
     for place, message in enumerate(messages):
+        for call in foreign_results(message.content):
+            if (asked := foreign.pop(call, None)) is not None:
+                forbid(asked + 1, place)
+        for call in foreign_calls(message.content) - foreign_results(message.content):
+            foreign[call] = place
         if message.role == "assistant":
             live = []
             for call in call_ids(message.role, message.content):

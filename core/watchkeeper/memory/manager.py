@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, Protocol, cast, get_args, overload
 
 from watchkeeper.memory.buffering import BackgroundTasks
 from watchkeeper.memory.compactor import Compactor, PassOutcome, Summarizer
@@ -28,6 +28,7 @@ from watchkeeper.memory.engine import Engine, PassTask
 from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, Prepared, Rejection
 from watchkeeper.memory.tokens import (
     BESIDE_LOOP_CHARACTERS,
+    Calibration,
     TiktokenCounter,
     TokenCounter,
     as_counter,
@@ -77,6 +78,79 @@ class ReadOnly(Sequence[Message]):
 
     def __repr__(self) -> str:
         return repr(tuple(self._items))
+
+
+# --- Summarisers of other shapes ---------------------------------------------------------------------------
+
+
+class SummarizingService(Protocol):
+    """An object that summarises, such as a service of one's own."""
+
+    @property
+    def summarize(self) -> Callable[..., Any]:
+        """See `as_summarizer`."""
+        ...
+
+
+SUMMARIZER_SHAPE = (
+    "async def summarize(messages: list[dict], *, instructions: str | None, previous: str | None) -> str"
+)
+
+
+def as_summarizer(given: Any) -> Summarizer | None:
+    """A `Summarizer` from what users pass: a function, or an object with `summarize`, that takes `messages` and, if it
+    likes, `instructions` and `previous`; async or not. A function that is not async runs in a thread.
+
+    Raises:
+        TypeError: it is of another shape; the message says which one is wanted.
+    """
+    if given is None:
+        return None
+    call = given
+    if inspect.isclass(given) or not callable(given):
+        call = None if inspect.isclass(given) else getattr(given, "summarize", None)
+    if not callable(call):
+        raise TypeError(
+            f"summarizer must be a function or an object with `summarize`, not {given!r}: {SUMMARIZER_SHAPE}"[
+                :400
+            ]
+        )
+    passed = _accepted(call)
+    if passed is None:
+        raise TypeError(f"summarizer takes {inspect.signature(call)}; wanted is {SUMMARIZER_SHAPE}")
+    own = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+    if own and passed == _KEYWORDS:
+        return cast(Summarizer, call)
+
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
+        values = {"instructions": instructions, "previous": previous}
+        chosen = {name: values[name] for name in passed}
+        said: Any = call(messages, **chosen) if own else await asyncio.to_thread(call, messages, **chosen)
+        return cast(str, await said if inspect.isawaitable(said) else said)
+
+    return summarize
+
+
+_KEYWORDS = ("instructions", "previous")
+
+
+def _accepted(call: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Which keywords `call` takes beside the messages; None where it cannot be called so."""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):  # a builtin that hides its signature
+        return _KEYWORDS
+    kinds = signature.parameters.values()
+    anything = any(one.kind is one.VAR_KEYWORD for one in kinds)
+    by_name = {one.name for one in kinds if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+    passed = tuple(name for name in _KEYWORDS if anything or name in by_name)
+    try:
+        signature.bind([], **dict.fromkeys(passed))
+    except TypeError:
+        return None
+    return passed
 
 
 CLOSING_SECONDS = 1.0
@@ -162,7 +236,7 @@ class HierarchicalContextManager:
         max_tokens: int,
         summarization_threshold: float = 0.75,
         tokenizer: TokenCounter | Callable[[str], int] | None = None,
-        summarizer: Summarizer | None = None,
+        summarizer: Summarizer | Callable[..., Any] | SummarizingService | None = None,
         *,
         reserve_tokens: int = 0,
         max_wait_seconds: float = 0.0,
@@ -181,7 +255,7 @@ class HierarchicalContextManager:
             max_tokens: the window; `get_context` stays below it by `reserve_tokens` and `overhead_tokens`.
             summarization_threshold: the fraction of `max_tokens` from which on older messages are summarised.
             tokenizer: a callable `str -> int` or an object with `count`; None: tiktoken's o200k_base.
-            summarizer: see `Summarizer`; None: the deterministic digest does its work.
+            summarizer: see `Summarizer` and `as_summarizer`; None: the deterministic digest does its work.
             max_wait_seconds: how long `add_message` may wait for a late pass before it uses a digest; 0: it
                 never waits.
             pin_first: keep the first user message at the front for ever.
@@ -192,6 +266,7 @@ class HierarchicalContextManager:
 
         Raises:
             ValueError: sizes that leave no room.
+            TypeError: a summariser of the wrong shape.
         """
         if max_tokens - reserve_tokens - overhead_tokens <= 0:
             raise ValueError(
@@ -210,7 +285,10 @@ class HierarchicalContextManager:
         self._state.set_limits(limits, self._state.calibration)
         self._messages = ReadOnly(self._state.messages)
         compactor = Compactor(
-            self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic
+            self._state,
+            summarize=as_summarizer(summarizer),
+            timeout_seconds=timeout_seconds,
+            monotonic=monotonic,
         )
         self._engine = Engine(compactor, keep=self._ready, passes_per_hour=passes_per_hour)
         self._max_wait_seconds = max_wait_seconds
@@ -218,6 +296,9 @@ class HierarchicalContextManager:
         self._listeners = Listeners()
         self._order: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._closed = False
+        self._calibration = Calibration(ratio=self._state.calibration)
+        self._sent_tokens = 0
+        """Size of the context that `get_context` gave last."""
 
     # --- what is there --------------------------------------------------------------------------------------
 
@@ -228,7 +309,37 @@ class HierarchicalContextManager:
         Raises:
             WindowTooSmall: not even the newest messages fit, however short they are made.
         """
-        return self._state.render()
+        context = self._state.render()
+        self._sent_tokens = self._state.tokens
+        return context
+
+    def report_usage(self, input_tokens: int) -> float:
+        """Learn from what the provider reported for the prompt that `get_context` gave last; returns the ratio of its
+        tokens to ours. The limits follow the ratio (0.5 to 2), and a context that is too large for them is shortened.
+
+        `input_tokens`: the whole prompt, cache reads and writes included (of the Messages API: `input_tokens` +
+        `cache_creation_input_tokens` + `cache_read_input_tokens`). Give `overhead_tokens` for the system prompt and
+        the tools, or the ratio takes them for error. Prompts below 200 tokens teach nothing.
+
+        Raises:
+            ValueError: `input_tokens` is negative.
+        """
+        if input_tokens < 0:
+            raise ValueError(f"input_tokens cannot be negative, as {input_tokens} is.")
+        estimated = self._sent_tokens + self._state.limits.overhead_tokens if self._sent_tokens else 0
+        ratio = self._calibration.observe(estimated_tokens=estimated, reported_tokens=input_tokens)
+        self._state.set_limits(self._state.limits, ratio)
+        change = self._state.fit(at=self._now())
+        if change is not None:
+            self._store(change)
+            if change.high_water is not None:
+                self._emit("swap:complete", change=change)
+        return ratio
+
+    @property
+    def calibration(self) -> Calibration:
+        """What `report_usage` learnt: the ratio, its mean error, and from how many calls."""
+        return replace(self._calibration)
 
     @property
     def tokens(self) -> int:

@@ -7,10 +7,20 @@ the same however long the history is. Stored messages never change: repairs exis
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
-from watchkeeper.memory.content import FrozenDict, blocks_of, frozen, result_text, texts_of
+from watchkeeper.memory.content import (
+    KNOWN_BLOCKS,
+    FrozenDict,
+    blocks_of,
+    foreign_calls,
+    foreign_results,
+    frozen,
+    result_text,
+    texts_of,
+    unknown_text,
+)
 from watchkeeper.memory.tokens import TokenCounter, compact_json, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message
 
@@ -20,10 +30,14 @@ from watchkeeper.records.messages import Block, Content, Elision, Message
 # the message's texts laid end to end: first its own words (text blocks), then tool results and the string
 # leaves of tool inputs. So an agent's words are kept longer than the data it passed to a tool. Calls and
 # results keep their ids, and thinking keeps every byte (its signature covers it). A line replaces each
-# picture and document.
+# picture and document. Blocks of other types become their texts: a call of a server tool and its result together, as
+# they stand in one message. In the shortest form, a call's input that still has a large frame is left out as a whole.
 
 GAP = "[…]"
 """Marks each omission after the first, which names the pointer."""
+
+FRAME_CHARACTERS = 400
+"""JSON of an input that may stand in the shortest form of a call: many keys or numbers are no text to shorten."""
 
 MANY_TOKENS = 20_000
 """A message above this takes long to count: its shortest form is tried first."""
@@ -81,7 +95,8 @@ def shortened(content: Content, head: int, tail: int, pointer: str) -> Content:
     cutter = _Cutter(words, words + others, head, tail, pointer)
     if isinstance(content, str):
         return cutter.cut(content, own=True) or cutter.name_pointer()
-    shown = [block for block in (_block(block, cutter) for block in content) if block is not None]
+    whole = foreign_calls(content) & foreign_results(content)
+    shown = [block for block in (_block(block, cutter, whole) for block in content) if block is not None]
     if not cutter.named:
         shown.append({"type": "text", "text": cutter.name_pointer()})
     return shown
@@ -95,18 +110,37 @@ def _lengths(content: Content) -> tuple[int, int]:
     return words, sum(map(len, texts_of(content))) - words
 
 
-def _block(block: Block, cutter: _Cutter) -> Block | None:
+def _block(block: Block, cutter: _Cutter, whole: Container[str]) -> Block | None:
     kind = block.get("type")
     if kind == "text":
         text = cutter.cut(str(block.get("text", "")), own=True)
         return {**block, "text": text} if text else None
     if kind == "tool_use":
-        return {**block, "input": _input(block.get("input", {}), cutter)}
+        given = _input(block.get("input", {}), cutter)
+        if cutter.empty and len(compact_json(given)) > FRAME_CHARACTERS:
+            given = {"input": GAP}
+        return {**block, "input": given}
     if kind == "tool_result":
         return {**block, "content": cutter.cut(result_text(block)) or GAP}
     if kind in ("image", "document"):
         return {"type": "text", "text": f"[{kind} left out]"}
+    if kind not in KNOWN_BLOCKS:
+        return _foreign(block, cutter.cut(unknown_text(block)), cutter, whole)
     return block
+
+
+def _foreign(block: Block, text: str, cutter: _Cutter, whole: Container[str]) -> Block | None:
+    """A block of a type without rules here as its text; the frame stays where another message holds its partner.
+    `whole`: ids of the calls that stand in one message with their results."""
+    kind, given, asked = str(block.get("type"))[:64], block.get("id"), block.get("tool_use_id")
+    if asked is not None and asked not in whole:
+        return {"type": kind, "tool_use_id": asked, "content": [{"type": "text", "text": text or GAP}]}
+    if given is not None and kind.endswith("tool_use") and given not in whole:
+        frame: Block = {key: block[key] for key in ("type", "id", "name", "server_name") if key in block}
+        return {**frame, "input": {"input": text or GAP}}
+    if cutter.empty and not text:
+        return None
+    return {"type": "text", "text": f"[{kind}] {text}".strip()}
 
 
 def _input(value: Any, cutter: _Cutter) -> Any:
@@ -130,6 +164,8 @@ class _Cutter:
         self._tail_from = max(head, total - tail)
         self._pointer = pointer
         self.named = False
+        self.empty = head + tail == 0
+        """Whether this is the shortest form."""
 
     def name_pointer(self) -> str:
         self.named = True

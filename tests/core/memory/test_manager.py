@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -742,3 +744,121 @@ async def test_whatever_a_summariser_raises_ends_its_pass_and_nothing_else(error
     ends = [swap for swap in heard if swap.event in ("swap:complete", "swap:rejected", "swap:abandoned")]
     assert starts
     assert len(ends) >= len(starts)
+
+
+# --- summarisers of other shapes ----------------------------------------------------------------------------
+
+
+class Service:
+    """An object with `summarize`, as many programs have one."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[dict[str, Any]]] = []
+
+    async def summarize(self, messages: list[dict[str, Any]]) -> str:
+        self.seen.append(messages)
+        return "They talked."
+
+
+class Called:
+    """An object that is called, and is not async."""
+
+    def __call__(self, messages: list[dict[str, Any]], previous: str | None = None) -> str:
+        return f"They talked, after {previous}."
+
+
+def shouted(messages: list[dict[str, Any]]) -> str:
+    return "They shouted."
+
+
+async def keywords(messages: list[dict[str, Any]], **given: Any) -> str:
+    return f"They talked of {sorted(given)}."
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (Service(), "They talked."),
+        (Service().summarize, "They talked."),
+        (Called(), "They talked, after None."),
+        (shouted, "They shouted."),
+        (lambda messages: keywords(messages), "They talked of []."),
+        (keywords, "They talked of ['instructions', 'previous']."),
+    ],
+)
+async def test_a_summariser_may_be_a_service_or_take_the_messages_alone(given: Any, text: str) -> None:
+    manager = HierarchicalContextManager(2_000, tokenizer=Words(), summarizer=given)
+    await fill_manager(manager, 20)
+    outcome = await manager.compact()
+    assert (outcome.reason, manager.long_term_memory[0].text) == ("summary", text)
+
+
+async def test_a_summariser_that_blocks_stops_no_other_task() -> None:
+    turns: list[float] = []
+
+    def slow(messages: list[dict[str, Any]]) -> str:
+        time.sleep(0.2)
+        return "They talked."
+
+    async def other() -> None:
+        while True:
+            turns.append(time.monotonic())
+            await asyncio.sleep(0)
+
+    manager = HierarchicalContextManager(2_000, tokenizer=Words(), summarizer=slow)
+    await fill_manager(manager, 20)
+    running = asyncio.create_task(other())
+    assert (await manager.compact()).applied
+    running.cancel()
+    assert max(b - a for a, b in pairwise(turns)) < 0.1
+
+
+async def two(messages: list[dict[str, Any]], model: str) -> str:
+    return ""
+
+
+async def nothing() -> str:
+    return ""
+
+
+@pytest.mark.parametrize("given", [two, nothing, Service, "a model", 12, object()])
+def test_a_summariser_of_another_shape_is_refused_with_the_one_that_is_wanted(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"messages: list.*instructions.*previous.*-> str"):
+        HierarchicalContextManager(2_000, summarizer=given)
+
+
+# --- calibration --------------------------------------------------------------------------------------------
+
+
+async def test_reported_usage_moves_the_limit_so_that_the_providers_count_stays_within_the_window() -> None:
+    manager = HierarchicalContextManager(2_000, tokenizer=Words(), overhead_tokens=50)
+    for _ in range(60):
+        await fill_manager(manager, 1)
+        manager.get_context()
+        manager.report_usage(input_tokens=int((manager.tokens + 50) * 1.5))
+    assert manager.calibration.ratio == pytest.approx(1.5, abs=0.05)
+    assert manager.calibration.samples > 40
+    assert (manager.tokens + 50) * 1.5 <= 2_000 * 1.05
+
+
+async def test_a_context_that_is_too_large_for_what_was_reported_is_shortened_at_once() -> None:
+    changes: list[Change] = []
+    manager = HierarchicalContextManager(
+        2_000, summarization_threshold=1.0, tokenizer=Words(), on_change=changes.append
+    )
+    while manager.tokens < 1_800:
+        await fill_manager(manager, 1)
+    manager.get_context()
+    stored = len(changes)
+    assert manager.report_usage(input_tokens=3_600) > 1.9
+    assert manager.tokens <= 1_000
+    assert_valid(manager.get_context())
+    assert len(changes) == stored + 1
+
+
+async def test_usage_says_nothing_before_a_context_was_given_and_is_never_negative() -> None:
+    manager = HierarchicalContextManager(2_000, tokenizer=Words())
+    await fill_manager(manager, 20)
+    assert manager.report_usage(input_tokens=1_900) == 1.0
+    with pytest.raises(ValueError, match="negative"):
+        manager.report_usage(input_tokens=-1)
