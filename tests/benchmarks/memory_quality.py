@@ -14,7 +14,10 @@ context without a summariser makes them. No model is asked and nothing is drawn 
 - `errors_precision`: of the lines on errors, how many cite a message with a failing result.
 - `goals_precision`: of the lines on goals, how many say what a user or a planner wrote.
 - `reopened`: finished to-do items that a digest shows as open. Must be 0.
-- `continuation`: see `questions_of`.
+- `continuation`: at each recorded compaction, of the questions that only the dropped messages answer (which file
+  was edited last and how, what made a failing command pass, what the user forbade, what comes next), how many a
+  digest as long as the program's summary answers, with two recalls at most. `…_summary`: the summary in its
+  place; `…_stuffed`: the digest and a list of all names; `…_recall`: no memory, recall alone.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.content import blocks_of, result_text, texts_of
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.fitting import digest_budget
+from watchkeeper.memory.recall.session import recall
 from watchkeeper.memory.tokens import count_message, default_counter
 from watchkeeper.records.messages import Message, ObservationKind
 from watchkeeper.store import agents, database, messages
@@ -432,6 +436,264 @@ def _score_whole(thread: Thread, window: int, budget: int, shares: dict[str, Sha
         shares["reopened"].note(False, f"at the end: {item}")
 
 
+# --- Continuation -------------------------------------------------------------------------------------------
+#
+# Questions are made from the messages that a compaction dropped, by rules. An answer is found where all of its
+# parts stand close together, in the memory (a digest, or the program's own summary) or in what two recalls
+# give: a list of names holds the parts, and answers nothing.
+
+CLOSE = 600
+"""Characters within which the parts of an answer must stand."""
+RECALLED = 5
+"""Results that are read of each recall."""
+_FORBIDS = re.compile(
+    r"\b(?:don'?t|do not|never|must not|mustn'?t|should ?n[o']t|avoid|instead of|not use|rather than)\b", re.I
+)
+_AHEAD = re.compile(r"\b(?:next|now let me|let me|I'll|I will|I need to)\b", re.I)
+_CONTENT_WORD = re.compile(r"[^\W\d_]{4,}|\w*[_/.]\w[\w/.]*")
+_COMMON = frozenset(
+    [
+        "about",
+        "also",
+        "been",
+        "before",
+        "because",
+        "could",
+        "does",
+        "done",
+        "from",
+        "have",
+        "here",
+        "into",
+        "just",
+        "know",
+        "like",
+        "make",
+        "more",
+        "need",
+        "only",
+        "other",
+        "over",
+        "please",
+        "same",
+        "should",
+        "some",
+        "sure",
+        "than",
+        "that",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "very",
+        "want",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "will",
+        "with",
+        "work",
+        "would",
+        "your",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an agent that carries on may have to know."""
+
+    kind: str
+    text: str
+    parts: tuple[str, ...]
+    """All of them, close together, are the answer; in lower case."""
+    least: float = 1.0
+    """The share of the parts that suffices."""
+
+
+def content_words(text: str) -> list[str]:
+    return [word for word in dict.fromkeys(_CONTENT_WORD.findall(text.lower())) if word not in _COMMON]
+
+
+def questions_of(thread: Thread, last: int) -> Iterator[Question]:
+    """Of the messages up to `last`: how the files edited last were changed, what made failing commands pass,
+    what the user forbade, and what was to come next."""
+    covered = thread.messages[:last]
+    yield from _on_edits(covered)
+    yield from _on_errors(covered)
+    for message in covered:
+        for text in said_by_user(thread, message):
+            for sentence in sentences(text):
+                words = content_words(sentence)
+                if _FORBIDS.search(sentence) and len(words) >= 4 and len(sentence) <= 300:
+                    asked = " ".join(sorted(words, key=len, reverse=True)[:2])
+                    yield Question("forbidden", f"What did the user forbid about {asked}?", tuple(words), 0.8)
+    yield from _on_next(covered)
+
+
+def _calls(messages: Sequence[Message]) -> Iterator[tuple[Message, dict[str, Any]]]:
+    for message in messages:
+        for block in blocks_of(message.content):
+            if block.get("type") == "tool_use" and isinstance(block.get("input"), dict):
+                yield message, block
+
+
+def _on_edits(covered: Sequence[Message]) -> Iterator[Question]:
+    """The three files that were edited last: each with a name that its last edit brought, as answer."""
+    edits: dict[str, dict[str, Any]] = {}
+    for _, block in _calls(covered):
+        given = block["input"]
+        path = given.get("file_path") or given.get("filePath") or given.get("path")
+        if isinstance(path, str) and isinstance(given.get("new_string") or given.get("newString"), str):
+            edits.pop(path, None)
+            edits[path] = given
+    for path, given in list(edits.items())[-3:]:
+        before = set(_NAME.findall(str(given.get("old_string") or given.get("oldString") or "")))
+        brought = [
+            name
+            for name in _NAME.findall(str(given.get("new_string") or given.get("newString")))
+            if name not in before
+        ]
+        name = path.rpartition("/")[2]
+        if brought:
+            yield Question("edited", f"How was {name} edited last?", (name.lower(), brought[0].lower()))
+    if edits:
+        yield Question(
+            "edited", "Which file was edited last?", ("edit", list(edits)[-1].rpartition("/")[2].lower())
+        )
+
+
+def _on_errors(covered: Sequence[Message]) -> Iterator[Question]:
+    """Commands that failed and passed later: the file that was edited last between the two, as answer."""
+    failed: dict[str, str] = {}
+    edited: dict[str, str] = {}
+    calls = {str(block.get("id")): block for _, block in _calls(covered)}
+    found: list[Question] = []
+    for message in covered:
+        for block in blocks_of(message.content):
+            given = block.get("input") if isinstance(block.get("input"), dict) else {}
+            if block.get("type") == "tool_use" and given and ("new_string" in given or "content" in given):
+                path = str(given.get("file_path") or given.get("path") or "")
+                edited = dict.fromkeys(failed, path.rpartition("/")[2]) if path else edited
+            call = calls.get(str(block.get("tool_use_id")))
+            command = str((call or {}).get("input", {}).get("command") or "")[:120]
+            if block.get("type") != "tool_result" or not command:
+                continue
+            if block.get("is_error") and "want to proceed" not in result_text(block)[:200]:
+                failed[command] = result_text(block)
+            elif command in failed:
+                failed.pop(command)
+                if path := edited.pop(command, ""):
+                    asked = f"What fixed the failure of {command[:60]}?"
+                    found.append(
+                        Question(
+                            "fixed", asked, (squeezed(command).partition(" 2>")[0][:30].lower(), path.lower())
+                        )
+                    )
+    yield from found[-4:]
+
+
+def _on_next(covered: Sequence[Message]) -> Iterator[Question]:
+    """What the last words of the agent say that it will do."""
+    for message in reversed(covered):
+        if message.role != "assistant":
+            continue
+        for block in reversed(blocks_of(message.content)):
+            if block.get("type") != "text":
+                continue
+            ahead = [
+                one for one in re.split(r"(?<=[.!?:])\s+|\n+", str(block.get("text"))) if _AHEAD.search(one)
+            ]
+            words = content_words(ahead[-1]) if ahead else []
+            if len(words) >= 3:
+                yield Question("next", "What comes next?", tuple(words[:12]), 0.7)
+                return
+
+
+def answers(question: Question, text: str) -> bool:
+    """Whether enough parts of the answer stand within `CLOSE` characters."""
+    return any(_has(question, piece) for piece in _pieces(text))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Lines, each with those before it within `CLOSE` characters; a longer line by itself."""
+    piece = ""
+    for line in text.splitlines():
+        line = squeezed(line).lower()
+        if len(line) > CLOSE:
+            yield line
+            piece = ""
+        else:
+            piece = f"{piece} {line}"[-2 * CLOSE :]
+            yield piece
+
+
+def _has(question: Question, text: str) -> bool:
+    places = sorted(
+        (match.start(), part) for part in question.parts for match in re.finditer(re.escape(part), text)
+    )
+    needed = question.least * len(question.parts)
+    first = 0
+    for last, (place, _) in enumerate(places):
+        while place - places[first][0] > CLOSE:
+            first += 1
+        if len({part for _, part in places[first : last + 1]}) >= needed:
+            return True
+    return False
+
+
+def recalled(reads: _Reads, thread: Thread, query: str, last: int) -> list[str]:
+    """What a recall gives of the messages that were dropped."""
+    found = recall(reads, thread.session_id, query, limit=40)
+    dropped = []
+    for one in found:
+        agent, _, seq = one.sources[0].removeprefix("message://").partition("/")
+        if agent == thread.agent_id and seq.isdigit() and int(seq) <= last:
+            dropped.append(one.text)
+    return dropped[:RECALLED]
+
+
+def is_answered(reads: _Reads, thread: Thread, question: Question, memory: str, last: int) -> bool:
+    """By the memory, else by a recall of the question, else by a recall of the question with the line of the
+    memory that shares most words with it."""
+    if answers(question, memory):
+        return True
+    if any(answers(question, text) for text in recalled(reads, thread, question.text, last)):
+        return True
+    words = set(content_words(question.text))
+    near = max(memory.splitlines(), key=lambda line: len(words.intersection(content_words(line))), default="")
+    return any(
+        answers(question, text) for text in recalled(reads, thread, f"{question.text} {near[:300]}", last)
+    )
+
+
+def score_continuation(reads: _Reads, threads: Sequence[Thread], shares: dict[str, Share]) -> None:
+    """At each recorded compaction: a digest as long as the summary, the summary, and for comparison the digest
+    with all names of the messages behind it, and nothing."""
+    for thread in threads:
+        for compaction in thread.compactions:
+            size = default_counter().count(compaction.summary)
+            digest = digest_of(thread, compaction.last, size)
+            names = sorted(set(_NAME.findall(words_in(thread.messages[: compaction.last]))))
+            memories = {
+                "continuation": digest,
+                "continuation_summary": compaction.summary,
+                "continuation_stuffed": f"{digest}\n{', '.join(names)}",
+                "continuation_recall": "",
+            }
+            for question in questions_of(thread, compaction.last):
+                for name, memory in memories.items():
+                    share = shares.setdefault(name, Share())
+                    said = f"{question.kind}: {question.text} {question.parts}"
+                    share.note(is_answered(reads, thread, question, memory, compaction.last), said)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help="a log, or a folder of logs")
@@ -440,10 +702,14 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="also list what is missing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        threads = threads_of(options.files, Path(folder) / "sessions.db")
-    if not threads:
-        sys.exit(f"nothing to score: no agent has {LEAST_MESSAGES} messages")
-    shares = score(threads, options.window)
+        path = Path(folder) / "sessions.db"
+        threads = threads_of(options.files, path)
+        if not threads:
+            sys.exit(f"nothing to score: no agent has {LEAST_MESSAGES} messages")
+        shares = score(threads, options.window)
+        connection = database.open_readonly(path)
+        score_continuation(_Reads(connection), threads, shares)
+        connection.close()
     if options.json:
         print(json.dumps({name: [share.kept, share.total] for name, share in shares.items()}))
         return

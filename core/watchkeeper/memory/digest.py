@@ -408,10 +408,8 @@ def _replied(text: str) -> Iterator[Note]:
     yield _note(PROGRESS, text)
     yield _note(CURRENT, f"said: {one_line(text, 2 * LINE_CHARACTERS)}", "said")
     ahead = [one for one in _SENTENCE.split(text) if _NEXT.search(one)]
-    if ahead and ahead[-1] not in text[: 2 * LINE_CHARACTERS]:
+    if ahead:
         yield _note(CURRENT, f"next: {ahead[-1]}", "plan")
-    else:
-        yield Note(CURRENT, None, "plan")
     decided = 0
     for line in text.splitlines():
         if decided < 3 and len(line) < 400 and _DECIDED.search(line):
@@ -487,7 +485,7 @@ def _called(block: Block) -> tuple[_Call, list[Note]]:
         if tool.lower() == "taskcreate" and isinstance(given.get("subject"), str):
             does, subject = "todo", given["subject"]
     if does == "edit":
-        notes.append(_note(FILES, f"edited {path}", path))
+        notes.append(_note(FILES, f"edited {path}{_change_of(given)}", path))
         notes += _edited_names(given)
     elif does == "read":
         notes.append(_note(FILES, f"read {path}{_lines_of(given)}", path))
@@ -511,6 +509,25 @@ def _patched(given: dict[str, Any]) -> Iterator[Note]:
         if "*** Begin Patch" in leaf[:2_000]:
             found = _PATCHED.findall(clipped(leaf, 20_000))[:20]
             yield from (_note(FILES, f"edited {path}", path.strip()) for path in found)
+
+
+def _change_of(given: dict[str, Any]) -> str:
+    """The first line that an edit brings, as the digest shows it."""
+    old, new = (
+        next((given[key] for key in keys if isinstance(given.get(key), str)), "")
+        for keys in (
+            ("old_string", "oldString", "old_str"),
+            ("new_string", "newString", "new_str", "content"),
+        )
+    )
+    before = {line.strip() for line in clipped(old).splitlines()}
+    lines = (line.strip() for line in clipped(new).splitlines())
+    brought = next((line for line in lines if line not in before and _PROSE.search(line)), "")
+    shown = one_line(brought, CHANGE_CHARACTERS).replace("`", "'")
+    return f": `{shown}`" if shown else ""
+
+
+CHANGE_CHARACTERS = 90
 
 
 def _edited_names(given: dict[str, Any]) -> Iterator[Note]:
@@ -655,7 +672,12 @@ REST = (GOALS, FILES, NAMES, DECISIONS, EARLIER, ERRORS, PROGRESS, RESULTS, CURR
 """The order in which sections take what is left."""
 
 _CITED = re.compile(r"\(#(\d+)\)$")
-_FILE = re.compile(r"(?P<verb>edited |read )?(?P<path>.+?)(?:, lines (?P<lines>[\d\-, ]+))?$")
+_FILE = re.compile(
+    r"(?P<verb>edited |read )?(?P<path>.+?)(?:, lines (?P<lines>[\d\-, ]+))?(?P<change>: `.*)?$", re.DOTALL
+)
+_CHANGE = ": `"
+CHANGES_SHOWN = 10
+"""Of so many files, those edited last, a digest says what changed."""
 _OPEN_LINE = re.compile(rf"{TODO}(?: (?P<key>\[[^\]]+\]))?: ")
 _SHRINK = 0.9
 _FRAME_CHARACTERS = 10
@@ -866,12 +888,23 @@ class DigestNotes:
                 del current["now"]
             else:
                 current["now"] = now._replace(text=f"now: {item.text.partition(': ')[2]}")
+        plan = current.get("plan", _NOTHING).text.removeprefix("next: ").rstrip("…")
+        if plan and plan in current.get("said", _NOTHING).text:
+            del current["plan"]
+        self._forget_old_changes()
         for title in SECTIONS:
             lines = list(self._kept.get(title, {}).items())
             if lines:
                 most = MOST_LINES.get(title, CANDIDATES_PER_SECTION)
                 self.sections[title] = [line for _, line in _most_telling(title, lines, most)]
         self._kept.clear()
+
+    def _forget_old_changes(self) -> None:
+        """Say of the files edited last what changed, of others only that they were edited."""
+        files = self._kept.get(FILES, {})
+        changed = sorted((line.seq, path) for path, line in files.items() if _CHANGE in line.text)
+        for _, path in changed[:-CHANGES_SHOWN]:
+            files[path] = files[path]._replace(text=files[path].text.partition(_CHANGE)[0])
 
     # --- writing --------------------------------------------------------------------------------------------
 

@@ -214,7 +214,7 @@ def test_a_file_stands_once_with_its_newest_state_edited_apart_from_read() -> No
     text, citations, tokens = digest_of(*first)
     found = sections(text)
     assert found["Files"] == [
-        "edited /w/b.py (#5)",
+        "edited /w/b.py: `def parse_all(text): ...` (#5)",
         "read /w/a.py, lines 1-80, 200-209 (#3)",
         "read /w/c.py (#9)",
     ]
@@ -227,7 +227,11 @@ def test_a_file_stands_once_with_its_newest_state_edited_apart_from_read() -> No
             earlier=(Observation(1, ObservationKind.DIGEST, text, tokens, (1, 10), citations),),
         ).text
     )
-    assert folded["Files"] == ["edited /w/b.py (#5)", "edited /w/a.py (#11)", "read /w/c.py (#9)"]
+    assert folded["Files"] == [
+        "edited /w/b.py: `def parse_all(text): ...` (#5)",
+        "edited /w/a.py: `new_name = 1` (#11)",
+        "read /w/c.py (#9)",
+    ]
     assert {"parse_all", "new_name"} <= set(" ".join(folded["Names"]).replace(",", "").split())
 
 
