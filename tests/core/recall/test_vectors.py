@@ -148,3 +148,17 @@ def test_the_real_model_is_loaded_without_a_network() -> None:
     embedder = recall_session.load()
     (first,) = embedder.embed(["a boat"])
     assert len(first) == 256 * 4
+
+
+@pytest.mark.parametrize("query", ["src/ship.py", "sail plan id", "the whole line: failed at 7"])
+def test_likeness_changes_nothing_where_a_text_holds_the_query_word_for_word(query: str) -> None:
+    texts = [
+        "see src/ship.py and sail_plan_id",
+        "the whole line: failed at 7",
+        "src plan line",
+        "bread",
+        "snow",
+    ]
+    index = RankedIndex([Document(str(at), text, thread=str(at)) for at, text in enumerate(texts)])
+    like = Likeness({str(at): at / 5 for at in range(5)})
+    assert index.rank(query, likeness=like) == index.rank(query)

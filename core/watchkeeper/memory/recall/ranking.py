@@ -81,11 +81,19 @@ class Query:
         self.literals = literals_of(self.text)
         """What is looked for character by character, folded: paths, URLs, hashes, ids, names, error codes,
         numbers, quoted phrases."""
-        whole = fold(" ".join(self.text.split()))
+        whole = fold(self.text.strip())
         self.whole = whole if len(whole) >= LEAST_CHARACTERS else ""
         """The query itself, folded; nothing if it is too short to say anything."""
+        self.letters = sum(map(len, _words(self.text)))
+        """How many letters and digits its words have."""
         self.names = _names(self.text)
         """Words next to each other, which may be parts of one identifier."""
+
+    @property
+    def is_plain_word(self) -> bool:
+        """Whether it is one word that names nothing."""
+        word = self.text.strip()
+        return word.isalpha() and word[1:] == word[1:].lower()
 
     @property
     def pieces(self) -> list[str]:
@@ -372,6 +380,8 @@ class _Ranking:
         self._near: dict[int, list[str]] = defaultdict(list)
         self._place: dict[int, int] = {}
         self._idfs: dict[str, float] = {}
+        self._exact = False
+        """Whether some document holds the whole query, or all of its words as one identifier."""
 
     def best(self, limit: int, likeness: Likeness | None) -> list[Hit]:
         scores = self._scores
@@ -385,7 +395,8 @@ class _Ranking:
             for position in scores:
                 if tells_time(self._documents[position].text[:READ_CHARACTERS]):
                     scores[position] *= 1 + TIMES
-        if likeness is not None and likeness.of:
+        # What is there word for word needs no guess at its meaning, which would only put others before it.
+        if likeness is not None and likeness.of and not self._exact:
             self._add_likeness(likeness)
         found = sorted(scores, key=lambda at: (-round(scores[at], 9), -(self._documents[at].at or 0.0), -at))
         return [
@@ -516,6 +527,7 @@ class _Ranking:
         for position, share in found.items():
             self._scores[position] += worth * share
             self._held[position].append("verbatim" if whole else repr(literal))
+        self._exact |= whole and bool(found) and not self._query.is_plain_word
 
     def _add_names(self) -> None:
         """Documents that hold the query's words as one identifier gain, by the longest."""
@@ -528,6 +540,8 @@ class _Ranking:
             joined = "".join(run)
             holders[run] = [at for at in among or () if joined in index.squashed[at]]
         for run in self._query.names:
+            if not holders[run]:
+                continue
             pattern = re.compile("[_-]?".join(map(re.escape, run)))
             worth = sum(self._idfs.get(stems[word], 0.0) for word in run)
             for position in holders[run]:
@@ -536,6 +550,7 @@ class _Ranking:
                 share = _as_name(pattern, index._folded[position], index._texts[position])
                 if share:
                     done.add(position)
+                    self._exact |= len("".join(run)) == self._query.letters
                     self._scores[position] += NAME * share * worth
                     self._held[position].append(repr("_".join(run)))
 
@@ -597,15 +612,24 @@ def _words_with(piece: str, folded: str, text: str) -> Iterator[tuple[int, str]]
 
 
 def _bounded(literal: str, folded: str) -> float:
-    """1 if a text holds it as a whole, less if as part of a longer word, 0 if not at all."""
+    """1 if a text holds it as a whole, less if as the end of a longer path or as part of a longer word, 0 if
+    not at all."""
     best, at = 0.0, folded.find(literal)
     while at >= 0 and best < 1:
         end = at + len(literal)
-        before = at and _inner(folded[at - 1], literal[0])
-        after = end < len(folded) and _inner(folded[end], literal[-1])
-        best = max(best, 0.3 if before else 0.6 if after else 1.0)
+        before, after = folded[at - 1 : at], folded[end : end + 1]
+        if _inner(before, literal[0]):
+            share = 0.3
+        elif _inner(after, literal[-1]):
+            share = 0.6
+        else:
+            share = 0.8 if before in _PATH_SIGNS or after in _PATH_SIGNS else 1.0
+        best = max(best, share)
         at = folded.find(literal, end)
     return best
+
+
+_PATH_SIGNS = ("/", "\\", "-", "~")
 
 
 def _inner(outside: str, inside: str) -> bool:
