@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn, cast
 
-from watchkeeper.memory.tokens import OPAQUE_KEYS, plain
+from watchkeeper.memory.tokens import COMPACTION, OPAQUE_KEYS, plain
 from watchkeeper.records.messages import Block, Content, Message, Role
 
 # --- Immutable rendered messages that many requests share ---------------------------------------------------
@@ -230,10 +230,33 @@ def _part_text(part: Any) -> str:
 
 
 KNOWN_BLOCKS = frozenset(
-    {"text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document"}
+    {"text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document", COMPACTION}
 )
 """Blocks with rules of their own. Every other one (results of server tools, of MCP servers, whatever comes next) is
 its texts."""
+
+
+def compacted_text(role: str, content: Content) -> str | None:
+    """What a provider wrote in the place of everything before this reply (a `compaction` block); None where it did not,
+    or where its compaction failed."""
+    if role != "assistant" or isinstance(content, str):
+        return None
+    for block in reversed(content):
+        if block.get("type") == COMPACTION:
+            text = block.get("content")
+            return text if isinstance(text, str) and text.strip() else None
+    return None
+
+
+def after_compaction(content: Content) -> list[Block]:
+    """A reply without its `compaction` blocks, and without what stands before the last one; calls stay."""
+    blocks = blocks_of(content)
+    last = max((place for place, block in enumerate(blocks) if block.get("type") == COMPACTION), default=-1)
+    return [
+        block
+        for place, block in enumerate(blocks)
+        if place > last or str(block.get("type")).endswith(("tool_use", "tool_result"))
+    ]
 
 
 def texts_of(content: Content) -> Iterator[str]:

@@ -19,13 +19,21 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from watchkeeper.memory import fitting, history
-from watchkeeper.memory.content import copied_messages, cut_points, frozen_content, newest_turn, shown
+from watchkeeper.memory.content import (
+    after_compaction,
+    compacted_text,
+    copied_messages,
+    cut_points,
+    frozen_content,
+    newest_turn,
+    shown,
+)
 from watchkeeper.memory.digest import DigestIndex
 from watchkeeper.memory.fitting import Assembly, assemble, pinnable
 from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
 from watchkeeper.memory.tokens import TokenCounter, count_message
-from watchkeeper.memory.validation import spliced
-from watchkeeper.records.messages import Content, Message, Observation, Role, View
+from watchkeeper.memory.validation import spliced, unusable
+from watchkeeper.records.messages import Content, Message, Observation, ObservationKind, Role, View
 
 LOW_KEEP_SHARE, LOW_DIGEST_SHARE, LOW_OBSERVATIONS_SHARE = 0.4, 0.2, 0.4
 """Shares of the threshold: what a pass leaves verbatim, what a digest takes, and how large observations may
@@ -263,13 +271,29 @@ class ContextState:
             self.view = self._version(replace(self.view, verbatim_from=message.seq), "append", at)
             views = (self.view,)
         self._assembly.rendering.push(role, self.content_of(message), counted)
-        change = self._fitted(at) or Change(
-            view=self.view, tokens=self.tokens, tokens_before=before, reason="append" if views else ""
+        adopted = self._adopted(message, at)
+        if adopted is not None:
+            views = (*views, *adopted.views)
+        change = (
+            self._fitted(at)
+            or adopted
+            or Change(
+                view=self.view, tokens=self.tokens, tokens_before=before, reason="append" if views else ""
+            )
         )
+        if adopted is not None and change is not adopted:
+            change = replace(
+                change,
+                observations=(*adopted.observations, *change.observations),
+                messages_removed=adopted.messages_removed + change.messages_removed,
+            )
+            views = (*views, *change.views)
+        elif adopted is None:
+            views = (*views, *change.views)
         return replace(
             change,
             messages=(message,),
-            views=(*views, *change.views),
+            views=views,
             tokens_before=before,
             cache_tokens_invalidated=min(before, change.cache_tokens_invalidated),
         )
@@ -540,6 +564,36 @@ class ContextState:
             labels=self._labels,
             odd=self._odd,
         )
+
+    def _adopted(self, message: Message, at: float) -> Change | None:
+        """A provider compacted the context itself: the text of its `compaction` block becomes the observation of
+        everything before. None for any other message, or if a call before it still waits for its result."""
+        text = compacted_text(message.role, message.content)
+        if text is None or unusable(text):
+            return None
+        tail = self.verbatim
+        whole = not after_compaction(message.content)
+        cut, last = len(tail) - (not whole), message.seq - (not whole)
+        if last < 1 or not cut_points(tail)[cut]:
+            return None
+        observation = Observation(
+            id=self._next_observation,
+            kind=ObservationKind.SUMMARY,
+            text=text,
+            tokens=self.counter.count(text),
+            covers=(1, last),
+            citations=tuple(dict.fromkeys((1, last))),
+            replaces=tuple(one.id for one in self.view.observations),
+            created_at=at,
+        )
+        view = replace(
+            self.view,
+            observations=(observation,),
+            verbatim_from=None if whole else message.seq,
+            elided={seq: short for seq, short in self.view.elided.items() if seq == 1},
+        )
+        self.epoch += 1  # a pass that is running reads what is gone
+        return self._take(fitting.Fitted(view, (observation,), self._assemble(view)), "summary", at)
 
     def _fitted(self, at: float) -> Change | None:
         if self.tokens <= self.limit:

@@ -13,7 +13,9 @@ from typing import Any
 from watchkeeper.memory.content import (
     KNOWN_BLOCKS,
     FrozenDict,
+    after_compaction,
     blocks_of,
+    compacted_text,
     foreign_calls,
     foreign_results,
     frozen,
@@ -21,7 +23,7 @@ from watchkeeper.memory.content import (
     texts_of,
     unknown_text,
 )
-from watchkeeper.memory.tokens import TokenCounter, compact_json, count_message
+from watchkeeper.memory.tokens import COMPACTION, TokenCounter, compact_json, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message
 
 # --- Shortening a message that is too large for its window --------------------------------------------------
@@ -124,6 +126,8 @@ def _block(block: Block, cutter: _Cutter, whole: Container[str]) -> Block | None
         return {**block, "content": cutter.cut(result_text(block)) or GAP}
     if kind in ("image", "document"):
         return {"type": "text", "text": f"[{kind} left out]"}
+    if kind == COMPACTION:
+        return None
     if kind not in KNOWN_BLOCKS:
         return _foreign(block, cutter.cut(unknown_text(block)), cutter, whole)
     return block
@@ -244,13 +248,16 @@ class Rendering:
         self._open, self._answers, self._beside = {}, None, []
 
     def _push_assistant(self, content: Content, tokens: int | None) -> None:
+        kept: list[Block] = []
         if not self.items:
+            # A history may begin with what a provider made of an earlier one.
+            text = compacted_text("assistant", content)
+            kept = [_text(text)] if text else []
             self._append("user", START)
         self.close()
         self._renamed = {}
         seen: set[str] = set()
-        kept: list[Block] = []
-        for block in blocks_of(content):
+        for block in after_compaction(content):
             kind = block.get("type")
             if kind == "tool_use":
                 kept.append(self._call(block, seen))

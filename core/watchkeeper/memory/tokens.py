@@ -51,6 +51,10 @@ OPAQUE_TOKENS_PER_CHARACTER = 0.2
 OPAQUE_FRAME_TOKENS = 40
 """What that ratio counts too much for each signature: its own header, which no model reads."""
 
+COMPACTION = "compaction"
+"""The block in which a provider replaces everything before it by a text. The text becomes an observation, and the
+block is not sent again."""
+
 OPAQUE_KEYS = frozenset({"signature", "data", "encrypted_content", "encrypted_index", "encrypted_stdout"})
 """Where blocks keep what only the provider can read."""
 
@@ -242,11 +246,14 @@ def count_block(block: Block, counter: TokenCounter) -> int:
     - `image`: width x height / 750 where the size can be read from PNG, GIF, JPEG or WebP data, at most
       1,600; 1,600 where it cannot (an URL, a file id).
     - `document`: its text; of base64 data one token per 20 bytes; 1,600 where only an URL or an id is given.
+    - `compaction`: nothing, since it is not sent (see `COMPACTION`).
     - anything else: its JSON, the blocks in it by their own rules, and what is opaque by its ratio.
     """
     kind = block.get("type")
     if kind == "text":
         return counter.count(str(block.get("text", "")))
+    if kind == COMPACTION:
+        return 0
     if kind in ("thinking", "redacted_thinking"):
         opaque = str(block.get("signature" if kind == "thinking" else "data") or "")
         return max(counter.count(str(block.get("thinking", ""))), opaque_tokens(opaque))

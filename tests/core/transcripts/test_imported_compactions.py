@@ -181,3 +181,23 @@ def test_a_compaction_read_in_two_imports_is_the_same_as_in_one(
         " agents",
     ):
         assert store.all(sql) == whole.all(sql)
+
+
+def test_a_compaction_by_the_provider_drops_what_came_before_the_reply(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("Mend /srv/cache.py")
+    log.reply(text("On it."), id="msg_1", read=140_000)
+    log.user("and the docs")
+    log.reply(
+        {"type": "compaction", "content": "They mend the cache."}, text("Going on."), id="msg_2", read=9_000
+    )
+    log.user("thanks")
+    log.reply({"type": "compaction", "content": None}, text("Done."), id="msg_3", read=9_000)
+    store.run(log.write(logs))
+    detail = _detail(store, 1)
+    assert (detail.first, detail.last, detail.facts.trigger) == (1, 3, "server")
+    assert detail.after is not None
+    assert [each.text for each in detail.after.observations] == ["They mend the cache."]
+    assert detail.after.verbatim_from == 4
+    assert store.one("SELECT compactions FROM agents") == 1, "one that failed drops nothing"
+    assert store.counts()["messages"] == 6

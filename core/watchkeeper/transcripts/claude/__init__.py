@@ -304,6 +304,9 @@ class ClaudeReader(Struct, dict=True):
             self._hint(record, agent, found)
         request, message_id = id_of(record.get("requestId")), id_of(message.get("id"))
         key = f"{request or ''}:{message_id or ''}" if request or message_id else uid
+        if (text := _compacted_by_provider(content)) is not None:
+            found.append(ImportedCompaction(agent, f"{uid}/compaction", "server", at))
+            found.append(Summary(agent, f"{uid}/summary", text, at))
         found.append(_new(ImportedMessage, (agent, uid, "assistant", content, at, key, False, "")))
         model = text_of(message.get("model"))
         failed = record.get("isApiErrorMessage") is True
@@ -519,6 +522,14 @@ def _plain(content: Any) -> str:
         for block in list_of(content)
         if isinstance(block, dict) and isinstance(block.get("text"), str)
     )
+
+
+def _compacted_by_provider(content: Any) -> str | None:
+    """The text of the `compaction` block by which the API itself replaced everything before a reply."""
+    for block in reversed(list_of(content)):
+        if isinstance(block, dict) and block.get("type") == "compaction":
+            return text_of(block.get("content"))
+    return None
 
 
 def _says_refused(outcome: Any) -> bool:
