@@ -246,3 +246,49 @@ def test_what_an_agent_is_told_of_the_session_is_what_holds_and_what_it_may_see(
         )
     )
     assert "Mine alone" in told("bob")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "src/app/main.py",
+        "harbour lights",
+        "9f86d08",
+        "监听端口",
+        "getUserSessionById",
+        "zürich",
+    ],
+)
+def test_the_same_is_found_whether_the_index_holds_the_messages_or_not(session: Session, query: str) -> None:
+    from watchkeeper.store import database
+    from watchkeeper.store.search import index
+
+    said = [
+        "call getUserSessionById in src/app/main.py",
+        "the lights of the harbour in Zürich",
+        "commit 9f86d081884c, 代理监听端口8443",
+        "nothing of the sort",
+    ]
+    for text in said:
+        session.say("ann", text)
+    before = texts(session, query)
+    connection = database.open_writable(session.store.path)
+    assert index.index_until(connection, seconds=10)
+    connection.close()
+    assert before
+    assert texts(session, query) == before
+
+
+def test_words_of_another_session_in_between_are_not_found(start: Start) -> None:
+    from watchkeeper.store import database
+    from watchkeeper.store.search import index
+
+    first, second = start(), start()
+    for number in range(3):
+        first.say("ann", f"whale {number} of the first")
+        second.say("ann", f"whale {number} of the second")
+    connection = database.open_writable(first.store.path)
+    assert index.index_until(connection, seconds=10)
+    connection.close()
+    assert len(texts(first, "whale")) == 3
+    assert all("first" in text for text in texts(first, "whale"))

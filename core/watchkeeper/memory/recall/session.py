@@ -313,10 +313,9 @@ def _messages(
         documents[pointer] = agent, seq, Document(pointer, text, at, f"{agent} {run}", weights)
     found = []
     alike = Likeness({f"message://{agent}/{seq}": value for (agent, seq), value in likeness.items()})
-    held = {piece: len(ids) for piece, ids in holders.of.items()}
     for hit in rank(
         [document for _, _, document in documents.values()], query, len(documents),
-        corpus_size=holders.size, likeness=alike, held=held, adjacency=_adjacency(holders),
+        corpus_size=holders.size, likeness=alike, held=holders.counts, adjacency=_adjacency(holders),
     ):  # fmt: skip
         agent, seq, document = documents[hit.id]
         if document.text and not hidden(agent, seq):
@@ -342,8 +341,8 @@ def _candidates(
     """The messages with the rarest pieces, as many as are read whole; of those that hold as much, the shorter
     and the newer."""
     worth: dict[int, float] = defaultdict(float)
-    for ids in holders.of.values():
-        rarity = math.log(1 + holders.size / (1 + len(ids)))
+    for piece, ids in holders.of.items():
+        rarity = math.log(1 + holders.size / (1 + holders.counts[piece]))
         for number in ids:
             worth[number] += rarity
     best = sorted(worth, key=lambda number: (-worth[number], -number))
@@ -363,9 +362,9 @@ def _adjacency(holders: passages.Holders) -> float:
     """How much neighbours count, from 0 to 1: as far as what one message holds the next one does more often
     than chance has it, which is so in a conversation, and not among unrelated texts."""
     gain, most = PRIOR_ADJACENCY * PRIOR_PAIRS, float(PRIOR_PAIRS)
-    for ids in holders.of.values():
-        count = len(ids)
-        if count <= holders.size / 20:
+    for piece, ids in holders.of.items():
+        count = holders.counts[piece]
+        if count <= holders.size / 20 and count == len(ids):
             there = set(ids)
             by_chance = 2 * count * count / holders.size
             gain += sum((number + 1 in there) + (number + 2 in there) for number in ids) - by_chance

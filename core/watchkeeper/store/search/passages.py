@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of
-from watchkeeper.store.search.index import PART_MESSAGES, WordTable, ids_in_part, session_word
-from watchkeeper.store.search.messages import Query, Term, fold
+from watchkeeper.store.search.index import PART_MESSAGES, WordTable, cjk, ids_in_part, session_word
+from watchkeeper.store.search.messages import PREFIX_LETTERS, Query, Term, fold
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NEWEST_MESSAGES = 20_000
 """So many messages of a session are searched by vectors, and so many that the index does not hold by words."""
 
-MOST_HOLDERS = 5_000
+MOST_HOLDERS = 3_000
 """Of a word that more messages hold, the newest are looked at: it tells little of any of them."""
 
 
@@ -59,12 +59,15 @@ class Holders:
 
     of: Mapping[str, Sequence[int]]
     """Their ids, by piece, the newest first; at most `MOST_HOLDERS` of each."""
+    counts: Mapping[str, int]
+    """About how many there are, by piece."""
     size: int
     """How many messages the session has, or its agent."""
 
 
 def holders(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> Holders:
-    """The messages that hold, for each piece, all of its words, the last of which may be a beginning.
+    """The messages that hold, for each piece, all of its words, the last of which may be a beginning from four
+    letters on.
 
     The index says so of the messages that it holds; the newer ones are read. It knows no places, so words of
     one piece may stand apart. `agent_id`: `size` and the unindexed messages are this agent's; the others are
@@ -72,12 +75,16 @@ def holders(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str
     """
     of_agent, bound = (" AND a.id = ?", (session_id, agent_id)) if agent_id else ("", (session_id,))
     first, last, size = reads.one(
-        "SELECT min(m.id), max(m.id), count(*) FROM agents a CROSS JOIN messages m ON m.agent_id = a.id"
+        "SELECT min(first.id), max(last.id), sum(last.seq - first.seq + 1) FROM agents a"
+        " JOIN messages first ON first.agent_id = a.id"
+        " AND first.seq = (SELECT min(seq) FROM messages WHERE agent_id = a.id)"
+        " JOIN messages last ON last.agent_id = a.id"
+        " AND last.seq = (SELECT max(seq) FROM messages WHERE agent_id = a.id)"
         f" WHERE a.session_id = ?{of_agent}",
         bound,
     )
     if not size:
-        return Holders({}, 0)
+        return Holders({}, {}, 0)
     through = reads.one("SELECT indexed_through FROM message_index")[0]
     table = WordTable()
     try:
@@ -85,19 +92,51 @@ def holders(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str
     finally:
         table.close()
     found: dict[str, list[int]] = {piece: [] for piece in pieces if tokens[piece]}
+    begins = {piece: _may_begin_a_word(tokens[piece][-1]) for piece in found}
     if last > through:
-        for number, words in _unindexed(reads, through, session_id, of_agent, bound):
-            for piece, ids in found.items():
-                if all(token in words for token in tokens[piece]):
-                    ids.append(number)
-    word = session_word(session_id)
+        _find_unindexed(_unindexed(reads, through, session_id, of_agent, bound), tokens, found)
+    # Where no other session's messages are in between, its word would only be one more long list to go through.
+    words = () if agent_id is None and size == last - first + 1 else (session_word(session_id),)
     for part in range(min(last, through) // PART_MESSAGES, first // PART_MESSAGES - 1, -1):
         for piece, ids in found.items():
             if len(ids) < MOST_HOLDERS:
-                query = Query((Term(piece, tuple(tokens[piece]), True),)).for_index(word)
-                rows = reads.all(f"{ids_in_part(part)} LIMIT ?", (query, through, MOST_HOLDERS - len(ids)))
-                ids += [row[0] for row in rows]
-    return Holders(found, size)
+                query = Query((Term(piece, tuple(tokens[piece]), begins[piece]),)).for_index(*words)
+                rows = reads.all(
+                    f"{ids_in_part(part)} LIMIT ?", (query, min(last, through), MOST_HOLDERS - len(ids))
+                )
+                ids += [row[0] for row in rows if row[0] >= first]
+    counts = {
+        piece: len(ids) if len(ids) < MOST_HOLDERS else size * len(ids) // (last - ids[-1] + 1)
+        for piece, ids in found.items()
+    }
+    return Holders(found, counts, size)
+
+
+def _find_unindexed(
+    texts: Iterator[tuple[int, str]], tokens: Mapping[str, Sequence[str]], found: Mapping[str, list[int]]
+) -> None:
+    """Add the texts that hold all words of a piece. A text without a word holds no longer word that begins
+    so: most pieces need not be looked for in most texts."""
+    branches: dict[str, list[tuple[str, Sequence[str], list[int]]]] = {"": []}
+    order = sorted((max(tokens[piece], key=len), piece) for piece in found)
+    for word, piece in order:
+        branches.setdefault(word, [])
+        parent = max((one for one in branches if one != word and word.startswith(one)), key=len)
+        branches[parent].append((word, tokens[piece], found[piece]))
+    for number, text in texts:
+        waiting = [""]
+        for above in waiting:
+            for word, others, ids in branches[above]:
+                if word in text:
+                    if len(others) == 1 or all(one in text for one in others):
+                        ids.append(number)
+                    if branches[word] and word not in waiting:
+                        waiting.append(word)
+
+
+def _may_begin_a_word(token: str) -> bool:
+    """Too many words begin with two or three letters to say anything, or to be found quickly."""
+    return len(token) > PREFIX_LETTERS or cjk(token)
 
 
 def _unindexed(
