@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from watchkeeper.agents.environment import Environment
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import Change, ContextLimits, needed_from, uncovered_from
+from watchkeeper.memory.history import Change, ContextLimits, needed_from, uncovered_from, undo_targets
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.messages import Content, Role
 from watchkeeper.store import agents, artifacts
@@ -173,13 +173,29 @@ class AgentMemory:
         )
         return cls(state, agent_id)
 
-    def reach(self, reads: Any, move: Literal["undo", "redo"]) -> None:
-        """Read the messages that the view which `move` leads to shows, and this one does not.
+    def move(self, reads: Any, move: Literal["undo", "redo"], *, at: float, to: int | None = None) -> Change:
+        """Undo or redo (see `ContextState.undo`), with the messages that this takes.
 
         Raises:
-            ValueError: there is nothing to undo, or to redo.
+            ValueError: there is nothing to undo or redo, or it does not fit; the message names the newest
+                earlier version that does fit.
         """
-        missing = self.state.missing_for(move)
+        state = self.state
+        self._reach(reads, move, to)
+        if move == "redo":
+            return state.redo(at=at)
+        try:
+            return state.undo(at=at, to=to)
+        except ValueError as error:
+            for view in undo_targets({view.version: view for view in state.views}, state.view):
+                self._reach(reads, move, view.version)
+                if state.undo_fits(view.version):
+                    raise ValueError(f"{error} Version {view.version} fits: undo to that one.") from None
+            raise
+
+    def _reach(self, reads: Any, move: Literal["undo", "redo"], to: int | None) -> None:
+        """Read the messages that the view which `move` leads to shows, and this one does not."""
+        missing = self.state.missing_for(move, to)
         if missing is not None:
             self.state.load_earlier(message_rows.load_messages(reads, self.agent_id, *missing))
 

@@ -204,11 +204,18 @@ def compact(
 @session_argument
 @click.argument("agent")
 @db_option
+@click.option(
+    "--to",
+    type=int,
+    metavar="VERSION",
+    help="Undo several compactions: the version before the first of them.",
+)
 @json_option
 @controls_session
-def undo(opened: SessionHandle, agent: str, as_json: bool) -> int:
+def undo(opened: SessionHandle, agent: str, to: int | None, as_json: bool) -> int:
     """Undo AGENT's last compaction, if the earlier context still fits."""
-    return command(opened, "undo", as_json, agent_id=opened.agent(agent))
+    payload = {} if to is None else {"to": to}
+    return command(opened, "undo", as_json, agent_id=opened.agent(agent), payload=payload)
 
 
 @click.command()

@@ -215,14 +215,14 @@ class ContextState:
             raise WindowTooSmall(self.tokens, self.limit)
         return self._assembly.rendering.items[:]
 
-    def missing_for(self, move: Literal["undo", "redo"]) -> tuple[int, int] | None:
-        """The first and last message to be given to `load_earlier` before that move; None where all are
-        there.
+    def missing_for(self, move: Literal["undo", "redo"], to: int | None = None) -> tuple[int, int] | None:
+        """The first and last message to be given to `load_earlier` before that move (see `undo`); None where
+        all are there.
 
         Raises:
             ValueError: there is nothing to undo, or to redo.
         """
-        start = history.needed_from(self._target(move))
+        start = history.needed_from(self._target(move, to))
         base = self._base()
         return (start, base - 1) if start < base else None
 
@@ -471,16 +471,30 @@ class ContextState:
             )
         return self._take(replace(fitted, new=(observation,)), prepared.reason, at)
 
-    def undo(self, *, at: float) -> Change:
-        """Go back to the view before the last compaction; messages appended since stay.
+    def undo(self, *, at: float, to: int | None = None) -> Change:
+        """Go back to the view before the last compaction; messages appended since stay. `to`: the version
+        before an earlier one.
 
         Raises:
             ValueError: there is none, or it does not fit any more; the message says why, and by how much.
         """
-        leaving = self.view.version
-        change = self._point_at(self._target("undo"), "undo", at)
-        self._redo.append(leaving)
+        target = self._target("undo", to)
+        left = [self.view.version]
+        for view in history.undo_targets(self._views, self.view):
+            if view.version == target.version:
+                break
+            left.append(view.version)
+        change = self._point_at(target, "undo", at)
+        self._redo += left
         return change
+
+    def undo_fits(self, to: int) -> bool:
+        """Whether `undo(to=…)` would succeed, as far as messages are loaded."""
+        try:
+            self._fitting(self._views[to], 0.0)
+        except ValueError:
+            return False
+        return True
 
     def redo(self, *, at: float) -> Change:
         """Undo the last undo.
@@ -523,7 +537,12 @@ class ContextState:
             raise ValueError(f"Messages {start} to {base - 1} are not loaded.")
         return self.messages if start == base else self.messages[start - base :]
 
-    def _target(self, move: Literal["undo", "redo"]) -> View:
+    def _target(self, move: Literal["undo", "redo"], to: int | None = None) -> View:
+        if move == "undo" and to is not None:
+            for view in history.undo_targets(self._views, self.view):
+                if view.version == to:
+                    return view
+            raise ValueError(f"Version {to} is not one that a compaction of this context began with.")
         if move == "undo":
             return history.undo_target(self._views, self.view)
         if not self._redo:
@@ -645,6 +664,20 @@ class ContextState:
     def _point_at(self, target: View, reason: str, at: float) -> Change:
         """Go to an earlier or later version. Messages that came since keep the short form that they have now,
         and are shortened further where the version does not fit otherwise."""
+        parts, assembly = self._fitting(target, at)
+        if parts is not target:
+            parts = self._version(parts, reason, at, parent=target)
+        change = self._show(parts, assembly, reason)
+        self.epoch += 1
+        self._held = True
+        return change if parts is target else replace(change, views=(parts,))
+
+    def _fitting(self, target: View, at: float) -> tuple[View, Assembly]:
+        """An earlier or later version as it can be shown now; see `_point_at`.
+
+        Raises:
+            ValueError: it does not fit.
+        """
         start = history.uncovered_from(target)
         parts, assembly = target, self._assemble(target)
         appended = target.verbatim_from is None and start <= self.last_seq
@@ -658,15 +691,11 @@ class ContextState:
             assembly = self._assemble(parts)
             if assembly.tokens > self.limit:
                 fitted = fitting.shortened_again(self._bench(at, view=parts), later)
-                if fitted is None:
+                if fitted is None or fitted.new:
                     raise ValueError(
                         f"Version {target.version} of the context does not fit any more: it would take "
                         f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit}"
                         " allowed."
                     )
                 parts, assembly = fitted.view, fitted.assembly
-            parts = self._version(parts, reason, at, parent=target)
-        change = self._show(parts, assembly, reason)
-        self.epoch += 1
-        self._held = True
-        return change if parts is target else replace(change, views=(parts,))
+        return parts, assembly

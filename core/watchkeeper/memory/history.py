@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,7 +167,7 @@ def needed_from(view: View) -> int:
 
 
 def undo_target(views: Mapping[int, View], current: View) -> View:
-    """The view before the last compaction, skipping provisional ones.
+    """The view before the last compaction.
 
     Raises:
         ValueError: there is none.
@@ -177,12 +177,17 @@ def undo_target(views: Mapping[int, View], current: View) -> View:
         view = _parent(views, view)
     if view.parent is None:
         raise ValueError("There is nothing to undo: no compaction has changed this context.")
-    view = _parent(views, view)
-    while provisional(view):
-        if view.parent is None:
-            raise ValueError("There is nothing to undo: only provisional digests came before.")
-        view = _parent(views, view)
-    return view
+    return _parent(views, view)
+
+
+def undo_targets(views: Mapping[int, View], current: View) -> Iterator[View]:
+    """The view before each compaction that led to `current`, the last one first, as far as they are loaded."""
+    while True:
+        try:
+            current = undo_target(views, current)
+        except ValueError:
+            return
+        yield current
 
 
 def redo_stack(views: Mapping[int, View], current: View) -> list[int]:

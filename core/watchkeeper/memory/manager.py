@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Protocol, cast, get_args, overload
 
 from watchkeeper.memory.buffering import BackgroundTasks
@@ -470,13 +471,14 @@ class HierarchicalContextManager:
             self._land()
         return begun.outcome or nothing("The pass was abandoned.")
 
-    def undo(self) -> View:
-        """Go back to the view before the last compaction; messages added since stay. Abandons a running pass.
+    def undo(self, to: int | None = None) -> View:
+        """Go back to the view before the last compaction, or to version `to`, before an earlier one; messages
+        added since stay. Abandons a running pass.
 
         Raises:
             ValueError: there is no such view, or it no longer fits the window.
         """
-        return self._move(self._state.undo, "The context went back to an earlier version.")
+        return self._move(partial(self._state.undo, to=to), "The context went back to an earlier version.")
 
     def redo(self) -> View:
         """Undo the last undo.

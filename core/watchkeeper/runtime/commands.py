@@ -302,8 +302,10 @@ class CommandQueue:
             raise NotYet
         memory = memory_of(self._host, agent)
         at = self._host.environment.clock.now()
-        memory.reach(self._store, "undo" if command.kind == "undo" else "redo")
-        change = memory.state.undo(at=at) if command.kind == "undo" else memory.state.redo(at=at)
+        to = command.payload.get("to")
+        if to is not None and type(to) is not int:
+            raise ValueError("the version to go back to is a number; `wk memory views` lists them")
+        change = memory.move(self._store, "undo" if command.kind == "undo" else "redo", at=at, to=to)
         recorded = memory.record(change)
         said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
         await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind))

@@ -19,7 +19,7 @@ from tests.core.memory.support import (
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import ContextLimits, Rejection, WindowTooSmall
 from watchkeeper.memory.tokens import TokenCounter
-from watchkeeper.records.messages import ObservationKind
+from watchkeeper.records.messages import ObservationKind, View
 
 
 def test_a_new_message_is_verbatim_and_numbered_from_one(state: ContextState) -> None:
@@ -358,18 +358,52 @@ def test_undo_without_a_compaction_says_so(state: ContextState) -> None:
         state.redo(at=0.0)
 
 
-def test_undo_skips_views_in_which_a_digest_only_stood_in(counter: TokenCounter) -> None:
+def _with_digest_and_summary(counter: TokenCounter) -> tuple[ContextState, list[View]]:
+    """A context that was digested by hand, then by the bound, then summarised; and the view after each."""
     state = ContextState(ContextLimits(1_000, 0), counter)
     fill(state, 16)
     assert state.digest(at=0.0) is not None
-    solid = state.view
+    views = [state.view]
     while not any(o.provisional for o in state.view.observations):
         fill(state, 1)
+    views.append(state.view)
     covered = state.view.observations[-1].covers[1]
     change = state.publish(prepared(state, "all of it", (1, covered)), at=0.0)
     assert not isinstance(change, Rejection)
+    return state, [*views, state.view]
+
+
+def test_undo_goes_to_the_parent_also_where_a_digest_stood_in(counter: TokenCounter) -> None:
+    state, (_, digested, summarised) = _with_digest_and_summary(counter)
+    before = state.render()
+    assert state.undo(at=0.0).view == digested
+    assert state.redo(at=0.0).view == summarised
+    assert state.render() == before
+
+
+def test_undo_of_several_compactions_is_redone_one_by_one(counter: TokenCounter) -> None:
+    state, (by_hand, digested, summarised) = _with_digest_and_summary(counter)
     state.set_limits(ContextLimits(100_000, 0), 1.0)
-    assert state.undo(at=0.0).view == solid
+    assert state.undo_fits(by_hand.version)
+    assert state.undo(at=0.0, to=by_hand.version).view == by_hand
+    again = ContextState.restore(
+        state.limits,
+        counter,
+        agent_id=state.agent_id,
+        messages=state.messages,
+        views=state.views,
+        current=state.view.version,
+    )
+    for each in (state, again):
+        assert each.redo(at=0.0).view == digested
+        assert each.redo(at=0.0).view == summarised
+
+
+def test_undo_to_a_version_that_no_compaction_began_with_says_so(counter: TokenCounter) -> None:
+    state, (_, _, summarised) = _with_digest_and_summary(counter)
+    for version in (summarised.version, 99):
+        with pytest.raises(ValueError, match="not one that a compaction"):
+            state.undo(at=0.0, to=version)
 
 
 def test_a_new_view_clears_redo_and_an_undo_holds_automatic_passes(state: ContextState) -> None:
