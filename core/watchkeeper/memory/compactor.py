@@ -17,30 +17,37 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Protocol
 
 from watchkeeper.memory import fitting
 from watchkeeper.memory import rendering as rendered
 from watchkeeper.memory.content import copied_messages
-from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.context import LOW_OBSERVATIONS_SHARE, ContextState
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
 from watchkeeper.memory.prompts import COMPRESSION, instructions_for, read_answer
 from watchkeeper.memory.rendering import Rendering
 from watchkeeper.memory.validation import IDENTIFIERS_SHARE, Judgement, judge
 from watchkeeper.records.errors import STORE_LOST
-from watchkeeper.records.messages import Message, ObservationKind
+from watchkeeper.records.messages import Message, Observation, ObservationKind
 
 log = logging.getLogger(__name__)
 
 
 class Summarizer(Protocol):
-    """Any coroutine function that summarises messages, on top of what an earlier summary said."""
+    """Any coroutine function that summarises messages. `previous` are the summaries that stay beside its text: it
+    need not repeat what they say."""
 
     def __call__(
         self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
     ) -> Awaitable[str]: ...
 
+
+SUMMARIES_SHARE = 0.3
+"""The share of the limit from which on the oldest summaries are merged."""
+MEMORY = "What is remembered of earlier messages:\n{}"
+"""The message by which a summariser is shown summaries that its text will replace."""
 
 Writer = Callable[[CompactionPass, str | None], Awaitable[str]]
 """Writes the text of a pass; the second argument are instructions (a retry's included)."""
@@ -96,18 +103,26 @@ class Compactor:
         """Whether a summary is between `begin` and `end`."""
         return self.running is not None
 
-    def begin(self, up_to: int | None = None, instructions: str | None = None) -> CompactionPass | Rejection:
+    def begin(
+        self, up_to: int | None = None, instructions: str | None = None, *, due: bool = False
+    ) -> CompactionPass | Rejection:
         """Take the snapshot of a summary, and the one slot there is. Must be followed by `end`.
 
+        It covers what no summary covers yet, beside the summaries that there are. When these outgrow their share,
+        a pass that is due merges the oldest; one on request merges all of them with what is new.
+
         `up_to`: the last message to cover, moved back so that no tool pair is cut; None: all but the newest
-        messages.
+        messages. `due`: nobody asked for it.
         """
         if self.running is not None:
             return Rejection(f"A compaction up to message {self.running.high_water} is running already.")
         state = self.state
+        outgrown = self._outgrown()
+        if due and outgrown:
+            return self._begin((), outgrown, (), instructions)
         tail = state.verbatim
         cut = state.cut_for_pass() if up_to is None else state.cut_before(up_to)
-        replaced = earlier = state.view.observations
+        earlier = state.view.observations
         source: Sequence[Message] = tail[:cut]
         # If the messages that a digest covers are still loaded, the summary reads those instead.
         while (
@@ -120,7 +135,37 @@ class Compactor:
             earlier = earlier[:-1]
         if not source:
             return Rejection(self._why_nothing(up_to, tail))
+        kept = 0 if outgrown else len(earlier)
+        while kept and earlier[kept - 1].provisional:
+            kept -= 1
+        return self._begin(earlier[:kept], earlier[kept:], source, instructions)
+
+    def _outgrown(self) -> tuple[Observation, ...]:
+        """The oldest summaries, if all have outgrown their share: so many that half of it is left to the others."""
+        state = self.state
+        share = min(state.limit * SUMMARIES_SHARE, state.threshold * LOW_OBSERVATIONS_SHARE)
+        solid = tuple(takewhile(lambda one: not one.provisional, state.view.observations))
+        left = sum(one.tokens for one in solid)
+        if left <= share or len(solid) < 2:
+            return ()
+        count = 0
+        while left > share / 2 and count < len(solid):
+            left -= solid[count].tokens
+            count += 1
+        return solid[: max(2, count)]
+
+    def _begin(
+        self,
+        kept: Sequence[Observation],
+        earlier: tuple[Observation, ...],
+        source: Sequence[Message],
+        instructions: str | None,
+    ) -> CompactionPass:
+        """A pass over `earlier` observations and `source` messages, beside those that are kept."""
+        state = self.state
         rendering = Rendering(state.counter)
+        if earlier:
+            rendering.push("user", MEMORY.format("\n\n".join(one.text for one in earlier)))
         for message in source:
             shortened = state.view.elided.get(message.seq)
             content = state.content_of(message)
@@ -128,13 +173,16 @@ class Compactor:
                 content = rendered.apply(content, shortened)
             rendering.push(message.role, content, state.shown_tokens(message))
         rendering.close()  # the messages under a forced digest may end in a call whose result was lost
+        covered = [one.covers for one in earlier] + [(message.seq, message.seq) for message in source]
+        replaced = state.view.observations[len(kept) :]
         self.running = CompactionPass(
-            covers=(replaced[0].covers[0] if replaced else source[0].seq, source[-1].seq),
+            covers=(min(first for first, _ in covered), max(last for _, last in covered)),
             messages=tuple(source),
             request=tuple(rendering.items),
-            earlier=replaced,
-            previous="\n\n".join(observation.text for observation in earlier) or None,
-            source_tokens=rendering.tokens + sum(observation.tokens for observation in earlier),
+            earlier=tuple(one for one in replaced if one.covers[1] <= covered[-1][1]),
+            merged=earlier,
+            previous="\n\n".join(one.text for one in kept) or None,
+            source_tokens=rendering.tokens,
             instructions=instructions,
             base_version=state.view.version,
             epoch=state.epoch,
@@ -246,9 +294,7 @@ class Compactor:
             base_version=run.base_version,
             epoch=run.epoch,
             kind=kind,
-            level=max((one.level for one in run.earlier), default=0) + 1
-            if kind is ObservationKind.REFLECTION
-            else 0,
+            level=max((one.level for one in run.merged), default=-1) + 1,
             reason=str(kind),
             refused=tuple(refused),
         )

@@ -219,7 +219,7 @@ class Engine:
     ) -> CompactionPass | Rejection:
         """The snapshot of a summary, to be followed by `start` or `compactor.end`. `due`: it begins by
         itself."""
-        run = self.compactor.begin(up_to, instructions)
+        run = self.compactor.begin(up_to, instructions, due=due)
         if due and isinstance(run, Rejection):
             self.note_end()
         elif due:
@@ -245,7 +245,8 @@ class Engine:
         else:
             flight.outcome = self.compactor.publish(flight.task.result(), at=at)
         self.compactor.end()
-        self.note_end()
+        if flight.run.messages or not flight.outcome.applied:  # a merge alone may be followed by another pass
+            self.note_end()
         return flight.outcome
 
     def note_end(self) -> None:
@@ -475,7 +476,7 @@ class Engine:
             kind=ObservationKind.REFLECTION,
             covers=(observations[0].covers[0], observations[-1].covers[1]),
             earlier=observations,
-            previous="\n\n".join(one.text for one in observations),
+            merged=observations,
             source_tokens=self._log_tokens(),
             instructions=settings.reflector_instruction,
             base_version=self.state.view.version,

@@ -69,8 +69,10 @@ class CompactionPass:
     short."""
     earlier: tuple[Observation, ...] = ()
     """The observations that the text will replace."""
+    merged: tuple[Observation, ...] = ()
+    """Those of them whose texts it is made of; the others are digests whose messages are read again."""
     previous: str | None = None
-    """The text of memory that the writer is shown: of the observations to replace, or the end of the log."""
+    """The text of memory that the writer is shown and that stays: of earlier summaries, or the end of the log."""
     source_tokens: int
     instructions: str | None = None
     base_version: int

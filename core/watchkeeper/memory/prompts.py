@@ -131,9 +131,12 @@ def _enclosed(tag: str, text: str) -> str:
 def request_of(run: CompactionPass, instructions: str | None = None) -> tuple[str, str]:
     """The system prompt and the prompt of a pass."""
     parts = []
+    tag = "memory" if run.kind is ObservationKind.SUMMARY else "log"
     if run.previous:
-        title, tag = _PREVIOUS[run.kind]
-        parts.append(f"{title}:\n{_enclosed(tag, run.previous)}")
+        parts.append(f"{_PREVIOUS[run.kind]}:\n{_enclosed(tag, run.previous)}")
+    if run.merged:
+        merged = "\n\n".join(one.text for one in run.merged)
+        parts.append(f"{_MERGED[run.kind]}:\n{_enclosed(tag, merged)}")
     if run.kind is ObservationKind.OBSERVATION:
         parts.append("What happened since:\n" + transcript(run.messages, dated=True))
     elif run.messages:
@@ -152,9 +155,12 @@ _SYSTEM = {
     ObservationKind.REFLECTION: REFLECTOR_SYSTEM,
 }
 _PREVIOUS = {
-    ObservationKind.SUMMARY: ("What is remembered already (keep what still matters of it)", "memory"),
-    ObservationKind.OBSERVATION: ("The end of the log so far (do not repeat it)", "log"),
-    ObservationKind.REFLECTION: ("The log", "log"),
+    ObservationKind.SUMMARY: "What is remembered already and stays in front of your text (do not repeat it)",
+    ObservationKind.OBSERVATION: "The end of the log so far (do not repeat it)",
+}
+_MERGED = {
+    ObservationKind.SUMMARY: "What is remembered so far, and your text replaces (keep what still matters)",
+    ObservationKind.REFLECTION: "The log",
 }
 
 

@@ -206,9 +206,9 @@ async def test_citations_come_from_the_text_and_else_from_the_range(state: Conte
     assert prepared.citations == (1, 8)
 
 
-async def test_the_next_summary_builds_on_the_last_one(state: ContextState) -> None:
+async def test_the_next_summary_stands_beside_the_last_one(state: ContextState) -> None:
     fill(state, 10)
-    summarise = Summariser("First part.", "Both parts.")
+    summarise = Summariser("First part.", "Second part.")
     compactor = Compactor(state, summarise)
     await compactor.run(6, at=0.0)
     fill(state, 6)
@@ -216,7 +216,65 @@ async def test_the_next_summary_builds_on_the_last_one(state: ContextState) -> N
     assert outcome.applied
     assert summarise.requests[1][2] == "First part."
     assert len(summarise.requests[1][0]) == 6
-    assert [(o.text, o.covers) for o in state.view.observations] == [("Both parts.", (1, 12))]
+    assert [(o.text, o.covers) for o in state.view.observations] == [
+        ("First part.", (1, 6)),
+        ("Second part.", (7, 12)),
+    ]
+
+
+class Extracting:
+    """A summariser that keeps the facts of the messages that it is given, and never looks at `previous`."""
+
+    def __init__(self) -> None:
+        self.merges = 0
+
+    async def __call__(
+        self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
+        said = text_of(messages)
+        self.merges += said.startswith("What is remembered")
+        facts = dict.fromkeys(re.findall(r"fact-\d+", said))
+        return "Facts: " + " ".join([*facts, *(f"said{number}" for number in range(20))])
+
+
+@pytest.mark.parametrize("due", [True, False])
+async def test_a_summariser_that_ignores_what_is_remembered_loses_nothing_in_twenty_passes(due: bool) -> None:
+    state = ContextState(ContextLimits(1_000, 0), Words(), pin_first=False)
+    summarise = Extracting()
+    compactor = Compactor(state, summarise)
+    passes, told = 0, {}
+    while passes < 20:
+        fill(state, 3, 40)
+        state.append("user", f"note fact-{len(told)} " + "w " * 40, at=0.0)
+        told[f"fact-{len(told)}"] = state.last_seq
+        fill(state, 3, 40)
+        while state.tokens > 500:
+            run = compactor.begin(due=due)
+            if isinstance(run, Rejection):
+                break
+            outcome = compactor.publish(await compactor.prepare(run), at=0.0)
+            passes += bool(outcome.applied and run.messages)
+    known = " ".join(one.text for one in state.view.observations)
+    covered = state.view.observations[-1].covers[1]
+    assert [fact for fact, seq in told.items() if seq <= covered and f"{fact} " not in known] == []
+    assert summarise.merges
+    assert sum(one.tokens for one in state.view.observations) < 500
+
+
+async def test_the_oldest_summaries_alone_are_merged_and_stand_before_the_others() -> None:
+    state = ContextState(ContextLimits(1_000, 0), Words(), pin_first=False)
+    compactor = Compactor(state, Extracting())
+    while not (run := compactor.begin(due=True)) or isinstance(run, Rejection) or run.messages:
+        if not isinstance(run, Rejection):
+            compactor.publish(await compactor.prepare(run), at=0.0)
+        fill(state, 4, 40)
+    before = state.view.observations
+    assert compactor.publish(await compactor.prepare(run), at=0.0).applied
+    merged, *others = state.view.observations
+    assert merged.covers == (1, run.high_water)
+    assert merged.level == 1
+    assert tuple(others) == before[len(run.merged) :]
+    assert others
 
 
 async def test_a_summary_reads_the_messages_that_a_digest_stands_in_for(counter: TokenCounter) -> None:
@@ -408,7 +466,7 @@ async def test_a_trackers_number_outlives_two_summaries() -> None:
     assert (await compactor.run(up_to=5, at=0.0)).reason == "summary"
     fill(state, 5, 200)
     assert (await compactor.run(up_to=10, at=0.0)).reason == "summary"
-    assert "Still open: #4679" in state.view.observations[0].text
+    assert "Still open: #4679" in state.view.observations[1].text
 
 
 def _prepared(run: CompactionPass, size: int) -> Prepared:

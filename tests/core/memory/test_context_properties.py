@@ -136,7 +136,8 @@ class Context(RuleBasedStateMachine):
             return
         assert_valid(run.request)
         assert up_to is None or run.high_water <= up_to
-        assert run.covers[0] == 1, "a summary builds on all that came before"
+        kept = [o for o in self.state.view.observations if o.covers[1] < run.covers[0]]
+        assert run.covers[0] == (kept[-1].covers[1] + 1 if kept else 1), "a pass covers what is new"
         assert self.compactor.begin(up_to) == Rejection(
             f"A compaction up to message {run.high_water} is running already."
         ), "single flight"
@@ -149,6 +150,7 @@ class Context(RuleBasedStateMachine):
         run, self.running = self.running, None
         before = self.state.view
         behind = [m for m in self.state.verbatim if m.seq > run.high_water]
+        earlier = [o for o in before.observations if o.covers[1] < run.covers[0]]
         later = [o for o in before.observations if o.covers[0] > run.high_water]
         outcome = self.compactor.publish(self.prepared(run, size), at=0.0)
         assert not self.compactor.is_compacting
@@ -159,9 +161,9 @@ class Context(RuleBasedStateMachine):
             self.took(outcome.change)
             assert outcome.high_water == run.high_water
             assert list(self.state.verbatim) == behind, "messages behind the mark are never touched"
-            summary, *others = self.state.view.observations
+            summary = self.state.view.observations[len(earlier)]
             assert summary.covers == run.covers
-            assert others == later
+            assert list(self.state.view.observations) == [*earlier, summary, *later]
 
     def prepared(self, run: CompactionPass, size: int) -> Prepared:
         summary = text(size, 0)

@@ -32,7 +32,7 @@ from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, Wi
 from watchkeeper.memory.prompts import read_answer, request_of, transcript
 from watchkeeper.memory.tokens import count_message
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
-from watchkeeper.records.messages import Message, ObservationKind
+from watchkeeper.records.messages import Message, Observation, ObservationKind
 
 
 @pytest.fixture(autouse=True)
@@ -299,6 +299,10 @@ def a_pass(kind: ObservationKind, **values: Any) -> CompactionPass:
     return CompactionPass(kind=kind, covers=(1, 3), source_tokens=15, base_version=1, epoch=0, **values)
 
 
+def an_observation(text: str) -> Observation:
+    return Observation(1, ObservationKind.OBSERVATION, text, 3, (1, 3), (1,))
+
+
 def test_prompts_show_numbers_and_cannot_be_closed_by_a_message() -> None:
     messages = (
         Message(1, "user", "survey </transcript> it", 5, 5, 0.0),
@@ -313,7 +317,9 @@ def test_prompts_show_numbers_and_cannot_be_closed_by_a_message() -> None:
     assert len(prompt) < 10_000
     assert prompt.endswith("be brief")
     assert "1970-01-01 00:01" in transcript(messages, dated=True)
-    system, prompt = request_of(a_pass(ObservationKind.REFLECTION, previous="the log"), "a quarter")
+    system, prompt = request_of(
+        a_pass(ObservationKind.REFLECTION, merged=(an_observation("the log"),)), "a quarter"
+    )
     assert "consolidate" in system
     assert "the log" in prompt
     assert prompt.endswith("a quarter")
@@ -471,7 +477,7 @@ async def play(
         return await answer(run, f"[+] from {first} to {last} (#{first})" if said == "log" else said)
 
     async def reflect(run: CompactionPass, level: int) -> Any:
-        said, log = reflects[level % len(reflects)], run.previous or ""
+        said, log = reflects[level % len(reflects)], "\n\n".join(one.text for one in run.merged)
         return await answer(run, {"half": log[: len(log) // 2], "same": log}.get(str(said), said))
 
     def made(state: ContextState) -> Engine:
