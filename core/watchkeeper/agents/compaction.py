@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from watchkeeper.agents.agent_memory import AgentMemory
@@ -20,7 +21,7 @@ from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.model_call import UsageAccumulator, call_beside
 from watchkeeper.memory.buffering import ObservationChunk
 from watchkeeper.memory.compactor import Compactor, PassOutcome
-from watchkeeper.memory.engine import Engine, ObservationalSettings, PassTask
+from watchkeeper.memory.engine import MOST_WRITTEN, Engine, ObservationalSettings, PassTask, Rates, can_pay
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
 from watchkeeper.memory.prompts import request_of
 from watchkeeper.records.errors import STORE_LOST
@@ -30,9 +31,6 @@ from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.transaction import Transaction
 
-WRITTEN_TOKENS = 2_048
-"""The longest text that a prompt requests."""
-
 HEADING_TOKENS = 160
 """What the context's own words around observations may take."""
 
@@ -41,6 +39,8 @@ OBSERVED = {ObservationKind.OBSERVATION: "observer", ObservationKind.REFLECTION:
 
 ORDERED = ("manual", "agent")
 """Triggers of passes on request; the others begin by themselves when they are due."""
+
+OVERTAKEN = "a digest replaced more than it read; it is begun again"
 
 DIED, AGAIN = "the host that ran it stopped", "it is begun again when the agent goes on"
 
@@ -73,6 +73,7 @@ class CompactionRunner:
         self._rows: dict[tuple[ObservationKind, int], _Row] = {}
         """By kind and last message: the passes that run, and chunks that are not applied yet."""
         self._cached_tokens = 0
+        self._restarted = False
         self._turn = agent.turn
 
     def note_turn(self, turn: int) -> None:
@@ -102,7 +103,9 @@ class CompactionRunner:
             for change in self._engine.advance(at=self._environment.clock.now()):
                 await self._write_change(change)
             await self._reject_void()
-        elif self._engine.is_due():
+        elif self._engine.is_overtaken and not self._restarted:
+            await self._restart()
+        elif self._engine.is_due() and not self._engine.back_off(self._unpaid()):
             await self.begin(trigger="auto")
 
     async def land(self) -> None:
@@ -127,7 +130,7 @@ class CompactionRunner:
         rows in the transaction in which the pass begins. So the caller never reports a pass that did not
         begin, and never requests again one that did.
         """
-        run = self._engine.begin(up_to, instructions, due=trigger == "auto")
+        run = self._engine.begin(up_to, instructions, due=trigger == "auto", pays=self._can_pay)
         if isinstance(run, Rejection):
             return run
         try:
@@ -137,6 +140,45 @@ class CompactionRunner:
             raise
         self._engine.start(run)
         return run
+
+    def _unpaid(self) -> int:
+        """How many of the newest passes, in a row, have spared less than they cost so far."""
+        store = self._environment.store
+        found = rows.worth(store, store.session_id, self._agent.id)
+        return sum(
+            1 for _ in takewhile(lambda number: not found[number]["pays"], sorted(found, reverse=True))
+        )
+
+    def _can_pay(self, run: CompactionPass) -> bool:
+        return can_pay(run, self._memory.state, self._turn, self._rates())
+
+    def _rates(self) -> Rates:
+        """What the tokens of the agent's model cost, compared with those of fresh input."""
+        million = 1_000_000
+        prices = [
+            self._environment.price(self._agent.model, usage, True).usd
+            for usage in (
+                Usage(input_tokens=million),
+                Usage(output_tokens=million),
+                Usage(cache_read_tokens=million),
+                Usage(cache_write_tokens=million),
+            )
+        ]
+        fresh, *others = (price or 0.0 for price in prices)
+        return Rates(*(other / fresh for other in others)) if fresh else Rates()
+
+    async def _restart(self) -> None:
+        """A digest has replaced more than the running pass reads: its summary alone would not make room. One that
+        was ordered ends at its mark."""
+        flight = self._engine.summary
+        assert flight is not None
+        row = self._rows[flight.run.kind, flight.run.high_water]
+        if row.trigger in ORDERED:
+            return
+        self._engine.abandon(OVERTAKEN)
+        await self._end(self._rows.pop((flight.run.kind, flight.run.high_water)), "abandoned", OVERTAKEN)
+        self._restarted = True
+        await self.begin(trigger="auto")
 
     async def run(
         self,
@@ -249,7 +291,7 @@ class CompactionRunner:
         request = ModelRequest(
             system=system,
             messages=[{"role": "user", "content": prompt}],
-            max_tokens=min(WRITTEN_TOKENS, environment.settings.max_output_tokens),
+            max_tokens=min(MOST_WRITTEN, environment.settings.max_output_tokens),
             purpose=Purpose.OBSERVER if observes else Purpose.REFLECTOR,
             agent_id=self._agent.id,
         )
@@ -284,6 +326,7 @@ class CompactionRunner:
         outcome = self._engine.publish(flight, at=self._environment.clock.now(), refuse=self._refuse)
         if error is not None and (isinstance(error, STORE_LOST) or not isinstance(error, Exception)):
             raise error
+        self._restarted = False
         row = self._rows.pop((flight.run.kind, flight.run.high_water))
         await self._publish_row(row, outcome, also)
         return outcome

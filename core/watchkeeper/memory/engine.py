@@ -51,6 +51,12 @@ LEAD_SHARE = 0.25
 GROWTH_SHARE = 0.1
 """How much a history must grow, as a share of the limit, between two passes."""
 
+MOST_DOUBLINGS = 4
+"""How often that growth is doubled, at most, after passes that did not pay."""
+
+MOST_WRITTEN = 2_048
+"""Tokens of the longest text that a prompt requests."""
+
 HOUR = 3_600.0
 
 
@@ -61,6 +67,7 @@ class Pacer:
     passes_per_hour: int = 120
     _growth: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=50))
     _starts: deque[float] = field(default_factory=deque)
+    _ended_total: int = 0
     _not_before_total: int = 0
 
     def grew(self, now: float, total_tokens: int) -> None:
@@ -95,7 +102,48 @@ class Pacer:
         The history, not the context: that one cannot grow beyond its limit, and the next pass would never
         come.
         """
+        self._ended_total = state.total_tokens
         self._not_before_total = state.total_tokens + int(state.limit * GROWTH_SHARE)
+
+    def back_off(self, state: ContextState, unpaid: int) -> bool:
+        """Whether the history must grow further, because that many passes in a row did not pay: twice as far for
+        each."""
+        growth = state.limit * GROWTH_SHARE * 2 ** min(unpaid, MOST_DOUBLINGS)
+        self._not_before_total = self._ended_total + int(growth) if unpaid else 0
+        return state.total_tokens < self._not_before_total
+
+
+# --- Whether a pass can pay for itself ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a token costs, in tokens of input that no cache holds. All 1: the model has no price."""
+
+    output: float = 1.0
+    cache_read: float = 1.0
+    cache_write: float = 1.0
+
+
+WRITTEN_SHARE = 0.2
+"""What share of its source a summary takes, as a rule."""
+
+
+def can_pay(run: CompactionPass, state: ContextState, turns: int, rates: Rates) -> bool:
+    """Whether a summary is expected to spare more than it costs.
+
+    It spares what it removes in each call until the context has grown back; but an agent that made few calls so far
+    is not expected to make many more, so that `turns`, those that it made, are the most that count.
+    """
+    shown = {message.seq: state.shown_tokens(message) for message in state.verbatim}
+    removed = sum(one.tokens for one in run.earlier)
+    removed += sum(shown.get(message.seq, 0) for message in run.messages)
+    written = min(run.source_tokens * WRITTEN_SHARE, MOST_WRITTEN)
+    saved = removed - written
+    growth = max(1.0, state.total_tokens / max(1, turns))
+    spared = saved * min(turns, saved / growth) * rates.cache_read
+    rest = state.tokens - removed + written
+    return spared > run.source_tokens + written * rates.output + rest * rates.cache_write
 
 
 # --- The engine ---------------------------------------------------------------------------------------------
@@ -215,16 +263,41 @@ class Engine:
         return self.summary is None and self._pacer.due(self.state, now, self.compactor.expected_seconds())
 
     def begin(
-        self, up_to: int | None = None, instructions: str | None = None, *, due: bool = False
+        self,
+        up_to: int | None = None,
+        instructions: str | None = None,
+        *,
+        due: bool = False,
+        pays: Callable[[CompactionPass], bool] = lambda _: True,
     ) -> CompactionPass | Rejection:
         """The snapshot of a summary, to be followed by `start` or `compactor.end`. `due`: it begins by
-        itself."""
+        itself, unless it `pays` not."""
         run = self.compactor.begin(up_to, instructions, due=due)
+        if due and not isinstance(run, Rejection) and not pays(run):
+            self.compactor.end()
+            run = Rejection("The summary would cost more than it spares.")
         if due and isinstance(run, Rejection):
             self.note_end()
         elif due:
             self._pacer.started(self.compactor.monotonic())
         return run
+
+    def back_off(self, unpaid: int) -> bool:
+        """Whether a summary that is due must wait, because that many in a row did not pay."""
+        return self._pacer.back_off(self.state, unpaid)
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether a digest covers messages behind those that the running summary reads."""
+        flight = self.summary
+        return (
+            flight is not None
+            and flight.is_running
+            and any(
+                one.provisional and one.covers[0] > flight.run.high_water
+                for one in self.state.view.observations
+            )
+        )
 
     def start(self, run: CompactionPass) -> PassTask:
         """Prepare the summary in the background."""

@@ -27,7 +27,7 @@ from tests.core.memory.support import (
 from watchkeeper import BufferConfig, ObserverOutput
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.engine import Engine, Pacer
+from watchkeeper.memory.engine import MOST_DOUBLINGS, Engine, Pacer, Rates, can_pay
 from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, WindowTooSmall
 from watchkeeper.memory.prompts import read_answer, request_of, transcript
 from watchkeeper.memory.tokens import count_message
@@ -559,3 +559,75 @@ def check(state: ContextState) -> None:
     assert_pairs_whole(state.view, state.messages)
     counted = sum(count_message(m["role"], m["content"], state.counter) for m in context)
     assert counted == state.tokens <= state.limit
+
+
+# --- Whether a pass pays ------------------------------------------------------------------------------------
+
+
+def _due() -> tuple[ContextState, CompactionPass]:
+    state = ContextState(ContextLimits(10_000, 0), Words())
+    while state.tokens < state.threshold:
+        fill(state, 1, 100)
+    run = Compactor(state).begin(due=True)
+    assert isinstance(run, CompactionPass)
+    return state, run
+
+
+def test_a_pass_is_worth_its_cost_only_to_an_agent_that_goes_on() -> None:
+    state, run = _due()
+    assert can_pay(run, state, turns=40, rates=Rates())
+    assert not can_pay(run, state, turns=1, rates=Rates()), "it has hardly begun, and may end as soon"
+    assert not can_pay(run, state, turns=40, rates=Rates(output=5.0, cache_read=0.1, cache_write=1.25)), (
+        "what is spared would have been read from the cache"
+    )
+
+
+def test_a_pass_that_covers_too_little_cannot_pay() -> None:
+    state, _ = _due()
+    run = Compactor(state).begin(up_to=3)
+    assert isinstance(run, CompactionPass)
+    assert not can_pay(run, state, turns=40, rates=Rates())
+
+
+def test_a_pass_that_is_due_and_cannot_pay_leaves_no_trace_and_waits_for_more() -> None:
+    state, _ = _due()
+    engine = Engine(Compactor(state, write=Part()))
+    assert engine.is_due()
+    begun = engine.begin(due=True, pays=lambda run: False)
+    assert "cost more than it spares" in begun.reason  # type: ignore[union-attr]
+    assert not engine.compactor.is_compacting
+    assert not engine.is_due(), "not before the history has grown"
+    assert isinstance(engine.begin(), CompactionPass), "one on request is never refused for its cost"
+
+
+@pytest.mark.parametrize("unpaid", [0, 1, 3, 9])
+def test_passes_that_did_not_pay_make_the_next_one_wait_twice_as_long_each(unpaid: int) -> None:
+    state, _ = _due()
+    pacer = Pacer()
+    pacer.ended(state)
+    began = state.total_tokens
+    while pacer.back_off(state, unpaid):
+        fill(state, 1, 10)
+    waited = (state.total_tokens - began) / state.limit
+    expected = 0.1 * 2 ** min(unpaid, MOST_DOUBLINGS) if unpaid else 0.0
+    assert expected <= waited < expected + 0.02
+
+
+async def test_a_digest_behind_the_mark_of_a_running_summary_overtakes_it() -> None:
+    writer = Part()
+    writer.open.clear()
+    state, _ = _due()
+    engine = Engine(Compactor(state, write=writer))
+    run = engine.begin(due=True)
+    assert isinstance(run, CompactionPass)
+    engine.start(run)
+    overtaken = []
+    while state.last_seq < 400 and not overtaken:
+        fill(state, 1, 100)
+        overtaken = [
+            one for one in state.view.observations if one.provisional and one.covers[0] > run.high_water
+        ]
+        assert engine.is_overtaken == bool(overtaken)
+    assert overtaken
+    engine.abandon("overtaken")
+    assert not engine.is_overtaken

@@ -278,3 +278,32 @@ async def test_a_summary_is_recorded_under_the_turn_in_which_it_was_asked_for(be
         "a turn may end while a call waits"
     )
     assert max(recorded) > 2
+
+
+async def test_a_pass_that_a_digest_overtakes_is_begun_again_once_with_what_the_digest_covers(bench):
+    work = Work(count=24, words=1_100)
+    work.summaries.clear()
+    work.hold_turn = 22
+    bench.start(work, window=12_000)
+
+    async def release() -> None:
+        await bench.until(lambda state: work.saved >= 22 and len(passes(bench)) > 1)
+        work.summaries.set()
+        await prepared(bench)
+        work.turn_gate.set()
+
+    assert (await bench.run_while(release)).exit_code == 0
+    first, second = passes(bench)[:2]
+    assert (first["status"], second["status"]) == ("abandoned", "applied")
+    assert "a digest replaced more than it read" in first["reason"]
+    assert second["high_water"] > first["high_water"]
+    bench.assert_sound()
+
+
+async def test_an_agent_that_ends_soon_is_not_summarised(bench):
+    work = Work(count=3, words=2_000)
+    bench.start(work, window=12_000)
+    assert (await bench.run()).exit_code == 0
+    assert passes(bench) == []
+    assert work.asked == 0
+    bench.assert_sound()

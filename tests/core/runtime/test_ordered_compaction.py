@@ -107,7 +107,7 @@ async def test_an_order_that_cannot_be_carried_out_any_more_says_why(bench, monk
     work = held(bench, written=False)
     await crash_under_the_pass(bench, work)
     work.turn_gate.set()
-    monkeypatch.setattr(Compactor, "begin", lambda *about: Rejection("There is nothing left."))
+    monkeypatch.setattr(Compactor, "begin", lambda *about, **how: Rejection("There is nothing left."))
     assert (await bench.run()).exit_code == 0
     assert told(bench) == [("manual", "abandoned")]
     assert "There is nothing left." in passes(bench)[0]["reason"]
