@@ -21,7 +21,14 @@ from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.model_call import UsageAccumulator, call_beside
 from watchkeeper.memory.buffering import ObservationChunk
 from watchkeeper.memory.compactor import Compactor, PassOutcome
-from watchkeeper.memory.engine import MOST_WRITTEN, Engine, ObservationalSettings, PassTask, Rates, can_pay
+from watchkeeper.memory.engine import (
+    MOST_WRITTEN,
+    Engine,
+    ObservationalSettings,
+    PassTask,
+    TokenCosts,
+    can_pay,
+)
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
 from watchkeeper.memory.prompts import request_of
 from watchkeeper.records.errors import STORE_LOST
@@ -40,6 +47,9 @@ OBSERVED = {ObservationKind.OBSERVATION: "observer", ObservationKind.REFLECTION:
 ORDERED = ("manual", "agent")
 """Triggers of passes on request; the others begin by themselves when they are due."""
 
+WINDOW_SLACK = 1.2
+"""By how much a model may count more tokens than we do."""
+
 OVERTAKEN = "a digest replaced more than it read; it is begun again"
 
 DIED, AGAIN = "the host that ran it stopped", "it is begun again when the agent goes on"
@@ -54,6 +64,7 @@ class _Row:
 
     id: int
     trigger: str
+    model: str
     tokens_before: int
     began: float | None
     """None: an earlier host began it, and has stored what it cost."""
@@ -97,7 +108,7 @@ class CompactionRunner:
     async def at_boundary(self) -> None:
         """Between two steps: publish what is ready, and begin what is due. Waits for no model."""
         await self.land()
-        if self._environment.usage_limits.is_closed(self._agent.model):
+        if self._environment.usage_limits.is_closed(self._memory_model()):
             return  # nothing is begun that its model cannot be asked for
         if self._engine.settings is not None:
             for change in self._engine.advance(at=self._environment.clock.now()):
@@ -120,21 +131,22 @@ class CompactionRunner:
         trigger: str,
         up_to: int | None = None,
         instructions: str | None = None,
+        model: str | None = None,
         command: int | None = None,
         also: Callable[[Transaction, CompactionPass], None] | None = None,
     ) -> CompactionPass | Rejection:
         """Begin a summary in the background; a `Rejection` says why not (one is running, or it would gain
         nothing).
 
-        `command` is the command that the pass carries out, recorded with its beginning. `also` writes more
-        rows in the transaction in which the pass begins. So the caller never reports a pass that did not
-        begin, and never requests again one that did.
+        `model` writes it; None: the one for memory. `command` is the command that the pass carries out, recorded
+        with its beginning. `also` writes more rows in the transaction in which the pass begins. So the caller
+        never reports a pass that did not begin, and never requests again one that did.
         """
         run = self._engine.begin(up_to, instructions, due=trigger == "auto", pays=self._can_pay)
         if isinstance(run, Rejection):
             return run
         try:
-            await self._begin_row(run, trigger, command, also)
+            await self._begin_row(run, trigger, model, command, also)
         except BaseException:
             self._engine.compactor.end()
             raise
@@ -150,22 +162,35 @@ class CompactionRunner:
         )
 
     def _can_pay(self, run: CompactionPass) -> bool:
-        return can_pay(run, self._memory.state, self._turn, self._rates())
+        return can_pay(run, self._memory.state, self._turn, self._rates(run))
 
-    def _rates(self) -> Rates:
-        """What the tokens of the agent's model cost, compared with those of fresh input."""
-        million = 1_000_000
-        prices = [
-            self._environment.price(self._agent.model, usage, True).usd
-            for usage in (
-                Usage(input_tokens=million),
-                Usage(output_tokens=million),
-                Usage(cache_read_tokens=million),
-                Usage(cache_write_tokens=million),
-            )
-        ]
-        fresh, *others = (price or 0.0 for price in prices)
-        return Rates(*(other / fresh for other in others)) if fresh else Rates()
+    def _memory_model(self, run: CompactionPass | None = None) -> str:
+        """The model that writes the agent's memory: its own, if the other one's window does not hold what is to be
+        read."""
+        environment, own = self._environment, self._agent.model
+        model = environment.memory_model(self._agent.role) or own
+        if run is not None and model != own:
+            needed = run.source_tokens + environment.counter.count(run.previous or "") + 2 * MOST_WRITTEN
+            return model if needed * WINDOW_SLACK <= environment.model(model).context_window else own
+        return model
+
+    def _rates(self, run: CompactionPass) -> TokenCosts:
+        """What the tokens of a pass and of the agent's calls cost, compared with the agent's fresh input."""
+        thousand = 1_000
+
+        def price(model: str, usage: Usage) -> float:
+            return self._environment.price(model, usage, True).usd or 0.0
+
+        own, writer = self._agent.model, self._memory_model(run)
+        fresh = price(own, Usage(input_tokens=thousand))
+        if not fresh:
+            return TokenCosts()
+        return TokenCosts(
+            read=price(writer, Usage(input_tokens=thousand)) / fresh,
+            output=price(writer, Usage(output_tokens=thousand)) / fresh,
+            cache_read=price(own, Usage(cache_read_tokens=thousand)) / fresh,
+            cache_write=price(own, Usage(cache_write_tokens=thousand)) / fresh,
+        )
 
     async def _restart(self) -> None:
         """A digest has replaced more than the running pass reads: its summary alone would not make room. One that
@@ -186,12 +211,15 @@ class CompactionRunner:
         trigger: str,
         up_to: int | None = None,
         instructions: str | None = None,
+        model: str | None = None,
         command: int | None = None,
         also: Callable[[Transaction, PassOutcome], None] | None = None,
     ) -> PassOutcome | Rejection:
         """A whole pass, waited for: where no loop runs. `also` writes more in the transaction in which the
         pass ends."""
-        begun = await self.begin(trigger=trigger, up_to=up_to, instructions=instructions, command=command)
+        begun = await self.begin(
+            trigger=trigger, up_to=up_to, instructions=instructions, model=model, command=command
+        )
         if isinstance(begun, Rejection):
             return begun
         assert self._engine.summary is not None
@@ -224,7 +252,7 @@ class CompactionRunner:
         """
         chunks: list[ObservationChunk] = []
         for found in self._unfinished():
-            row = _Row(found.id, found.trigger, found.tokens_before, None)
+            row = _Row(found.id, found.trigger, found.model, found.tokens_before, None)
             if self._engine.settings is not None and _is_chunk(found):
                 chunks.append(_chunk(str(found.prepared)))
                 self._rows[ObservationKind.OBSERVATION, chunks[-1].covers[1]] = row
@@ -263,6 +291,7 @@ class CompactionRunner:
             trigger=found.trigger,
             up_to=found.high_water,
             instructions=found.instructions,
+            model=found.model,
             also=lambda tx, _: end(tx, f"{DIED}; begun again"),
         )
         if not isinstance(begun, Rejection):
@@ -272,7 +301,9 @@ class CompactionRunner:
         def refuse(tx: Transaction) -> None:
             end(tx, f"{DIED}; not begun again: {refused}")
             if found.status != "running":  # it was put off: its own record has ended
-                again = self._insert_row(tx, found.trigger, found.instructions, found.high_water)
+                again = self._insert_row(
+                    tx, found.trigger, found.instructions, found.high_water, model=found.model
+                )
                 rows.end_compaction(tx, self._agent.id, again, status="rejected", reason=refused)
 
         await self._environment.store.commit(refuse)
@@ -280,8 +311,7 @@ class CompactionRunner:
     # --- one pass -------------------------------------------------------------------------------------------
 
     async def _write(self, run: CompactionPass, instructions: str | None) -> str:
-        """Ask the agent's own model for the text of a pass, at background priority; the call is recorded with
-        the pass."""
+        """Ask the model of a pass for its text, at background priority; the call is recorded with the pass."""
         environment = self._environment
         row = self._rows.get((run.kind, run.high_water))
         if row is None:
@@ -300,6 +330,7 @@ class CompactionRunner:
             environment,
             self._agent,
             request,
+            model=row.model,
             turn=self._turn,
             estimated_prompt_tokens=run.source_tokens if is_summary else environment.counter.count(prompt),
             spent=row.spent,
@@ -355,19 +386,23 @@ class CompactionRunner:
         self,
         run: CompactionPass,
         trigger: str,
+        model: str | None = None,
         command: int | None = None,
         also: Callable[[Transaction, CompactionPass], None] | None = None,
     ) -> _Row:
         tokens_before = self._memory.state.tokens
+        writer = model or self._memory_model(run)
 
         def write(tx: Transaction) -> int:
             if also is not None:
                 also(tx, run)
             instructions = None if run.kind in OBSERVED else run.instructions
-            return self._insert_row(tx, trigger, instructions, run.high_water, tokens_before, command)
+            return self._insert_row(
+                tx, trigger, instructions, run.high_water, tokens_before, command, model=writer
+            )
 
         number = await self._environment.store.commit(write)
-        row = _Row(number, trigger, tokens_before, self._environment.clock.monotonic())
+        row = _Row(number, trigger, writer, tokens_before, self._environment.clock.monotonic())
         self._rows[run.kind, run.high_water] = row
         return row
 
@@ -379,6 +414,8 @@ class CompactionRunner:
         high_water: int,
         tokens_before: int | None = None,
         command: int | None = None,
+        *,
+        model: str,
     ) -> int:
         return rows.begin_compaction(
             tx,
@@ -387,7 +424,7 @@ class CompactionRunner:
             instructions=instructions,
             high_water=high_water,
             tokens_before=self._memory.state.tokens if tokens_before is None else tokens_before,
-            model=self._agent.model,
+            model=model,
             command=command,
         )
 

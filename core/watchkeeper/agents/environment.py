@@ -147,6 +147,8 @@ class Environment:
     """Where tools may come from that are not in `tools` yet."""
     watched: Callable[[], bool]
     """Whether a person who can answer a question watches the session now."""
+    memory_model: Callable[[str], str | None] = lambda role: None
+    """The model that writes the memory of a role's agents; None: the agent's own."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)

@@ -294,11 +294,12 @@ async def call_beside(
     agent: Agent,
     request: ModelRequest,
     *,
+    model: str | None = None,
     turn: int,
     estimated_prompt_tokens: int,
     spent: UsageAccumulator | None,
 ) -> str:
-    """Call the agent's model in the background of its loop, at low priority; returns the text of the reply.
+    """Call a model (None: the agent's) in the background of its loop, at low priority; returns the text of the reply.
 
     The call is added to `spent` with the agent's `turn`, with or without a reply. A call that no budget
     covers is not made.
@@ -309,7 +310,7 @@ async def call_beside(
     called = await call_model(
         environment,
         AgentControl(),
-        agent.model,
+        model or agent.model,
         request,
         estimated_prompt_tokens=estimated_prompt_tokens,
         task_id=agent.task_id,

@@ -189,14 +189,20 @@ def rerun(opened: SessionHandle, task: str, fresh: bool, as_json: bool) -> int:
     "--up-to", type=click.IntRange(1), metavar="SEQ", help="Compact messages up to this one; keep later ones."
 )
 @click.option("--instructions", metavar="TEXT", help="What the summary must keep or leave out.")
+@click.option("--model", metavar="REF", help="The model that writes it (default: the one for memory).")
 @db_option
 @json_option
 @controls_session
 def compact(
-    opened: SessionHandle, agent: str, up_to: int | None, instructions: str | None, as_json: bool
+    opened: SessionHandle,
+    agent: str,
+    up_to: int | None,
+    instructions: str | None,
+    model: str | None,
+    as_json: bool,
 ) -> int:
     """Compact AGENT's context now. No message is deleted: `wk undo` restores the context."""
-    payload = {"up_to": up_to, "instructions": instructions}
+    payload = {"up_to": up_to, "instructions": instructions} | ({"model": model} if model else {})
     return command(opened, "compact", as_json, agent_id=opened.agent(agent), payload=payload)
 
 

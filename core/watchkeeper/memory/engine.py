@@ -117,9 +117,11 @@ class Pacer:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """What a token costs, in tokens of input that no cache holds. All 1: the model has no price."""
+class TokenCosts:
+    """What a token costs, in tokens of the agent's input that no cache holds. All 1: its model has no price."""
 
+    read: float = 1.0
+    """What the pass reads, and writes (`output`): of the model for memory."""
     output: float = 1.0
     cache_read: float = 1.0
     cache_write: float = 1.0
@@ -129,7 +131,7 @@ WRITTEN_SHARE = 0.2
 """What share of its source a summary takes, as a rule."""
 
 
-def can_pay(run: CompactionPass, state: ContextState, turns: int, rates: Rates) -> bool:
+def can_pay(run: CompactionPass, state: ContextState, turns: int, rates: TokenCosts) -> bool:
     """Whether a summary is expected to spare more than it costs.
 
     It spares what it removes in each call until the context has grown back; but an agent that made few calls so far
@@ -143,7 +145,8 @@ def can_pay(run: CompactionPass, state: ContextState, turns: int, rates: Rates) 
     growth = max(1.0, state.total_tokens / max(1, turns))
     spared = saved * min(turns, saved / growth) * rates.cache_read
     rest = state.tokens - removed + written
-    return spared > run.source_tokens + written * rates.output + rest * rates.cache_write
+    spent = run.source_tokens * rates.read + written * rates.output + rest * rates.cache_write
+    return spared > spent
 
 
 # --- The engine ---------------------------------------------------------------------------------------------

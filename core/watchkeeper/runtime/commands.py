@@ -607,6 +607,8 @@ class DetachedCompactions:
         up_to = command.payload.get("up_to")
         if up_to is not None and (isinstance(up_to, bool) or not isinstance(up_to, int)):
             raise ValueError("up_to must be the number of a message")
+        if (model := command.payload.get("model")) is not None:
+            host.environment.model(str(model))  # refused at once where it cannot be used
         if agent.id in self._ended:
             if self._ended[agent.id][0] == command.id:
                 raise NotYet
@@ -641,6 +643,7 @@ class DetachedCompactions:
             trigger="manual",
             up_to=command.payload.get("up_to"),
             instructions=_instructions(command),
+            model=command.payload.get("model"),
             also=settle,
         )
         if isinstance(begun, Rejection):
@@ -685,6 +688,7 @@ class DetachedCompactions:
                 trigger="manual",
                 up_to=command.payload.get("up_to"),
                 instructions=_instructions(command),
+                model=command.payload.get("model"),
                 command=command.id,
                 also=settle,
             )

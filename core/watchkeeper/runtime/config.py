@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.tools.contract import McpServer, Permission
@@ -58,6 +58,19 @@ class NotificationSettings(_Strict):
     """What the terminal is sent: a bell, or a desktop notification."""
 
 
+class MemorySettings(_Strict):
+    """How agents' contexts are kept short."""
+
+    mode: Literal["summary", "observational"] = "summary"
+    """Who keeps older messages short: a summariser, or observers and reflectors ahead of need."""
+    model: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+/\S{1,200}$")
+    """The model of summarisers, observers and reflectors; None: each agent's own. A role may name another one."""
+
+
+def _memory_settings(value: Any) -> Any:
+    return {"mode": value} if isinstance(value, str) else value
+
+
 class Config(_Strict):
     """Every setting, documented where it is declared."""
 
@@ -71,8 +84,8 @@ class Config(_Strict):
     """The longest reply."""
     summarization_threshold: float = Field(default=0.75, gt=0.1, le=0.95)
     """The fraction of a context window at which compaction starts."""
-    memory: Literal["summary", "observational"] = "summary"
-    """Who keeps an agent's older messages short: a summariser, or observers and reflectors ahead of need."""
+    memory: Annotated[MemorySettings, BeforeValidator(_memory_settings)] = MemorySettings()
+    """The mode alone, as a text, or a table."""
     tool_timeout_seconds: float = Field(default=120.0, gt=0)
     recall_vectors: bool = False
     """Recall also compares meanings, by a small local model; needs the extra `vectors`."""

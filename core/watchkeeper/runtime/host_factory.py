@@ -261,12 +261,15 @@ async def _assemble(
         pool=pool,
         mcp=mcp,
         watched=partial(is_watched, store.path, store.session_id),
+        memory_model=lambda role: (
+            (roles[role].memory_model if role in roles else None) or config.memory.model
+        ),
         settings=LoopSettings(
             approval_timeout_seconds=approval_timeout(settings.approval_timeout_seconds),
             max_output_tokens=config.max_output_tokens,
             context_tokens=settings.context_tokens,
             summarization_threshold=config.summarization_threshold,
-            observational=config.memory == "observational",
+            observational=config.memory.mode == "observational",
         ),
     )
 

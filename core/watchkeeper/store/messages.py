@@ -315,17 +315,18 @@ class ReadingPass:
     high_water: int
     reason: str
     tokens_before: int
+    model: str
 
 
 _UNFINISHED = (
     "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''),"
-    " coalesce(tokens_before, 0)"
+    " coalesce(tokens_before, 0), model"
     " FROM compactions"
     " WHERE agent_id = ? AND status IN ('running', 'prepared') ORDER BY id"
 )
 _ABANDONED_LAST = (
     "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''),"
-    " coalesce(tokens_before, 0)"
+    " coalesce(tokens_before, 0), model"
     " FROM compactions"
     " WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger NOT IN ('observer',"
     " 'reflector'))"

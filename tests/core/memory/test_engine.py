@@ -27,7 +27,7 @@ from tests.core.memory.support import (
 from watchkeeper import BufferConfig, ObserverOutput
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.engine import MOST_DOUBLINGS, Engine, Pacer, Rates, can_pay
+from watchkeeper.memory.engine import MOST_DOUBLINGS, Engine, Pacer, TokenCosts, can_pay
 from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, WindowTooSmall
 from watchkeeper.memory.prompts import read_answer, request_of, transcript
 from watchkeeper.memory.tokens import count_message
@@ -575,18 +575,18 @@ def _due() -> tuple[ContextState, CompactionPass]:
 
 def test_a_pass_is_worth_its_cost_only_to_an_agent_that_goes_on() -> None:
     state, run = _due()
-    assert can_pay(run, state, turns=40, rates=Rates())
-    assert not can_pay(run, state, turns=1, rates=Rates()), "it has hardly begun, and may end as soon"
-    assert not can_pay(run, state, turns=40, rates=Rates(output=5.0, cache_read=0.1, cache_write=1.25)), (
-        "what is spared would have been read from the cache"
-    )
+    assert can_pay(run, state, turns=40, rates=TokenCosts())
+    assert not can_pay(run, state, turns=1, rates=TokenCosts()), "it has hardly begun, and may end as soon"
+    assert not can_pay(
+        run, state, turns=40, rates=TokenCosts(output=5.0, cache_read=0.1, cache_write=1.25)
+    ), "what is spared would have been read from the cache"
 
 
 def test_a_pass_that_covers_too_little_cannot_pay() -> None:
     state, _ = _due()
     run = Compactor(state).begin(up_to=3)
     assert isinstance(run, CompactionPass)
-    assert not can_pay(run, state, turns=40, rates=Rates())
+    assert not can_pay(run, state, turns=40, rates=TokenCosts())
 
 
 def test_a_pass_that_is_due_and_cannot_pay_leaves_no_trace_and_waits_for_more() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.core.runtime.working import Work, die, held, land, order_compaction, passes, prepare, prepared
 from tests.support.scripted import PlannedRun, call, said, task
 
@@ -307,3 +308,54 @@ async def test_an_agent_that_ends_soon_is_not_summarised(bench):
     assert passes(bench) == []
     assert work.asked == 0
     bench.assert_sound()
+
+
+def _configure(bench: Any, text: str) -> None:
+    folder = bench.workspace.parent / "config"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "role", "ordered", "used"),
+    [
+        ('memory = "summary"', "", None, "test/scripted"),
+        ('[memory]\nmodel = "anthropic/small"', "", None, "anthropic/small"),
+        ('[memory]\nmodel = "anthropic/small"', "memory_model: anthropic/tiny", None, "anthropic/tiny"),
+        ('[memory]\nmodel = "anthropic/small"', "", "anthropic/asked", "anthropic/asked"),
+    ],
+)
+async def test_memory_is_written_by_a_model_of_its_own(bench, config, role, ordered, used):
+    _configure(bench, config)
+    agents = bench.workspace.parent / "config" / "agents"
+    agents.mkdir(exist_ok=True)
+    (agents / "explorer.md").write_text(f"---\nname: explorer\n{role}\n---\nYou explore.\n")
+    work = held(bench)
+
+    async def release() -> None:
+        await order_compaction(bench, work, {"model": ordered} if ordered else None)
+        await prepared(bench)
+        work.turn_gate.set()
+
+    assert (await bench.run_while(release)).exit_code == 0
+    (made,) = passes(bench)
+    assert (made["status"], made["model"]) == ("applied", used)
+    assert bench.query("SELECT DISTINCT model FROM model_calls WHERE purpose = 'reflector'") == [(used,)]
+    assert bench.query("SELECT DISTINCT model FROM model_calls WHERE purpose = 'turn'") == [
+        ("test/scripted",)
+    ]
+    bench.assert_sound()
+
+
+async def test_a_pass_on_request_that_a_crash_broke_off_is_begun_again_by_the_model_it_named(bench):
+    work = held(bench, written=False)
+    crashed = asyncio.ensure_future(bench.run())
+    await order_compaction(bench, work, {"model": "anthropic/asked"})
+    await die(crashed)
+    work.summaries.set()
+    work.turn_gate.set()
+    assert (await bench.run()).exit_code == 0
+    assert [(one["status"], one["model"]) for one in passes(bench)] == [
+        ("abandoned", "anthropic/asked"),
+        ("applied", "anthropic/asked"),
+    ]

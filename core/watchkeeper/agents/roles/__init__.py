@@ -46,6 +46,8 @@ class Role:
     model: str | None
     """A model reference `provider/model`; None: the session's."""
     prompt: str
+    memory_model: str | None = None
+    """The model that writes its agents' memory; None: the configured one. A role of the workspace names none."""
     source: Path | None = None
     """The file that it was read from."""
     trusted: bool = True
@@ -276,6 +278,7 @@ def _role(file: Path, text: str, *, trusted: bool, place: str) -> Role:
         description=_text(fields, "description") or name,
         tools=_tools(fields.get("tools")),
         model=_model(_text(fields, "model")),
+        memory_model=_model(_text(fields, "memory_model")) if trusted else None,
         prompt=prompt,
         source=file,
         trusted=trusted,
@@ -298,6 +301,7 @@ def _narrowed(role: Role, base: Role | None) -> Role:
         role,
         tools=tools,
         user_model=user_model,
+        memory_model=base.memory_model,
         model=role.model if base.trusted else role.model or base.model,
     )
 
