@@ -315,7 +315,7 @@ class HierarchicalContextManager:
         return context
 
     def report_usage(self, input_tokens: int) -> float:
-        """Learn from what the provider reported for the prompt that `get_context` gave last; returns the ratio of its
+        """Learn from what the provider reported for the prompt that `get_context` gave last (or would give now); returns the ratio of its
         tokens to ours. The limits follow the ratio (0.5 to 2), and a context that is too large for them is shortened.
 
         `input_tokens`: the whole prompt, cache reads and writes included (of the Messages API: `input_tokens` +
@@ -327,7 +327,7 @@ class HierarchicalContextManager:
         """
         if input_tokens < 0:
             raise ValueError(f"input_tokens cannot be negative, as {input_tokens} is.")
-        estimated = self._sent_tokens + self._state.limits.overhead_tokens if self._sent_tokens else 0
+        estimated = (self._sent_tokens or self._state.tokens) + self._state.limits.overhead_tokens
         ratio = self._calibration.observe(estimated_tokens=estimated, reported_tokens=input_tokens)
         self._state.set_limits(self._state.limits, ratio)
         change = self._state.fit(at=self._now())

@@ -379,6 +379,8 @@ _REFUSAL = re.compile(
     rf"|\b(?:that is|that's|this is) (?:not )?something (?:that )?{_I}(?:'m| am| can|can'?t| cannot)"
     r"|\b(?:please|could you|can you) (?:provide|share|paste|send|give)\b[^.!?]{0,40}"
     r"\b(?:conversation|transcript|messages|text|content)\b"
+    r"|\bhow (?:can|may) i (?:help|assist) you\b"
+    r"|\byou (?:haven'?t|have not|didn'?t) (?:provided?|shared?|given?) (?:me )?(?:any|the|a)\b"
     rf"|{_I} (?:don'?t|do not) (?:see|have)\b[^.!?]{{0,30}}\b(?:conversation|transcript|messages|text)\b"
     r"|\b(?:lo siento|desculpe|mi dispiace)\b[^.!?]{0,40}\b(?:no puedo|n[ãa]o posso|non posso)\b"
     r"|\bd[ée]sol[ée]e?\b[^.!?]{0,40}\bne (?:peux|suis) pas\b"
@@ -389,7 +391,7 @@ _REFUSAL = re.compile(
 _TOLD = re.compile(
     r"\b(?:said|says|told|tells|repl(?:y|ied|ies)|answer(?:s|ed)?|respon(?:se|ds|ded)|refus(?:ed|es|al)|declin(?:ed|es)|wrote"
     r"|writes|return(?:s|ed)|outputs?|error|reject(?:s|ed)|stat(?:es|ed)|explain(?:s|ed)|claim(?:s|ed)|report(?:s|ed)"
-    r"|insist(?:s|ed)|admit(?:s|ted)|apologi[sz]ed|noted|detects?|e\.g|such as|example|phrase|pattern|whether|if"
+    r"|insist(?:s|ed)|admit(?:s|ted)|apologi[sz]ed|noted|ask(?:s|ed)|detects?|e\.g|such as|example|phrase|pattern|whether|if"
     r"|stopped with|ended with|got)\b"
 )
 _TOLD_AFTER = re.compile(

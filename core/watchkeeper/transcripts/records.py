@@ -496,17 +496,26 @@ class Program(ABC):
         return None
 
 
-# Tokens of imported text, estimated without a tokenizer: four bytes of JSON a token, opaque data left out.
+# Tokens of imported text, estimated without a tokenizer, opaque data by its size. The ratios are those of
+# `tests/benchmarks/token_counts.py`.
 
 BYTES_PER_TOKEN = 4
+"""Bytes of prose for each token."""
+BYTES_PER_DATA_TOKEN = 3.2
+"""Bytes of JSON, code and what tools return for each token that Claude is charged for."""
+OPAQUE_TOKENS_PER_BYTE = 0.2
+OPAQUE_FRAME_TOKENS = 40
+"""A signature, or redacted thinking, holds the whole thinking, and a header that no model reads."""
 IMAGE_TOKENS = 1_500
 """About what an image costs a model, however many bytes it has."""
 
 
 def message_tokens(content: Any, size: int) -> int:
     """Tokens of a message whose JSON text has `size` bytes."""
-    opaque, images = _opaque(content, 0) if isinstance(content, list) else (0, 0)
-    return max(1, (size - opaque) // BYTES_PER_TOKEN + images * IMAGE_TOKENS)
+    if not isinstance(content, list):
+        return max(1, size // BYTES_PER_TOKEN)
+    opaque, tokens = _opaque(content, 0)
+    return max(1, round((size - opaque) / BYTES_PER_DATA_TOKEN) + tokens)
 
 
 def text_tokens(text: str) -> int:
@@ -515,22 +524,25 @@ def text_tokens(text: str) -> int:
 
 
 def _opaque(blocks: list[Any], depth: int) -> tuple[int, int]:
-    """Bytes that no model reads as text, and how many images they are."""
-    found, images = 0, 0
+    """Bytes that no model reads as text, and the tokens that they cost."""
+    found = tokens = 0
     for block in blocks:
         if not isinstance(block, dict):
             continue
         inside = block.get("content")
         if type(inside) is list and depth < 3:
             inner = _opaque(inside, depth + 1)
-            found, images = found + inner[0], images + inner[1]
-        if not ("signature" in block or "source" in block or "data" in block):
-            continue
-        source = block.get("source")
-        data = source.get("data") if isinstance(source, dict) else block.get("data")
-        if isinstance(data, str) and len(data) > 256:
-            found, images = found + len(data), images + 1
-        signature = block.get("signature")
-        if isinstance(signature, str):
-            found += len(signature)
-    return found, images
+            found, tokens = found + inner[0], tokens + inner[1]
+        source, data = block.get("source"), block.get("data")
+        if isinstance(source, dict):
+            picture = source.get("data")
+            if isinstance(picture, str) and len(picture) > 256:
+                found, tokens = found + len(picture), tokens + IMAGE_TOKENS
+        for hidden in (block.get("signature"), block.get("encrypted_content"), data):
+            if isinstance(hidden, str) and len(hidden) > 64:
+                held = max(0, round(len(hidden) * OPAQUE_TOKENS_PER_BYTE) - OPAQUE_FRAME_TOKENS)
+                shown = block.get("thinking")
+                # The thinking that is shown stands in the signature as well: the larger of both counts.
+                part = min(len(shown), round(held * BYTES_PER_DATA_TOKEN)) if isinstance(shown, str) else 0
+                found, tokens = found + len(hidden) + part, tokens + held
+    return found, tokens

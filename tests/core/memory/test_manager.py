@@ -856,9 +856,12 @@ async def test_a_context_that_is_too_large_for_what_was_reported_is_shortened_at
     assert len(changes) == stored + 1
 
 
-async def test_usage_says_nothing_before_a_context_was_given_and_is_never_negative() -> None:
-    manager = HierarchicalContextManager(2_000, tokenizer=Words())
+async def test_usage_is_that_of_the_context_that_was_given_and_never_negative() -> None:
+    manager = HierarchicalContextManager(8_000, tokenizer=Words())
     await fill_manager(manager, 20)
-    assert manager.report_usage(input_tokens=1_900) == 1.0
+    manager.get_context()
+    sent = manager.tokens
+    await fill_manager(manager, 20)
+    assert manager.report_usage(input_tokens=sent) == 1.0
     with pytest.raises(ValueError, match="negative"):
         manager.report_usage(input_tokens=-1)

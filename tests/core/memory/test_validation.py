@@ -95,6 +95,7 @@ def test_what_the_agent_cannot_do_is_no_refusal_to_summarise(text: str) -> None:
     [
         "Please provide the conversation that you want me to summarize.",
         "I don't see any conversation to summarize.",
+        "Sure, I can help with that! How can I assist you today?",
         "As an AI language model, I have no access to files.",
         "Es tut mir leid, aber dabei kann ich nicht helfen.",
         "Lo siento, pero no puedo ayudar con eso.",
