@@ -929,9 +929,7 @@ class DigestNotes:
         width = max(40, min(2 * LINE_CHARACTERS, budget))
         total = left = budget - counter.count(head) - 2
         ranked = {title: _by_rank(lines, title) for title, lines in self.sections.items()}
-        ratios = {
-            title: _tokens_per_character(lines, title, width, counter) for title, lines in ranked.items()
-        }
+        ratios = _tokens_per_character(ranked, counter)
         if GOALS in ranked:
             room = total * SHARES[GOALS] / ratios[GOALS]
             ranked[GOALS] = _words_within(ranked[GOALS], int(room), self.agent_id)
@@ -1032,14 +1030,21 @@ def _spans(*spans: str | None) -> str:
     return f", lines {', '.join(list(known)[-4:])}"
 
 
-def _tokens_per_character(lines: list[_Line], title: str, width: int, counter: TokenCounter) -> float:
-    """What the lines of a section cost, estimated from the first few: counting each would cost more than it
-    tells."""
-    if title == NAMES:
-        sample = ", ".join(line.text for line in lines[:30])
-    else:
-        sample = "\n".join(line.shown(min(width, LINE_CHARACTERS)) for line in lines[:4])
-    return max(0.05, counter.count(sample) / len(sample))
+SAMPLE_CHARACTERS = 160
+MARGIN = 1.03
+"""What lines are estimated higher than their sample, so that the whole is rarely too long."""
+
+
+def _tokens_per_character(ranked: dict[str, list[_Line]], counter: TokenCounter) -> dict[str, float]:
+    """What the lines of each section cost, estimated from the first few: counting each would cost more than it
+    tells. Paths and names are words of their own kind; all other sections are sentences."""
+    samples: dict[str, list[str]] = {}
+    for title, lines in ranked.items():
+        few = [line.text[:SAMPLE_CHARACTERS] for line in lines[: 20 if title == NAMES else 4]]
+        samples.setdefault(title if title in (FILES, NAMES) else "", []).extend(few)
+    joined = {kind: (", " if kind == NAMES else " (#123)\n- ").join(few) for kind, few in samples.items()}
+    found = {kind: max(0.05, MARGIN * counter.count(text) / len(text)) for kind, text in joined.items()}
+    return {title: found.get(title) or found[""] for title in ranked}
 
 
 def _most_telling(title: str, lines: list[tuple[str, _Line]], most: int) -> list[tuple[str, _Line]]:
