@@ -378,9 +378,11 @@ class ContextState:
             )
             return None
         covered = sum(bench.cost(message) for message in tail[:cut])
-        budget = min(fitting.digest_budget(self.limit), covered // 2, int(self.threshold * LOW_DIGEST_SHARE))
         observed = sum(o.tokens for o in self.view.observations)
         crowded = bench.crowded() or observed > self.threshold * LOW_OBSERVATIONS_SHARE
+        # What the digest takes over of earlier ones has its own room: few new messages do not cost it.
+        room = covered // 2 + sum(o.tokens for o in bench.folded(fold_all=crowded))
+        budget = min(fitting.digest_budget(self.limit), room, int(self.threshold * LOW_DIGEST_SHARE))
         fitted = bench.build(cut, budget, fold_all=crowded)
         if fitted.tokens >= self.tokens:
             self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."

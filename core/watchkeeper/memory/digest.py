@@ -664,7 +664,7 @@ CANDIDATES_PER_SECTION = 80
 TITLE = "Digest, made without a model. Whole text: "
 
 SHARES = {
-    ASKED: 0.25, GOALS: 0.5, OPEN: 0.1, CURRENT: 0.1, EARLIER: 0.3, FILES: 0.25, ERRORS: 0.1, NAMES: 0.2, DECISIONS: 0.08,
+    ASKED: 0.25, GOALS: 0.55, OPEN: 0.1, CURRENT: 0.1, EARLIER: 0.3, FILES: 0.25, ERRORS: 0.1, NAMES: 0.2, DECISIONS: 0.08,
     RESULTS: 0.04,
 }  # fmt: skip
 """Of the budget, what a section may take before the others; in the order in which they are served."""

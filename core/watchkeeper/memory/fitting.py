@@ -219,16 +219,23 @@ class FitInputs:
             view, new, assemble(self.agent_id, view, tail, pinned, self.counter, self.labels, self.odd)
         )
 
+    def folded(self, *, fold_all: bool) -> tuple[Observation, ...]:
+        """The observations that a new digest takes over: all, or the provisional ones at the end."""
+        have = self.view.observations
+        place = 0 if fold_all else len(have)
+        while place > 0 and have[place - 1].provisional:
+            place -= 1
+        return have[place:]
+
     def _observations(
         self, cut: int, digest_tokens: int, *, fold_all: bool
     ) -> tuple[tuple[Observation, ...], tuple[Observation, ...]]:
         """What stays of the observations, and the digests that take the place of the rest and of
         `tail[:cut]`."""
         have = self.view.observations
-        place = 0 if fold_all else len(have)
-        while place > 0 and have[place - 1].provisional:
-            place -= 1
-        kept, folded = have[:place], have[place:]
+        folded = self.folded(fold_all=fold_all)
+        place = len(have) - len(folded)
+        kept = have[:place]
         covered = self.tail[:cut]
         if not covered and (not folded or (len(folded) == 1 and not fold_all)):
             return have, ()

@@ -116,9 +116,9 @@ LONG_TEXT_CHARACTERS = 4_000
 """Longer texts are searched for refusals and repetition in a thread."""
 DIGEST_TOKENS = 500
 """A summary, however short, is compared with a digest of this many tokens at least."""
-LEAST_INFORMATION = 0.15
+LEAST_INFORMATION = 0.05
 """The share of the digest's identifiers that a summary must keep: at equal tokens, or for each token. Summaries that
-programs wrote, which also say why and what comes next, keep .34 to .44."""
+programs wrote, which also say why and what comes next, keep .10 to .50."""
 FEW_IDENTIFIERS = 6
 """Where a digest keeps fewer, a range has too few to judge by."""
 

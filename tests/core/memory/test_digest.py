@@ -404,6 +404,19 @@ def test_the_summariser_is_asked_for_what_a_digest_keeps() -> None:
         assert f"\n{title}: " in SUMMARY_SYSTEM
 
 
+def test_a_digest_of_few_messages_keeps_what_it_takes_over() -> None:
+    state = ContextState(ContextLimits(8_000, 0), default_counter())
+    for number in range(90):
+        said = f"Request {number}: port module {number} of the parser to the new grammar. {'And its tests. ' * 20}"
+        state.append("user", said, at=0.0)
+        state.append("assistant", f"Ported {number}. {'word ' * 60}", at=0.0)
+        if number % 3 == 2:
+            assert state.digest(at=0.0, up_to=state.last_seq) is not None
+            shown = "\n".join(one.text for one in state.view.observations)
+            assert "Request 0:" in shown
+            assert f"Request {max(0, number - 3)}:" in shown
+
+
 def test_a_list_in_later_messages_that_stay_is_newer_than_that_of_a_digest() -> None:
     state = ContextState(ContextLimits(20_000, 0), default_counter())
     for seq, made in enumerate(
