@@ -292,3 +292,17 @@ def test_words_of_another_session_in_between_are_not_found(start: Start) -> None
     connection.close()
     assert len(texts(first, "whale")) == 3
     assert all("first" in text for text in texts(first, "whale"))
+
+
+def test_a_tool_is_found_by_its_name(session: Session) -> None:
+    call = {"type": "tool_use", "id": "t9", "name": "planReview", "input": {"text": "the first draft"}}
+    pointer = session.say("ann", [call])
+    session.do(
+        lambda tx: tx.execute(
+            "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name,"
+            " idempotent, status) VALUES (1, ?, ?, 1, 0, ?, 't9', 'planReview', 1, 'done')",
+            (session.id, session.name("ann"), int(pointer.rpartition("/")[2])),
+        )
+    )
+    found = recall(session.store, session.id, "who called planReview?")
+    assert [one.sources for one in found] == [(pointer,)]

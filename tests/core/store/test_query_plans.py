@@ -13,6 +13,7 @@ import pytest
 from tests.core.export.conftest import Made
 from tests.core.export.documents import full
 
+from watchkeeper.memory.recall import recall
 from watchkeeper.store import artifacts, database, state
 from watchkeeper.store.agent_snapshot import (
     AgentSnapshotReader,
@@ -86,10 +87,11 @@ READINGS: list[Callable[[Connection], Any]] = [
     lambda connection: compare(connection, SESSION, SESSION),
     lambda connection: artifacts.held_by(connection, SESSION),
     lambda connection: passages.calls_of(Queries(connection), SESSION, ["recall"]),
+    lambda connection: recall(Queries(connection), SESSION, "harbour src/a.py TodoWrite"),
     lambda connection: WRITERS["html"](connection, SESSION, io.StringIO(), None),
     lambda connection: WRITERS["json"](connection, SESSION, io.StringIO(), None),
 ]
-NAMES = ["screen", "replay", "show", "purge", "compare", "references", "calls", "page", "document"]
+NAMES = ["screen", "replay", "show", "purge", "compare", "references", "calls", "recall", "page", "document"]
 
 
 @pytest.mark.parametrize("reading", READINGS, ids=NAMES)
@@ -103,6 +105,7 @@ def test_no_reading_of_a_session_walks_through_the_rows_of_others(
     statements = [sql for sql in asked if re.match(r"\s*(SELECT|WITH|UPDATE|DELETE)", sql)]
     assert statements
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    tables.remove("message_index")  # one row
     walked = {
         (sql, plan[3])
         for sql in statements

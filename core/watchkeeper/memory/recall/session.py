@@ -295,6 +295,9 @@ def _messages(
         else {}
     )
     holders = passages.holders(reads, session_id, pieces, agent_id=only)
+    if holders.size:
+        names = [*dict.fromkeys([*asked.words, *asked.literals])]
+        holders = holders.with_more(passages.calls_named(reads, session_id, names))
     places = _candidates(reads, holders, hidden, only)
     nearest = sorted((place for place in likeness if not hidden(*place)), key=lambda place: -likeness[place])
     places += nearest[:CANDIDATE_MESSAGES]

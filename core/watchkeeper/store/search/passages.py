@@ -64,6 +64,11 @@ class Holders:
     size: int
     """How many messages the session has, or its agent."""
 
+    def with_more(self, found: Mapping[str, Sequence[int]]) -> Holders:
+        """These, and those of other pieces."""
+        counts = {piece: len(ids) for piece, ids in found.items()}
+        return Holders({**self.of, **found}, {**self.counts, **counts}, self.size)
+
 
 def holders(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> Holders:
     """The messages that hold, for each piece, all of its words, the last of which may be a beginning from four
@@ -191,6 +196,23 @@ def calls_of(reads: Any, session_id: str, names: Sequence[str]) -> frozenset[str
         (session_id, list_of(names)),
     )
     return frozenset(row[0] for row in rows)
+
+
+def calls_named(reads: Any, session_id: str, names: Sequence[str]) -> dict[str, list[int]]:
+    """Messages of the session that call tools of these names, whatever their case, by the folded name: their
+    ids, the newest first. The index holds no names of tools. A name that is a plain word (`Read`) is left to
+    the texts."""
+    rows = reads.all(
+        "SELECT c.name, m.id FROM tool_calls c JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq"
+        " WHERE c.agent_id IN (SELECT id FROM agents WHERE session_id = ?)"
+        f" AND lower(c.name) {IN_LIST} ORDER BY m.id DESC LIMIT ?",
+        (session_id, list_of(names), MOST_HOLDERS),
+    )
+    found: dict[str, list[int]] = {}
+    for name, number in rows:
+        if name[1:] != name[1:].lower() or not name.isalpha():
+            found.setdefault(name.lower(), []).append(number)
+    return found
 
 
 # --- Rows of `embeddings`: the vectors that recall made -----------------------------------------------------
