@@ -184,6 +184,8 @@ class FitInputs:
     odd: Mapping[int, Content] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     """Tokens of the observations' labels, as far as they were counted."""
+    digests: dict[tuple[object, ...], Observation] = field(default_factory=dict)
+    """Those made so far: attempts differ in what they shorten more often than in what they digest."""
     cuts: dict[bool, list[bool]] = field(default_factory=dict)
     """The allowed cuts of `tail`, as far as computed."""
 
@@ -272,6 +274,9 @@ class FitInputs:
     ) -> Observation:
         first = old[0].covers[0] if old else messages[0].seq
         last = messages[-1].seq if messages else old[-1].covers[1]
+        key = (number, first, last, budget, len(old))
+        if key in self.digests:
+            return self.digests[key]
         notes = DigestNotes.gather(
             self.agent_id,
             (first, last),
@@ -282,7 +287,7 @@ class FitInputs:
             beside=beside,
         )
         text, citations, tokens = notes.write(budget, self.counter)
-        return Observation(
+        self.digests[key] = made = Observation(
             id=number,
             kind=ObservationKind.DIGEST,
             text=text,
@@ -293,6 +298,7 @@ class FitInputs:
             provisional=self.provisional,
             created_at=self.at,
         )
+        return made
 
     def cost(self, message: Message) -> int:
         """Tokens of a message as the view shows it."""
@@ -360,9 +366,9 @@ def _attempts(bench: FitInputs) -> Iterator[Fitted]:
             continue
         comfortable = bench.cut_keeping(int(limit * KEEP_FORCED), latest, orphans=orphans)
         yield bench.build(comfortable, digest_budget(limit), fold_all=crowded)
-        for share in _SMALLER[:-1]:
+        for share in _SMALLER[:2]:
             yield bench.build(turn, digest_budget(limit, share), fold_all=crowded or share < DIGEST_SHARE)
-    for share in (_SMALLER[1], 0.0):  # a memory of nothing but pointers only where even that is too much
+    for share in _SMALLER[1:]:  # a memory of nothing but pointers only where even that is too much
         for cut in dict.fromkeys((turn, group)):
             yield from _shortened(bench, cut, group, digest_budget(limit, share))
     # Last: only what the API cannot do without, in its shortest form.
