@@ -306,3 +306,12 @@ def test_a_tool_is_found_by_its_name(session: Session) -> None:
     )
     found = recall(session.store, session.id, "who called planReview?")
     assert [one.sources for one in found] == [(pointer,)]
+
+
+def test_what_stands_word_for_word_deep_in_a_giant_message_is_found(session: Session) -> None:
+    pointer = session.say("ann", "filler line\n" * 15_000 + "E-4711-kraken\n" + "filler line\n" * 15_000)
+    for number in range(5):
+        session.say("ann", f"E-{number} kraken")
+    (first, *_) = recall(session.store, session.id, "E-4711-kraken")
+    assert first.sources == (pointer,)
+    assert "E-4711-kraken" in first.text

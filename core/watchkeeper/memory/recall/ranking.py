@@ -238,8 +238,8 @@ LEAST_LIKENESS = 0.25
 """From which likeness on a document is found by its vector alone."""
 LEAST_IDF = 0.05
 LEAST_CHARACTERS = 4
-READ_CHARACTERS = 64_000
-"""How many characters of each document are read."""
+READ_CHARACTERS = 400_000
+"""How many characters of each document are read: more than the index holds of one."""
 PASSAGE_CHARACTERS = 2_500
 PASSAGE = 0.75
 """What the best passage of a long document counts, beside the document as a whole."""

@@ -153,7 +153,9 @@ Hidden = Callable[[str, int], bool]
 
 CANDIDATE_FACTS = 200
 CANDIDATE_MESSAGES = 64
-"""What a search reads whole is bounded: so many messages and their neighbours."""
+CANDIDATE_BYTES = 3_000_000
+NEIGHBOUR_CHARACTERS = 16_000
+"""What a search reads is bounded: so many messages, the best first, and the beginnings of their neighbours."""
 WEIGHED_MESSAGES = 400
 """Of so many with the rarest words, the length is looked up."""
 PADDING = 0.15
@@ -301,6 +303,7 @@ def _messages(
     places = _candidates(reads, holders, hidden, only)
     nearest = sorted((place for place in likeness if not hidden(*place)), key=lambda place: -likeness[place])
     places += nearest[:CANDIDATE_MESSAGES]
+    wanted = set(places)
     around = sorted({(agent, seq + step) for agent, seq in places for step in (-1, 0, 1)})
     contents = passages.messages_at(reads, around)
     documents: dict[str, tuple[str, int, Document]] = {}
@@ -313,6 +316,7 @@ def _messages(
         content, at = contents[agent, seq]
         pointer = f"message://{agent}/{seq}"
         text, weights = _weighted(content, skipped)
+        text = text if (agent, seq) in wanted else text[:NEIGHBOUR_CHARACTERS]
         documents[pointer] = agent, seq, Document(pointer, text, at, f"{agent} {run}", weights)
     found = []
     alike = Likeness({f"message://{agent}/{seq}": value for (agent, seq), value in likeness.items()})
@@ -349,16 +353,23 @@ def _candidates(
         for number in ids:
             worth[number] += rarity
     best = sorted(worth, key=lambda number: (-worth[number], -number))
-    found: list[tuple[float, int, tuple[str, int]]] = []
+    found: list[tuple[float, int, tuple[str, int], int]] = []
     for start in range(0, len(best), WEIGHED_MESSAGES):
         some = passages.places_of(reads, best[start : start + WEIGHED_MESSAGES])
         for number, (agent, seq, size) in some.items():
             if (only is None or agent == only) and not hidden(agent, seq):
                 padding = 1 + PADDING * math.log1p(size / PASSAGE_CHARACTERS)
-                found.append((-worth[number] / padding, -number, (agent, seq)))
+                found.append((-worth[number] / padding, -number, (agent, seq), size))
         if len(found) >= CANDIDATE_MESSAGES:
             break
-    return [place for _, _, place in sorted(found)[:CANDIDATE_MESSAGES]]
+    places: list[tuple[str, int]] = []
+    room = CANDIDATE_BYTES
+    for _, _, place, size in sorted(found)[:CANDIDATE_MESSAGES]:
+        room -= size
+        if places and room < 0:
+            break
+        places.append(place)
+    return places
 
 
 def _adjacency(holders: passages.Holders) -> float:
