@@ -284,7 +284,9 @@ async def less_than_digest(
         index.of(message)
     notes = DigestNotes.gather("agent", run.covers, run.earlier, run.messages, notebook=index)
     budget = min(DIGEST_MOST, max(tokens, DIGEST_TOKENS), run.source_tokens // 2)
-    digest, kept, usual = await asyncio.to_thread(_compared, text, found, notes, budget, counter)
+    work = (text, found, notes, budget, counter)
+    small = run.source_tokens * 4 <= BESIDE_LOOP_CHARACTERS
+    digest, kept, usual = _compared(*work) if small else await asyncio.to_thread(_compared, *work)
     enough = usual * LEAST_INFORMATION
     if usual < FEW_IDENTIFIERS or kept >= enough or kept / max(1, tokens) >= enough / max(1, digest.tokens):
         return None
@@ -442,7 +444,7 @@ _WORDS = re.compile(
 )
 _LONG_WORD = 60
 """Longer words are read character by character: a loop may hold no space."""
-ENDLESS, ENDLESS_PHRASE, ENDLESS_LISTED = 12, 5, 20
+ENDLESS, ENDLESS_PHRASE, ENDLESS_LISTED = 12, 5, 50
 """Times in a row after which up to eight words, a longer phrase, or a statement with other citations each time are a
 loop, however much else there is."""
 _LOOP_SHARE = 1 / 3

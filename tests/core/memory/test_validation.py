@@ -148,7 +148,7 @@ def test_prose_that_does_not_repeat_itself_is_no_loop(seed: int, words: int) -> 
         "Summary. " * 20,
         "ha" * 500,
         "好的。" * 50,
-        "\n".join(f"{number}. The user asked to go on (#{number})" for number in range(1, 32)),
+        "\n".join(f"{number}. The user asked to go on (#{number})" for number in range(1, 62)),
         prose(1, 2_000)[:3_000] * 2,
         prose(2, 900) + "\n\n" + "The tests pass now. " * 60,
         "\n\n".join([prose(3, 60), prose(4, 60)] * 3),
