@@ -46,7 +46,7 @@ from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.session_store import SessionStore
 
 STEPS = 18
-WORDS = 110
+WORDS = 100
 WINDOW = 12_000
 TASKS = ("alpha", "beta", "gamma", "delta")
 EFFECTS = (
