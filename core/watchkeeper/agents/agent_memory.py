@@ -38,6 +38,9 @@ def overhead_tokens(counter: TokenCounter, system: str, specs: list[Any]) -> int
     return counter.count(system) + counter.count(tools) + 16
 
 
+EDIT = "edit"
+"""The reason of a view that a person made."""
+
 MOST_REREAD = 5_000
 """Most messages under a digest that a summary reads again; if there are more, it reads the digest."""
 
@@ -84,7 +87,8 @@ class Recorded:
     def _write_compaction(self, tx: Transaction, trigger: str, instructions: str | None) -> int | None:
         change = self.change
         moved = trigger in ("undo", "redo")
-        if not change.observations and not change.messages_removed and not moved:
+        edited = change.reason == EDIT
+        if not change.observations and not change.messages_removed and not moved and not edited:
             return None
         measures: dict[str, Any] = {
             "trigger": trigger,

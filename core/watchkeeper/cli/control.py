@@ -45,7 +45,7 @@ ANSWER_SECONDS = 10.0
 ONCE_SECONDS = 60.0
 """How long it waits for a host that was started for this command alone."""
 
-WITHOUT_HOST = frozenset({"compact", "undo", "redo", "rerun", "memory_sync", "pin", "unpin"})
+WITHOUT_HOST = frozenset({"compact", "undo", "redo", "edit", "rerun", "memory_sync", "pin", "unpin"})
 """Commands that start a host of their own if none runs; the others wait for `wk resume`."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,6 +126,57 @@ def _view_line(view: dict[str, Any]) -> str:
         f"{mark} {view['version']:>4} {when} {view['reason']:<11} {view['tokens']:>9,} tok "
         f" {view['observations']} observations, {verbatim}, {view['elided']} shortened  {parent}"
     )
+
+
+@memory.command()
+@session_argument
+@click.argument("agent")
+@click.option("--drop", metavar="NUMBERS", help="Messages to show as pointers alone, such as 12,14-16.")
+@click.option(
+    "--observation", type=click.IntRange(1), metavar="N", help="The summary or observation to rewrite."
+)
+@click.option("--text", help="Its new text; - reads it from standard input.")
+@click.option("--preview", is_flag=True, help="Change nothing; say what it would take.")
+@db_option
+@json_option
+@controls_session
+def edit(
+    opened: SessionHandle,
+    agent: str,
+    drop: str | None,
+    observation: int | None,
+    text: str | None,
+    preview: bool,
+    as_json: bool,
+) -> int:
+    """Edit what AGENT's model is shown; the stored messages stay, and `wk undo` leads back.
+
+    Numbers of messages and observations: `wk show SESSION --json`.
+    """
+    from watchkeeper.cli.control import command
+
+    if (observation is None) != (text is None):
+        raise BadInput("give --observation and --text together")
+    if drop is None and observation is None:
+        raise BadInput("give --drop, or --observation with --text")
+    if text == "-":
+        text = sys.stdin.read()
+    payload = {"drop": _numbers(drop or ""), "texts": {} if observation is None else {observation: text}}
+    return command(
+        opened, "edit", as_json, agent_id=opened.agent(agent), payload=payload | {"preview": preview}
+    )
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers of `12,14-16`."""
+    found: list[int] = []
+    for part in filter(None, (piece.strip().removeprefix("#") for piece in text.split(","))):
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not first.isdecimal() or not last.isdecimal() or not 0 <= int(last) - int(first) < 10_000:
+            raise BadInput(f"{part!r} names no messages; write numbers such as 12,14-16")
+        found += range(int(first), int(last) + 1)
+    return found
 
 
 @memory.command()

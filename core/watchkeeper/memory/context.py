@@ -13,7 +13,7 @@ Invariants, whatever is appended:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -31,7 +31,8 @@ from watchkeeper.memory.content import (
 from watchkeeper.memory.digest import DigestIndex
 from watchkeeper.memory.fitting import Assembly, assemble, pinnable
 from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
-from watchkeeper.memory.tokens import TokenCounter, count_message
+from watchkeeper.memory.rendering import elide
+from watchkeeper.memory.tokens import TokenCounter, count_message, plain
 from watchkeeper.memory.validation import spliced, unusable
 from watchkeeper.records.messages import Content, Message, Observation, ObservationKind, Role, View
 
@@ -508,6 +509,71 @@ class ContextState:
         self._redo.pop()
         self._held = bool(self._redo)
         return change
+
+    def edit(
+        self, *, drop: Collection[int] = (), texts: Mapping[int, str] | None = None, at: float
+    ) -> Change:
+        """Change by hand what is shown: of the messages `drop`, pointers alone; observations with other `texts`, by
+        their ids. What is stored stays, pairs stay whole, and undo leads back.
+
+        Raises:
+            ValueError: a message or an observation is not in this context, nothing would change, or it would not fit.
+        """
+        fitted = self._edited(drop, texts or {}, at)
+        self.epoch += 1
+        return self._take(fitted, "edit", at)
+
+    def preview_edit(
+        self, *, drop: Collection[int] = (), texts: Mapping[int, str] | None = None
+    ) -> tuple[int, int, list[dict[str, Any]]]:
+        """What `edit` would lead to: tokens of the context, tokens that no prompt cache could serve any more, and the
+        messages of the prompt. Raises as `edit` does."""
+        assembly = self._edited(drop, texts or {}, 0.0).assembly
+        shared = assembly.rendering.shared_with(self._assembly.rendering)
+        return assembly.tokens, max(0, self.tokens - shared), copied_messages(assembly.rendering.items)
+
+    def _edited(self, drop: Collection[int], texts: Mapping[int, str], at: float) -> fitting.Fitted:
+        shown = {message.seq: message for message in self.verbatim}
+        elided, observations = dict(self.view.elided), list(self.view.observations)
+        for seq in drop:
+            if seq not in shown:
+                raise ValueError(
+                    f"Message {seq} is not shown in this context; only a message that is shown can be dropped."
+                )
+            short = elide(shown[seq], self.agent_id, 0, self.counter)
+            if short.tokens >= self.shown_tokens(shown[seq]):
+                raise ValueError(f"Message {seq} is shown as short as it can be.")
+            elided[seq] = short
+        new: list[Observation] = []
+        for number, text in texts.items():
+            place = next((i for i, one in enumerate(observations) if one.id == number), None)
+            if place is None:
+                raise ValueError(f"Observation {number} is not in this context.")
+            if not text.strip():
+                raise ValueError("The text is empty: nothing would stand for the messages that it covers.")
+            if text == observations[place].text:
+                continue
+            edited = replace(
+                observations[place],
+                id=self._next_observation + len(new),
+                text=plain(text),
+                tokens=self.counter.count(plain(text)),
+                replaces=(number,),
+                provisional=False,
+                created_at=at,
+            )
+            observations[place] = edited
+            new.append(edited)
+        view = replace(self.view, observations=tuple(observations), elided=elided)
+        if view == self.view:
+            raise ValueError("Nothing would change.")
+        assembly = self._assemble(view)
+        if assembly.tokens > self.limit:
+            raise ValueError(
+                f"The context would take {assembly.tokens} tokens, {assembly.tokens - self.limit} more than the"
+                f" {self.limit} allowed."
+            )
+        return fitting.Fitted(view, tuple(new), assembly)
 
     # --- how ------------------------------------------------------------------------------------------------
 

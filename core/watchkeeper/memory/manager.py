@@ -480,6 +480,22 @@ class HierarchicalContextManager:
         """
         return self._move(partial(self._state.undo, to=to), "The context went back to an earlier version.")
 
+    def edit(self, *, drop: Sequence[int] = (), texts: Mapping[int, str] | None = None) -> View:
+        """Change by hand what is shown: of the messages `drop`, pointers alone; observations with other `texts`, by
+        their ids. The messages stay stored, and `undo` leads back. Abandons a running pass.
+
+        Raises:
+            ValueError: one of them is not in the context, nothing would change, or it would not fit.
+        """
+        return self._move(partial(self._state.edit, drop=drop, texts=texts), "The context was edited.")
+
+    def preview_edit(
+        self, *, drop: Sequence[int] = (), texts: Mapping[int, str] | None = None
+    ) -> tuple[int, int, list[dict[str, Any]]]:
+        """What `edit` would lead to: tokens of the context, tokens that no prompt cache could serve any more, and the
+        messages of the prompt. Raises as `edit` does."""
+        return self._state.preview_edit(drop=drop, texts=texts)
+
     def redo(self) -> View:
         """Undo the last undo.
 

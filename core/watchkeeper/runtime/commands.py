@@ -27,6 +27,7 @@ from watchkeeper.memory.compactor import PassOutcome
 from watchkeeper.memory.history import CompactionPass, Rejection
 from watchkeeper.memory.recall.pinned import lift
 from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
+from watchkeeper.records.messages import Usage
 from watchkeeper.records.states import (
     AGENT_ENDED,
     SESSION_ENDED,
@@ -37,6 +38,7 @@ from watchkeeper.records.states import (
     SessionStatus,
     TaskStatus,
 )
+from watchkeeper.records.text import cost_text
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
@@ -123,6 +125,7 @@ class CommandQueue:
             "compact": self.compactions.apply,
             "undo": self._undo,
             "redo": self._undo,
+            "edit": self._edit,
             "steer": self._steer,
             "approve": self._decide,
             "deny": self._decide,
@@ -309,6 +312,29 @@ class CommandQueue:
         recorded = memory.record(change)
         said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
         await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind))
+
+    async def _edit(self, command: Command) -> str | None:
+        """Drop messages (`drop`, their numbers) and rewrite observations (`texts`, by their ids) in an agent's context;
+        `preview`: only say what that would do."""
+        agent = self._agent(command)
+        if self.compactions.is_about(agent.id):
+            raise NotYet
+        drop, texts = command.payload.get("drop") or [], command.payload.get("texts") or {}
+        if not all(type(seq) is int for seq in drop) or not all(str(key).isdecimal() for key in texts):
+            raise ValueError("messages and observations are named by their numbers")
+        wanted = {int(key): str(text) for key, text in texts.items()}
+        memory = memory_of(self._host, agent)
+        before = memory.state.tokens
+        if command.payload.get("preview"):
+            tokens, void, _ = memory.state.preview_edit(drop=drop, texts=wanted)
+            cost = self._host.environment.price(agent.model, Usage(cache_write_tokens=void), True).usd
+            priced = "" if cost is None else f", about {cost_text(cost)} to write again"
+            return f"{agent.name}: {before} → {tokens} tokens; {void} cached tokens would be void{priced}"
+        change = memory.state.edit(drop=drop, texts=wanted, at=self._host.environment.clock.now())
+        recorded = memory.record(change)
+        said = f"{agent.name}: {before} → {change.tokens} tokens, view {change.view.version}"
+        await self._commit(command, said, lambda tx: recorded.write(tx, trigger="manual"))
+        return None
 
     async def _steer(self, command: Command) -> None:
         text = str(command.payload.get("text") or "").strip()

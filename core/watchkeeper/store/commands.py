@@ -20,6 +20,7 @@ KINDS = frozenset(
         "compact",
         "undo",
         "redo",
+        "edit",
         "steer",
         "approve",
         "deny",

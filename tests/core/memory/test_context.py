@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.core.memory.support import (
     Characters,
@@ -446,3 +448,71 @@ def test_undo_beyond_what_is_loaded_says_so(counter: TokenCounter) -> None:
     )
     with pytest.raises(ValueError, match="not loaded"):
         again.undo(at=0.0)
+
+
+# --- Edits by hand ------------------------------------------------------------------------------------------
+
+
+def _with_tools(counter: TokenCounter) -> ContextState:
+    state = ContextState(ContextLimits(4_000, 0), counter)
+    state.append("user", "survey the folder", at=0.0)
+    for number in range(4):
+        state.append("assistant", call(f"c{number}"), at=0.0)
+        state.append("user", result(f"c{number}", text="line " * 200), at=0.0)
+    return state
+
+
+def test_a_dropped_result_is_a_pointer_and_its_call_keeps_it(counter: TokenCounter) -> None:
+    state = _with_tools(counter)
+    before, tokens = state.render(), state.tokens
+    foretold, void, prompt = state.preview_edit(drop=[3, 5])
+    assert state.render() == before, "a preview changes nothing"
+    change = state.edit(drop=[3, 5], at=0.0)
+    assert (change.tokens, change.cache_tokens_invalidated) == (foretold, void)
+    assert state.render() == prompt
+    assert state.tokens < tokens - 300
+    assert_valid(prompt)
+    assert "message://agent/3" in text_of(prompt)
+    assert state.messages[2].content == result("c0", text="line " * 200), "what is stored stays"
+    state.undo(at=0.0)
+    assert state.render() == before
+    state.redo(at=0.0)
+    assert state.render() == prompt
+
+
+def test_an_edited_summary_takes_the_place_of_the_old_one_and_undo_brings_it_back(
+    state: ContextState,
+) -> None:
+    fill(state, 12)
+    state.digest(at=0.0)
+    (old,) = state.view.observations
+    change = state.edit(texts={old.id: "The user wants tests first (#1)."}, at=0.0)
+    (new,) = state.view.observations
+    assert change.observations == (new,)
+    assert (new.text, new.covers, new.replaces) == ("The user wants tests first (#1).", old.covers, (old.id,))
+    assert not new.provisional, "no pass replaces what a person wrote"
+    assert "tests first" in text_of(state.render())
+    assert state.undo(at=0.0).view.observations == (old,)
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"drop": [99]}, "Message 99 is not shown"),
+        ({"drop": [1]}, "Message 1 is not shown"),
+        ({"texts": {77: "x"}}, "Observation 77 is not in this context"),
+        ({"texts": {1: "  "}}, "The text is empty"),
+        ({"texts": {1: "word " * 2_000}}, "more than the"),
+        ({}, "Nothing would change"),
+    ],
+)
+def test_an_edit_that_cannot_be_made_says_why_and_changes_nothing(
+    state: ContextState, how: dict[str, Any], why: str
+) -> None:
+    fill(state, 12)
+    state.digest(at=0.0)
+    view, context = state.view, state.render()
+    with pytest.raises(ValueError, match=why):
+        state.edit(at=0.0, **how)
+    assert state.view is view
+    assert state.render() == context

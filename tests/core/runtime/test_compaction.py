@@ -358,3 +358,31 @@ async def test_a_pass_on_request_that_a_crash_broke_off_is_begun_again_by_the_mo
         ("abandoned", "anthropic/asked"),
         ("applied", "anthropic/asked"),
     ]
+
+
+async def test_a_context_is_edited_by_a_command_and_undone_by_another(bench):
+    work = held(bench)
+
+    async def release() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        agent = bench.state["agents"][-1]["id"]
+        numbers = {"drop": [2, 3]}
+        await bench.applied(bench.submit("edit", agent_id=agent, payload=numbers | {"preview": True}))
+        assert [one["reason"] for one in passes_and_edits(bench)] == []
+        done = bench.submit("edit", agent_id=agent, payload=numbers)
+        await bench.applied(done)
+        refused = bench.submit("edit", agent_id=agent, payload={"drop": [99]})
+        await bench.applied(refused, "refused")
+        assert "Message 99 is not shown" in bench.command(refused)["result"]
+        (edited,) = passes_and_edits(bench)
+        assert (edited["reason"], edited["status"], edited["trigger"]) == ("edit", "applied", "manual")
+        assert edited["tokens_after"] < edited["tokens_before"]
+        await bench.applied(bench.submit("undo", agent_id=agent))
+        work.turn_gate.set()
+
+    assert (await bench.run_while(release)).exit_code == 0
+    bench.assert_sound()
+
+
+def passes_and_edits(bench: Any) -> list[dict[str, Any]]:
+    return list(bench.state["compactions"])
