@@ -228,8 +228,10 @@ TIMES = 0.3
 """How much a document that names a time gains where the question asks for one."""
 LITERAL = 2.0
 """A named identifier that a document contains counts this many times as much as a term that is as rare."""
-WHOLE = 4.0
-"""So does the whole query."""
+WHOLE = 8.0
+"""So does the whole query …"""
+OTHER_CASE = 0.8
+"""… and this much of it where capital letters differ."""
 NAME = 0.7
 """Words that are one identifier in a document count this much more than as words."""
 MEANING = 0.4
@@ -519,10 +521,11 @@ class _Ranking:
     def _add_literal(self, literal: str, weight: float, *, whole: bool = False) -> None:
         """Documents that hold it character by character gain, most where it is no part of a longer word."""
         found: dict[int, float] = {}
+        written = self._query.text.strip() if whole else ""
         for position, folded in enumerate(self._index._folded):
             share = _bounded(literal, folded)
-            if share and not (whole and share < 0.5):
-                found[position] = share
+            if share and not (whole and share < 0.3):
+                found[position] = share if written in self._index._texts[position] else share * OTHER_CASE
         worth = weight * max(self._idf(len(found)), 1.0)
         for position, share in found.items():
             self._scores[position] += worth * share
@@ -619,9 +622,9 @@ def _bounded(literal: str, folded: str) -> float:
         end = at + len(literal)
         before, after = folded[at - 1 : at], folded[end : end + 1]
         if _inner(before, literal[0]):
-            share = 0.3
+            share = 0.2
         elif _inner(after, literal[-1]):
-            share = 0.6
+            share = 0.4
         else:
             share = 0.8 if before in _PATH_SIGNS or after in _PATH_SIGNS else 1.0
         best = max(best, share)
