@@ -102,7 +102,7 @@ def _content(content: Any) -> Content | None:
     return [block for block in content if isinstance(block, dict) and block.get("type") in BLOCKS] or None
 
 
-# --- identifiers: told apart from `watchkeeper.memory.digest` on purpose -------------------------------
+# --- identifiers: told apart from `watchkeeper.memory.notes` on purpose -------------------------------
 
 _WORD = re.compile(r"[^\s\"'`<>()\[\]{}|,;=…]+")
 _HASH = re.compile(r"(?=[0-9a-f-]*[0-9])(?=[0-9a-f-]*[a-f])[0-9a-f]{7,40}(?:-[0-9a-f]{4,12}){0,4}\Z")

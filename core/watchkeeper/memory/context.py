@@ -28,9 +28,9 @@ from watchkeeper.memory.content import (
     newest_turn,
     shown,
 )
-from watchkeeper.memory.digest import DigestIndex
 from watchkeeper.memory.fitting import Assembly, assemble, pinnable
 from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
+from watchkeeper.memory.notes import DigestIndex
 from watchkeeper.memory.rendering import elide
 from watchkeeper.memory.tokens import TokenCounter, count_message, plain
 from watchkeeper.memory.validation import spliced, unusable

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from watchkeeper.memory import rendering
 from watchkeeper.memory.content import blocks_of, cut_points, newest_group, newest_turn, result_ids
-from watchkeeper.memory.digest import DigestIndex, DigestNotes, without_open_tasks
+from watchkeeper.memory.digest import DigestNotes, without_open_tasks
+from watchkeeper.memory.notes import DigestIndex
 from watchkeeper.memory.rendering import Rendering, pointer_of
 from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message, Observation, ObservationKind, View

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from watchkeeper.memory.content import cut_points, texts_of
-from watchkeeper.memory.digest import DigestIndex, DigestNotes, Written, gather, identifiers_in
+from watchkeeper.memory.digest import DigestNotes, Written
 from watchkeeper.memory.fitting import DIGEST_MOST
 from watchkeeper.memory.history import CompactionPass, Prepared, Rejection
+from watchkeeper.memory.notes import DigestIndex, gather, identifiers_in
 from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TokenCounter, plain
 from watchkeeper.records.messages import Message, Observation, ObservationKind, View
 

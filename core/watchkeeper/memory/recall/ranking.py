@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from watchkeeper.memory.digest import HASH, ID, PATH, URL
+from watchkeeper.memory.notes import HASH, ID, PATH, URL
 from watchkeeper.store.driver import plain, sqlite3
 from watchkeeper.store.search.messages import fold
 
