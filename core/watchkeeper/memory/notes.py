@@ -457,15 +457,20 @@ _ARGUMENT_KEYS = (
 _NOISE = re.compile(r"^cd \S+ *&& *|\s*(?:2>&1|\|\s*(?:head|tail)\b[^|;&]*)")
 
 
+def _argument(value: Any) -> str:
+    """A text, or a command given as a list of words (`["bash", "-lc", "make"]`)."""
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return " ".join(value[2:] if len(value) > 2 and value[1] in ("-c", "-lc") else value)
+    return value if isinstance(value, str) else ""
+
+
 def _called(block: Block) -> tuple[_Call, list[Note]]:
     """A tool call, and what it tells by itself."""
     tool, given = str(block.get("name", "")), block.get("input")
     if not isinstance(given, dict):
         return _Call(tool, tool, "", ""), []
     path = next((value for key in _PATH_KEYS if isinstance(value := given.get(key), str) and value), "")
-    argument = next(
-        (value for key in _ARGUMENT_KEYS if isinstance(value := given.get(key), str) and value), ""
-    )
+    argument = next((text for key in _ARGUMENT_KEYS if (text := _argument(given.get(key)))), "")
     does = "edit" if path and not _EDIT_KEYS.isdisjoint(given) else ""
     if path and not does and not argument and _READS.search(tool):
         does = "read"
@@ -563,9 +568,7 @@ def _answered(call: _Call, block: Block) -> Iterator[Note]:
             return
         if _REJECTED.search(text[:400]):
             return
-        shown = _FAILS.search(text)
-        line = text[shown.start() :].partition("\n")[0] if shown else _telling_line(text)
-        telling = " ".join(error_lines(text)[:2]) or line
+        telling = " ".join(error_lines(text)[:2]) or _failing_line(text)
         yield _note(ERRORS, f"{call.signature}: {telling}", call.signature)._replace(weight=int(marked))
         yield from _names(telling, 2)
         return
@@ -613,9 +616,19 @@ def _shows_failure(call: _Call, text: str) -> bool:
     return SHELLS.search(call.tool) is not None and _FAILS.search(text) is not None
 
 
+def _failing_line(text: str) -> str:
+    """The line that shows the failure, if it says more than a status."""
+    shown = _FAILS.search(text)
+    line = text[shown.start() :].partition("\n")[0] if shown else ""
+    return line if line and not _STATUS.match(line) else _telling_line(text)
+
+
+_STATUS = re.compile(r"(?:Error: )?(?:Process )?exit(?:ed)?\b", re.IGNORECASE)
+
+
 def _telling_line(text: str) -> str:
     """Of a failure, or of a long output, the last line with words."""
-    lines = [line for line in text.splitlines() if _PROSE.search(line) and not line.startswith("Exit code")]
+    lines = [line for line in text.splitlines() if _PROSE.search(line) and not _STATUS.match(line)]
     return lines[-1] if lines else text
 
 

@@ -252,6 +252,19 @@ def test_errors_come_from_failing_results_and_say_what_fixed_them() -> None:
     assert "Bash pytest tests/a.py: 3 passed (#7)" in found["Last results"]
 
 
+def test_a_command_as_a_list_of_words_fails_by_the_exit_code_that_it_prints() -> None:
+    found = sections(
+        digest_of(
+            use(1, "shell", command=["bash", "-lc", "make all"]),
+            answer(2, "Exit code: 2\nWall time: 1 second\nOutput:\nmake: *** no rule for all"),
+            use(3, "shell", command=["bash", "-lc", "ls"]),
+            answer(4, "Exit code: 0\nWall time: 1 second\nOutput:\na.py"),
+        ).text
+    )
+    assert found["Errors"] == ["shell make all: make: *** no rule for all (#2)"]
+    assert any(line.startswith("shell ls: ") for line in found["Last results"])
+
+
 def test_a_section_says_what_is_done_now_and_what_comes_next() -> None:
     found = sections(
         digest_of(
