@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from watchkeeper.records.text import message_numbers
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui.previews import budget_lines, cancel_lines, compact_lines, rerun_lines
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -232,6 +233,52 @@ def _set_budget(target: Target, text: str) -> list[Request]:
     return [Request("set_budget", None, None, {"kind": kind, "amount": amount}, sanitize(about))]
 
 
+def _drop(target: Target, text: str) -> list[Request]:
+    numbers = message_numbers(text)
+    if not numbers:
+        raise ValueError("name messages by their numbers, such as 12,14-16")
+    return [
+        Request(
+            "edit",
+            agent.id,
+            None,
+            {"drop": numbers},
+            f"drop {len(numbers)} messages of {sanitize(agent.name)}",
+        )
+        for agent in target.agents[:1]
+    ]
+
+
+def _rewrite(target: Target, text: str) -> list[Request]:
+    """The number of a summary or observation, then its new text."""
+    number, _, wanted = text.strip().removeprefix("#").partition(" ")
+    if not number.isdecimal() or not wanted.strip():
+        raise ValueError("write the number of a summary, then its new text")
+    return [
+        Request(
+            "edit",
+            agent.id,
+            None,
+            {"texts": {number: wanted}},
+            f"rewrite summary {number} of {sanitize(agent.name)}",
+        )
+        for agent in target.agents[:1]
+    ]
+
+
+def _edit_lines(
+    requests: Callable[[Target, str], list[Request]], what: str
+) -> Callable[[Target, str], list[str]]:
+    def lines(target: Target, text: str) -> list[str]:
+        try:
+            requests(target, text)
+        except ValueError as fault:
+            return [sanitize(str(fault))]
+        return [f"{what.format(name=target.names)} The stored messages stay, and u undoes it."]
+
+    return lines
+
+
 def _of_ours(action: Action) -> Action:
     """The same action, for Watchkeeper's own runs only: another program's sessions are read-only."""
     return replace(action, why_not=lambda target: target.not_ours or action.why_not(target))
@@ -309,6 +356,28 @@ _ACTIONS: tuple[Action, ...] = (
         preview=lambda target, text: [
             f"Redo {target.names}: reapply the last undone compaction. Refused if none was undone."
         ],
+    ),
+    Action(
+        "drop",
+        "",
+        "Drop messages",
+        "show messages of the selected agent as pointers alone",
+        _drop,
+        _why_not_compact,
+        _edit_lines(_drop, "Drop these messages from the context of {name}."),
+        asks="Numbers of the messages, such as 12,14-16",
+        once=True,
+    ),
+    Action(
+        "rewrite",
+        "",
+        "Rewrite a summary",
+        "rewrite a summary or an observation of the selected agent",
+        _rewrite,
+        _why_not_undo,
+        _edit_lines(_rewrite, "Replace this text in the context of {name}."),
+        asks="The number of the summary, then its new text",
+        once=True,
     ),
     Action(
         "rerun",

@@ -24,6 +24,8 @@ SLASHES: tuple[Slash, ...] = (
     Slash("compact", "[instructions]", "compact the selected agent's context", "compact"),
     Slash("undo", "", "undo the selected agent's last compaction", "undo"),
     Slash("redo", "", "reapply the last undone compaction", "redo"),
+    Slash("drop", "NUMBERS", "show these messages of the selected agent as pointers alone", "drop"),
+    Slash("rewrite", "NUMBER TEXT", "rewrite a summary or an observation of the selected agent", "rewrite"),
     Slash("steer", "TEXT", "send the selected agent a message", "steer"),
     Slash("approve", "", "approve the pending question", "approve"),
     Slash("grants", "", "what runs without a question in this run; revoke one"),

@@ -23,7 +23,7 @@ from watchkeeper.cli.options import (
 )
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import context_percent, context_used
-from watchkeeper.records.text import plural
+from watchkeeper.records.text import message_numbers, plural
 from watchkeeper.store import state
 from watchkeeper.store.driver import decode
 from watchkeeper.store.snapshot import composition_of
@@ -161,22 +161,14 @@ def edit(
         raise BadInput("give --drop, or --observation with --text")
     if text == "-":
         text = sys.stdin.read()
-    payload = {"drop": _numbers(drop or ""), "texts": {} if observation is None else {observation: text}}
+    try:
+        numbers = message_numbers(drop or "")
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    payload = {"drop": numbers, "texts": {} if observation is None else {observation: text}}
     return command(
         opened, "edit", as_json, agent_id=opened.agent(agent), payload=payload | {"preview": preview}
     )
-
-
-def _numbers(text: str) -> list[int]:
-    """The numbers of `12,14-16`."""
-    found: list[int] = []
-    for part in filter(None, (piece.strip().removeprefix("#") for piece in text.split(","))):
-        first, dash, last = part.partition("-")
-        last = last if dash else first
-        if not first.isdecimal() or not last.isdecimal() or not 0 <= int(last) - int(first) < 10_000:
-            raise BadInput(f"{part!r} names no messages; write numbers such as 12,14-16")
-        found += range(int(first), int(last) + 1)
-    return found
 
 
 @memory.command()

@@ -129,3 +129,19 @@ def countdown(seconds: float) -> str:
     days, rest = divmod(left, 86_400)
     text = f"{rest // 3600}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return f"{days} d {text}" if days else text
+
+
+def message_numbers(text: str) -> list[int]:
+    """The numbers of `12,14-16`.
+
+    Raises:
+        ValueError: which part of it is none.
+    """
+    found: list[int] = []
+    for part in filter(None, (piece.strip().removeprefix("#") for piece in text.split(","))):
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not first.isdecimal() or not last.isdecimal() or not 0 <= int(last) - int(first) < 10_000:
+            raise ValueError(f"{part!r} names no messages; write numbers such as 12,14-16")
+        found += range(int(first), int(last) + 1)
+    return found
