@@ -90,10 +90,10 @@ class Query:
         """Words next to each other, which may be parts of one identifier."""
 
     @property
-    def is_plain_word(self) -> bool:
-        """Whether it is one word that names nothing."""
-        word = self.text.strip()
-        return word.isalpha() and word[1:] == word[1:].lower()
+    def is_plain(self) -> bool:
+        """Whether it is words with spaces between them that name nothing: prose may hold them by chance."""
+        words = self.text.split()
+        return all(word.isalpha() and word[1:] == word[1:].lower() for word in words) and not self.pairs
 
     @property
     def pieces(self) -> list[str]:
@@ -229,7 +229,7 @@ TIMES = 0.3
 LITERAL = 2.0
 """A named identifier that a document contains counts this many times as much as a term that is as rare."""
 WHOLE = 8.0
-"""So does the whole query …"""
+"""So does the whole query, unless it is plain words …"""
 OTHER_CASE = 0.8
 """… and this much of it where capital letters differ."""
 NAME = 0.7
@@ -392,7 +392,7 @@ class _Ranking:
         for literal in self._query.literals:
             self._add_literal(literal, LITERAL)
         if self._query.whole:
-            self._add_literal(self._query.whole, WHOLE, whole=True)
+            self._add_literal(self._query.whole, LITERAL if self._query.is_plain else WHOLE, whole=True)
         if self._query.asks_for_time:
             for position in scores:
                 if tells_time(self._documents[position].text[:READ_CHARACTERS]):
@@ -530,7 +530,7 @@ class _Ranking:
         for position, share in found.items():
             self._scores[position] += worth * share
             self._held[position].append("verbatim" if whole else repr(literal))
-        self._exact |= whole and bool(found) and not self._query.is_plain_word
+        self._exact |= whole and bool(found) and not self._query.is_plain
 
     def _add_names(self) -> None:
         """Documents that hold the query's words as one identifier gain, by the longest."""
