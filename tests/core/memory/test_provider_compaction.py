@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +19,17 @@ from tests.core.memory.support import (
     result,
     text_of,
 )
+from tests.support.places import workspace_in
 
+from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import ContextLimits, Rejection
 from watchkeeper.memory.tokens import count_message
+from watchkeeper.records.ports import ManualClock
+from watchkeeper.runtime.lifecycle import NewSession, create_session
+from watchkeeper.store import agents
+from watchkeeper.store.session_store import SessionStore
 
 TEXT = "They mend src/cache.py; the tests of the parser are next."
 
@@ -118,3 +126,28 @@ def test_whatever_comes_around_it_the_promises_hold(steps: list[str]) -> None:
             assert text is None or text in checked(state)
         if state.last_seq:
             checked(state)
+
+
+async def test_it_is_stored_with_its_message_and_a_restart_shows_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "watchkeeper.db"
+    session = create_session(path, NewSession("goal", workspace_in(tmp_path), "test/model"))
+    store = SessionStore.claim(path, session, ManualClock(), pid=os.getpid(), host_name="here")
+    agent, limits = f"reader_{session}", ContextLimits(4_000, 0)
+    memory = AgentMemory.empty(limits, Words(), agent, 0.0)
+
+    def begin(tx: Any) -> None:
+        agents.create(
+            tx, agent_id=agent, name="reader", role="r", model="m", system="", goal="", context_limit=4_000
+        )
+        memory.start(tx)
+
+    await store.commit(begin)
+    for content in ["Mend it. " * 40, "I will. " * 40, "Go on. " * 40, compacted(*call("c1")), result("c1")]:
+        change = memory.append("user" if memory.state.last_seq % 2 == 0 else "assistant", content, at=0.0)
+        await store.commit(lambda tx, change=change: change.write(tx))
+    loaded = AgentMemory.load(store, agent, limits, Words())
+    assert TEXT in text_of(loaded.state.render())
+    assert loaded.state.render() == memory.state.render()
+    loaded.move(store, "undo", at=1.0)
+    assert "Go on." in text_of(loaded.state.render())
+    store.close()
