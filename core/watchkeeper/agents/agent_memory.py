@@ -155,7 +155,14 @@ class AgentMemory:
         return cls(ContextState(limits, counter, agent_id=agent_id, at=at), agent_id)
 
     @classmethod
-    def load(cls, reads: Any, agent_id: str, limits: ContextLimits, counter: TokenCounter) -> AgentMemory:
+    def load(
+        cls,
+        reads: Any,
+        agent_id: str,
+        limits: ContextLimits,
+        counter: TokenCounter,
+        calibration: float = 1.0,
+    ) -> AgentMemory:
         """The memory as it was committed: the messages that the current view shows, and the first."""
         row = reads.one("SELECT view_version, last_seq, message_tokens FROM agents WHERE id = ?", (agent_id,))
         views = message_rows.load_views(reads, agent_id)
@@ -173,6 +180,7 @@ class AgentMemory:
             messages=messages,
             views=views,
             current=row[0],
+            calibration=calibration,
             total_tokens=row[2],
         )
         return cls(state, agent_id)

@@ -12,7 +12,7 @@ import binascii
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -439,8 +439,15 @@ class Calibration:
 class Calibrations:
     """One `Calibration` per model reference."""
 
+    earlier: Callable[[str], Iterable[tuple[int, int]]] = lambda model: ()
+    """The newest calls of a model that an earlier process made, oldest first: tokens estimated, and reported."""
     models: dict[str, Calibration] = field(default_factory=dict)
 
     def of(self, model: str) -> Calibration:
         """The calibration of that model, new at ratio 1 when it was never called."""
-        return self.models.setdefault(model, Calibration())
+        found = self.models.get(model)
+        if found is None:
+            found = self.models[model] = Calibration()
+            for estimated, reported in self.earlier(model):
+                found.observe(estimated_tokens=estimated, reported_tokens=reported)
+        return found

@@ -518,7 +518,8 @@ def memory_of(host: CommandedHost, agent: Agent) -> AgentMemory:
         return loop.memory
     environment = host.environment
     specs = Toolbox(environment, agent, AgentControl()).specs()
-    return AgentMemory.load(host.store, agent.id, limits_of(environment, agent, specs), environment.counter)
+    limits, ratio = limits_of(environment, agent, specs), environment.calibrations.of(agent.model).ratio
+    return AgentMemory.load(host.store, agent.id, limits, environment.counter, ratio)
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:

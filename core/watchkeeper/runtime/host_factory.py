@@ -27,7 +27,7 @@ from watchkeeper.agents.tools.contract import Tool
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
-from watchkeeper.memory.tokens import default_counter
+from watchkeeper.memory.tokens import Calibrations, default_counter
 from watchkeeper.models.gate import Gate, Gates
 from watchkeeper.models.registry import ModelConfig, resolve
 from watchkeeper.records.errors import BadInput
@@ -52,7 +52,7 @@ from watchkeeper.runtime.config import Config, load_config, load_workspace_confi
 from watchkeeper.runtime.config import warning as role_warning
 from watchkeeper.runtime.host import LiveRows, SessionHost
 from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
-from watchkeeper.store import budgets
+from watchkeeper.store import agents, budgets
 from watchkeeper.store.lease import is_watched
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.user_secrets import config_folder
@@ -261,6 +261,7 @@ async def _assemble(
         pool=pool,
         mcp=mcp,
         watched=partial(is_watched, store.path, store.session_id),
+        calibrations=Calibrations(partial(agents.reported_prompts, store, store.session_id)),
         memory_model=lambda role: (
             (roles[role].memory_model if role in roles else None) or config.memory.model
         ),

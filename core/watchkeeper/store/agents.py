@@ -310,6 +310,22 @@ def deliver_results(tx: Transaction, agent_id: str, turn: int, results_seq: int)
     )
 
 
+CALIBRATING_CALLS = 50
+"""Older calls hardly move a calibration."""
+
+
+def reported_prompts(reads: Any, session_id: str, model: str) -> list[tuple[int, int]]:
+    """The newest calls of a session's agents with exact usage, oldest first: prompt tokens estimated, and
+    reported."""
+    rows = reads.all(
+        "SELECT estimated_prompt_tokens, input_tokens + cache_read_tokens + cache_write_tokens FROM model_calls"
+        " WHERE session_id = ? AND model = ? AND usage_exact = 1 AND status = 'done' AND purpose IN ('turn', 'planner')"
+        " ORDER BY id DESC LIMIT ?",
+        (session_id, model, CALIBRATING_CALLS),
+    )
+    return [(row[0], row[1]) for row in reversed(rows)]
+
+
 def add_model_call(
     tx: Transaction,
     *,

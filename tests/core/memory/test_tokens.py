@@ -231,3 +231,16 @@ def test_calibration_is_clamped_and_ignores_tiny_calls() -> None:
     calibrations.of("m").observe(estimated_tokens=1_000, reported_tokens=90_000)
     assert calibrations.of("m").ratio == 2.0
     assert calibrations.of("other").ratio == 1.0
+
+
+def test_a_calibration_goes_on_from_the_calls_of_an_earlier_process() -> None:
+    calls = [(1_000, 900 + 10 * number) for number in range(40)]
+    whole = Calibration()
+    for estimated, reported in [*calls, (1_000, 1_200)]:
+        whole.observe(estimated_tokens=estimated, reported_tokens=reported)
+    resumed = Calibrations({"m": calls, "n": []}.__getitem__)
+    assert resumed.of("m").observe(estimated_tokens=1_000, reported_tokens=1_200) == pytest.approx(
+        whole.ratio
+    )
+    assert resumed.of("n").ratio == 1.0
+    assert resumed.of("m") is resumed.of("m")

@@ -386,3 +386,15 @@ async def test_a_context_is_edited_by_a_command_and_undone_by_another(bench):
 
 def passes_and_edits(bench: Any) -> list[dict[str, Any]]:
     return list(bench.state["compactions"])
+
+
+async def test_undo_right_after_a_compaction_is_exact_for_an_agent_whose_host_has_ended(bench):
+    bench.start(Work(count=10, words=900), window=16_000)
+    assert (await bench.run()).exit_code == 0
+    agent = bench.agent()
+    before = bench.query("SELECT view_version, context_tokens FROM agents WHERE id = ?", agent["id"])
+    for kind in ("compact", "undo"):
+        number = bench.submit(kind, agent_id=agent["id"])
+        await bench.run(once=number)
+        assert bench.command(number)["status"] == "applied", bench.command(number)["result"]
+    assert bench.query("SELECT view_version, context_tokens FROM agents WHERE id = ?", agent["id"]) == before
