@@ -418,8 +418,8 @@ def _squeezed(
         return
     sizes = [bench.cost(bench.tail[place]) for place in free]
     room = int(bench.limit * (1 - SLACK_SHARE)) - (bare.tokens - sum(sizes))
-    for _ in range(6):
-        cap = _water_level(sizes, max(0, room))
+    for left in range(6, -1, -1):  # at last, the shortest form of each
+        cap = _water_level(sizes, max(0, room)) if left else 0
         shorter = (
             (size, rendering.elide(bench.tail[place], bench.agent_id, cap, bench.counter))
             for place, size in zip(free, sizes, strict=True)

@@ -12,7 +12,7 @@ import gc
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.core.memory.steps import MANY_STEPS, STEPS, SUMMARISERS
 from tests.core.memory.support import Characters, Words
@@ -97,6 +97,16 @@ def test_event_loops_may_come_and_go_under_a_manager(
     steps=st.lists(st.tuples(STEPS, st.integers(0, 9)), min_size=15, max_size=60),
     says=SUMMARISERS,
     window=st.sampled_from([300, 1_000, 4_000]),
+)
+@example(  # only the shortest form of the newest call fits
+    steps=[
+        *[(("say", "user", ""), 0)] * 23,
+        (("calls", 2, {"path": "src/parser/tokens.py " * 91}), 0),
+        (("ghost", 0, "   " * 382), 0),
+        (("undo and redo", 0, 0), 0),
+    ],
+    says=[("good", 0)],
+    window=300,
 )
 def test_what_was_told_is_enough_to_carry_on_after_a_kill(
     steps: list[tuple[Any, int]], says: list[tuple[str, int]], window: int
