@@ -31,7 +31,6 @@ from watchkeeper.memory.tokens import Calibrations, default_counter
 from watchkeeper.models.gate import Gate, Gates
 from watchkeeper.models.registry import ModelConfig, resolve
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.known_secrets import known_secrets
 from watchkeeper.records.messages import (
     Cost,
     Delta,
@@ -44,7 +43,7 @@ from watchkeeper.records.messages import (
     Usage,
 )
 from watchkeeper.records.ports import Clock, IdSource, random_id
-from watchkeeper.records.redact import Redactor
+from watchkeeper.records.redact import Redactor, known_secrets
 from watchkeeper.records.states import AGENT_ENDED, SessionStatus
 from watchkeeper.runtime import lifecycle
 from watchkeeper.runtime.background import Heartbeat

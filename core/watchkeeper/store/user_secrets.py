@@ -36,8 +36,7 @@ def user_redactor() -> Redactor:
     """Knows the secret variables of this process, and what the user's configuration holds."""
     import tomllib
 
-    from watchkeeper.records.known_secrets import known_secrets
-    from watchkeeper.records.redact import Redactor
+    from watchkeeper.records.redact import Redactor, known_secrets
 
     try:
         config = tomllib.loads(config_text())

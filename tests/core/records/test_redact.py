@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.benchmarks.redaction import Recall, by_run, corpus, forms, log_lines
 
-from watchkeeper.records.known_secrets import known_secrets
-from watchkeeper.records.redact import Redactor
+from watchkeeper.records.redact import Redactor, known_secrets
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nabc\n-----END RSA PRIVATE KEY-----"
 SHAPED = {
