@@ -112,7 +112,7 @@ class Compactor:
         a pass that is due merges the oldest; one on request merges all of them with what is new.
 
         `up_to`: the last message to cover, moved back so that no tool pair is cut; None: all but the newest
-        messages. `due`: nobody asked for it.
+        messages. `due`: no person and no agent asked for it.
         """
         if self.running is not None:
             return Rejection(f"A compaction up to message {self.running.high_water} is running already.")

@@ -249,7 +249,7 @@ def compacted_text(role: str, content: Content) -> str | None:
 
 
 def after_compaction(content: Content) -> list[Block]:
-    """A reply without its `compaction` blocks, and without what stands before the last one; calls stay."""
+    """A reply without its `compaction` blocks, and without what comes before the last one; calls stay."""
     blocks = blocks_of(content)
     last = max((place for place, block in enumerate(blocks) if block.get("type") == COMPACTION), default=-1)
     return [

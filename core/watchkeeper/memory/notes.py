@@ -252,7 +252,7 @@ class DigestIndex:
 
 # --- The user's words ---------------------------------------------------------------------------------------
 #
-# What stands in the user's role is not always the user's: programs put reminders, the output of commands and
+# What is in the user's role is not always the user's: programs put reminders, the output of commands and
 # the text behind a command there. They enclose them in tags, or begin them always alike.
 
 HERE = "message://./"

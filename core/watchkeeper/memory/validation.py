@@ -423,13 +423,13 @@ def refusal(text: str) -> str | None:
             continue
         if record and letters - len(line) >= _BESIDE_REFUSAL:
             continue
-        told = False
+        reported = False
         for sentence in _SENTENCE.split(lowered):
             found = _REFUSAL.search(sentence)
             before = _TOLD.search(sentence[: found.start()] if found else sentence)
-            if found and not told and not before and not _TOLD_AFTER.search(sentence, found.end()):
+            if found and not reported and not before and not _TOLD_AFTER.search(sentence, found.end()):
                 return sentence.strip()[:120]
-            told = told or (before is not None and bool(cites or ":" in sentence[before.end() :]))
+            reported = reported or (before is not None and bool(cites or ":" in sentence[before.end() :]))
     return None
 
 

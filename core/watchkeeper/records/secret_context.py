@@ -1562,7 +1562,7 @@ def spans(text: str) -> list[Span]:
         text = _ANSI.sub(lambda match: " " * len(match[0]), text)
     text = text.replace("│", "|").replace("┃", "|")
     data = text.encode("utf-8", "replace")
-    told = {name for name, patterns in TELLING.items() if any_of(patterns)(data)}
+    found_names = {name for name, patterns in TELLING.items() if any_of(patterns)(data)}
     sources: dict[Callable[[str], Iterator[Span]], set[str]] = {
         _places: {"places"},
         _tables: {"names"},
@@ -1573,7 +1573,7 @@ def spans(text: str) -> list[Span]:
         _files: {"files"},
     }
     for span in sorted(
-        span for source, tellings in sources.items() if tellings & told for span in source(text)
+        span for source, tellings in sources.items() if tellings & found_names for span in source(text)
     ):
         if span.start >= end and not text.startswith("[redacted:", span.start):
             found.append(span)

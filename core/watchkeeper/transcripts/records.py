@@ -542,7 +542,7 @@ def _opaque(blocks: list[Any], depth: int) -> tuple[int, int]:
             if isinstance(hidden, str) and len(hidden) > 64:
                 held = max(0, round(len(hidden) * OPAQUE_TOKENS_PER_BYTE) - OPAQUE_FRAME_TOKENS)
                 shown = block.get("thinking")
-                # The thinking that is shown stands in the signature as well: the larger of both counts.
+                # The signature holds the thinking that is shown as well: the larger of both counts.
                 part = min(len(shown), round(held * BYTES_PER_DATA_TOKEN)) if isinstance(shown, str) else 0
                 found, tokens = found + len(hidden) + part, tokens + held
     return found, tokens

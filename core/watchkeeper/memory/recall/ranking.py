@@ -192,7 +192,7 @@ class Stems:
         self._known: dict[str, str] = {}
 
     def of(self, words: Sequence[str]) -> dict[str, str]:
-        """The stem of each word; a word that is none stands for itself."""
+        """The stem of each word; a word that is none, itself."""
         new = [word for word in dict.fromkeys(words) if word not in self._known]
         if new:
             run = self._connection.execute
