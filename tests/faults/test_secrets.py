@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +159,12 @@ async def _watch(path: Path, running: asyncio.Future[Any]) -> int:
 async def test_summaries_observations_and_their_errors_hold_no_key(folder: Path) -> None:
     """What a summariser writes is a model's text as well."""
 
+    number = count()
+
     def work(name: str, request: ModelRequest) -> Any:
-        if turns(request) < 12:
-            return [
-                said("word " * 900),
-                call("read", {"file_path": "settings.env"}, f"toolu_{turns(request)}"),
-            ]
+        turn = next(number)
+        if turn < 20:
+            return [said("word " * 900), call("read", {"file_path": "settings.env"}, f"toolu_{turn}")]
         return [said("done")]
 
     planned = PlannedRun([task("one")], work)
@@ -176,7 +177,8 @@ async def test_summaries_observations_and_their_errors_hold_no_key(folder: Path)
     runtime = Runtime(folder / "watchkeeper.db", model=ScriptedModel(script, context_window=16_000))
     session = start(runtime, folder)
     await asyncio.wait_for(runtime.run(session), 60)
-    assert query(folder / "watchkeeper.db", "SELECT count(*) FROM observations")[0][0] > 0
+    written = query(folder / "watchkeeper.db", "SELECT count(*) FROM observations WHERE kind = 'summary'")
+    assert written[0][0] > 0
     assert not where(folder / "watchkeeper.db")
     assert not planted(folder)
 
