@@ -31,7 +31,8 @@ from watchkeeper.memory.engine import (
 )
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
 from watchkeeper.memory.prompts import request_of
-from watchkeeper.records.errors import STORE_LOST
+from watchkeeper.models.registry import SURVEYOR
+from watchkeeper.records.errors import STORE_LOST, BadInput
 from watchkeeper.records.messages import ModelRequest, ObservationKind, Purpose, Usage
 from watchkeeper.store import messages as rows
 from watchkeeper.store.agents import Agent
@@ -165,13 +166,19 @@ class CompactionRunner:
         return can_pay(run, self._memory.state, self._turn, self._rates(run))
 
     def _memory_model(self, run: CompactionPass | None = None) -> str:
-        """The model that writes the agent's memory: its own, if the other one's window does not hold what is to be
-        read."""
+        """The model that writes the agent's memory: its own, if the other one cannot be used, or its window does not
+        hold what is to be read."""
         environment, own = self._environment, self._agent.model
         model = environment.memory_model(self._agent.role) or own
+        if own == SURVEYOR:
+            return own  # it writes its memory by itself, with no key and no network
         if run is not None and model != own:
             needed = run.source_tokens + environment.counter.count(run.previous or "") + 2 * MOST_WRITTEN
-            return model if needed * WINDOW_SLACK <= environment.model(model).context_window else own
+            try:
+                window = environment.model(model).context_window
+            except BadInput:
+                return own
+            return model if needed * WINDOW_SLACK <= window else own
         return model
 
     def _rates(self, run: CompactionPass) -> TokenCosts:

@@ -618,7 +618,8 @@ def _start(
     limits = {kind: float(amount) for kind, amount in typed_budgets(options).items()}
     _check_model(ref, config, limits)
     check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
-    if config.memory.model is not None:
+    if config.memory.model is not None and ref != SURVEYOR:
+        _check_model(config.memory.model, config, {})
         check_key(config.memory.model, environment="this shell", then="run this command again")
     allowed = tuple(options.get("allow_models", ()))
     allowed += confirm_roles(workspace, ref, allowed, may_ask=asking, show=headless and not as_json)

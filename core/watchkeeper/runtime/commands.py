@@ -27,6 +27,7 @@ from watchkeeper.memory.compactor import PassOutcome
 from watchkeeper.memory.history import CompactionPass, Rejection
 from watchkeeper.memory.recall.pinned import lift
 from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Usage
 from watchkeeper.records.states import (
     AGENT_ENDED,
@@ -635,7 +636,10 @@ class DetachedCompactions:
         if up_to is not None and (isinstance(up_to, bool) or not isinstance(up_to, int)):
             raise ValueError("up_to must be the number of a message")
         if (model := command.payload.get("model")) is not None:
-            host.environment.model(str(model))  # refused at once where it cannot be used
+            try:
+                host.environment.model(str(model))
+            except BadInput as error:
+                raise ValueError(str(error)) from None
         if agent.id in self._ended:
             if self._ended[agent.id][0] == command.id:
                 raise NotYet

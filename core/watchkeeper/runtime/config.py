@@ -8,6 +8,7 @@ nothing else.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Collection, Mapping
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.tools.contract import McpServer, Permission
@@ -58,12 +59,18 @@ class NotificationSettings(_Strict):
     """What the terminal is sent: a bell, or a desktop notification."""
 
 
+def _model_ref(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+/\S{1,200}", value):
+        raise ValueError(f"{value!r} names no model; write it as provider/model")
+    return value
+
+
 class MemorySettings(_Strict):
     """How agents' contexts are kept short."""
 
     mode: Literal["summary", "observational"] = "summary"
     """Who keeps older messages short: a summariser, or observers and reflectors ahead of need."""
-    model: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+/\S{1,200}$")
+    model: Annotated[str, AfterValidator(_model_ref)] | None = None
     """The model of summarisers, observers and reflectors; None: each agent's own. A role may name another one."""
 
 

@@ -257,3 +257,44 @@ def test_a_search_by_a_filter_that_means_nothing_is_refused(wk: Wk, demo: Path, 
     refused = wk("sessions", "--search", search)
     assert (refused.code, refused.out) == (2, "")
     assert search.split()[-1] in refused.error
+
+
+def _configure(text: str) -> None:
+    folder = Path(os.environ["WATCHKEEPER_CONFIG_DIR"])
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("configured", "why"),
+    [
+        ("small", "'small' names no model; write it as provider/model"),
+        ("nowhere/small", "no model 'nowhere/small'"),
+        ("anthropic/claude-haiku-4-5", "no ANTHROPIC_API_KEY"),
+    ],
+)
+def test_a_model_for_memory_that_cannot_be_used_is_refused_before_a_session_exists(
+    wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str, why: str
+) -> None:
+    _configure(f'[memory]\nmodel = "{configured}"\n')
+    if configured != "anthropic/claude-haiku-4-5":
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+    (tmp_path / "work").mkdir()
+    model = "anthropic/claude-opus-4-5" if "haiku" not in configured else configured
+    said = wk("run", "x", "--headless", "--workspace", tmp_path / "work", "--model", model)
+    assert said.code == 2
+    assert why in said.error
+    assert not (tmp_path / "watchkeeper.db").exists() or wk("sessions", "--json").json == []
+
+
+def test_the_surveyor_needs_no_model_for_memory_and_a_compaction_names_one_that_exists(
+    wk: Wk, demo: Path, tmp_path: Path
+) -> None:
+    _configure('[memory]\nmodel = "nowhere/small"\n')
+    agent = rows(demo, "SELECT id FROM agents WHERE task_id IS NOT NULL ORDER BY ordinal")[0][0]
+    refused = wk("compact", "last", agent, "--model", "nowhere/large")
+    assert refused.code == 2
+    assert "no model 'nowhere/large'" in refused.error
+    assert wk("compact", "last", agent).code == 0
+    edited = wk("memory", "edit", "last", agent, "--drop", "x")
+    assert "'x' names no messages" in edited.error
