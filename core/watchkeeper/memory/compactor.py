@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from watchkeeper.memory import fitting
 from watchkeeper.memory import rendering as rendered
@@ -42,6 +42,75 @@ class Summarizer(Protocol):
     def __call__(
         self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
     ) -> Awaitable[str]: ...
+
+
+class SummarizingService(Protocol):
+    """An object that summarises, such as a service of one's own."""
+
+    @property
+    def summarize(self) -> Callable[..., Any]:
+        """See `as_summarizer`."""
+        ...
+
+
+SUMMARIZER_SHAPE = (
+    "async def summarize(messages: list[dict], *, instructions: str | None, previous: str | None) -> str"
+)
+
+
+def as_summarizer(given: Any) -> Summarizer | None:
+    """A `Summarizer` from what users pass: a function, or an object with `summarize`, that takes `messages` and, if it
+    likes, `instructions` and `previous`; async or not. A function that is not async runs in a thread.
+
+    Raises:
+        TypeError: it is of another shape; the message says which one is wanted.
+    """
+    if given is None:
+        return None
+    call = given
+    if inspect.isclass(given) or not callable(given):
+        call = None if inspect.isclass(given) else getattr(given, "summarize", None)
+    if not callable(call):
+        raise TypeError(
+            "summarizer must be a function or an object with `summarize`,"
+            f" not {repr(given)[:100]}: {SUMMARIZER_SHAPE}"
+        )
+    passed = _accepted(call)
+    if passed is None:
+        raise TypeError(f"summarizer takes {inspect.signature(call)}; wanted is {SUMMARIZER_SHAPE}")
+    own = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+    if own and passed == _KEYWORDS:
+        return cast(Summarizer, call)
+
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
+        values = {"instructions": instructions, "previous": previous}
+        chosen = {name: values[name] for name in passed}
+        said: Any = call(messages, **chosen) if own else await asyncio.to_thread(call, messages, **chosen)
+        return cast(str, await said if inspect.isawaitable(said) else said)
+
+    return summarize
+
+
+_KEYWORDS = ("instructions", "previous")
+
+
+def _accepted(call: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Which keywords `call` takes beside the messages; None where it cannot be called so."""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):  # a builtin that hides its signature
+        return _KEYWORDS
+    kinds = signature.parameters.values()
+    anything = any(one.kind is one.VAR_KEYWORD for one in kinds)
+    by_name = {one.name for one in kinds if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+    passed = tuple(name for name in _KEYWORDS if anything or name in by_name)
+    try:
+        signature.bind([], **dict.fromkeys(passed))
+    except TypeError:
+        return None
+    return passed
 
 
 SUMMARIES_SHARE = 0.3
@@ -83,11 +152,14 @@ class PassOutcome:
 
 @dataclass(slots=True)
 class Compactor:
-    """Runs passes over one `ContextState`. Give it a `summarize` (see `Summarizer`) or a `write` (see
-    `Writer`)."""
+    """Runs passes over one `ContextState`. Give it a `summarize` (see `as_summarizer`) or a `write` (see `Writer`).
+
+    Raises:
+        TypeError: a summariser of the wrong shape.
+    """
 
     state: ContextState
-    summarize: Summarizer | None = None
+    summarize: Summarizer | Callable[..., Any] | SummarizingService | None = None
     write: Writer | None = None
     timeout_seconds: float | None = 120.0
     """Per call of the model; a call that takes longer counts as failed."""
@@ -97,6 +169,10 @@ class Compactor:
     """Seconds that the last passes took, newest last."""
     running: CompactionPass | None = None
     """The summary between `begin` and `end`."""
+    _summarizer: Summarizer | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._summarizer = as_summarizer(self.summarize)
 
     @property
     def is_compacting(self) -> bool:
@@ -241,10 +317,9 @@ class Compactor:
             async with patience:
                 if self.write is not None:
                     said = await self.write(run, instructions)
-                elif self.summarize is not None:
+                elif self._summarizer is not None:
                     messages = copied_messages(run.request)
-                    said = self.summarize(messages, instructions=instructions, previous=run.previous)
-                    said = await said if inspect.isawaitable(said) else said
+                    said = await self._summarizer(messages, instructions=instructions, previous=run.previous)
                 else:
                     return Rejection("There is no summariser.")
         except STORE_LOST:

@@ -19,10 +19,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol, cast, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 from watchkeeper.memory.buffering import BackgroundTasks
-from watchkeeper.memory.compactor import Compactor, PassOutcome, Summarizer
+from watchkeeper.memory.compactor import Compactor, PassOutcome, Summarizer, SummarizingService
 from watchkeeper.memory.content import checked_message, content_size, copied
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.engine import Engine, PassTask
@@ -79,79 +79,6 @@ class ReadOnly(Sequence[Message]):
 
     def __repr__(self) -> str:
         return repr(tuple(self._items))
-
-
-# --- Summarisers of other shapes ---------------------------------------------------------------------------
-
-
-class SummarizingService(Protocol):
-    """An object that summarises, such as a service of one's own."""
-
-    @property
-    def summarize(self) -> Callable[..., Any]:
-        """See `as_summarizer`."""
-        ...
-
-
-SUMMARIZER_SHAPE = (
-    "async def summarize(messages: list[dict], *, instructions: str | None, previous: str | None) -> str"
-)
-
-
-def as_summarizer(given: Any) -> Summarizer | None:
-    """A `Summarizer` from what users pass: a function, or an object with `summarize`, that takes `messages` and, if it
-    likes, `instructions` and `previous`; async or not. A function that is not async runs in a thread.
-
-    Raises:
-        TypeError: it is of another shape; the message says which one is wanted.
-    """
-    if given is None:
-        return None
-    call = given
-    if inspect.isclass(given) or not callable(given):
-        call = None if inspect.isclass(given) else getattr(given, "summarize", None)
-    if not callable(call):
-        raise TypeError(
-            f"summarizer must be a function or an object with `summarize`, not {given!r}: {SUMMARIZER_SHAPE}"[
-                :400
-            ]
-        )
-    passed = _accepted(call)
-    if passed is None:
-        raise TypeError(f"summarizer takes {inspect.signature(call)}; wanted is {SUMMARIZER_SHAPE}")
-    own = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
-    if own and passed == _KEYWORDS:
-        return cast(Summarizer, call)
-
-    async def summarize(
-        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> str:
-        values = {"instructions": instructions, "previous": previous}
-        chosen = {name: values[name] for name in passed}
-        said: Any = call(messages, **chosen) if own else await asyncio.to_thread(call, messages, **chosen)
-        return cast(str, await said if inspect.isawaitable(said) else said)
-
-    return summarize
-
-
-_KEYWORDS = ("instructions", "previous")
-
-
-def _accepted(call: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Which keywords `call` takes beside the messages; None where it cannot be called so."""
-    try:
-        signature = inspect.signature(call)
-    except (TypeError, ValueError):  # a builtin that hides its signature
-        return _KEYWORDS
-    kinds = signature.parameters.values()
-    anything = any(one.kind is one.VAR_KEYWORD for one in kinds)
-    by_name = {one.name for one in kinds if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
-    passed = tuple(name for name in _KEYWORDS if anything or name in by_name)
-    try:
-        signature.bind([], **dict.fromkeys(passed))
-    except TypeError:
-        return None
-    return passed
 
 
 CLOSING_SECONDS = 1.0
@@ -287,7 +214,7 @@ class HierarchicalContextManager:
         self._messages = ReadOnly(self._state.messages)
         compactor = Compactor(
             self._state,
-            summarize=as_summarizer(summarizer),
+            summarize=summarizer,
             timeout_seconds=timeout_seconds,
             monotonic=monotonic,
         )

@@ -19,6 +19,7 @@ from tests.core.memory.support import (
     assert_pairs_whole,
     assert_valid,
     call,
+    fill,
     fill_manager,
     recorded,
     result,
@@ -27,8 +28,9 @@ from tests.core.memory.support import (
 )
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.compactor import PassOutcome
-from watchkeeper.memory.history import Change, WindowTooSmall
+from watchkeeper.memory.compactor import Compactor, PassOutcome
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import Change, ContextLimits, WindowTooSmall
 from watchkeeper.memory.manager import ReadOnly, Swap
 from watchkeeper.records.messages import Message
 
@@ -791,6 +793,10 @@ async def test_a_summariser_may_be_a_service_or_take_the_messages_alone(given: A
     await fill_manager(manager, 20)
     outcome = await manager.compact()
     assert (outcome.reason, manager.long_term_memory[0].text) == ("summary", text)
+    state = ContextState(ContextLimits(2_000, 0), Words())
+    fill(state, 20)
+    outcome = await Compactor(state, summarize=given).run(at=0.0)
+    assert (outcome.reason, state.view.observations[0].text) == ("summary", text)
 
 
 async def test_a_summariser_that_blocks_stops_no_other_task() -> None:
@@ -823,8 +829,11 @@ async def nothing() -> str:
 
 @pytest.mark.parametrize("given", [two, nothing, Service, "a model", 12, object()])
 def test_a_summariser_of_another_shape_is_refused_with_the_one_that_is_wanted(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"messages: list.*instructions.*previous.*-> str"):
+    wanted = r"messages: list.*instructions.*previous.*-> str"
+    with pytest.raises(TypeError, match=wanted):
         HierarchicalContextManager(2_000, summarizer=given)
+    with pytest.raises(TypeError, match=wanted):
+        Compactor(ContextState(ContextLimits(2_000, 0), Words()), summarize=given)
 
 
 # --- calibration --------------------------------------------------------------------------------------------
