@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.engine import MOST_WRITTEN, Engine, TokenCosts, can_pay
-from watchkeeper.memory.history import Change, CompactionPass, ContextLimits
+from watchkeeper.memory.history import CompactionPass, ContextLimits
 from watchkeeper.memory.tokens import default_counter
 
 COSTS = TokenCosts(read=1.0, output=5.0, cache_read=0.1, cache_write=1.25)
@@ -58,10 +58,6 @@ async def play(thread: Thread, window: int) -> Tally:
 
     engine = Engine(Compactor(state, write=write, monotonic=lambda: tally.calls * SECONDS_A_CALL))
     cached = before = sent = history = 0
-
-    def still_cached(changes: Iterable[Change]) -> int:
-        return min([cached, *(each.tokens_before - each.cache_tokens_invalidated for each in changes)])
-
     for message in thread.messages:
         if message.role == "assistant" and state.last_seq:
             tally.kept += cached / before if before else 0.0
@@ -69,7 +65,9 @@ async def play(thread: Thread, window: int) -> Tally:
             tally.untouched += sent * COSTS.cache_read + (history - sent) * COSTS.cache_write
             tally.calls += 1
             cached, before, sent = state.tokens, state.tokens, history
-        cached = still_cached([state.append(message.role, message.content, at=0.0)])
+        size = state.tokens
+        change = state.append(message.role, message.content, at=0.0)
+        cached = min(cached, size - change.cache_tokens_invalidated)
         history += state.messages[-1].tokens
         if message.role == "assistant" or not engine.is_due():
             continue
@@ -77,11 +75,11 @@ async def play(thread: Thread, window: int) -> Tally:
         if isinstance(run, CompactionPass):
             flight = engine.start(run)
             await flight.task
-            change = engine.publish(flight, at=0.0).change
-            if change is not None:
+            published = engine.publish(flight, at=0.0).change
+            if published is not None:
                 tally.passes += 1
                 tally.cost += run.source_tokens * COSTS.read + flight.task.result().tokens * COSTS.output
-                cached = still_cached([change])
+                cached = min(cached, published.tokens_before - published.cache_tokens_invalidated)
     return tally
 
 

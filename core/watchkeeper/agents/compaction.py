@@ -155,12 +155,11 @@ class CompactionRunner:
         return run
 
     def _unpaid(self) -> int:
-        """How many of the newest passes, in a row, have spared less than they cost so far."""
+        """How many of the newest passes that cost something, in a row, have spared less than that so far."""
         store = self._environment.store
         found = rows.worth(store, store.session_id, self._agent.id)
-        return sum(
-            1 for _ in takewhile(lambda number: not found[number]["pays"], sorted(found, reverse=True))
-        )
+        newest = (found[number] for number in sorted(found, reverse=True) if found[number]["tokens_spent"])
+        return sum(1 for _ in takewhile(lambda one: not one["pays"], newest))
 
     def _can_pay(self, run: CompactionPass) -> bool:
         return can_pay(run, self._memory.state, self._turn, self._rates(run))

@@ -272,31 +272,20 @@ class ContextState:
             self.view = self._version(replace(self.view, verbatim_from=message.seq), "append", at)
             views = (self.view,)
         self._assembly.rendering.push(role, self.content_of(message), counted)
-        adopted = self._adopted(message, at)
-        if adopted is not None:
-            views = (*views, *adopted.views)
-        change = (
-            self._fitted(at)
-            or adopted
-            or Change(
-                view=self.view, tokens=self.tokens, tokens_before=before, reason="append" if views else ""
-            )
-        )
-        if adopted is not None and change is not adopted:
-            change = replace(
-                change,
-                observations=(*adopted.observations, *change.observations),
-                messages_removed=adopted.messages_removed + change.messages_removed,
-            )
-            views = (*views, *change.views)
-        elif adopted is None:
-            views = (*views, *change.views)
-        return replace(
-            change,
+        whole = self.tokens
+        made = [change for change in (self._adopted(message, at), self._fitted(at)) if change is not None]
+        shared = min((each.tokens_before - each.cache_tokens_invalidated for each in made), default=before)
+        return Change(
             messages=(message,),
-            views=views,
-            tokens_before=before,
-            cache_tokens_invalidated=min(before, change.cache_tokens_invalidated),
+            observations=tuple(one for each in made for one in each.observations),
+            views=(*views, *(view for each in made for view in each.views)),
+            view=self.view,
+            tokens=self.tokens,
+            tokens_before=whole,
+            messages_removed=sum(each.messages_removed for each in made),
+            high_water=max((each.high_water for each in made if each.high_water is not None), default=None),
+            reason=made[-1].reason if made else "append" if views else "",
+            cache_tokens_invalidated=max(0, before - shared),
         )
 
     def fit(self, *, at: float) -> Change | None:

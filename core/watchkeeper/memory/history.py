@@ -37,6 +37,7 @@ class Change:
     tokens: int
     """Size of the rendered context now."""
     tokens_before: int
+    """Its size before anything was compacted, the messages of this change included."""
     messages_removed: int = 0
     """How many messages were verbatim before and are not any more."""
     high_water: int | None = None

@@ -382,7 +382,7 @@ _ROWS = (
 def worth(reads: Any, session_id: str, agent_id: str | None = None) -> dict[int, dict[str, Any]]:
     """By the id of each applied compaction of a session, or of one agent: `calls` of the agent that it made shorter so far
     (those before the next compaction), `tokens_not_sent` in these, `tokens_spent` (by its own calls, and
-    cached tokens that it made void), and `pays`: whether more was spared than spent."""
+    cached tokens that it made void), and `pays`: whether no more was spent than spared."""
     found: dict[int, dict[str, Any]] = {}
     for number, saved, spent, calls in reads.all(_ROWS, (session_id, agent_id)):
         spared = max(0, saved) * calls
@@ -390,7 +390,7 @@ def worth(reads: Any, session_id: str, agent_id: str | None = None) -> dict[int,
             "calls": calls,
             "tokens_not_sent": spared,
             "tokens_spent": spent,
-            "pays": spared > spent,
+            "pays": spared >= spent,
         }
     return found
 

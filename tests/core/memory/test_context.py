@@ -46,8 +46,20 @@ def test_the_bound_holds_and_the_digest_comes_in_the_same_change(state: ContextS
     assert change.observations == state.view.observations
     assert change.observations[0].provisional
     assert change.messages_removed > 0
-    assert change.tokens_before <= state.limit
-    assert change.cache_tokens_invalidated > 0
+    assert change.tokens < state.limit < change.tokens_before
+    assert 0 < change.cache_tokens_invalidated <= change.tokens_before - change.messages[0].tokens
+
+
+@pytest.mark.parametrize("filled", [0, 12, 40])
+def test_what_a_large_message_compacts_counts_that_message_before_and_after(
+    state: ContextState, filled: int
+) -> None:
+    fill(state, filled)
+    before = state.tokens
+    change = state.append("user", "line of a log\n" * 5_000, at=0.0)
+    assert change.tokens_before == before + change.messages[0].tokens
+    assert change.tokens == state.tokens <= state.limit
+    assert change.cache_tokens_invalidated <= before, "the message itself was in no cache"
 
 
 def test_the_assignment_stays_in_front_of_the_observations(state: ContextState) -> None:
