@@ -213,6 +213,21 @@ def foreign_results(content: Content) -> set[str]:
     }
 
 
+THINKING = frozenset({"thinking", "redacted_thinking"})
+"""Blocks that a provider takes back unchanged or not at all."""
+
+
+def droppable_thinking(content: Content) -> list[Block]:
+    """The thinking of a reply that waits for no result. The Messages API wants thinking back, whole, only before calls
+    whose results are being sent."""
+    if isinstance(content, str):
+        return []
+    calls = any(block.get("type") == "tool_use" for block in content)
+    if calls or foreign_calls(content) - foreign_results(content):
+        return []
+    return [block for block in content if block.get("type") in THINKING]
+
+
 def result_text(block: Block) -> str:
     """The text of a tool result; other parts by their type in brackets."""
     inner = block.get("content", "")

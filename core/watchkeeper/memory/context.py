@@ -213,7 +213,7 @@ class ContextState:
             WindowTooSmall: not even the newest group of messages fits.
         """
         if self.tokens > self.limit and self.last_seq:
-            raise WindowTooSmall(self.tokens, self.limit)
+            raise WindowTooSmall(self.tokens, self.limit, fitting.kept_whole(self.verbatim, self.counter))
         return self._assembly.rendering.items[:]
 
     def missing_for(self, move: Literal["undo", "redo"], to: int | None = None) -> tuple[int, int] | None:

@@ -10,11 +10,19 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from watchkeeper.memory import rendering
-from watchkeeper.memory.content import blocks_of, cut_points, newest_group, newest_turn, result_ids
+from watchkeeper.memory.content import (
+    THINKING,
+    blocks_of,
+    cut_points,
+    droppable_thinking,
+    newest_group,
+    newest_turn,
+    result_ids,
+)
 from watchkeeper.memory.digest import DigestNotes, without_open_tasks
 from watchkeeper.memory.notes import DigestIndex
 from watchkeeper.memory.rendering import Rendering, pointer_of
-from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, count_message
+from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, count_block, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message, Observation, ObservationKind, View
 
 # --- Assembling a context from a view and its messages ------------------------------------------------------
@@ -444,6 +452,24 @@ def shortened_again(bench: FitInputs, among: Container[int] | None = None) -> Fi
     if not free:
         return None
     return next((f for f in _squeezed(bench, 0, free, None, fold_all=False) if f.tokens <= bench.limit), None)
+
+
+def kept_whole(tail: Sequence[Message], counter: TokenCounter) -> str:
+    """Which block of the newest messages takes most of what cannot be shortened, as a sentence; empty if there is
+    none."""
+    blocks = [
+        (count_block(block, counter), message.seq, block["type"])
+        for message in (tail[newest_group(tail) :] if tail else ())
+        for block in blocks_of(message.content)
+        if block["type"] in THINKING and not droppable_thinking(message.content)
+    ]
+    if not blocks:
+        return ""
+    tokens, seq, kind = max(blocks)
+    return (
+        f"Message {seq} holds a {kind} block of {tokens} tokens, which the provider requires whole while a turn with"
+        " tool calls goes on."
+    )
 
 
 def _water_level(sizes: Sequence[int], room: int) -> int:

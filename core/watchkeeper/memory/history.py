@@ -129,11 +129,10 @@ class Prepared:
 class WindowTooSmall(Exception):
     """Not even the newest group of messages, elided, fits the window."""
 
-    def __init__(self, needed: int, limit: int) -> None:
+    def __init__(self, needed: int, limit: int, why: str = "") -> None:
         super().__init__(
             f"The context window is too small: the newest messages need {needed} tokens and {limit} may be"
-            " used. "
-            "Raise max_tokens, or lower reserve_tokens."
+            f" used. {why}{' ' if why else ''}Raise max_tokens, or lower reserve_tokens."
         )
         self.needed = needed
         """Tokens that the smallest possible context takes."""

@@ -12,10 +12,12 @@ from typing import Any
 
 from watchkeeper.memory.content import (
     KNOWN_BLOCKS,
+    THINKING,
     FrozenDict,
     after_compaction,
     blocks_of,
     compacted_text,
+    droppable_thinking,
     foreign_calls,
     foreign_results,
     frozen,
@@ -23,7 +25,7 @@ from watchkeeper.memory.content import (
     texts_of,
     unknown_text,
 )
-from watchkeeper.memory.tokens import COMPACTION, TokenCounter, compact_json, count_message
+from watchkeeper.memory.tokens import COMPACTION, TokenCounter, compact_json, count_block, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message
 
 # --- Shortening a message that is too large for its window --------------------------------------------------
@@ -31,15 +33,19 @@ from watchkeeper.records.messages import Block, Content, Elision, Message
 # What remains is the head, the tail and a pointer to the whole. Head and tail are measured in characters over
 # the message's texts laid end to end: first its own words (text blocks), then tool results and the string
 # leaves of tool inputs. So an agent's words are kept longer than the data it passed to a tool. Calls and
-# results keep their ids, and thinking keeps every byte (its signature covers it). A line replaces each
-# picture and document. Blocks of other types become their texts: a call of a server tool and its result together, as
-# they stand in one message. In the shortest form, a call's input that still has a large frame is left out as a whole.
+# results keep their ids. Thinking keeps every byte (its signature covers it); where the provider does not need
+# it back (`droppable_thinking`), it is left out first. A line replaces each picture and document. Blocks of
+# other types become their texts: a call of a server tool and its result together, as they stand in one message.
+# In the shortest form, a call's input that still has a large frame is left out as a whole.
 
 GAP = "[…]"
 """Marks each omission after the first, which names the pointer."""
 
 FRAME_CHARACTERS = 400
 """JSON of an input that may stand in the shortest form of a call: many keys or numbers are no text to shorten."""
+
+POINTER_TOKENS = 60
+"""What the words around a pointer may take, and the pointer."""
 
 MANY_TOKENS = 20_000
 """A message above this takes long to count: its shortest form is tried first."""
@@ -63,8 +69,11 @@ def elide(message: Message, agent_id: str, budget: int, counter: TokenCounter) -
     pointer = pointer_of(agent_id, message.seq)
     words, others = _lengths(message.content)
     total = words + others
+    thinking = sum(count_block(block, counter) for block in droppable_thinking(message.content))
     # Characters in proportion to the tokens that are left; then less and less until it fits.
-    keep = int(total * min(1.0, budget / max(1, message.tokens)) * 0.95)
+    keep = int(total * min(1.0, budget / max(1, message.tokens - thinking)) * 0.95)
+    if message.tokens - thinking + POINTER_TOKENS < budget < message.tokens:
+        keep = total
     if others and message.tokens > MANY_TOKENS:
         # What cannot be shortened (the frame of a call's input) may alone be too much: then no other form is
         # tried.
@@ -73,7 +82,7 @@ def elide(message: Message, agent_id: str, budget: int, counter: TokenCounter) -
             return Elision(message.seq, 0, 0, pointer, bare)
     while True:
         whole_words = words if others and keep > words else 0
-        head = whole_words + int((keep - whole_words) * HEAD_SHARE)
+        head = keep if keep == total else whole_words + int((keep - whole_words) * HEAD_SHARE)
         tail = keep - head
         tokens = count_message(message.role, shortened(message.content, head, tail, pointer), counter)
         if tokens <= budget or keep == 0:
@@ -98,7 +107,9 @@ def shortened(content: Content, head: int, tail: int, pointer: str) -> Content:
     if isinstance(content, str):
         return cutter.cut(content, own=True) or cutter.name_pointer()
     whole = foreign_calls(content) & foreign_results(content)
-    shown = [block for block in (_block(block, cutter, whole) for block in content) if block is not None]
+    left_out = THINKING if droppable_thinking(content) else ()
+    kept = (block for block in content if block.get("type") not in left_out)
+    shown = [block for block in (_block(block, cutter, whole) for block in kept) if block is not None]
     if not cutter.named:
         shown.append({"type": "text", "text": cutter.name_pointer()})
     return shown
@@ -173,7 +184,8 @@ class _Cutter:
 
     def name_pointer(self) -> str:
         self.named = True
-        return f"[… {self._tail_from - self._head} characters left out, whole: {self._pointer} …]"
+        count = self._tail_from - self._head
+        return f"[… {f'{count} characters ' if count else ''}left out, whole: {self._pointer} …]"
 
     def cut(self, text: str, *, own: bool = False) -> str:
         """The next text, as it is shown. `own`: it is a text block."""

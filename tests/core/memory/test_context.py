@@ -20,7 +20,7 @@ from tests.core.memory.support import (
 
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import ContextLimits, Rejection, WindowTooSmall
-from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.memory.tokens import TokenCounter, count_block
 from watchkeeper.records.messages import ObservationKind, View
 
 
@@ -137,6 +137,50 @@ def test_of_a_call_only_texts_are_shortened_and_thinking_never(state: ContextSta
     assert said[1]["input"]["mode"] == 7
     assert said[1]["input"]["path"] == "a.py"
     assert len(said[1]["input"]["text"]) < 9_000
+    assert state.tokens <= state.limit
+
+
+OPAQUE = [
+    {"type": "thinking", "thinking": "hm", "signature": "Qm9" * 20_000},
+    {"type": "redacted_thinking", "data": "Qm9" * 20_000},
+]
+
+
+@pytest.mark.parametrize("opaque", OPAQUE)
+@pytest.mark.parametrize("filled", [0, 10, 40])
+def test_thinking_larger_than_the_window_is_left_out_of_a_reply_without_calls(
+    counter: TokenCounter, opaque: dict[str, Any], filled: int
+) -> None:
+    state = ContextState(ContextLimits(2_000, 0), counter, agent_id="me")
+    fill(state, filled)
+    words = {"type": "text", "text": "The parser loses its state. " * 20}
+    state.append("user", "Why?", at=0.0)
+    state.append("assistant", [opaque, words], at=0.0)
+    assert state.tokens <= state.limit
+    assert_valid(state.render())
+    assert words in state.render()[-1]["content"], "what was said is shown whole"
+    assert f"whole: message://me/{filled + 2}" in str(state.render()[-1])
+    state.append("user", "Go on.", at=0.0)
+    assert_valid(state.render())
+    assert state.messages[-2].content == [opaque, words], "what is stored keeps it"
+
+
+@pytest.mark.parametrize("opaque", OPAQUE)
+def test_thinking_before_calls_that_are_answered_stays_whole_or_is_named_with_its_size(
+    state: ContextState, opaque: dict[str, Any]
+) -> None:
+    state.append("user", "go", at=0.0)
+    state.append("assistant", [opaque, *call("c1")], at=0.0)
+    state.append("user", result("c1"), at=0.0)
+    size = count_block(opaque, state.counter)
+    with pytest.raises(WindowTooSmall, match=f"Message 2 holds a {opaque['type']} block of {size} tokens"):
+        state.render()
+    state.set_limits(ContextLimits(size + 400, 0), 1.0)
+    assert state.render()[1]["content"][0] == opaque
+    state.set_limits(ContextLimits(1_000, 0), 1.0)
+    state.append("assistant", "Done.", at=0.0)
+    state.append("user", "Go on.", at=0.0)
+    assert_valid(state.render())
     assert state.tokens <= state.limit
 
 

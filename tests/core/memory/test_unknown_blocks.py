@@ -59,7 +59,9 @@ def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
             messages.append({"role": "assistant", "content": [blocks[0]]})
             messages.append({"role": "assistant", "content": [blocks[1], {"type": "text", "text": "Found."}]})
         else:
-            messages.append({"role": "assistant", "content": [*blocks, {"type": "text", "text": "Found."}]})
+            thinking = draw(st.sampled_from([[], [{"type": "redacted_thinking", "data": "Qm9" * 20_000}]]))
+            found = [*thinking, *blocks, {"type": "text", "text": "Found."}]
+            messages.append({"role": "assistant", "content": found})
         if draw(st.booleans()):
             call = {
                 "type": "tool_use",
