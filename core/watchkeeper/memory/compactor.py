@@ -28,6 +28,7 @@ from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
 from watchkeeper.memory.prompts import COMPRESSION, instructions_for, read_answer
 from watchkeeper.memory.rendering import Rendering
+from watchkeeper.memory.tokens import MESSAGE_OVERHEAD
 from watchkeeper.memory.validation import IDENTIFIERS_SHARE, Judgement, judge
 from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.messages import Message, Observation, ObservationKind
@@ -241,7 +242,8 @@ class Compactor:
         state = self.state
         rendering = Rendering(state.counter)
         if earlier:
-            rendering.push("user", MEMORY.format("\n\n".join(one.text for one in earlier)))
+            tokens = MESSAGE_OVERHEAD + state.counter.count(MEMORY) + sum(one.tokens for one in earlier)
+            rendering.push("user", MEMORY.format("\n\n".join(one.text for one in earlier)), tokens)
         for message in source:
             shortened = state.view.elided.get(message.seq)
             content = state.content_of(message)

@@ -376,11 +376,13 @@ def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bo
         steps[last + 1] -= 1
 
     for place, message in enumerate(messages):
-        for call in foreign_results(message.content):
-            if (asked := foreign.pop(call, None)) is not None:
-                forbid(asked + 1, place)
-        for call in foreign_calls(message.content) - foreign_results(message.content):
-            foreign[call] = place
+        content = message.content
+        if not isinstance(content, str) and any(block.get("type") not in KNOWN_BLOCKS for block in content):
+            brought = foreign_results(content)
+            for call in brought:
+                if (asked := foreign.pop(call, None)) is not None:
+                    forbid(asked + 1, place)
+            foreign |= dict.fromkeys(foreign_calls(content) - brought, place)
         if message.role == "assistant":
             live = []
             for call in call_ids(message.role, message.content):

@@ -9,7 +9,7 @@ one, so its cost is that of the newly covered messages. A budget in tokens bound
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -25,8 +25,11 @@ from watchkeeper.memory.notes import (
     GOALS,
     HERE,
     LINE_CHARACTERS,
+    LISTED,
+    MENTIONED,
     NAMES,
     OPEN,
+    PATH,
     PROGRESS,
     RESULTS,
     SECTIONS,
@@ -61,6 +64,8 @@ _FILE = re.compile(
     r"(?P<verb>edited |read )?(?P<path>.+?)(?:, lines (?P<lines>[\d\-, ]+))?(?P<change>: `.*)?$", re.DOTALL
 )
 _CHANGE = ": `"
+MENTIONED_FOLDED = 100
+"""Of the identifiers appended to a summary, the newest that a digest in its place may take over."""
 CHANGES_SHOWN = 10
 """Of so many files, those edited last, a digest says what changed."""
 _OPEN_LINE = re.compile(rf"{TODO}(?: (?P<key>\[[^\]]+\]))?: ")
@@ -121,24 +126,40 @@ class DigestNotes:
         observations that stay before the digest; it takes over their to-do list (see `without_open_tasks`).
         """
         notes = cls(covers[0], covers[1], agent_id)
+        for _ in notes.reading(earlier, messages, instructions, notebook=notebook, beside=beside):
+            pass
+        return notes
+
+    def reading(
+        self,
+        earlier: Sequence[Observation],
+        messages: Iterable[Message],
+        instructions: str | None = None,
+        *,
+        notebook: DigestIndex | None = None,
+        beside: Sequence[Observation] = (),
+    ) -> Iterator[None]:
+        """The work of `gather` in steps of an observation or a message, for callers that let others run between them."""
         notebook = notebook or DigestIndex()
         wanted = wanted_words(instructions)
         for observation in beside:
             if observation.kind is ObservationKind.DIGEST:
-                notes._fold(observation, only=OPEN)
+                self._fold(observation, only=OPEN)
+                yield
         for observation in earlier:
-            notes._fold(observation)
+            self._fold(observation)
+            yield
         for message in messages:
             for note in notebook.of(message):
-                notes._take(note, message.seq)
+                self._take(note, message.seq)
             if wanted:
                 for line in wanted_lines(message, wanted):
-                    notes._add(ASKED, line, message.seq)
-        for seq, note in notebook.lists_after(covers[1]):
+                    self._add(ASKED, line, message.seq)
+            yield
+        for seq, note in notebook.lists_after(self.last):
             if note.text is None:  # what later messages, which stay, say of the list is newer
-                notes._take(note, seq)
-        notes._settle()
-        return notes
+                self._take(note, seq)
+        self._settle()
 
     # --- taking notes ---------------------------------------------------------------------------------------
 
@@ -221,7 +242,10 @@ class DigestNotes:
     def _fold(self, observation: Observation, only: str | None = None) -> None:
         title = EARLIER
         own = observation.kind is ObservationKind.DIGEST
-        for line in observation.text.splitlines():
+        written, _, mentioned = observation.text.partition(f"\n{MENTIONED}:\n")
+        for line in mentioned.splitlines()[-MENTIONED_FOLDED:] if only is None else ():
+            self._fold_identifier(line, observation.covers[1])
+        for line in written.splitlines():
             stripped = line.strip()
             if stripped.startswith(TITLE) or not stripped:
                 continue
@@ -237,6 +261,17 @@ class DigestNotes:
             text = (stripped[: cited.start()] if cited else stripped).removeprefix("- ").strip()
             if text:
                 self._fold_line(title, text, seq, own=own)
+
+    def _fold_identifier(self, line: str, last: int) -> None:
+        """A line of `MENTIONED`: a file, a name, or the words of an error. `last`: the newest message covered."""
+        listed = LISTED.fullmatch(line)
+        name, seq = (listed[1], min(max(1, int(listed[2])), last)) if listed else (line, last)
+        if " " in name or "," in name:
+            self._add(EARLIER, name, seq)
+            return
+        section = FILES if "/" in name or PATH.fullmatch(name) else NAMES
+        if name not in self._kept.get(section, {}):
+            self._keep(section, name, _Line(plain(name), seq))
 
     def _fold_line(self, title: str, text: str, seq: int, *, own: bool) -> None:
         if title == NAMES:

@@ -50,12 +50,18 @@ ERROR = re.compile(
     r"\b(?:\w{0,60}(?:Error|Exception)\b\s*[:(\[]|(?:error|fatal|panic(?:ked)?)\b(?:\[\w+\])?\s*:"
     r"|FAILED\b|Traceback \(|[Ee]rror \w)"
 )
-_LISTED = re.compile(r"^\s*\d{1,6}\s*(?:→|\||\t|:)")
+_NUMBERED = re.compile(r"^\s*\d{1,6}\s*(?:→|\||\t|:)")
 """A numbered line of a file that was read: it speaks of errors, it is none."""
 
 DECISION = re.compile(
     r"\b(?:decid|decision|chose|choos|instead of|must|limit|budget|set to|threshold|port|version)\w*", re.I
 )
+
+MENTIONED = "Also mentioned"
+"""The list of identifiers that is appended to a summary which dropped them."""
+
+LISTED = re.compile(r"(.+) → #(\d{1,9})")
+"""A line of that list: the identifier, and the last message that names it."""
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{0,20}(?:\.\d{1,10})?%?(?!\w)")
 
@@ -87,7 +93,7 @@ def error_lines(text: str) -> list[str]:
         if len(line) > 2_000:
             line = line[:2_000]
         lowered = line.lower()
-        if any(word in lowered for word in _ERROR_WORDS) and ERROR.search(line) and not _LISTED.match(line):
+        if any(word in lowered for word in _ERROR_WORDS) and ERROR.search(line) and not _NUMBERED.match(line):
             found[" ".join(line.split())[:160]] = None
     return list(found)
 
@@ -101,7 +107,7 @@ def identifiers_in(text: str) -> list[str]:
     decisions = [
         line
         for line in text.splitlines()
-        if len(line) <= 400 and DECISION.search(line) and not _LISTED.match(line)
+        if len(line) <= 400 and DECISION.search(line) and not _NUMBERED.match(line)
     ]
     numbers = [number for line in decisions for number in NUMBER.findall(line) if len(number) >= 2]
     found = (*urls, *paths_in(text), *HASH.findall(text), *ID.findall(text), *error_lines(text), *numbers)

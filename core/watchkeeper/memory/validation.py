@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from watchkeeper.memory.content import cut_points, texts_of
-from watchkeeper.memory.digest import DigestNotes, Written
+from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.fitting import DIGEST_MOST
 from watchkeeper.memory.history import CompactionPass, Prepared, Rejection
-from watchkeeper.memory.notes import DigestIndex, gather, identifiers_in
+from watchkeeper.memory.notes import LISTED, MENTIONED, gather, identifiers_in
 from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TokenCounter, plain
 from watchkeeper.records.messages import Message, Observation, ObservationKind, View
 
@@ -107,7 +107,6 @@ CITATION = re.compile(
 )
 """`#12`, `#12-15`, `message://agent/12-40`, `[12]`, `[#12, #14]`."""
 
-_LISTED = re.compile(r"(.+) → #(\d{1,9})")
 _NUMBER = re.compile(r"\d+")
 IDENTIFIERS_SHARE = 0.1
 """Largest share of the limit for identifiers appended to a summary; its pointer leads to all others."""
@@ -155,10 +154,7 @@ async def judge(
     if isinstance(cited, Rejection):
         return cited
     most = int(run.source_tokens * (1 - SMALLER_BY))
-    if len(cited.text) > BESIDE_LOOP_CHARACTERS:
-        tokens = await asyncio.to_thread(counter.count, cited.text)
-    else:
-        tokens = counter.count(cited.text)
+    tokens = await _counted(cited.text, counter)
     if tokens > most:
         return Rejection(
             f"The {run.kind} takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %."
@@ -172,10 +168,16 @@ async def judge(
     room = min(most - tokens, identifiers_room, max(LEAST_IDENTIFIERS_ROOM, run.source_tokens // 8))
     if room > 0:
         whole = await with_identifiers(cited.text, found, room, counter)
-        counted = counter.count(whole)
+        counted = await _counted(whole, counter)
         if counted <= most:  # lines counted one by one may count a little more together
             return replace(cited, text=whole, tokens=counted)
     return replace(cited, tokens=tokens)
+
+
+async def _counted(text: str, counter: TokenCounter) -> int:
+    if len(text) > BESIDE_LOOP_CHARACTERS // 4:
+        return await asyncio.to_thread(counter.count, text)
+    return counter.count(text)
 
 
 def unusable(text: str) -> str | None:
@@ -280,32 +282,25 @@ async def less_than_digest(
     than a digest of the same messages; else None."""
     if len(found) < FEW_IDENTIFIERS:
         return None
-    index = DigestIndex()
-    async for message in _paced(run.messages):
-        index.of(message)
-    notes = DigestNotes.gather("agent", run.covers, run.earlier, run.messages, notebook=index)
+    notes = DigestNotes(*run.covers, "agent")
+    async for _ in _paced(notes.reading(run.earlier, run.messages)):
+        pass
     budget = min(DIGEST_MOST, max(tokens, DIGEST_TOKENS), run.source_tokens // 2)
-    work = (text, found, notes, budget, counter)
-    small = run.source_tokens * 4 <= BESIDE_LOOP_CHARACTERS
-    digest, kept, usual = _compared(*work) if small else await asyncio.to_thread(_compared, *work)
+    digest = await asyncio.to_thread(notes.write, budget, counter)
+    kept = usual = 0
+    async for one in _paced(found):
+        kept += one in text
+        usual += one in digest.text
     enough = usual * LEAST_INFORMATION
     if usual < FEW_IDENTIFIERS or kept >= enough or kept / max(1, tokens) >= enough / max(1, digest.tokens):
         return None
     return f"keeps {kept} identifiers in {tokens} tokens, a digest {usual} in {digest.tokens}"
 
 
-def _compared(
-    text: str, found: dict[str, int], notes: DigestNotes, budget: int, counter: TokenCounter
-) -> tuple[Written, int, int]:
-    """The digest, and how many identifiers `text` and the digest keep."""
-    digest = notes.write(budget, counter)
-    return digest, sum(one in text for one in found), sum(one in digest.text for one in found)
-
-
 async def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
     """`text` with each identifier of `found` that it dropped as a line `identifier → #seq`; the newest if space is
     short. Lets the event loop run meanwhile."""
-    heading = "\nAlso mentioned:"
+    heading = f"\n{MENTIONED}:"
     left = room - counter.count(heading) - 1
     lines: list[tuple[int, str]] = []
     misses = 0
@@ -334,7 +329,7 @@ def _identifiers(run: CompactionPass) -> Iterator[dict[str, int]]:
     for observation in run.earlier:
         last = observation.covers[1]
         for line in observation.text.splitlines():
-            listed = _LISTED.fullmatch(line)
+            listed = LISTED.fullmatch(line)
             if listed:  # a line that `with_identifiers` wrote for an earlier summary
                 yield {listed.group(1): min(max(1, int(listed.group(2))), last)}
                 continue

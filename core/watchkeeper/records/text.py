@@ -20,7 +20,7 @@ _HIDDEN = re.compile(
     "[\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f\ufff9-\ufffb\u061c\u180e]"
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_SAFE = re.compile(r"[\n\t\x20-\x7e\xa1-\xac\xae-\u0300]*\Z")
+_SAFE = re.compile(r"[\n\t\x20-\x7e\xa1-\xac\xae-\u0300\u2010-\u2027\u2030-\u205f\u2070-\ud7ff]*\Z")
 
 
 def sanitize(text: str) -> str:

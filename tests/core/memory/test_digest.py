@@ -403,6 +403,23 @@ def test_the_to_do_list_of_a_summary_is_taken_over_and_replaced() -> None:
     assert newer["Open tasks"] == ["to do: tests (#3)"]
 
 
+def test_a_digest_in_place_of_a_summary_keeps_its_words_before_the_identifiers_appended_to_it() -> None:
+    words = [
+        f"Step {number} ported rule {number} of the grammar, since its tests failed." for number in range(12)
+    ]
+    appended = [f"src/rules/rule_{number}.py → #{number}" for number in range(1, 900)]
+    appended += ["b1946ac92492d2347c6235b4d2611184 → #900", "ValueError: bad token, at 17 → #901"]
+    text = "\n".join([*words, "", "Also mentioned:", *appended])
+    summary = Observation(1, ObservationKind.SUMMARY, text, 9_000, (1, 950), (1, 950))
+    notes = DigestNotes.gather("a", (1, 950), (summary,), ())
+    written = notes.write(1_000, default_counter()).text
+    assert all(line in written for line in words)
+    assert "- src/rules/rule_899.py (#899)" in written
+    assert "b1946ac92492d2347c6235b4d2611184 (#900)" in written
+    assert "ValueError: bad token, at 17 (#901)" in written
+    assert "→" not in written
+
+
 def test_the_summariser_is_asked_for_what_a_digest_keeps() -> None:
     for title in (
         *("Goal", "User's constraints", "Decisions", "Current work", "Next step", "Files and symbols"),
