@@ -264,7 +264,7 @@ class DigestIndex:
 HERE = "message://./"
 """Stands for the pointer to the message until the digest, which knows the agent, is made."""
 _ARGUMENTS = re.compile(r"<command-(name|args)>(.*?)</command-\1>", re.DOTALL)
-_TAGGED = re.compile(r"<([A-Za-z]+(?:[-_][A-Za-z]+)+)\b[^>]{0,200}>.*?(?:</\1>|\Z)", re.DOTALL)
+_TAG = re.compile(r"<([A-Za-z]+(?:[-_][A-Za-z]+)+)(?:\s[^<>]{0,200})?>")
 _NOT_SAID = re.compile(
     r"(?:Caveat: The messages below|\[Request interrupted|This session is being continued from"
     r"|Base directory for this skill|\w+ hook (?:feedback|blocking error)|# AGENTS\.md instructions"
@@ -293,19 +293,44 @@ _DENIED = re.compile(
 def spoken(text: str) -> tuple[str, bool]:
     """What a person (or a planner) wrote of a text in the user's role, on one line, long pastes left out; and
     whether it is a command that the program replaces by a prompt."""
+    whole = len(text)
     text = clipped(text, 2 * WORDS_CHARACTERS)
+    is_cut = len(text) < whole
     command = ""
     if "<command-" in text:
         parts = dict(_ARGUMENTS.findall(text))
         name = parts.get("name", "").strip()
         if not _CLIENT_COMMANDS.fullmatch(name):
             command = f"{name} {parts.get('args', '').strip()}".strip()
-    text = _OWN_PARTS.sub("", _TAGGED.sub("\n", text)).strip()
+    text = _OWN_PARTS.sub("", _without_tagged(text, is_cut)).strip()
     if _NOT_SAID.match(text):
         text = ""
     text = text.removeprefix("# Goal\n").removeprefix("A person says: ")
     words = plain(" ".join(sanitize(_without_pastes(f"{command}\n{text}")).split()))
     return shortened_words(words, WORDS_CHARACTERS), bool(command) and not text
+
+
+MOST_PLACEHOLDERS = 100
+"""Of one message: the end of the text is searched for each."""
+
+
+def _without_tagged(text: str, is_cut: bool) -> str:
+    """Text without what programs enclose in tags. A tag that nothing closes is a placeholder (`<file-name>`), unless it
+    begins a line of a text of which the middle is left out (`is_cut`)."""
+    kept: list[str] = []
+    place = 0
+    unclosed: set[str] = set()
+    for tag in _TAG.finditer(text):
+        if tag.start() < place or tag[1] in unclosed or len(unclosed) > MOST_PLACEHOLDERS:
+            continue
+        end = text.find(f"</{tag[1]}>", tag.end())
+        begins_line = not tag.start() or text[tag.start() - 1] == "\n"
+        if end < 0 and not (is_cut and begins_line):
+            unclosed.add(tag[1])
+            continue
+        kept.append(text[place : tag.start()])
+        place = len(text) if end < 0 else end + len(tag[1]) + 3
+    return "\n".join([*kept, text[place:]])
 
 
 _FENCE = re.compile(r"^\s*```")

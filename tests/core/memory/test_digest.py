@@ -159,6 +159,11 @@ def test_of_a_paste_the_first_line_and_a_pointer_are_kept() -> None:
             "# Task: Lexer Port it.",
         ),
         ("Use <b>bold</b> and <T> here.", "Use <b>bold</b> and <T> here."),
+        (
+            "Write to <check-point[:2]>/<file-name>.\n<system-reminder>Careful.</system-reminder>\nThen run it.",
+            "Write to <check-point[:2]>/<file-name>. Then run it.",
+        ),
+        ("<bash-stdout>" + "ok\n" * 9_000, ""),
     ],
 )
 def test_only_what_a_person_or_a_planner_wrote_is_a_goal(text: str, kept: str) -> None:
