@@ -190,7 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.core is not None:
         os.sched_setaffinity(0, {arguments.core})
-    from watchkeeper.cli.imports import list_price
+    from watchkeeper.models.registry import logged_price
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Importer
 
@@ -207,7 +207,7 @@ def main() -> None:
             for name in ("", "-wal", "-shm"):
                 (folder / f"imported.db{name}").unlink(missing_ok=True)
             writer = Writer(folder / "imported.db")
-            importer = Importer(writer, pricing=list_price)
+            importer = Importer(writer, pricing=logged_price)
             profiler = cProfile.Profile() if arguments.profile else None
             began, cpu = time.perf_counter(), time.process_time()
             report = profiler.runcall(importer.run, [logs]) if profiler is not None else importer.run([logs])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from watchkeeper.agents.backends.programs import AgentPrograms
 from watchkeeper.agents.budgets import Budgets
 from watchkeeper.agents.limits import UsageLimits
 from watchkeeper.agents.tools.contract import Permission, Tool
@@ -149,6 +150,8 @@ class Environment:
     """Whether a person who can answer a question watches the session now."""
     memory_model: Callable[[str], str | None] = lambda role: None
     """The model that writes the memory of a role's agents; None: the agent's own."""
+    programs: AgentPrograms | None = None
+    """The agent programs that can be driven; None: only Watchkeeper's own loop."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)

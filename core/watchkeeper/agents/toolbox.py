@@ -195,12 +195,18 @@ class Approvals:
         agent: Agent,
         control: AgentControl,
         has_effects: Callable[[str], bool],
+        *,
+        note: str = "",
+        folder: str | None = None,
     ) -> None:
-        """`has_effects` says whether a tool may change something outside the database."""
+        """`has_effects` says whether a tool may change something outside the database. `note` and `folder` are what an
+        agent program says of its own question."""
         self._environment = environment
         self._agent = agent
         self._control = control
         self._has_effects = has_effects
+        self._note = note
+        self._folder = folder
 
     async def permit(self, call: Call, permission: Permission, changed: str = "") -> Permit:
         """Decide, and wait for a person where one must. `permission` is not DENY.
@@ -236,7 +242,7 @@ class Approvals:
             elif (granted := self._granted(call)) is not None:
                 return Permit(call, True, program=granted[1])
             else:
-                permit = await self._ask(call, None, "permission", "")
+                permit = await self._ask(call, None, "permission", self._note)
             if not permit.allowed or not permit.subject_digest:
                 return permit
             digest = await self._digest(permit.call)
@@ -295,7 +301,7 @@ class Approvals:
         question_id = approval_id or environment.new_id()
         question = f"{call.name} {json.dumps(environment.redact(call.arguments), ensure_ascii=False)}"
         digest = await self._digest(call) if is_new else ""
-        folder = environment.pool.shell_folder(agent.id) if call.name == "bash" else None
+        folder = self._folder or (environment.pool.shell_folder(agent.id) if call.name == "bash" else None)
 
         def put(tx: Transaction) -> None:
             assert_mine(tx, agent.id)

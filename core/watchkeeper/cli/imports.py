@@ -12,25 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from watchkeeper.cli.options import clean, database_path, db_option, json_option, print_json, say
-from watchkeeper.models.registry import price
+from watchkeeper.models.registry import logged_price
 from watchkeeper.records.errors import BadInput, NotFound
-from watchkeeper.records.messages import Cost, PriceStatus, Usage
 from watchkeeper.records.text import duration_text
 from watchkeeper.runtime.control import user_name
-from watchkeeper.transcripts.records import ModelCall
 
 if TYPE_CHECKING:
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Progress, Report
     from watchkeeper.transcripts.records import Program
-
-
-def list_price(call: ModelCall) -> Cost:
-    """The cost of a logged call: the one that the program logged, else by the list prices of its day."""
-    if call.cost_usd is not None and call.cost_usd > 0:
-        return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
-    usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
-    return price(call.model, usage, call.exact, at=call.at, hour_writes=call.cache_write_1h_tokens)
 
 
 TICK_SECONDS = 0.1
@@ -64,7 +54,7 @@ def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None,
     places, only = wanted_places(what)
     writer = Writer(path)
     importer = Importer(
-        writer, pricing=list_price, user_id=user_name(), progress=_progress(as_json), only=only
+        writer, pricing=logged_price, user_id=user_name(), progress=_progress(as_json), only=only
     )
     try:
         report = importer.run(places)
@@ -121,7 +111,7 @@ def _follow(writer: Writer, places: list[Path], only: Program | None, parent: in
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    importer = Importer(writer, pricing=list_price, user_id=user_name(), live=True, only=only)
+    importer = Importer(writer, pricing=logged_price, user_id=user_name(), live=True, only=only)
     try:
         Follower(writer, importer, places, go_on=lambda: parent is None or os.getppid() == parent).run(stop)
     finally:

@@ -686,6 +686,15 @@ def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Continua
 
 def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
     """Refuse now what would fail later: an unknown model, or a budget in USD for a model without a price."""
+    from watchkeeper.agents.backends.programs import load_programs
+
+    program = load_programs(config.agents).get(ref.partition("/")[0])
+    if program is not None:
+        if program.path(os.environ) is None:
+            raise BadInput(
+                f"{program.label} is not installed: no program {program.arguments[0]}; see `wk doctor`"
+            )
+        return  # what its calls cost is known when its own record tells of them
     if ref != SURVEYOR:
         from watchkeeper.models.registry import resolve
         from watchkeeper.runtime.host_factory import model_config

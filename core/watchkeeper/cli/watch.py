@@ -221,7 +221,8 @@ def _watch_foreign(path: Path, what: str) -> int:
 
 
 def _import_newest(path: Path, what: str) -> str:
-    from watchkeeper.cli.imports import list_price, wanted_places
+    from watchkeeper.cli.imports import wanted_places
+    from watchkeeper.models.registry import logged_price
     from watchkeeper.runtime.control import user_name
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.files import find
@@ -229,7 +230,7 @@ def _import_newest(path: Path, what: str) -> str:
 
     places, only = wanted_places((what,))
     writer = Writer(path)
-    importer = Importer(writer, pricing=list_price, user_id=user_name(), only=only)
+    importer = Importer(writer, pricing=logged_price, user_id=user_name(), only=only)
     try:
         # The newest file may be no log, or one of another program: then the one before it is tried.
         found = sorted(

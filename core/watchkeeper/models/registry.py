@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from watchkeeper.models.failures import RetryPolicy
@@ -60,6 +61,37 @@ def price(
     )
     own_server = _is_own_server(provider, base_url)
     return Cost(micro_usd / 1e6, PriceStatus.EXACT if exact and own_server else PriceStatus.ESTIMATED)
+
+
+class LoggedUsage(Protocol):
+    """A model call as another program logged it (see `transcripts.records.ModelCall`)."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def cache_read_tokens(self) -> int: ...
+    @property
+    def cache_write_tokens(self) -> int: ...
+    @property
+    def cache_write_1h_tokens(self) -> int: ...
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def at(self) -> float | None: ...
+    @property
+    def cost_usd(self) -> float | None: ...
+
+
+def logged_price(call: LoggedUsage) -> Cost:
+    """The cost of a logged call: the one that the program logged, else by the list prices of its day."""
+    if call.cost_usd is not None and call.cost_usd > 0:
+        return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
+    usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
+    return price(call.model, usage, call.exact, at=call.at, hour_writes=call.cache_write_1h_tokens)
 
 
 def is_priced(model_ref: str) -> bool:

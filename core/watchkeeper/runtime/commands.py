@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of
+from watchkeeper.agents.backends.loop import ProgramLoop
+from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.loop import AgentLoop
@@ -103,6 +105,9 @@ class CommandedHost(Protocol):
 
     def loop_of(self, agent_id: str) -> AgentLoop | None:
         """The agent's running loop, or that of an idle agent whose compaction continues; or None."""
+
+    def program_loop_of(self, agent_id: str) -> ProgramLoop | None:
+        """The agent's running loop, if another program does its work."""
 
     def restrict_to(self, task_ids: set[str]) -> None:
         """If the host was started for one command: these tasks may run."""
@@ -513,7 +518,13 @@ class CommandQueue:
 
 
 def memory_of(host: CommandedHost, agent: Agent) -> AgentMemory:
-    """The memory of the agent's loop, or one loaded from the database if no loop runs."""
+    """The memory of the agent's loop, or one loaded from the database if no loop runs.
+
+    Raises:
+        ValueError: another program keeps the agent's context.
+    """
+    if (program := program_of(host, agent)) is not None:
+        raise ValueError(f"{agent.name}: {program.features.undo}")
     loop = host.loop_of(agent.id)
     if loop is not None:
         return loop.memory
@@ -521,6 +532,12 @@ def memory_of(host: CommandedHost, agent: Agent) -> AgentMemory:
     specs = Toolbox(environment, agent, AgentControl()).specs()
     limits, ratio = limits_of(environment, agent, specs), environment.calibrations.of(agent.model).ratio
     return AgentMemory.load(host.store, agent.id, limits, environment.counter, ratio)
+
+
+def program_of(host: CommandedHost, agent: Agent) -> Program | None:
+    """The program that does the agent's work, or None for Watchkeeper's own loop."""
+    programs = host.environment.programs
+    return programs.of(agent.model) if programs is not None else None
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:
@@ -640,6 +657,11 @@ class DetachedCompactions:
                 host.environment.model(str(model))
             except BadInput as error:
                 raise ValueError(str(error)) from None
+        if (program := program_of(host, agent)) is not None:
+            running = host.program_loop_of(agent.id)
+            if running is None:
+                raise ValueError(f"{program.label} does not run for {agent.name}; resume it, then compact")
+            return running.compact(_instructions(command))
         if agent.id in self._ended:
             if self._ended[agent.id][0] == command.id:
                 raise NotYet

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from watchkeeper.agents.backends.programs import AgentProgramSettings
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.tools.contract import McpServer, Permission
 from watchkeeper.models.registry import SURVEYOR, rates
@@ -103,6 +104,8 @@ class Config(_Strict):
     mcp_servers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,30}$")], McpServer] = {}
     """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see
     `agents.tools.contract.McpServer`)."""
+    agents: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{1,30}$")], AgentProgramSettings] = {}
+    """Agent programs by name, as model references call them (`codex/…`): how they are started (see docs/agents.md)."""
     permissions: dict[str, Permission] = {}
     """By tool: whether it may run, must be asked for, or is denied."""
     theme: str | None = None
@@ -220,11 +223,32 @@ def role_models(
 
 
 def task_model(
-    choice: RoleModel, wanted: str | None, confirmed: Collection[str] = ()
+    choice: RoleModel,
+    wanted: str | None,
+    confirmed: Collection[str] = (),
+    programs: Mapping[str, bool] | None = None,
 ) -> tuple[str, str | None]:
-    """The model of a task for which the planner asked for `wanted`, and a warning if it gets another one."""
+    """The model of a task for which the planner asked for `wanted`, and a warning if it gets another one.
+
+    `programs`: agent programs by name, and whether the user's configuration has an entry for it: the planner may then
+    choose it.
+    """
     if wanted is None or wanted == choice.model:
         return choice.model, None
+    provider = _provider(wanted)
+    if programs is not None and provider in programs:
+        same = provider == _provider(choice.own)
+        if (
+            same
+            or programs[provider]
+            or not {wanted, f"{choice.role}={wanted}", f"{provider}/*"}.isdisjoint(confirmed)
+        ):
+            return wanted, None
+        asked = f"the planner asks for the agent program {_short(wanted)}, which you have not allowed"
+        return (
+            choice.model,
+            f"{asked} (--allow-model {_short(wanted)}); the task runs on {_short(choice.model)}",
+        )
     if _provider(wanted) not in ("anthropic", "offline"):
         return wanted, None  # no such model: the task fails with its name
     if _provider(wanted) == _provider(choice.own) and _may_use(choice.role, wanted, choice.own, confirmed):

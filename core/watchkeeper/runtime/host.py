@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from watchkeeper.agents import reporting
+from watchkeeper.agents.backends.loop import ProgramLoop
 from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.reporting import RunResult, TaskOutcome
@@ -166,7 +167,7 @@ class Running:
 
     task: asyncio.Task[RunResult]
     control: AgentControl
-    loop: AgentLoop
+    loop: AgentLoop | ProgramLoop
 
 
 class SessionHost:
@@ -189,6 +190,8 @@ class SessionHost:
         self._live = live
         self._roles = roles
         self._models = models
+        programs = environment.programs
+        self._programs = {one.name: one.configured for one in programs.found.values()} if programs else {}
         self._settings = settings
         self._agents_md = agents_md
         self._once = once
@@ -253,7 +256,14 @@ class SessionHost:
     def loop_of(self, agent_id: str) -> AgentLoop | None:
         """The agent's running loop, or that of an idle agent whose compaction continues; or None."""
         running = self._loops.get(agent_id)
-        return running.loop if running else self.commands.compactions.loop_of(agent_id)
+        if running is None:
+            return self.commands.compactions.loop_of(agent_id)
+        return running.loop if isinstance(running.loop, AgentLoop) else None
+
+    def program_loop_of(self, agent_id: str) -> ProgramLoop | None:
+        """The agent's running loop, if another program does its work."""
+        running = self._loops.get(agent_id)
+        return running.loop if running is not None and isinstance(running.loop, ProgramLoop) else None
 
     def restrict_to(self, task_ids: set[str]) -> None:
         """With `once`: let these tasks run."""
@@ -403,7 +413,14 @@ class SessionHost:
 
     def _start(self, agent: Agent) -> None:
         control = AgentControl()
-        loop = AgentLoop(self.environment, agent, control, rested=self.commands.compactions.take(agent.id))
+        program = self.environment.programs.of(agent.model) if self.environment.programs is not None else None
+        loop: AgentLoop | ProgramLoop
+        if program is not None:
+            loop = ProgramLoop(self.environment, agent, control, program)
+        else:
+            loop = AgentLoop(
+                self.environment, agent, control, rested=self.commands.compactions.take(agent.id)
+            )
         task = asyncio.create_task(loop.run(), name=f"agent-{agent.id}")
         self._loops[agent.id] = Running(task, control, loop)
         task.add_done_callback(lambda done: self._ended(agent, done))
@@ -428,8 +445,13 @@ class SessionHost:
             self._error = self._error or error
             return
         ending = task.result()
-        if ending.outcome is TaskOutcome.IDLE and ended is not None and ended.loop.compaction.outlives_loop:
-            self.commands.compactions.keep(agent.id, ended.loop)
+        loop = ended.loop if ended is not None else None
+        if (
+            ending.outcome is TaskOutcome.IDLE
+            and isinstance(loop, AgentLoop)
+            and loop.compaction.outlives_loop
+        ):
+            self.commands.compactions.keep(agent.id, loop)
         if ending.outcome is TaskOutcome.BLOCKED or (
             ending.outcome is TaskOutcome.PAUSED and self._stopping is None and agent.task_id is None
         ):
@@ -479,7 +501,9 @@ class SessionHost:
             if role is None:
                 await self._fail_task(task, f"{self._roles.gone(task.role)}; the task cannot start")
                 continue
-            model, warning = task_model(self._models[role.name], task.model, self._settings.allow_models)
+            model, warning = task_model(
+                self._models[role.name], task.model, self._settings.allow_models, self._programs
+            )
             if warning is not None:
                 text = self.environment.redact(f"{task.name}: {warning}")
                 await self.store.commit(partial(Transaction.event, kind="host.warning", text=text))
@@ -522,7 +546,9 @@ class SessionHost:
         task = plans.load_task(self.store, task_id)
         if task is None or task.role not in self._models:
             return True
-        model, _ = task_model(self._models[task.role], task.model, self._settings.allow_models)
+        model, _ = task_model(
+            self._models[task.role], task.model, self._settings.allow_models, self._programs
+        )
         return not self.limits.is_closed(model)
 
     async def _settle_stale(self) -> None:

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents.backends.programs import AgentPrograms, load_programs
+from watchkeeper.agents.backends.tool_server import ToolServer
 from watchkeeper.agents.budgets import Budgets
 from watchkeeper.agents.environment import Environment, LoopSettings
 from watchkeeper.agents.limits import UsageLimits
@@ -124,9 +126,11 @@ class AssembledHost:
     models: dict[str, Model]
     """The models that this host resolved."""
     containment: SessionContainment
+    tool_server: ToolServer
 
     async def aclose(self) -> None:
         """End worker processes and MCP servers, and close the models' connections."""
+        await self.tool_server.aclose()
         await self.pool.aclose()
         await self.mcp.aclose()
         await self.containment.aclose()
@@ -240,6 +244,7 @@ async def _assemble(
     price = partial(
         _price, settings.base_url or config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")
     )
+    tool_server = ToolServer()
     environment = Environment(
         store=store,
         clock=clock,
@@ -260,6 +265,7 @@ async def _assemble(
         pool=pool,
         mcp=mcp,
         watched=partial(is_watched, store.path, store.session_id),
+        programs=AgentPrograms(load_programs(config.agents), environ, containment, tool_server.serve),
         calibrations=Calibrations(partial(agents.reported_prompts, store, store.session_id)),
         memory_model=lambda role: (
             (roles[role].memory_model if role in roles else None) or config.memory.model
@@ -272,6 +278,8 @@ async def _assemble(
             observational=config.memory.mode == "observational",
         ),
     )
+
+    tool_server.use(environment)
 
     async def joined(server: str, found: dict[str, Tool]) -> None:
         defaults.update({name: tool.permission for name, tool in found.items()})
@@ -300,7 +308,7 @@ async def _assemble(
             *([recalling.warning] if recalling.warning else []),
         ]
     )
-    return AssembledHost(host, pool, mcp, models, containment)
+    return AssembledHost(host, pool, mcp, models, containment, tool_server)
 
 
 def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate:

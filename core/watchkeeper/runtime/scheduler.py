@@ -178,9 +178,15 @@ def _new_agent(
         id=environment.new_id(), task_id=task.id if task else None, name=name, role=role.name, model=model,
         attempt=task.attempt if task else 1, system=environment.redact(prompt), status=AgentStatus.WORKING,
         status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,
-        context_limit=environment.settings.context_tokens or environment.model(model).context_window,
+        context_limit=environment.settings.context_tokens or _window_of(environment, model),
     )  # fmt: skip
     return agent, limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
+
+
+def _window_of(environment: Environment, model: str) -> int:
+    """Tokens of the window of a model, or of a program's until it reports its own."""
+    program = environment.programs.of(model) if environment.programs is not None else None
+    return program.settings.context_window if program is not None else environment.model(model).context_window
 
 
 def _create(

@@ -167,11 +167,15 @@ def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status:
             (now, encode(text), tx.now, call_id),
         )
         tx.event(f"tool.{now}", agent_id=agent_id, task_id=task_id, tool=name, call=call_id, preview=text)
+    cancel_questions(tx, agent_id, task_id, f"the agent was {status}")
+
+
+def cancel_questions(tx: Transaction, agent_id: str, task_id: str | None, why: str) -> None:
+    """End the questions of an agent that nobody has answered."""
     for approval_id, tool in tx.all(
         "SELECT id, tool FROM approvals WHERE agent_id = ? AND status = ? ORDER BY id",
         (agent_id, ApprovalStatus.WAITING),
     ):
-        why = f"the agent was {status}"
         tx.execute(
             "UPDATE approvals SET status = ?, reason = ?, decided_at = ? WHERE id = ?",
             (ApprovalStatus.CANCELLED, why, tx.now, approval_id),

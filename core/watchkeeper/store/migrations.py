@@ -741,7 +741,41 @@ BEGIN UPDATE task_dependencies SET position = (SELECT coalesce(max(position), 0)
     WHERE task_id = new.task_id) WHERE task_id = new.task_id AND depends_on = new.depends_on; END;
 """
 
-_SCRIPTS = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+
+# --- Schema 6: agents that another program drives -----------------------------------------------------------
+
+SIXTH = """
+CREATE TABLE agent_programs (
+    agent_id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    program TEXT NOT NULL,
+    version TEXT NOT NULL DEFAULT '',
+    program_session TEXT NOT NULL,
+    model TEXT,
+    transcript TEXT,
+    folder TEXT NOT NULL,
+    sent_seq INTEGER NOT NULL DEFAULT 0,
+    opened_at REAL NOT NULL,
+    commit_seq INTEGER
+);
+CREATE INDEX agent_programs_session ON agent_programs (session_id);
+CREATE TABLE program_turns (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT NOT NULL,
+    prompt_seq INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    reason TEXT,
+    started_at REAL NOT NULL,
+    ended_at REAL,
+    commit_seq INTEGER
+);
+CREATE INDEX program_turns_agent ON program_turns (agent_id, id);
+"""
+
+_SCRIPTS = {
+    "first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH,
+}  # fmt: skip
 
 SCHEMA_VERSION = len(_SCRIPTS)
 """`PRAGMA user_version`: how many migrations made the file. A higher one was written by a newer program."""

@@ -854,6 +854,43 @@ TABLES = (
         exported=False,
     ),
     Table(
+        "agent_programs",
+        """
+        agent_id TEXT PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        program TEXT NOT NULL,
+        version TEXT NOT NULL DEFAULT '',
+        program_session TEXT NOT NULL,
+        model TEXT,
+        transcript TEXT,
+        folder TEXT NOT NULL,
+        sent_seq INTEGER NOT NULL DEFAULT 0,
+        opened_at REAL NOT NULL,
+        commit_seq INTEGER
+        """,
+        statements=("CREATE INDEX agent_programs_session ON agent_programs (session_id)",),
+        key="agent_id",
+        forked=False,
+        exported=False,
+    ),
+    Table(
+        "program_turns",
+        """
+        id INTEGER PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        agent_id TEXT NOT NULL,
+        prompt_seq INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        reason TEXT,
+        started_at REAL NOT NULL,
+        ended_at REAL,
+        commit_seq INTEGER
+        """,
+        statements=("CREATE INDEX program_turns_agent ON program_turns (agent_id, id)",),
+        forked=False,
+        exported=False,
+    ),
+    Table(
         "transcript_files",
         """
         path TEXT PRIMARY KEY,

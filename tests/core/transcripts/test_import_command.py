@@ -17,8 +17,7 @@ from tests.benchmarks.import_speed import make_logs
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
 from watchkeeper.cli.app import run
-from watchkeeper.cli.imports import list_price
-from watchkeeper.models.registry import price
+from watchkeeper.models.registry import logged_price, price
 from watchkeeper.records.messages import PriceStatus, Usage
 from watchkeeper.store import database
 from watchkeeper.transcripts.records import ModelCall
@@ -139,11 +138,11 @@ def test_both_kinds_of_cache_writes_are_priced_and_models_without_a_price_are_un
     call_made = ModelCall("", "k", "anthropic/claude-opus-4-6", 1_000, 2_000, 30_000, 5_000, 4_000, at=1.77e9)
     # $5 and $25 a million; reads a tenth, five-minute writes 1.25 times, one-hour writes twice.
     by_hand = (5 * (1_000 + 3_000 + 1.25 * 1_000 + 2 * 4_000) + 25 * 2_000) / 1e6
-    assert list_price(call_made).usd == pytest.approx(by_hand)
-    assert list_price(call_made).status is PriceStatus.EXACT
-    assert list_price(call_made._replace(exact=False)).status is PriceStatus.ESTIMATED
-    assert list_price(call_made._replace(model="anthropic/claude-unheard-of")).usd is None
-    assert list_price(call_made._replace(model="unknown")).status is PriceStatus.UNPRICED
+    assert logged_price(call_made).usd == pytest.approx(by_hand)
+    assert logged_price(call_made).status is PriceStatus.EXACT
+    assert logged_price(call_made._replace(exact=False)).status is PriceStatus.ESTIMATED
+    assert logged_price(call_made._replace(model="anthropic/claude-unheard-of")).usd is None
+    assert logged_price(call_made._replace(model="unknown")).status is PriceStatus.UNPRICED
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_prices_are_those_of_our_own_calls_in_every_tier(model: str, prompt: int
             usage.cache_write_tokens,
             at=1.77e9,
         )
-        assert list_price(made).usd == pytest.approx(price(model, usage, at=1.77e9).usd)
+        assert logged_price(made).usd == pytest.approx(price(model, usage, at=1.77e9).usd)
 
 
 def _start(*arguments: object) -> subprocess.Popen[bytes]:

@@ -10,7 +10,7 @@ import pytest
 from tests.core.transcripts.conftest import Store
 from tests.core.transcripts.opencode_book import BEGAN, Book, family, simple
 
-from watchkeeper.cli.imports import list_price
+from watchkeeper.models.registry import logged_price
 from watchkeeper.transcripts.importer import Importer
 
 
@@ -72,7 +72,7 @@ def test_a_cost_that_was_logged_is_taken_and_none_is_never_nothing(store: Store,
     book.step(answer, 2_000_000, 0)
     other = book.assistant(session)
     book.step(other, 100_000, 0)
-    importer = Importer(store.writer, pricing=list_price)
+    importer = Importer(store.writer, pricing=logged_price)
     importer.run([book.database(logs)])
     importer.close()
     assert store.all("SELECT price_status, cost_usd FROM model_calls ORDER BY id") == [

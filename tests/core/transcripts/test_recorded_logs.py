@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.core.transcripts.conftest import Store
 
-from watchkeeper.cli.imports import list_price
+from watchkeeper.models.registry import logged_price
 from watchkeeper.transcripts.importer import Importer
 
 FOLDER = (
@@ -112,7 +112,7 @@ def test_plans_are_what_the_lists_said(store: Store, log: Path) -> None:
     }
 
 
-def test_costs_follow_list_prices_of_each_kind_of_token(store: Store, log: Path) -> None:
+def test_costs_follow_logged_prices_of_each_kind_of_token(store: Store, log: Path) -> None:
     prices = {
         "claude-opus-4-6": (5, 25),
         "claude-opus-4-5-20251101": (5, 25),
@@ -135,7 +135,7 @@ def test_costs_follow_list_prices_of_each_kind_of_token(store: Store, log: Path)
             usage["input_tokens"] + 0.1 * usage["cache_read_input_tokens"] + 1.25 * short + 2 * long
         )
         expected += out * usage["output_tokens"]
-    importer = Importer(store.writer, pricing=list_price)
+    importer = Importer(store.writer, pricing=logged_price)
     importer.run([log])
     importer.close()
     assert store.one("SELECT cost_usd FROM sessions") == pytest.approx(expected / 1e6)

@@ -75,6 +75,8 @@ def _import_roots(environ: Mapping[str, str]) -> list[str]:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _RLIMIT_LOCKS = 10
+_MARKED_LIMITS = (b"Max file locks", b"Max resident set")
+"""Limits without an effect since Linux 2.4 and 2.6: one for the mark of a session, one for that of an agent's program."""
 _MOST_ROUNDS = 50
 _ENDED = (b"Z", b"X")
 """States of a process that has ended, in its `stat`."""
@@ -170,9 +172,9 @@ def kill_tree(pid: int) -> None:
     _send(pid, signal.SIGKILL)
 
 
-def mark_limits(mark: str) -> bool:
+def mark_limits(mark: str, limit: int = _RLIMIT_LOCKS) -> bool:
     """Mark this process, and all that it starts, with a resource limit made of `mark`; False if that is
-    impossible.
+    impossible. An agent's program is also marked with `resource.RLIMIT_RSS`.
 
     `RLIMIT_LOCKS` limits nothing since Linux 2.4. Children inherit it, whatever their environment, session or
     parent. Every process can read it, and without privilege it can only be lowered.
@@ -181,7 +183,7 @@ def mark_limits(mark: str) -> bool:
         return False
     value = _limit_of(mark)
     try:
-        resource.setrlimit(_RLIMIT_LOCKS, (value, value))
+        resource.setrlimit(limit, (value, value))
     except (ValueError, OSError):
         return False  # a lower one was set before: by a run inside whose tool this one is
     return True
@@ -272,9 +274,9 @@ def _file_of(pid: int, name: str, *, raises: bool = False) -> bytes:
 
 
 def _limits_of(pid: int) -> list[bytes]:
-    """The words of the line of `RLIMIT_LOCKS`."""
+    """The words of the lines of the limits that can be marks."""
     lines = _file_of(pid, "limits").splitlines()
-    return next((line.split() for line in lines if line.startswith(b"Max file locks")), [])
+    return [word for line in lines if line.startswith(_MARKED_LIMITS) for word in line.split()]
 
 
 def _limit_of(mark: str) -> int:

@@ -1,0 +1,332 @@
+"""Any program that speaks the Agent Client Protocol over its standard streams: Claude Code, OpenCode and others.
+
+What the programs do differently is in their `AcpProgram`. The protocol is at https://agentclientprotocol.com.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from watchkeeper.agents import backends
+from watchkeeper.agents.backends import BackendFailed, BackendSpec, Decision, Features
+from watchkeeper.agents.backends.process import (
+    METHOD_NOT_FOUND,
+    ProgramProcess,
+    RpcBackend,
+    RpcError,
+    object_of,
+)
+from watchkeeper.records.messages import Usage
+from watchkeeper.store.approvals import unified_diff
+
+NOT_LOGGED_IN = -32000
+_OPTIONS: Mapping[Decision, tuple[str, ...]] = {
+    "once": ("allow_once", "allow_always"),
+    "always": (
+        "allow_once",
+        "allow_always",
+    ),  # grants are Watchkeeper's: it answers the next question by itself
+    "deny": ("reject_once", "reject_always"),
+}
+_ENDED: Mapping[str, Literal["done", "error", "denied", "cancelled"]] = {
+    "completed": "done",
+    "failed": "error",
+}
+_PLAN = {"in_progress": "running", "completed": "done"}
+_LIMIT = re.compile(
+    r"\b(usage|rate|session|weekly|monthly)[ _-]?limit|out of credit|quota|credit balance", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AcpProgram:
+    """One program: what it can do, what its session is opened with, and where its own record is."""
+
+    label: str
+    features: Features = field(default_factory=Features)
+    session_fields: Callable[[BackendSpec], dict[str, Any]] = lambda spec: {}
+    """What is added to `session/new` and its like."""
+    resumes_with: Literal["session/resume", "session/load"] = "session/resume"
+    transcript: Callable[[BackendSpec, str], Path | None] = lambda spec, session: None
+    environ: Callable[[BackendSpec], dict[str, str]] = lambda spec: {}
+
+
+@dataclass(slots=True)
+class _Call:
+    """What is known of a tool call."""
+
+    name: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    content: list[Any] = field(default_factory=list)
+    begun: bool = False
+    printed: int = 0
+    ended: bool = False
+
+
+class Acp(RpcBackend):
+    """One session of an ACP program."""
+
+    def __init__(self, process: ProgramProcess, program: AcpProgram) -> None:
+        super().__init__(process)
+        self.name, self.features, self._program = program.label, program.features, program
+        self._session = ""
+        self._path: Path | None = None
+        self._calls: dict[str, _Call] = {}
+        self._turn = 0
+        self._cancelled = False
+        self._replaying = False
+
+    async def open(self, spec: BackendSpec) -> str:
+        hello = {
+            "protocolVersion": 1,
+            "clientCapabilities": {"session": {"compaction": {}, "subagents": {}}},
+            "clientInfo": {"name": "watchkeeper", "title": "Watchkeeper", "version": "1"},
+        }
+        can = (await self.request("initialize", hello)).get("agentCapabilities") or {}
+        servers = []
+        if spec.memory is not None and (can.get("mcpCapabilities") or {}).get("http"):
+            header = {"name": "Authorization", "value": f"Bearer {spec.memory.token}"}
+            servers = [{"type": "http", "name": "watchkeeper", "url": spec.memory.url, "headers": [header]}]
+        fields = {"cwd": str(spec.folder), "mcpServers": servers, **self._program.session_fields(spec)}
+        if spec.session is None:
+            self._session = str((await self.request("session/new", fields, 120))["sessionId"])
+        else:
+            self._session = spec.session
+            resumable = "resume" in (can.get("sessionCapabilities") or {})
+            self._replaying = not resumable  # `load` tells the whole history again
+            method = "session/resume" if resumable else "session/load"
+            await self.request(method, {"sessionId": spec.session, **fields}, 120)
+            self._replaying = False
+        if spec.model:
+            await self.set(spec.model, None)
+        self._path = self._program.transcript(spec, self._session)
+        return self._session
+
+    async def prompt(self, text: str) -> None:
+        self._turn += 1
+        self._cancelled = False
+        self._process.begin(self._turn_of(self._turn, text))
+
+    async def steer(self, text: str) -> Literal["now", "next"]:
+        self._turn += 1  # the turn ends with the last prompt that was sent
+        self._process.begin(self._turn_of(self._turn, text))
+        return "next"
+
+    async def interrupt(self) -> None:
+        self._cancelled = True
+        for question in list(self._questions):
+            await self.answer(question, "cancel")
+        await self._process.notify("session/cancel", {"sessionId": self._session})
+
+    async def compact(self, instructions: str | None) -> None:
+        self.put(backends.Compaction(begun=True))
+        await self.prompt(f"/compact {instructions}" if instructions else "/compact")
+
+    async def set(self, model: str | None, mode: str | None) -> None:
+        if model:
+            given = {"sessionId": self._session, "configId": "model", "value": model}
+            await self.request("session/set_config_option", given)
+        if mode:
+            await self.request("session/set_mode", {"sessionId": self._session, "modeId": mode})
+
+    def transcript(self) -> Path | None:
+        return self._path
+
+    async def _turn_of(self, turn: int, text: str) -> None:
+        params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
+        try:
+            result = await self._process.call("session/prompt", params)
+        except RpcError as error:
+            ended = self._failure(error)
+        except BackendFailed:
+            return  # `events` says so
+        else:
+            ended = self._how_it_ended(result if isinstance(result, dict) else {})
+        if turn != self._turn:
+            return  # a message was added to the turn
+        for call_id, call in self._calls.items():
+            if call.begun and not call.ended:  # an interrupted call is never closed by the program
+                self.put(backends.ToolEnd(call_id, "", "cancelled"))
+        self._calls.clear()
+        self.put(ended)
+
+    def _how_it_ended(self, result: dict[str, Any]) -> backends.Ended:
+        given = result.get("usage")
+        if isinstance(given, dict):
+            usage = Usage(_count(given, "inputTokens"), _count(given, "outputTokens"),
+                          _count(given, "cachedReadTokens"), _count(given, "cachedWriteTokens"))  # fmt: skip
+            self.put(backends.UsageReport(usage=usage, whole_turn=True))
+        reason = result.get("stopReason")
+        if reason == "cancelled" or self._cancelled:
+            return backends.Ended("interrupted")
+        if reason in ("refusal", "max_turn_requests"):
+            return backends.Ended("failed", f"{self.name} stopped: {reason}")
+        return backends.Ended("completed")
+
+    def _failure(self, error: RpcError) -> backends.Ended:
+        if self._cancelled:
+            return backends.Ended("interrupted")
+        detail = (
+            error.data.get("details") or error.data.get("message")
+            if isinstance(error.data, dict)
+            else error.data
+        )
+        reason = f"{error}: {detail}" if isinstance(detail, str) and detail not in str(error) else str(error)
+        if error.code == NOT_LOGGED_IN:
+            return backends.Ended("failed", f"{self.name} is not logged in ({reason})", "login")
+        return backends.Ended("failed", reason, "limit" if _LIMIT.search(reason) else "")
+
+    async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
+        if method != "session/request_permission":
+            raise RpcError(METHOD_NOT_FOUND, f"unknown method {method}")
+        update = object_of(params.get("toolCall"))
+        call_id = str(update.get("toolCallId"))
+        call = self._update(call_id, update)
+        self._begin(call_id, call)
+        changes = _changes(call.content)
+        asked = ("file_change", {"changes": changes}) if changes else (call.name, call.arguments)
+        decision = await self.decide(backends.Ask(str(number), call_id, *asked))
+        options = [one for one in params.get("options") or [] if isinstance(one, dict)]
+        for kind in _OPTIONS.get(decision, ()):
+            chosen = next((one.get("optionId") for one in options if one.get("kind") == kind), None)
+            if chosen is not None:
+                return {"outcome": {"outcome": "selected", "optionId": chosen}}
+        return {"outcome": {"outcome": "cancelled"}}
+
+    def told(self, method: str, params: dict[str, Any]) -> None:
+        update = params.get("update")
+        if method != "session/update" or not isinstance(update, dict) or self._replaying:
+            return
+        match kind := str(update.get("sessionUpdate")):
+            case "agent_message_chunk":
+                self.put(backends.Text(_text(update.get("content")), str(update.get("messageId") or "")))
+            case "agent_thought_chunk":
+                self.put(backends.Reasoning(_text(update.get("content"))))
+            case "tool_call" | "tool_call_update":
+                self._tool(str(update.get("toolCallId")), update)
+            case "plan":
+                entries = [one for one in update.get("entries") or [] if isinstance(one, dict)]
+                self.put(backends.PlanItems(tuple(
+                    (str(one.get("content")), _PLAN.get(str(one.get("status")), "pending")) for one in entries)))  # fmt: skip
+            case "usage_update":
+                self.put(backends.UsageReport(_count(update, "used") or None, _count(update, "size") or None))
+            case (
+                "user_message_chunk"
+                | "available_commands_update"
+                | "current_mode_update"
+                | "config_option_update"
+                | "session_info_update"
+            ):
+                pass
+            case _:
+                self.put(backends.Raw(kind[:100]))
+
+    def _tool(self, call_id: str, update: dict[str, Any]) -> None:
+        call = self._update(call_id, update)
+        status = str(update.get("status") or "")
+        if status in ("in_progress", *_ENDED) or (
+            update["sessionUpdate"] == "tool_call_update" and call.arguments
+        ):
+            self._begin(call_id, call)
+        output = _output(call.content)
+        if call.begun and not call.ended and len(output) > call.printed and status == "in_progress":
+            self.put(backends.ToolOutput(call_id, output[call.printed :]))
+            call.printed = len(output)
+        if status in _ENDED and not call.ended:
+            call.ended = True
+            self.put(*(backends.Diff(call_id, one["path"], one["diff"]) for one in _changes(call.content)))
+            self.put(backends.ToolEnd(call_id, _raw_output(update) or output, _ENDED[status]))
+
+    def _update(self, call_id: str, update: dict[str, Any]) -> _Call:
+        call = self._calls.setdefault(call_id, _Call())
+        name = object_of(object_of(update.get("_meta")).get("claudeCode")).get("toolName")
+        if name or not call.name:
+            call.name = str(name or update.get("title") or update.get("kind") or "tool")[:64]
+        given = update.get("rawInput")
+        if isinstance(given, dict) and given:
+            call.arguments = {**call.arguments, **given}
+        if isinstance(update.get("content"), list) and update["content"]:
+            call.content = update["content"]
+        if isinstance(call.arguments.get("command"), str) and (
+            update.get("kind") == "execute" or call.name in ("Bash", "bash")
+        ):
+            call.name = "bash"
+        return call
+
+    def _begin(self, call_id: str, call: _Call) -> None:
+        if not call.begun:
+            call.begun = True
+            self.put(backends.ToolBegin(call_id, call.name, call.arguments))
+
+
+def _count(found: Mapping[str, Any], name: str) -> int:
+    value = found.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _text(content: Any) -> str:
+    return str(content.get("text") or "") if isinstance(content, dict) else ""
+
+
+def _output(content: list[Any]) -> str:
+    return "\n".join(
+        _text(one.get("content")) for one in content if isinstance(one, dict) and one.get("type") == "content"
+    )
+
+
+def _raw_output(update: dict[str, Any]) -> str:
+    raw = update.get("rawOutput")
+    if isinstance(raw, dict):
+        raw = raw.get("output") or raw.get("error")
+    return raw if isinstance(raw, str) else ""
+
+
+def _changes(content: list[Any]) -> list[dict[str, str]]:
+    """The edits in a tool call's content, each as `diff -u` writes it."""
+    found = []
+    for one in content:
+        if isinstance(one, dict) and one.get("type") == "diff":
+            path, old, new = str(one.get("path")), one.get("oldText"), str(one.get("newText") or "")
+            found.append(
+                {"path": path, "diff": unified_diff(old if isinstance(old, str) else None, new, path)}
+            )
+    return found
+
+
+# --- The programs -------------------------------------------------------------------------------------------
+
+
+def _claude_fields(spec: BackendSpec) -> dict[str, Any]:
+    options = {"settingSources": [], **spec.options.get("claude_options", {})}
+    if spec.memory is not None:
+        options["allowedTools"] = [*options.get("allowedTools", []), "mcp__watchkeeper"]
+    return {"_meta": {"claudeCode": {"options": options, "emitRawSDKMessages": True},
+                      "systemPrompt": {"append": spec.instructions}}}  # fmt: skip
+
+
+def _claude_transcript(spec: BackendSpec, session: str) -> Path | None:
+    home = Path(
+        spec.environ.get("CLAUDE_CONFIG_DIR") or Path(spec.environ.get("HOME", "~")).expanduser() / ".claude"
+    )
+    return home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(spec.folder.resolve())) / f"{session}.jsonl"
+
+
+CLAUDE = AcpProgram(
+    "Claude Code", Features(), session_fields=_claude_fields, transcript=_claude_transcript,
+)  # fmt: skip
+
+
+def _opencode_transcript(spec: BackendSpec, session: str) -> Path | None:
+    data = spec.environ.get("XDG_DATA_HOME") or str(
+        Path(spec.environ.get("HOME", "~")).expanduser() / ".local" / "share"
+    )
+    return Path(data) / "opencode" / "opencode.db"
+
+
+OPENCODE = AcpProgram(
+    "OpenCode", Features(compact_instructions=False, reports_plan=False), transcript=_opencode_transcript,
+)  # fmt: skip

@@ -1,0 +1,904 @@
+"""Drives one agent whose work is done by another program: from its events to rows, and from rows to its prompts.
+
+What is durable, in this order:
+
+1. Which session of which program the agent is, before its first prompt.
+2. A turn, as `running`, before its prompt is sent; then how it ended. After a crash it is `unknown`.
+3. Each tool call, when the program says that it began, and each result, when the program says so.
+
+After a crash, or when the program died, every process that carries the agent's mark is ended first. The session is
+opened again by its id, what the program's own record tells of the turn that was cut is added, and the program is sent
+one message that says what is known and what is not. Nothing is sent twice without saying so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.agents import backends, reporting, roles
+from watchkeeper.agents.backends import AgentBackend, BackendFailed, BackendSpec, Decision
+from watchkeeper.agents.backends.process import sweep
+from watchkeeper.agents.backends.programs import Program, version_of
+from watchkeeper.agents.backends.record import ProgramRecord
+from watchkeeper.agents.environment import AgentControl, AgentStopped, Environment, Interrupted
+from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
+from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
+from watchkeeper.agents.tools.contract import Permission
+from watchkeeper.memory.recall.pinned import pinned_lines
+from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
+from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
+from watchkeeper.store import agents, plans, programs
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.driver import decode
+from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.messages import load_messages
+from watchkeeper.store.programs import ProgramSession
+from watchkeeper.store.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.2
+"""How often a running turn looks for a pause, for new instructions, and for news in the program's record."""
+SILENT_SECONDS = 20.0
+"""After so long without a word, outside a tool call, a program may be retrying by itself: the screen says so."""
+GIVE_UP_SECONDS = 900.0
+"""After so long, the turn is interrupted and the agent pauses."""
+INTERRUPT_SECONDS = 10.0
+"""How long an interrupted program may take to end its turn; then it is killed."""
+CLOSE_SECONDS = 3.0
+MOST_RESTARTS = 3
+"""How often a program that dies is started again without any progress."""
+OUTPUT_CHARACTERS = 30_000
+"""Of the output of one tool call, the rest is in the program's own record."""
+
+CUT_TURN = (
+    "[Watchkeeper] You were interrupted: the program or its machine stopped while you worked on the last message. The work"
+    " continues in the same session."
+)
+KNOWN_CALLS = "These tool calls had ended by then, and their results hold:"
+UNKNOWN_CALLS = (
+    "These tool calls were running. Whether they took effect, in part or whole, is unknown: verify before you do any of"
+    " them again."
+)
+NOT_SEEN = "The last message may not have reached you, so here it is again:"
+GO_ON = "[Watchkeeper] Go on where you stopped."
+DENIED = "[Watchkeeper] A person denied the call of {tool}: {reason}. Go on without it, or another way."
+EDITED = (
+    "[Watchkeeper] A person did not allow this call of {tool} as it was, and asks for this instead:\n{text}"
+)
+
+
+class _ProgramDied(Exception):
+    """The program ended by itself; the reason is one line."""
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A tool call of the program that has not ended."""
+
+    row: int
+    turn: int
+    name: str
+    arguments: dict[str, Any]
+    began: float
+    output: str = ""
+    patch: str = ""
+
+
+class ProgramLoop:
+    """Drives one agent until it ends, pauses or has nothing to do. The counterpart of `AgentLoop`."""
+
+    def __init__(
+        self, environment: Environment, agent: Agent, control: AgentControl, program: Program
+    ) -> None:
+        self._environment = environment
+        self._agent = agent
+        self._control = control
+        self._program = program
+        self._store = environment.store
+        self._turn = agent.turn
+        self._backend: AgentBackend | None = None
+        self._events: asyncio.Queue[backends.Event | BackendFailed] = asyncio.Queue()
+        self._pump: asyncio.Task[None] | None = None
+        self._session: ProgramSession | None = None
+        self._turn_id = 0
+        self._calls: dict[str, _OpenCall] = {}
+        self._asks: dict[str, asyncio.Task[None]] = {}
+        self._text: list[str] = []
+        self._message = ""
+        self._said = ""
+        """The last whole text of this turn."""
+        self._progress = False
+        self._silent_since = 0.0
+        self._interrupting = False
+        self._finish: RunResult | None = None
+        self._unknown: set[str] = set()
+        self._record = ProgramRecord(environment, agent)
+
+    @property
+    def turn(self) -> int:
+        """The newest step that is committed."""
+        return self._turn
+
+    async def run(self) -> RunResult:
+        """Work until an end. A fault of the program becomes a result.
+
+        Raises:
+            LeaseLost, StoreUnusable: nothing more can be written.
+            HostFault: the machine ran out of something.
+        """
+        try:
+            ending = await self._run()
+        except AgentStopped:
+            ending = RunResult(TaskOutcome.STOPPED)
+        except Interrupted:
+            ending = await self._after_interruption()
+        except BackendFailed as failed:
+            ending = await self._fail(str(failed))
+        finally:
+            await self._close()
+        return ending
+
+    def compact(self, instructions: str | None) -> str:
+        """Ask the program to compact its context, when its turn has ended; returns what was said to the person.
+
+        Raises:
+            ValueError: it cannot, with the reason.
+        """
+        features = self._program.features
+        if not features.compacts:
+            raise ValueError(f"{self._program.label} cannot be asked to compact its context")
+        self._wanted_compaction = (instructions,)
+        said = f"{self._agent.name} is compacted by {self._program.label} when its turn has ended"
+        if instructions and not features.compact_instructions:
+            said += f"; {self._program.label} follows no instructions for that"
+        return said
+
+    _wanted_compaction: tuple[str | None] | None = None
+
+    async def _run(self) -> RunResult:
+        deaths = 0
+        while True:
+            self._progress = False
+            try:
+                return await self._converse()
+            except _ProgramDied as died:
+                deaths = 1 if self._progress else deaths + 1
+                if deaths > MOST_RESTARTS:
+                    return await self._fail(f"{self._program.label} ended {deaths} times: {died}")
+                self._environment.live.show(
+                    self._agent.id, "retrying", f"{self._program.label} ended; it is started again"
+                )
+                await self._close()
+
+    async def _converse(self) -> RunResult:
+        opened = await self._open()
+        if opened is not None:
+            return opened
+        await self._settle_cut_turn()
+        while True:
+            if self._control.pause_reason is not None:
+                return await self._pause(self._control.pause_reason)
+            await self._deliver_inbox()
+            if self._wanted_compaction is not None:
+                (instructions,), self._wanted_compaction = self._wanted_compaction, None
+                ended = await self._run_turn(partial(_compact, instructions=instructions), self._sent_after())
+                await self._store.commit(
+                    partial(self._end_turn, status=ended.status, reason=ended.reason or None)
+                )
+                continue
+            if not self._unsent():
+                if self._agent.task_id is None:
+                    return await self._rest()
+                await self._append("user", GO_ON)
+            if (reached := self._environment.budgets.reached(self._agent.task_id)) is not None:
+                await self._store.commit(partial(note_budget, agent=self._agent, reached=reached))
+                return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
+            try:
+                self._environment.usage_limits.admit(self._agent.model)
+            except ModelError as limit:
+                return (
+                    await self._park(str(limit), limit.until)
+                    if limit.until
+                    else await self._pause(str(limit), tell=True, blocked=True)
+                )
+            prompt = self._unsent()
+            ended = await self._run_turn(partial(_send, text=prompt), self._record.last_seq)
+            self._environment.usage_limits.end_test(self._agent.model, succeeded=ended.status == "completed")
+            ending = await self._after_turn(ended)
+            if ending is not None:
+                return ending
+
+    # --- opening a session, and after a crash -----------------------------------------------------------------
+
+    async def _open(self) -> RunResult | None:
+        """Start the program and open the agent's session, new or as it was left."""
+        environment, program, agent = self._environment, self._program, self._agent
+        environment.live.show(agent.id, "working", f"starting {program.label}")
+        if survivors := await sweep(agent.id):
+            numbers = ", ".join(map(str, survivors[:10]))
+            return await self._pause(f"processes of {program.label} do not end: {numbers}", blocked=True)
+        known = programs.load_session(self._store, agent.id) or self._inherited()
+        folder = Path(known.folder) if known is not None else environment.workspace
+        services = environment.programs
+        assert services is not None
+        environ = program.environment(services.environ, agent.id)
+        version = await asyncio.to_thread(version_of, program, environ)
+        system = roles.with_pinned(agent.system, pinned_lines(self._store, environment.session_id))
+        spec = BackendSpec(
+            folder=folder, instructions=system, environ=environ, model=program.model_of(agent.model),
+            session=known.program_session if known is not None else None,
+            memory=await services.serve(agent) if services.serve is not None else None,
+            options=program.options,
+        )  # fmt: skip
+        backend = await self._started(spec)
+        try:
+            session = await backend.open(spec)
+        except BackendFailed:
+            if known is None or await asyncio.to_thread(_is_there, known.transcript):
+                raise
+            # A program does not know a session in which nothing was said yet.
+            await self._close()
+            spec, known = replace(spec, session=None), None
+            backend = await self._started(spec)
+            session = await backend.open(spec)
+        transcript = backend.transcript()
+        sent = known.sent_seq if known is not None else 0
+        self._session = ProgramSession(
+            agent.id, program.name, version, session, spec.model, str(transcript) if transcript else None, str(folder), sent,
+        )  # fmt: skip
+        saved = self._session
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, agent.id)
+            programs.save_session(tx, saved)
+            tx.event("program.opened", agent_id=agent.id, task_id=agent.task_id, program=program.name, version=version,
+                     program_session=session, resumed=known is not None)  # fmt: skip
+
+        await self._store.commit(write)
+        reach("program.opened")
+        self._pump = asyncio.create_task(self._take_events(backend))
+        self._record.follow(program, saved)
+        return None
+
+    def _inherited(self) -> ProgramSession | None:
+        """The session of the attempt whose memory this one continues, if the same program worked on it."""
+        row = self._store.one("SELECT copied_from FROM agents WHERE id = ?", (self._agent.id,))
+        earlier = programs.load_session(self._store, row[0]) if row and row[0] else None
+        if earlier is None or earlier.program != self._program.name:
+            return None
+        copied = self._store.one("SELECT last_seq FROM agents WHERE id = ?", (earlier.agent_id,))[0]
+        return replace(earlier, agent_id=self._agent.id, sent_seq=copied)
+
+    async def _started(self, spec: BackendSpec) -> AgentBackend:
+        services = self._environment.programs
+        assert services is not None
+        self._backend = await self._program.start(spec, self._agent.id, services.containment)
+        return self._backend
+
+    async def _take_events(self, backend: AgentBackend) -> None:
+        try:
+            async for event in backend.events():
+                self._events.put_nowait(event)
+        except BackendFailed as failed:
+            self._events.put_nowait(failed)
+
+    async def _settle_cut_turn(self) -> None:
+        """After a crash: take over what the program's record tells of the turn that was cut, and write the message
+        that tells the program what is known."""
+        turn = programs.last_turn(self._store, self._agent.id)
+        if turn is None or turn.status != "running":
+            return
+        since = turn.prompt_seq
+        told = await asyncio.to_thread(self._record.told_since, self._sent_text(since))
+        known: list[str] = []
+        unknown: list[str] = []
+        for call_id, use_id, name in self._open_rows():
+            result = told.results.get(use_id)
+            await self._store.commit(
+                partial(self._settle_call, call_id=call_id, use_id=use_id, name=name, result=result)
+            )
+            (known if result is not None else unknown).append(f"- {name} ({use_id})")
+        late = [text for text in told.texts if not self._record.has_said(text, since)]
+        if late:
+            await self._append("assistant", "\n\n".join(late))
+        parts = [CUT_TURN]
+        if known:
+            parts.append("\n".join([KNOWN_CALLS, *known]))
+        if unknown:
+            parts.append("\n".join([UNKNOWN_CALLS, *unknown]))
+        if not told.has_prompt:
+            parts.append(f"{NOT_SEEN}\n{self._sent_text(since)}")
+        notice = self._environment.redact(backends.joined(parts))
+
+        def write(tx: Transaction) -> None:
+            self._turn_id = turn.id
+            self._end_turn(tx, "unknown", "the host or the program stopped")
+            self._record.append(tx, "user", notice)
+
+        await self._store.commit(write)
+        reach("program.settled")
+
+    def _open_rows(self) -> list[tuple[int, str, str]]:
+        return [
+            (row[0], row[1], row[2])
+            for row in self._store.all(
+                "SELECT id, tool_use_id, name FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL ORDER BY id",
+                (self._agent.id,),
+            )
+        ]
+
+    def _settle_call(self, tx: Transaction, *, call_id: int, use_id: str, name: str, result: Any) -> None:
+        assert_mine(tx, self._agent.id)
+        status = ToolCallStatus.UNKNOWN if result is None else ToolCallStatus.DONE
+        text = agents.CUT_SHORT.format("interrupted") if result is None else result
+        seq = self._record.append(tx, "user", [_result_block(use_id, text, is_error=result is None)])
+        agents.end_tool_call(tx, call_id, status, None, result is None, tx.now)
+        turn = tx.one("SELECT turn FROM tool_calls WHERE id = ?", (call_id,))[0]
+        agents.deliver_results(tx, self._agent.id, turn, seq)
+        agents.end_step(tx, self._agent.id, turn, seq)
+        tx.event(f"tool.{status}", agent_id=self._agent.id, task_id=self._agent.task_id, tool=name, call=call_id,
+                 preview=str(text)[:200])  # fmt: skip
+
+    # --- one turn ---------------------------------------------------------------------------------------------
+
+    async def _run_turn(self, begin: Callable[[AgentBackend], Any], sent_seq: int) -> backends.Ended:
+        """Send a prompt, and take what the program says until the turn has ended. The turn's row says how."""
+        backend = self._backend
+        assert backend is not None
+        agent = self._agent
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, agent.id)
+            self._turn_id = programs.begin_turn(tx, agent.id, sent_seq)
+            programs.note_sent(tx, agent.id, sent_seq)
+            agents.move(tx, agent.id, AgentStatus.WORKING)
+            tx.event("program.prompted", agent_id=agent.id, task_id=agent.task_id, program=self._program.name)
+
+        await self._store.commit(write)
+        reach("program.prompted")
+        self._text, self._said, self._interrupting = [], "", False
+        self._silent_since = self._environment.clock.monotonic()
+        self._environment.live.show(agent.id, "working", f"{self._program.label} works")
+        try:
+            await begin(backend)
+            reach("program.sent")
+            while True:
+                event = await self._next_event()
+                if isinstance(event, BackendFailed):
+                    raise _ProgramDied(str(event))
+                if isinstance(event, backends.Ended):
+                    break
+                if event is not None:
+                    await self._take(event)
+        except BackendFailed as failed:
+            raise _ProgramDied(str(failed)) from failed
+        await self._end_asks()
+        await self._flush_text()
+        await self._close_calls()
+        await self._record.settle()
+        return event
+
+    async def _next_event(self) -> backends.Event | BackendFailed | None:
+        """The next word of the program; None where it is time to look at everything else, which is done here."""
+        if self._events.empty():
+            waiting = asyncio.ensure_future(self._events.get())
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    event = await self._control.abandonable(waiting)
+            except TimeoutError:
+                await self._look_around()
+                return None
+        else:
+            event = self._events.get_nowait()
+        self._silent_since = self._environment.clock.monotonic()
+        return event
+
+    async def _look_around(self) -> None:
+        """Between two words of the program: a pause, new instructions, a budget, news in its record, silence."""
+        if await self._record.look():
+            await self._check_budget()
+        if self._interrupting:
+            return
+        if self._control.pause_reason is not None and not self._calls:
+            await self._interrupt()
+            return
+        await self._steer()
+        silent = self._environment.clock.monotonic() - self._silent_since
+        if self._calls or self._asks:
+            return
+        if silent > GIVE_UP_SECONDS:
+            self._control.pause(f"{self._program.label} was silent for {GIVE_UP_SECONDS / 60:.0f} minutes")
+        elif silent > SILENT_SECONDS:
+            self._environment.live.show(
+                self._agent.id, "retrying", f"silent for {silent:.0f} s; it may be retrying"
+            )
+
+    async def _steer(self) -> None:
+        """Send what has come for the agent into the running turn."""
+        backend = self._backend
+        if not self._has_mail() or backend is None:
+            return
+        await self._deliver_inbox()
+        text = self._unsent()
+        seq = self._record.last_seq
+        await self._store.commit(lambda tx: programs.note_sent(tx, self._agent.id, seq))
+        when = await backend.steer(text)
+        await self._store.commit(
+            lambda tx: tx.event(
+                "program.steered", agent_id=self._agent.id, task_id=self._agent.task_id, when=when
+            )
+        )
+
+    async def _check_budget(self) -> None:
+        reached = self._environment.budgets.reached(self._agent.task_id)
+        if reached is not None and self._control.pause_reason is None:
+            await self._store.commit(partial(note_budget, agent=self._agent, reached=reached))
+            self._control.pause(reached.reason)
+            await self._interrupt()
+
+    async def _interrupt(self) -> None:
+        """End the turn. Every open question is answered with `cancel` first."""
+        backend = self._backend
+        if backend is None or self._interrupting:
+            return
+        self._interrupting = True
+        await self._end_asks()
+        with suppress(BackendFailed):
+            await backend.interrupt()
+
+    async def _take(self, event: backends.Event) -> None:
+        agent, live = self._agent, self._environment.live
+        self._progress = True
+        match event:
+            case backends.Text(text, message):
+                if message != self._message:
+                    await self._flush_text()
+                    self._message = message
+                self._text.append(text)
+                live.stream(agent.id, text)
+            case backends.Reasoning(text):
+                live.stream(agent.id, text)
+            case backends.ToolBegin():
+                await self._begin_call(event)
+            case backends.ToolOutput(call_id, text):
+                if (call := self._calls.get(call_id)) is not None and len(call.output) < OUTPUT_CHARACTERS:
+                    call.output += text
+                live.stream(agent.id, text)
+            case backends.Diff(call_id, _, patch):
+                if (call := self._calls.get(call_id)) is not None:
+                    call.patch += patch.rstrip("\n") + "\n"
+            case backends.ToolEnd():
+                await self._end_call(event)
+                if self._control.pause_reason is not None:
+                    await self._interrupt()
+            case backends.PlanItems(items):
+                listed = [
+                    {"title": title, "status": status}
+                    for title, status in self._environment.redact(list(items))
+                ]
+                await self._note("program.plan", items=listed[:200])
+            case backends.UsageReport():
+                await self._record.report(event)
+                await self._check_budget()
+            case backends.Compaction(begun, summary):
+                await self._compacted(begun, summary)
+            case backends.Child(child, title, status):
+                await self._note(
+                    f"program.child_{status}", child=child, title=self._environment.redact(title)[:500]
+                )
+            case backends.Ask():
+                self._asks[event.id] = asyncio.create_task(self._ask(event))
+            case backends.Retrying(reason):
+                live.show(agent.id, "retrying", self._environment.redact(reason)[:500])
+            case backends.Raw(name):
+                if name not in self._unknown:
+                    self._unknown.add(name)
+                    await self._note("program.unknown", name=self._environment.redact(name)[:100])
+
+    async def _note(self, kind: str, **data: Any) -> None:
+        await self._store.commit(
+            lambda tx: tx.event(kind, agent_id=self._agent.id, task_id=self._agent.task_id, **data)
+        )
+
+    async def _flush_text(self) -> None:
+        text = "".join(self._text).strip()
+        self._text = []
+        if text:
+            self._said = text
+            await self._append("assistant", text)
+
+    async def _append(self, role: Role, text: str) -> None:
+        """Add a message, as a step of its own where the agent said it."""
+        text = self._environment.redact(text)
+        now = self._environment.clock.now()
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            seq = self._record.append(tx, role, text)
+            if role == "assistant":
+                self._turn = self._record.next_turn(tx, seq, now)
+                agents.end_step(tx, self._agent.id, self._turn, None)
+                tx.event("model.replied", agent_id=self._agent.id, task_id=self._agent.task_id, turn=self._turn,
+                         model=self._agent.model, tools=[], preview=text[:200])  # fmt: skip
+
+        await self._store.commit(write)
+
+    # --- its tool calls -----------------------------------------------------------------------------------------
+
+    async def _begin_call(self, event: backends.ToolBegin) -> None:
+        if event.id in self._calls:
+            return
+        said, self._text = "".join(self._text).strip(), []
+        name = event.name[:64] or "tool"
+        use_id = self._record.fresh_id(event.id)
+        arguments = self._environment.redact(event.arguments)
+        content: list[Block] = [{"type": "text", "text": self._environment.redact(said)}] if said else []
+        content.append({"type": "tool_use", "id": use_id, "name": name, "input": arguments})
+        digest, now = agents.input_digest(name, arguments), self._environment.clock.now()
+
+        def write(tx: Transaction) -> int:
+            assert_mine(tx, self._agent.id)
+            seq = self._record.append(tx, "assistant", content)
+            self._turn = self._record.next_turn(tx, seq, now)
+            (row,) = agents.add_intents(tx, self._agent.id, self._turn, seq, [(use_id, name, False, digest)])
+            agents.start_tool_call(tx, row)
+            tx.event("tool.started", agent_id=self._agent.id, task_id=self._agent.task_id, tool=name, call=row,
+                     preview=said[:200])  # fmt: skip
+            return row
+
+        row = await self._store.commit(write)
+        reach("program.tool_begun")
+        self._calls[event.id] = _OpenCall(row, self._turn, name, arguments, now)
+        self._environment.live.show(self._agent.id, "tool", name)
+
+    async def _end_call(self, event: backends.ToolEnd) -> None:
+        call = self._calls.pop(event.id, None)
+        if call is None:
+            return
+        output = event.output or call.output
+        if len(output) > OUTPUT_CHARACTERS:
+            cut = len(output) - OUTPUT_CHARACTERS
+            output = f"{output[:OUTPUT_CHARACTERS]}\n[… {cut} characters left out; the program's own record has them]"
+        text = self._environment.redact(
+            backends.joined([output, call.patch[:OUTPUT_CHARACTERS]]) or "(no output)"
+        )
+        status = ToolCallStatus(event.status)
+        is_error = status is not ToolCallStatus.DONE
+        name = self._finishing(call) if status is ToolCallStatus.DONE else ""
+        if name:
+            self._finish = RunResult(
+                TaskOutcome.FINISHED,
+                str(call.arguments.get("summary", "")),
+                str(call.arguments.get("status") or "done"),
+            )
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            use_id = tx.one("SELECT tool_use_id FROM tool_calls WHERE id = ?", (call.row,))[0]
+            seq = self._record.append(tx, "user", [_result_block(use_id, text, is_error=is_error)])
+            agents.end_tool_call(tx, call.row, status, None, is_error, call.began)
+            agents.deliver_results(tx, self._agent.id, call.turn, seq)
+            agents.end_step(tx, self._agent.id, call.turn, seq)
+            tx.event(f"tool.{status}", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.row,
+                     seconds=round(tx.now - call.began, 3), preview=text[:200])  # fmt: skip
+
+        await self._store.commit(write)
+        reach("program.tool_ended")
+        self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
+
+    @staticmethod
+    def _finishing(call: _OpenCall) -> str:
+        """Whether the call is the planner's `finish_session`, whatever the program calls our server's tools."""
+        return "finish_session" if call.name.endswith("finish_session") else ""
+
+    async def _close_calls(self) -> None:
+        """The turn has ended: what it did not close was cancelled."""
+        for call_id in list(self._calls):
+            await self._end_call(
+                backends.ToolEnd(call_id, "[cancelled] The turn ended before this call did.", "cancelled")
+            )
+
+    # --- its questions ------------------------------------------------------------------------------------------
+
+    async def _ask(self, ask: backends.Ask) -> None:
+        """Answer one question of the program by the user's rules, a grant, or a person."""
+        call = self._calls.get(ask.call_id)
+        decision: Decision = "cancel"
+        message = ""
+        try:
+            if call is not None:
+                decision, message = await self._decide(ask, call)
+        except (Interrupted, AgentStopped):
+            pass
+        except Exception as error:
+            self._events.put_nowait(BackendFailed(f"its question could not be put: {error}"))
+            raise
+        finally:
+            self._asks.pop(ask.id, None)
+            if self._backend is not None:
+                with suppress(BackendFailed):
+                    await self._backend.answer(ask.id, decision)
+        self._silent_since = self._environment.clock.monotonic()
+        if message and self._backend is not None and not self._interrupting:
+            await self._append("user", message)
+            seq = self._record.last_seq
+            await self._store.commit(lambda tx: programs.note_sent(tx, self._agent.id, seq))
+            with suppress(BackendFailed):
+                await self._backend.steer(message)
+
+    async def _decide(self, ask: backends.Ask, call: _OpenCall) -> tuple[Decision, str]:
+        environment = self._environment
+        name = ask.name
+        permission = environment.permission("write" if name == "file_change" else name)
+        if permission is Permission.DENY:
+            return "deny", DENIED.format(tool=name, reason="the configuration denies it")
+        asked = Call(
+            id=call.row, position=0, tool_use_id="", name=name, arguments=environment.redact(ask.arguments),
+            idempotent=False, status=ToolCallStatus.RUNNING, result=None, is_error=False,
+        )  # fmt: skip
+        approvals = Approvals(
+            environment, self._agent, self._control, lambda tool: True, note=ask.note, folder=ask.folder
+        )
+        permit = await approvals.permit(asked, permission)
+        await self._store.commit(partial(self._note_answer, call=call))
+        if not permit.allowed:
+            return "deny", DENIED.format(tool=name, reason=permit.reason)
+        if permit.call.original is not None:
+            given = permit.call.arguments
+            text = given["command"] if set(given) == {"command"} else json.dumps(given, ensure_ascii=False)
+            return "deny", EDITED.format(tool=name, text=text)
+        return "once", ""
+
+    def _note_answer(self, tx: Transaction, *, call: _OpenCall) -> None:
+        """The call goes on, or ends by the program's own word."""
+        tx.execute(
+            "UPDATE tool_calls SET status = ? WHERE id = ? AND status = ?",
+            (ToolCallStatus.RUNNING, call.row, ToolCallStatus.PENDING),
+        )
+
+    async def _end_asks(self) -> None:
+        tasks = list(self._asks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await self._store.commit(self._cancel_questions)
+
+    def _cancel_questions(self, tx: Transaction) -> None:
+        agents.cancel_questions(tx, self._agent.id, self._agent.task_id, "the turn was interrupted")
+
+    # --- its context --------------------------------------------------------------------------------------------
+
+    async def _compacted(self, begun: bool, summary: str) -> None:
+        if begun:
+            self._environment.live.show(
+                self._agent.id, "compacting", f"{self._program.label} compacts its context"
+            )
+            return
+        await self._flush_text()
+        await self._record.compacted(self._environment.redact(summary))
+
+    # --- between turns --------------------------------------------------------------------------------------------
+
+    def _has_mail(self) -> bool:
+        mail = self._store.one(
+            "SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL", (self._agent.id,)
+        )
+        return mail is not None
+
+    async def _deliver_inbox(self) -> None:
+        rows = self._store.all(
+            "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id",
+            (self._agent.id,),
+        )
+        if not rows:
+            return
+        text = self._environment.redact(roles.inbox_message([(row[1], decode(row[2])) for row in rows]))
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            seq = self._record.append(tx, "user", text)
+            tx.executemany("UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(seq, row[0]) for row in rows])
+            agents.move(tx, self._agent.id, AgentStatus.WORKING)
+            tx.event(
+                "inbox.delivered",
+                agent_id=self._agent.id,
+                task_id=self._agent.task_id,
+                items=[row[1] for row in rows],
+            )
+
+        await self._store.commit(write)
+
+    def _sent_after(self) -> int:
+        row = self._store.one("SELECT sent_seq FROM agent_programs WHERE agent_id = ?", (self._agent.id,))
+        return int(row[0]) if row is not None else 0
+
+    def _unsent(self) -> str:
+        """The messages for the program that it was not sent yet, as one text."""
+        waiting = load_messages(self._store, self._agent.id, self._sent_after() + 1)
+        return backends.joined([_prompt(one) for one in waiting])
+
+    def _sent_text(self, prompt_seq: int) -> str:
+        """What the turn with that prompt was sent: the messages since the last one that the program wrote, and those
+        that were sent while it ran."""
+        texts: list[str] = []
+        for message in reversed(load_messages(self._store, self._agent.id, 1, prompt_seq)):
+            if not _prompt(message):
+                break
+            texts.insert(0, _prompt(message))
+        later = load_messages(self._store, self._agent.id, prompt_seq + 1, self._sent_after())
+        return backends.joined([*texts, *map(_prompt, later)])
+
+    # --- endings --------------------------------------------------------------------------------------------------
+
+    async def _after_turn(self, ended: backends.Ended) -> RunResult | None:
+        """Write how the turn ended, and what follows from it; None: go on."""
+        reason = self._environment.redact(ended.reason)[:2000]
+
+        async def note(status: str) -> None:
+            await self._store.commit(partial(self._end_turn, status=status, reason=reason or None))
+
+        if ended.status == "completed":
+            if self._has_mail() or self._unsent():
+                await note("completed")
+                return None
+            if self._finish is not None:
+                return await self._end(self._finish, self._finish.reason, "completed")
+            if self._agent.task_id is None:
+                return await self._end(RunResult(TaskOutcome.IDLE), "", "completed")
+            return await self._end(RunResult(TaskOutcome.DONE), self._said, "completed")
+        if ended.status == "interrupted":
+            await note("interrupted")
+            if self._control.pause_reason is not None:
+                return await self._pause(self._control.pause_reason)
+            return await self._pause("the turn was interrupted", tell=True)
+        await note("failed")
+        if ended.kind == "limit" and ended.until is not None:
+            error = ModelError(reason, kind=ErrorKind.PARK, until=ended.until)
+            noted = self._environment.usage_limits.note(self._agent.model, error)
+            if noted.kind is ErrorKind.PARK and noted.until is not None:
+                return await self._park(reason, noted.until)
+        if ended.kind in ("limit", "login"):
+            return await self._pause(reason, tell=True, blocked=True)
+        return await self._fail(reason or f"{self._program.label} failed")
+
+    def _end_turn(self, tx: Transaction, status: str, reason: str | None = None) -> None:
+        assert_mine(tx, self._agent.id)
+        programs.end_turn(tx, self._turn_id, status, reason)
+        tx.event(
+            f"program.turn_{status}", agent_id=self._agent.id, task_id=self._agent.task_id, reason=reason
+        )
+
+    async def _end(self, ending: RunResult, text: str, status: str) -> RunResult:
+        snapshot = self._record.snapshot()
+
+        def write(tx: Transaction) -> None:
+            self._end_turn(tx, status)
+            write_ending(tx, self._agent, ending, text, self._turn, snapshot)
+
+        await self._store.commit(write)
+        return ending
+
+    async def _rest(self) -> RunResult:
+        await self._store.commit(lambda tx: agents.move(tx, self._agent.id, AgentStatus.IDLE))
+        self._environment.live.show(self._agent.id, "idle")
+        return RunResult(TaskOutcome.IDLE)
+
+    async def _fail(self, reason: str) -> RunResult:
+        ending, snapshot = RunResult(TaskOutcome.FAILED, reason), self._record.snapshot()
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            self._end_running_turn(tx, "failed", reason)
+            write_ending(tx, self._agent, ending, reason, self._turn, snapshot)
+
+        await self._store.commit(write)
+        return ending
+
+    async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
+        self._control.mark_pausing()
+        snapshot = self._record.snapshot()
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            self._end_running_turn(tx, "interrupted", reason)
+            snapshot.write(tx, self._turn)
+            agents.move(tx, self._agent.id, AgentStatus.PAUSED, reason)
+            if self._agent.task_id is not None:
+                plans.move(tx, self._agent.task_id, TaskStatus.PAUSED, reason, agent=self._agent.id)
+                if tell:
+                    reporting.tell_planner(tx, "task_paused", self._agent.task_id, error=reason)
+
+        await self._store.commit(write)
+        self._environment.live.show(self._agent.id, "paused", reason)
+        return RunResult(TaskOutcome.BLOCKED if blocked else TaskOutcome.PAUSED, reason)
+
+    async def _park(self, reason: str, until: float | None) -> RunResult:
+        self._control.mark_pausing()
+        snapshot = self._record.snapshot()
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            snapshot.write(tx, self._turn)
+            agents.move(tx, self._agent.id, AgentStatus.PARKED, reason, parked_until=until)
+
+        await self._store.commit(write)
+        self._environment.live.show(self._agent.id, "parked", reason, until=until)
+        return RunResult(TaskOutcome.PARKED, reason)
+
+    def _end_running_turn(self, tx: Transaction, status: str, reason: str) -> None:
+        turn = programs.last_turn(tx, self._agent.id)
+        if turn is not None and turn.status == "running":
+            programs.end_turn(tx, turn.id, status, reason)
+
+    async def _after_interruption(self) -> RunResult:
+        """Paused at once, or cancelled, in the middle of a turn: end it in the program too."""
+        if self._backend is not None:
+            await self._interrupt()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(INTERRUPT_SECONDS):
+                    while True:
+                        event = await self._events.get()
+                        if isinstance(event, backends.Ended | BackendFailed):
+                            break
+                        with suppress(AgentStopped):
+                            await self._take(event)
+        try:
+            await self._flush_text()
+            await self._close_calls()
+            await self._record.settle()
+            return await self._pause(self._control.pause_reason or "paused at once")
+        except AgentStopped:
+            return RunResult(TaskOutcome.STOPPED)
+
+    async def _close(self) -> None:
+        """End the program, whatever state it is in."""
+        for task in self._asks.values():
+            task.cancel()
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+            self._pump = None
+        if self._backend is not None:
+            backend, self._backend = self._backend, None
+            await backend.close(CLOSE_SECONDS)
+        self._calls.clear()
+        while not self._events.empty():
+            self._events.get_nowait()
+        await sweep(self._agent.id)
+
+
+async def _compact(backend: AgentBackend, *, instructions: str | None) -> None:
+    await backend.compact(instructions)
+
+
+async def _send(backend: AgentBackend, *, text: str) -> None:
+    await backend.prompt(text)
+
+
+def _result_block(use_id: str, text: Any, *, is_error: bool) -> Block:
+    return {
+        "type": "tool_result",
+        "tool_use_id": use_id,
+        "content": text,
+        **({"is_error": True} if is_error else {}),
+    }
+
+
+def _prompt(message: Message) -> str:
+    """The text of a message that the program is sent: a person's or the planner's words; else empty."""
+    return message.content if message.role == "user" and isinstance(message.content, str) else ""
+
+
+def _is_there(path: str | None) -> bool:
+    return path is not None and os.path.exists(path)

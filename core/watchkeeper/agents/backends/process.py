@@ -1,0 +1,328 @@
+"""The process of an agent program, JSON-RPC over its standard input and output, and what all drivers share.
+
+The program runs below a launcher (`watchkeeper.agents.tools.launch`), so that everything it starts ends with it, and
+with the host: commands in sessions of their own, and those that cleared their environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.agents.backends import Ask, BackendFailed, Decision, Event
+from watchkeeper.agents.tools.containment import Containment
+from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked, kill_tree
+from watchkeeper.records.host_faults import host_fault
+
+log = logging.getLogger(__name__)
+
+LARGEST_LINE = 256 * 1024 * 1024
+"""Bytes. Programs send whole files and outputs of commands as one line."""
+_BESIDE_THE_LOOP = 256 * 1024
+_LAST_WORDS = 20
+METHOD_NOT_FOUND = -32601
+
+
+class RpcError(Exception):
+    """The other side answered with an error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+Requested = Callable[[str, dict[str, Any], int | str], Awaitable[Any]]
+"""Answers a request of the program: method, parameters, its id. Raises RpcError to refuse."""
+Notified = Callable[[str, dict[str, Any]], None]
+
+
+class ProgramProcess:
+    """A running program and the JSON-RPC connection to it.
+
+    Args:
+        version_field: whether messages carry `"jsonrpc": "2.0"`.
+        on_request, on_notification: what the program asks and says, in order. They are called from the event loop.
+    """
+
+    def __init__(self, *, version_field: bool = True) -> None:
+        self._version_field = version_field
+        self._process: asyncio.subprocess.Process | None = None
+        self._next_id = 0
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self.on_request: Requested = _refuse
+        self.on_notification: Notified = lambda method, params: None
+        self.ended = asyncio.Event()
+        """Set when the program has ended, or its output has."""
+
+    async def start(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        environ: Mapping[str, str],
+        agent_id: str,
+        containment: Containment,
+    ) -> None:
+        """Start the program.
+
+        Raises:
+            BackendFailed: it cannot be started.
+            HostFault: the machine ran out of something.
+        """
+        launcher = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.launch", str(os.getpid())]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *launcher,
+                *await containment.prepare(),
+                "--",
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=folder,
+                env=dict(environ),
+                start_new_session=True,
+                limit=LARGEST_LINE,
+            )
+        except (OSError, ValueError, MemoryError) as error:
+            if (fault := host_fault(error)) is not None:
+                raise fault from error
+            raise BackendFailed(f"{command[0]} cannot be started: {error}") from error
+        self._process = process
+        await containment.admit(process.pid, agent_id)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")  # the launcher waits for it: the process is contained now
+        self.begin(self._read_output(process))
+        self.begin(self._read_errors(process))
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None and not self.ended.is_set()
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it wrote to its standard error."""
+        return next((line for line in reversed(self._last_words) if line.strip()), "")
+
+    async def call(self, method: str, params: Mapping[str, Any], timeout_seconds: float | None = None) -> Any:
+        """Send a request and wait for its result.
+
+        Raises:
+            RpcError: the program answered with an error.
+            BackendFailed: it ended, or did not answer in time.
+        """
+        number, self._next_id = self._next_id, self._next_id + 1
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
+        try:
+            await self._send({"id": number, "method": method, "params": params})
+            async with asyncio.timeout(timeout_seconds):
+                return await answer
+        except TimeoutError:
+            raise BackendFailed(f"no answer to {method} in {timeout_seconds:g} s") from None
+        finally:
+            self._pending.pop(number, None)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification."""
+        await self._send({"method": method} | ({"params": params} if params is not None else {}))
+
+    async def close(self, grace_seconds: float) -> None:
+        """Close its input, wait for its end, and kill what is left of it."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(OSError):
+                assert process.stdin is not None
+                process.stdin.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await process.wait()
+        if process.returncode is None:
+            await asyncio.to_thread(kill_tree, process.pid)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await process.wait()
+        self._end("the program was stopped")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        transport = getattr(process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+    # --- the other side -------------------------------------------------------------------------------------
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        process = self._process
+        if process is None or process.stdin is None or not self.running:
+            raise BackendFailed(self._why_ended())
+        if self._version_field:
+            message = {"jsonrpc": "2.0", **message}
+        try:
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            await process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise BackendFailed(self._why_ended()) from None
+
+    async def _read_output(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                try:
+                    message = (
+                        await asyncio.to_thread(json.loads, line)
+                        if len(line) > _BESIDE_THE_LOOP
+                        else json.loads(line)
+                    )
+                except (ValueError, RecursionError):
+                    continue  # a program may print a line of its own
+                if isinstance(message, dict):
+                    self._take(message)
+        except ValueError:
+            log.warning("an agent program sent a line of more than %d bytes", LARGEST_LINE)
+        self._end(self._why_ended())
+
+    def _take(self, message: dict[str, Any]) -> None:
+        method, params = message.get("method"), message.get("params")
+        params = params if isinstance(params, dict) else {}
+        number = message.get("id")
+        if isinstance(method, str) and number is not None:  # ids begin at 0
+            self.begin(self._answer(method, params, number))
+        elif isinstance(method, str):
+            self.on_notification(method, params)
+        elif isinstance(number, int) and (answer := self._pending.get(number)) is not None:
+            if answer.done():
+                return
+            error = message.get("error")
+            if isinstance(error, dict):
+                code = error.get("code")
+                answer.set_exception(
+                    RpcError(
+                        code if isinstance(code, int) else 0,
+                        str(error.get("message") or "error"),
+                        error.get("data"),
+                    )
+                )
+            else:
+                answer.set_result(message.get("result"))
+
+    async def _answer(self, method: str, params: dict[str, Any], number: int | str) -> None:
+        try:
+            reply: dict[str, Any] = {"result": await self.on_request(method, params, number)}
+        except RpcError as error:
+            reply = {"error": {"code": error.code, "message": str(error)}}
+        with suppress(BackendFailed):
+            await self._send({"id": number, **reply})
+
+    async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while piece := await process.stderr.read(65_536):
+            lines = piece.decode("utf-8", "replace").splitlines()
+            self._last_words.extend(line[:500] for line in lines[-_LAST_WORDS:])
+
+    def begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _why_ended(self) -> str:
+        said = f": {self.last_words}" if self.last_words else ""
+        return f"the program has ended{said}"
+
+    def _end(self, reason: str) -> None:
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(BackendFailed(reason))
+        self.ended.set()
+
+
+class RpcBackend:
+    """What drivers share: the queue of events, and questions that wait for an answer."""
+
+    name = "the program"
+
+    def __init__(self, process: ProgramProcess) -> None:
+        self._process = process
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._questions: dict[str, asyncio.Future[Decision]] = {}
+        process.on_request, process.on_notification = self.asked, self.told
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What the program says, until it ends. Raises BackendFailed when it does."""
+        ended = asyncio.create_task(self._process.ended.wait())
+        ended.add_done_callback(lambda _: self._queue.put_nowait(None))
+        try:
+            while (event := await self._queue.get()) is not None:
+                yield event
+        finally:
+            ended.cancel()
+        raise BackendFailed(
+            f"{self.name} has ended" + (f": {self._process.last_words}" if self._process.last_words else "")
+        )
+
+    async def answer(self, ask_id: str, decision: Decision) -> None:
+        """Answer a question. One that comes too late is ignored."""
+        question = self._questions.pop(ask_id, None)
+        if question is not None and not question.done():
+            question.set_result(decision)
+
+    async def close(self, grace_seconds: float) -> None:
+        """End the process and all that it started."""
+        await self._process.close(grace_seconds)
+
+    async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
+        """Answer a request of the program. Raises RpcError to refuse."""
+        raise RpcError(METHOD_NOT_FOUND, f"unknown method {method}")
+
+    def told(self, method: str, params: dict[str, Any]) -> None:
+        """Take a notification of the program."""
+
+    def put(self, *events: Event) -> None:
+        """Hand events to the loop."""
+        for event in events:
+            self._queue.put_nowait(event)
+
+    async def decide(self, ask: Ask) -> Decision:
+        """Put a question to the loop, and wait for its answer."""
+        answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._questions[ask.id] = answer
+        self.put(ask)
+        return await answer
+
+    async def request(self, method: str, params: dict[str, Any], timeout_seconds: float | None = 60) -> Any:
+        """A call whose refusal is a failure of the program.
+
+        Raises:
+            BackendFailed: it refuses, does not answer in time, or has ended.
+        """
+        try:
+            return await self._process.call(method, params, timeout_seconds)
+        except RpcError as error:
+            raise BackendFailed(f"{self.name} refuses {method}: {error}") from error
+
+
+async def _refuse(method: str, params: dict[str, Any], number: int | str) -> Any:
+    raise RpcError(METHOD_NOT_FOUND, f"unknown method {method}")
+
+
+async def sweep(agent_id: str) -> list[int]:
+    """End every process that an earlier run of this agent left; returns those that do not end."""
+    return await asyncio.to_thread(kill_marked, AGENT_VARIABLE, agent_id)
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """A JSON object, or an empty one in the place of anything else that a program sent."""
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,230 @@
+"""Which agent programs there are, how each is started, and what of the host's environment it sees.
+
+A program that speaks ACP is one entry of the user's configuration (`[agents.NAME]`); one with a protocol of its own
+is a driver of one file and a line in `BUILT_IN`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from watchkeeper.agents.backends import AgentBackend, BackendFailed, BackendSpec, Features, MemoryServer
+from watchkeeper.agents.backends.acp import CLAUDE, OPENCODE, Acp, AcpProgram
+from watchkeeper.agents.backends.codex import ARGUMENTS as CODEX_ARGUMENTS
+from watchkeeper.agents.backends.codex import Codex
+from watchkeeper.agents.backends.process import ProgramProcess
+from watchkeeper.agents.tools.containment import Containment
+from watchkeeper.agents.tools.processes import worker_environment
+from watchkeeper.store.agents import Agent
+
+DEFAULT_MODEL = "default"
+"""`codex/default` is the model that the program itself would take."""
+VERSION_SECONDS = 10.0
+
+
+class AgentProgramSettings(BaseModel):
+    """`[agents.NAME]` of the user's configuration: how a program is started, and what it is told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: tuple[str, ...] = ()
+    """The program and its arguments; empty: the built-in ones."""
+    protocol: Literal["acp", ""] = ""
+    """`acp` for a program that Watchkeeper does not know by name."""
+    environment: dict[str, str] = {}
+    """Variables that it gets, beside the allowlist."""
+    pass_environment: tuple[str, ...] = ()
+    """Names of the host's variables that are passed on, such as the one of an API key."""
+    context_window: int = Field(default=200_000, gt=0)
+    """Tokens, until the program reports its own."""
+    options: dict[str, Any] = {}
+    """What the driver understands: see docs/agents.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One agent program, ready to be started."""
+
+    name: str
+    """In model references: `codex/gpt-5`."""
+    label: str
+    command: tuple[str, ...]
+    make: Callable[[ProgramProcess], AgentBackend]
+    features: Features
+    version_command: tuple[str, ...]
+    reader: str | None = None
+    """The reader of its own records (see `transcripts`), if there is one."""
+    jsonrpc_field: bool = True
+    passed: tuple[str, ...] = ()
+    """Names of the host's variables that it gets."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Variables that are set: no network at start, no updates."""
+    settings: AgentProgramSettings = field(default_factory=AgentProgramSettings)
+    configured: bool = False
+    """Whether the user's configuration has an entry for it, so that a planner may choose it for a task."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.settings.options
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return self.settings.command or self.command
+
+    def path(self, environ: Mapping[str, str]) -> str | None:
+        """Where the program is, or None where it is not installed."""
+        return shutil.which(self.arguments[0], path=environ.get("PATH"))
+
+    def model_of(self, ref: str) -> str | None:
+        """The model in the program's own words; None for its default."""
+        name = ref.partition("/")[2]
+        return name if name and name != DEFAULT_MODEL else None
+
+    def environment(self, environ: Mapping[str, str], agent_id: str) -> dict[str, str]:
+        """What it starts with: the allowlist of tools, the agent's mark, and what the user passes on."""
+        names = (*self.passed, *self.settings.pass_environment)
+        passed = {name: environ[name] for name in names if name in environ}
+        return {**worker_environment(environ, agent_id), **passed, **self.fixed, **self.settings.environment}
+
+    async def start(self, spec: BackendSpec, agent_id: str, containment: Containment) -> AgentBackend:
+        """Start the program for one agent; its session is not open yet.
+
+        Raises:
+            BackendFailed: it is not installed, or does not start.
+        """
+        command = self.arguments
+        if shutil.which(command[0], path=spec.environ.get("PATH")) is None:
+            raise BackendFailed(
+                f"{self.label} is not installed: there is no program {command[0]}; see `wk doctor`"
+            )
+        process = ProgramProcess(version_field=self.jsonrpc_field)
+        backend = self.make(process)
+        await process.start(
+            command, folder=spec.folder, environ=spec.environ, agent_id=agent_id, containment=containment
+        )
+        return backend
+
+
+_PROXY = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "NODE_EXTRA_CA_CERTS",
+)
+_XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+
+BUILT_IN: tuple[Program, ...] = (
+    Program(
+        "codex", "Codex", ("codex", *CODEX_ARGUMENTS), Codex, Codex.features, ("codex", "--version"), reader="codex",
+        jsonrpc_field=False, passed=("CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL", *_PROXY),
+    ),
+    Program(
+        "claude-code", "Claude Code", ("claude-agent-acp",), partial(Acp, program=CLAUDE), CLAUDE.features,
+        ("claude-agent-acp", "--version"), reader="claude-code",
+        passed=("CLAUDE_CONFIG_DIR", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL",
+                "CLAUDE_CODE_OAUTH_TOKEN", *_PROXY),
+        fixed={"DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1", "DISABLE_ERROR_REPORTING": "1",
+               "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+    ),
+    Program(
+        "opencode", "OpenCode", ("opencode", "acp"), partial(Acp, program=OPENCODE), OPENCODE.features,
+        ("opencode", "--version"), reader="opencode", passed=("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", *_XDG, *_PROXY),
+        fixed={"npm_config_offline": "true", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
+    ),
+)  # fmt: skip
+"""The programs that Watchkeeper knows by name. A driver for another one is one more entry."""
+
+
+def load_programs(settings: Mapping[str, AgentProgramSettings]) -> dict[str, Program]:
+    """Every program by name: the built-in ones as the user's configuration changes them, and further ACP programs."""
+    found = {
+        one.name: replace(one, settings=settings.get(one.name, one.settings), configured=one.name in settings)
+        for one in BUILT_IN
+    }
+    for name, given in settings.items():
+        if name not in found and given.command:
+            program = AcpProgram(name)
+            found[name] = Program(
+                name, name, given.command, partial(Acp, program=program), program.features,
+                (given.command[0], "--version"), settings=given, configured=True,
+            )  # fmt: skip
+    return found
+
+
+_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?[\w.+-]*")
+_versions: dict[tuple[str, ...], str] = {}
+
+
+def version_of(program: Program, environ: Mapping[str, str]) -> str:
+    """The version that the program prints; empty where it prints none. Asked once for each command."""
+    first = program.arguments[0] if program.settings.command else program.version_command[0]
+    command = (first, *program.version_command[1:])
+    path = shutil.which(first, path=environ.get("PATH"))
+    if path is None:
+        return ""
+    key = (path, *command[1:])
+    if key not in _versions:
+        try:
+            said = subprocess.run(
+                [path, *command[1:]], capture_output=True, text=True, timeout=VERSION_SECONDS, env=dict(environ),
+                stdin=subprocess.DEVNULL, check=False,
+            ).stdout  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired, ValueError):
+            said = ""
+        match = _VERSION.search(said)
+        _versions[key] = match[0] if match else ""
+    return _versions[key]
+
+
+def is_logged_in(program: Program, environ: Mapping[str, str]) -> bool | None:
+    """Whether the program has credentials of its own or a key in its environment; None where that is not known.
+
+    Watchkeeper looks only whether the file is there. It never reads it.
+    """
+    home = Path(environ.get("HOME") or Path.home())
+    places = {
+        "codex": [Path(environ.get("CODEX_HOME") or home / ".codex") / "auth.json"],
+        "claude-code": [Path(environ.get("CLAUDE_CONFIG_DIR") or home / ".claude") / ".credentials.json"],
+        "opencode": [
+            Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "opencode" / "auth.json"
+        ],
+    }
+    keys = {
+        "codex": ("OPENAI_API_KEY", "CODEX_API_KEY"),
+        "claude-code": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    }
+    if program.name not in places:
+        return None
+    given = program.environment(environ, "")
+    return any(given.get(name) for name in keys.get(program.name, ())) or any(
+        os.path.exists(place) for place in places[program.name]
+    )
+
+
+@dataclass(slots=True)
+class AgentPrograms:
+    """The programs of one host, and what they are started with."""
+
+    found: Mapping[str, Program]
+    environ: Mapping[str, str]
+    containment: Containment
+    serve: Callable[[Agent], Awaitable[MemoryServer]] | None = None
+    """Makes the memory tools reachable for an agent's program."""
+
+    def of(self, ref: str) -> Program | None:
+        """The program of a model reference, or None for a model that Watchkeeper's own loop calls."""
+        return self.found.get(ref.partition("/")[0])

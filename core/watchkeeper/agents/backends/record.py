@@ -1,0 +1,378 @@
+"""What an agent program did, as rows: its messages, its model calls, its context, and what its own record tells.
+
+A program's own record (its log or database) is the truth for usage: totals over the protocols are too low. Where a
+program has none that Watchkeeper reads, what it reports counts, marked as an estimate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from watchkeeper.agents.agent_memory import Snapshot
+from watchkeeper.agents.backends import UsageReport
+from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.toolbox import assert_mine
+from watchkeeper.models.registry import logged_price
+from watchkeeper.records.messages import (
+    Content,
+    Cost,
+    Message,
+    Observation,
+    ObservationKind,
+    Purpose,
+    Role,
+    Usage,
+    View,
+)
+from watchkeeper.records.states import ModelCallStatus
+from watchkeeper.store import agents
+from watchkeeper.store import messages as message_rows
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.driver import encode
+from watchkeeper.store.programs import ProgramSession
+from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.agents.backends.programs import Program
+    from watchkeeper.transcripts.records import ModelCall
+    from watchkeeper.transcripts.tail import SessionTail
+
+SETTLE_SECONDS = 2.0
+"""How long the program's record may lag behind its last word."""
+SETTLE_STEP_SECONDS = 0.1
+PROMPT_END = 200
+"""Characters of the end of a prompt by which it is found in the program's record."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What a program's record tells of its newest turn."""
+
+    has_prompt: bool = False
+    """Whether the prompt has arrived there."""
+    texts: list[str] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
+    """Tool call → its result."""
+
+
+class ProgramRecord:
+    """The rows of one agent, and the program's own record that they are compared with."""
+
+    def __init__(self, environment: Environment, agent: Agent) -> None:
+        self._environment = environment
+        self._store = environment.store
+        self._agent = agent
+        self._tail: SessionTail | None = None
+        self._looking = asyncio.Lock()
+        self._calls: dict[str, ModelCall] = {}
+        """Model calls that may still grow in the record; by key."""
+        self._stored: set[str] = set()
+        self._summary_of: int | None = None
+        self._reported = 0
+        """Calls that the program reported since the last one that its record told."""
+
+    # --- messages -------------------------------------------------------------------------------------------
+
+    @property
+    def last_seq(self) -> int:
+        """The newest message that is committed."""
+        return int(self._store.one("SELECT last_seq FROM agents WHERE id = ?", (self._agent.id,))[0])
+
+    def append(self, tx: Transaction, role: Role, content: Content) -> int:
+        """Add a message; returns its number. What the program keeps in its context is its own affair."""
+        last, total = tx.one("SELECT last_seq, message_tokens FROM agents WHERE id = ?", (self._agent.id,))
+        text = content if isinstance(content, str) else encode(content)
+        tokens = self._environment.counter.count(text)
+        message = Message(last + 1, role, content, tokens, total + tokens, tx.now)
+        message_rows.add_messages(tx, self._agent.id, [message])
+        tx.execute(
+            "UPDATE agents SET last_seq = ?, message_tokens = ?, last_active = ? WHERE id = ?",
+            (message.seq, message.total_tokens, tx.now, self._agent.id),
+        )
+        return message.seq
+
+    def next_turn(self, tx: Transaction, seq: int, started_at: float) -> int:
+        """A step of the program begins with that message; returns its number."""
+        turn = int(tx.one("SELECT turn FROM agents WHERE id = ?", (self._agent.id,))[0]) + 1
+        agents.begin_step(tx, self._agent.id, turn, seq, started_at)
+        tx.execute("UPDATE agents SET turn = ? WHERE id = ?", (turn, self._agent.id))
+        return turn
+
+    def fresh_id(self, given: str) -> str:
+        """The program's own id of a tool call; another one where that is taken."""
+        use_id, number = given[:200] or "call", 1
+        while self._store.one(
+            "SELECT 1 FROM tool_calls WHERE agent_id = ? AND tool_use_id = ?", (self._agent.id, use_id)
+        ):
+            number += 1
+            use_id = f"{given[:200]}~{number}"
+        return use_id
+
+    def has_said(self, text: str, since: int) -> bool:
+        """Whether a message after that one has this text."""
+        return any(
+            text.strip() in said
+            for message in message_rows.load_messages(self._store, self._agent.id, since + 1)
+            for said in _texts(message.content)
+        )
+
+    def snapshot(self) -> Snapshot:
+        """The agent's memory as Watchkeeper has it: the messages; the program keeps its own context."""
+        row = self._store.one(
+            "SELECT view_version, last_seq, context_tokens FROM agents WHERE id = ?", (self._agent.id,)
+        )
+        blob = {"agent": self._agent.id, "view": row[0], "last_seq": row[1], "tokens": row[2],
+                "messages": f"message://{self._agent.id}/1-{row[1]}"}  # fmt: skip
+        return Snapshot(self._agent.id, encode(blob).encode("utf-8", "replace"), row[0], row[1], row[2])
+
+    # --- the program's own record ---------------------------------------------------------------------------
+
+    def follow(self, program: Program, session: ProgramSession) -> None:
+        """Read this session's record from now on. Calls that were stored by an earlier host are known."""
+        from watchkeeper.transcripts.tail import SessionTail
+
+        self._stored = {
+            row[0]
+            for row in self._store.all(
+                "SELECT request_id FROM model_calls WHERE agent_id = ? AND request_id IS NOT NULL",
+                (self._agent.id,),
+            )
+        }
+        if program.reader is not None and session.transcript:
+            self._tail = SessionTail(program.reader, Path(session.transcript), session.program_session)
+
+    async def look(self) -> bool:
+        """Take what is new in the record; whether there were model calls in it that are stored now."""
+        if self._tail is None:
+            return False
+        async with self._looking:
+            tail = self._tail
+            try:
+                records = await asyncio.to_thread(tail.read)
+            except OSError:
+                return False
+            return await self._take(records, final=False)
+
+    async def settle(self) -> None:
+        """The turn has ended: take what its record tells, which may come a little later."""
+        if self._tail is None:
+            return
+        for _ in range(int(SETTLE_SECONDS / SETTLE_STEP_SECONDS)):
+            await self.look()
+            if not self._reported:
+                break
+            await asyncio.sleep(SETTLE_STEP_SECONDS)
+        self._reported = 0
+        async with self._looking:
+            await self._take([], final=True)
+
+    def told_since(self, prompt: str) -> Told:
+        """What the record tells since that prompt; everything is unknown where there is no record."""
+        from watchkeeper.transcripts.records import MAIN, ImportedMessage
+        from watchkeeper.transcripts.tail import SessionTail
+
+        told = Told()
+        if self._tail is None:
+            return told
+        whole = SessionTail(self._tail.program, self._tail.path, self._tail.session)
+        ending = "".join(prompt.split())[-PROMPT_END:]
+        try:
+            records = whole.read()
+        except OSError:
+            return told
+        for record in records:
+            if not isinstance(record, ImportedMessage) or record.agent != MAIN:
+                continue
+            if (
+                record.role == "user"
+                and ending
+                and any(ending in "".join(text.split()) for text in _texts(record.content))
+            ):
+                told = Told(has_prompt=True)
+                continue
+            if record.role == "assistant":
+                told.texts += [text for text in _texts(record.content) if text.strip()]
+            if isinstance(record.content, list):
+                for block in record.content:
+                    if block.get("type") == "tool_result" and block.get("content"):
+                        told.results[str(block.get("tool_use_id"))] = self._environment.redact(
+                            block["content"]
+                        )
+        return told if told.has_prompt else Told()
+
+    async def _take(self, records: Iterable[Any], *, final: bool) -> bool:
+        from watchkeeper.transcripts.records import MAIN, ImportedCompaction, ModelCall, Summary
+
+        ready: list[ModelCall] = []
+        for record in records:
+            if isinstance(record, ModelCall):
+                key = record.key or f"{record.agent}:{record.at}:{record.output_tokens}"
+                if key in self._stored:
+                    continue
+                if key not in self._calls:
+                    ready += self._calls.values()
+                    self._calls.clear()
+                    self._calls[key] = record
+                elif record.output_tokens > self._calls[key].output_tokens:
+                    self._calls[key] = record
+                self._reported = max(0, self._reported - 1)
+            elif isinstance(record, ImportedCompaction) and record.agent == MAIN and not record.elided:
+                await self.compacted("", trigger=record.trigger)
+            elif isinstance(record, Summary) and record.agent == MAIN:
+                await self._summarise(self._environment.redact(record.text))
+        if final:
+            ready += self._calls.values()
+            self._calls.clear()
+        if ready:
+            await self._store.commit(partial(self._store_calls, calls=ready))
+            self._stored.update(call.key or f"{call.agent}:{call.at}:{call.output_tokens}" for call in ready)
+        return bool(ready)
+
+    def _store_calls(self, tx: Transaction, *, calls: list[ModelCall]) -> None:
+        assert_mine(tx, self._agent.id)
+        for call in calls:
+            self._store_call(tx, call)
+
+    def _store_call(self, tx: Transaction, call: ModelCall) -> None:
+        from watchkeeper.transcripts.records import MAIN
+
+        usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
+        cost = logged_price(call)
+        self._write_call(tx, call.model, usage, cost, call.key or f"{call.agent}:{call.at}:{call.output_tokens}",
+                         exact=call.exact, at=call.at, stop_reason=call.stop_reason)  # fmt: skip
+        if call.agent == MAIN and usage.prompt_tokens:
+            self._note_context(tx, usage.prompt_tokens + usage.output_tokens, None)
+
+    def _write_call(
+        self, tx: Transaction, model: str, usage: Usage, cost: Cost, key: str | None, *, exact: bool, at: float | None,
+        stop_reason: str | None = None,
+    ) -> None:  # fmt: skip
+        turn = int(tx.one("SELECT turn FROM agents WHERE id = ?", (self._agent.id,))[0])
+        purpose = Purpose.PLANNER if self._agent.task_id is None else Purpose.TURN
+        agents.add_model_call(
+            tx, agent_id=self._agent.id, turn=turn, purpose=purpose, model=model, status=ModelCallStatus.DONE,
+            usage=usage, cost=cost, started_at=tx.now if at is None else min(at, tx.now), latency_seconds=0.0,
+            request_id=key, stop_reason=stop_reason, usage_exact=exact,
+        )  # fmt: skip
+
+    # --- what the program reports ---------------------------------------------------------------------------
+
+    async def report(self, report: UsageReport) -> None:
+        """Take a report of the program. Its counts are stored only where no record of its own tells them."""
+        if report.usage is not None and not report.whole_turn:
+            self._reported += 1
+        usage = report.usage if self._tail is None else None
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            if report.context_tokens:
+                self._note_context(tx, report.context_tokens, report.context_window)
+            if usage is not None:
+                cost = self._environment.price(self._agent.model, usage, False)
+                self._write_call(tx, self._agent.model, usage, cost, None, exact=False, at=None)
+
+        await self._store.commit(write)
+        if self._tail is not None:
+            await self.look()
+
+    def _note_context(self, tx: Transaction, tokens: int, window: int | None) -> None:
+        tx.execute(
+            "UPDATE agents SET context_tokens = ?, context_limit = coalesce(?, context_limit), composition = '{}'"
+            " WHERE id = ?",
+            (tokens, window, self._agent.id),
+        )
+        tx.execute(
+            "UPDATE compactions SET tokens_after = ? WHERE agent_id = ? AND status = 'applied' AND tokens_after IS NULL",
+            (tokens, self._agent.id),
+        )
+
+    # --- its compactions --------------------------------------------------------------------------------------
+
+    async def compacted(self, summary: str, *, trigger: str = "program") -> None:
+        """The program dropped what its context held, as a view of this agent: everything before is not in it."""
+        if trigger == "program" and self._tail is not None:
+            await self.look()  # its own record tells of it
+            return
+        agent_id = self._agent.id
+
+        def write(tx: Transaction) -> int:
+            assert_mine(tx, agent_id)
+            version, last, tokens = tx.one(
+                "SELECT view_version, last_seq, context_tokens FROM agents WHERE id = ?", (agent_id,)
+            )
+            removed = last - self._covered(tx)
+            new = int(tx.one("SELECT max(version) FROM views WHERE agent_id = ?", (agent_id,))[0]) + 1
+            compaction = message_rows.add_compaction(
+                tx, agent_id, trigger=trigger, status="applied", reason="the program compacted its context",
+                high_water=last, messages_removed=removed, tokens_before=tokens, view_before=version, view_after=new,
+                model=self._agent.model,
+            )  # fmt: skip
+            self._add_view(tx, new, version, last, summary, compaction)
+            tx.event("compaction.applied", agent_id=agent_id, compaction=compaction, trigger=trigger,
+                     tokens_before=tokens, messages_removed=removed, high_water=last)  # fmt: skip
+            return compaction
+
+        self._summary_of = await self._store.commit(write)
+
+    async def _summarise(self, text: str) -> None:
+        """The summary that the program put in the place of what it dropped."""
+        compaction, agent_id = self._summary_of, self._agent.id
+        if compaction is None or not text:
+            return
+        self._summary_of = None
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, agent_id)
+            last, version = tx.one(
+                "SELECT high_water, view_after FROM compactions WHERE id = ?", (compaction,)
+            )
+            new = int(tx.one("SELECT max(version) FROM views WHERE agent_id = ?", (agent_id,))[0]) + 1
+            self._add_view(tx, new, version, last, text, compaction)
+            tx.execute("UPDATE compactions SET view_after = ? WHERE id = ?", (new, compaction))
+
+        await self._store.commit(write)
+
+    def _covered(self, tx: Transaction) -> int:
+        row = tx.one(
+            "SELECT verbatim_from FROM views WHERE agent_id = ? ORDER BY version DESC LIMIT 1",
+            (self._agent.id,),
+        )
+        return max(0, int(row[0]) - 1) if row is not None and row[0] is not None else 0
+
+    def _add_view(
+        self, tx: Transaction, new: int, parent: int, last: int, summary: str, compaction: int
+    ) -> None:
+        observations: tuple[Observation, ...] = ()
+        if summary and last:
+            number = int(
+                tx.one("SELECT coalesce(max(id), 0) FROM observations WHERE agent_id = ?", (self._agent.id,))[
+                    0
+                ]
+            )
+            tokens = self._environment.counter.count(summary)
+            one = Observation(
+                number + 1, ObservationKind.SUMMARY, summary, tokens, (1, last), (1, last), created_at=tx.now
+            )
+            message_rows.add_observations(tx, self._agent.id, [one], compaction_id=compaction)
+            observations = (one,)
+        view = View(new, observations, last + 1, {}, parent, "summary", tx.now)
+        message_rows.add_view(
+            tx, self._agent.id, view, tokens=sum(one.tokens for one in observations), compaction_id=compaction
+        )
+
+
+def _texts(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        return []
+    return [
+        str(block.get("text", ""))
+        for block in content
+        if isinstance(block, dict) and block.get("type") == "text"
+    ]

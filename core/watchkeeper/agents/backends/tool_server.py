@@ -1,0 +1,179 @@
+"""Watchkeeper's own tools for agent programs: an MCP server on loopback, with a token for each agent.
+
+A program's agent gets the tools that its role may call and that act on the store alone (`remember`, `recall`,
+`read_back`, artifacts, and for a planner the plan). A call runs as one of the agent itself: its facts have it as their
+source, and what it may not see it does not get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+from watchkeeper.agents.backends import MemoryServer
+from watchkeeper.agents.environment import AgentStopped, Environment
+from watchkeeper.agents.toolbox import assert_mine
+from watchkeeper.agents.tools.contract import (
+    OutsideTool,
+    Permission,
+    StoreTool,
+    ToolContext,
+    ToolResult,
+    validate_arguments,
+)
+from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.transaction import Transaction
+
+NOT_SERVED = frozenset({"compact"})
+"""A program compacts its own context."""
+
+_caller: ContextVar[Agent] = ContextVar("caller")
+
+
+class ToolServer:
+    """Serves the tools of one host. It begins to listen when the first agent asks for it."""
+
+    def __init__(self) -> None:
+        self._environment: Environment | None = None
+        self._agents: dict[str, Agent] = {}
+        self._tokens: dict[str, str] = {}
+        self._url = ""
+        self._starting = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._stop: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    def use(self, environment: Environment) -> None:
+        """Serve the tools of this environment."""
+        self._environment = environment
+
+    async def serve(self, agent: Agent) -> MemoryServer:
+        """Where that agent's program reaches its tools, and the token that says who calls."""
+        async with self._starting:
+            if not self._url:
+                await self._start()
+        token = self._tokens.get(agent.id)
+        if token is None:
+            token = self._tokens[agent.id] = secrets.token_urlsafe(32)
+        self._agents[token] = agent
+        return MemoryServer(self._url, token)
+
+    def served(self, agent: Agent) -> list[str]:
+        """The names of the tools that the agent may call here."""
+        environment = self._environment
+        assert environment is not None
+        return [
+            name
+            for name in environment.tools_of(agent.role)
+            if name not in NOT_SERVED
+            and (isinstance(environment.tools.get(name), StoreTool) or name == "recall")
+            and environment.permission(name) is not Permission.DENY
+        ]
+
+    async def call(self, agent: Agent, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """Run one call for an agent."""
+        environment = self._environment
+        assert environment is not None
+        if name not in self.served(agent):
+            return ToolResult(f"there is no tool {name!r} here", is_error=True)
+        tool = environment.tools[name]
+        if invalid := validate_arguments(tool.spec.input_schema, arguments):
+            return ToolResult(
+                f"the input cannot be used: {invalid}. Correct it and call again", is_error=True
+            )
+        arguments = environment.redact(arguments)
+        context = ToolContext(
+            session_id=environment.session_id, agent_id=agent.id, task_id=agent.task_id,
+            workspace=environment.workspace, tool_call_id=f"mcp-{environment.new_id()}",
+        )  # fmt: skip
+        try:
+            if isinstance(tool, StoreTool):
+
+                def apply(tx: Transaction) -> ToolResult:
+                    assert_mine(tx, agent.id)
+                    return tool.apply(tx, arguments, context)
+
+                return await environment.store.commit(apply)
+            assert isinstance(tool, OutsideTool)
+            return await tool.run(arguments, context)
+        except (ValueError, AgentStopped) as error:
+            return ToolResult(str(error), is_error=True)
+        except WatchkeeperError as error:
+            return ToolResult(f"the call failed: {error}", is_error=True)
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        if self._stop is not None:
+            self._stop.should_exit = self._stop.force_exit = True
+        if self._task is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _start(self) -> None:
+        app = await asyncio.to_thread(self._app)  # its libraries take a second to load
+        import uvicorn
+
+        class Server(uvicorn.Server):
+            @contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                yield  # signals are the host's
+
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()  # a program that is quicker than the server waits
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=1
+        )
+        self._stop = Server(config)
+        self._task = asyncio.create_task(self._stop.serve(sockets=[listening]), name="tool server")
+        self._url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+
+    def _app(self) -> Any:
+        from mcp import types
+        from mcp.server.lowlevel import Server
+        from starlette.responses import JSONResponse
+        from starlette.types import Receive, Scope, Send
+
+        from watchkeeper._version import __version__
+
+        async def list_tools(context: Any, request: Any) -> types.ListToolsResult:
+            environment = self._environment
+            assert environment is not None
+            specs = [environment.tools[name].spec for name in self.served(_caller.get())]
+            return types.ListToolsResult(
+                tools=[
+                    types.Tool(name=one.name, description=one.description, input_schema=one.input_schema)
+                    for one in specs
+                ]
+            )
+
+        async def call_tool(context: Any, request: types.CallToolRequestParams) -> types.CallToolResult:
+            result = await self.call(_caller.get(), request.name, dict(request.arguments or {}))
+            text = result.content if isinstance(result.content, str) else str(result.content)
+            return types.CallToolResult(
+                content=[types.TextContent(type="text", text=text)], is_error=result.is_error
+            )
+
+        server: Any = Server(
+            "watchkeeper", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool
+        )
+        inner = server.streamable_http_app(stateless_http=True, json_response=True)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                given = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+                agent = self._agents.get(given.removeprefix("Bearer "))
+                if agent is None:
+                    await JSONResponse({"error": "unknown token"}, status_code=401)(scope, receive, send)
+                    return
+                _caller.set(agent)
+            await inner(scope, receive, send)
+
+        return app

@@ -1,0 +1,91 @@
+"""Reading what a program's own record says of one of its sessions, from where the last reading stopped.
+
+Nothing is stored: the caller takes from the records what it needs. The files may grow meanwhile; a line without an
+end is read the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from watchkeeper.transcripts import files
+from watchkeeper.transcripts.reading import by_name
+from watchkeeper.transcripts.records import LineReader, Program, PullReader, Record, Session, Source
+
+
+@dataclass(slots=True)
+class _File:
+    """One file of JSON lines that grows."""
+
+    reader: LineReader
+    read_bytes: int = 0
+    line: int = 0
+
+
+@dataclass(slots=True)
+class SessionTail:
+    """What is new in the record of one session.
+
+    Args:
+        program: the name of a reader (`claude-code`, `codex`, `opencode`).
+        path: the log, or the database that holds the session among others.
+        session: the program's own id of the session.
+    """
+
+    program: str
+    path: Path
+    session: str
+    _files: dict[Path, _File] = field(default_factory=dict)
+    _pull: PullReader | None = None
+    _size: tuple[int, float] | None = None
+
+    def read(self) -> list[Record]:
+        """The records since the last call; empty where there is nothing yet.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        program = by_name(self.program)
+        if program is None or not self.path.exists():
+            return []
+        if program.fingerprint(self.path) is not None:
+            return list(self._pulled(program))
+        beside = self.path.with_suffix("")
+        paths = [self.path, *sorted(beside.rglob("*.jsonl"))] if beside.is_dir() else [self.path]
+        return [record for path in paths for record in self._lines(program, path)]
+
+    def _lines(self, program: Program, path: Path) -> Iterator[Record]:
+        known = self._files.get(path)
+        if known is None:
+            known = self._files[path] = _File(cast(LineReader, program.reader(_source(program, path), None)))
+        with path.open("rb") as file:
+            file.seek(known.read_bytes)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                known.read_bytes += len(line)
+                known.line += 1
+                yield from known.reader.feed(known.line, line.rstrip(b"\r\n"))
+
+    def _pulled(self, program: Program) -> Iterator[Record]:
+        found = program.fingerprint(self.path)
+        if found == self._size:
+            return
+        self._size = found
+        state = self._pull.save() if self._pull is not None else None
+        reader = self._pull = cast(PullReader, program.reader(_source(program, self.path), state))
+        mine = False
+        for _, _, group in reader.pull():
+            for record in group:
+                if isinstance(record, Session):
+                    mine = record.key == self.session
+                if mine:
+                    yield record
+
+
+def _source(program: Program, path: Path) -> Source:
+    companions = {one.name: one.read_bytes() for one in program.companions(path) if one.is_file()}
+    return Source(path, files.read_file_head(path), companions)
