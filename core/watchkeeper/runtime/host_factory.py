@@ -130,6 +130,8 @@ class AssembledHost:
 
     async def aclose(self) -> None:
         """End worker processes and MCP servers, and close the models' connections."""
+        if self.host.environment.programs is not None:
+            await self.host.environment.programs.aclose()
         await self.tool_server.aclose()
         await self.pool.aclose()
         await self.mcp.aclose()

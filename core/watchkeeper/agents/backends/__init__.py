@@ -219,6 +219,8 @@ class AgentBackend(Protocol):
     """One session of one program. Made with the connection to the program's process."""
 
     features: Features
+    version: str
+    """Of the program, as it says when a session is opened."""
 
     async def open(self, spec: BackendSpec) -> str:
         """Begin or resume a session; returns its id.

@@ -86,7 +86,9 @@ class Acp(RpcBackend):
             "clientCapabilities": {"session": {"compaction": {}, "subagents": {}}},
             "clientInfo": {"name": "watchkeeper", "title": "Watchkeeper", "version": "1"},
         }
-        can = (await self.request("initialize", hello)).get("agentCapabilities") or {}
+        said = object_of(await self.request("initialize", hello))
+        can = object_of(said.get("agentCapabilities"))
+        self.version = str(object_of(said.get("agentInfo")).get("version") or "")[:60]
         servers = []
         if spec.memory is not None and (can.get("mcpCapabilities") or {}).get("http"):
             header = {"name": "Authorization", "value": f"Bearer {spec.memory.token}"}

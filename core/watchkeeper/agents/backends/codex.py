@@ -61,7 +61,10 @@ class Codex(RpcBackend):
             "sandbox": spec.options.get("sandbox", "workspace-write"), "developerInstructions": spec.instructions,
             "config": config, **({"model": spec.model} if spec.model else {}),
         }  # fmt: skip
-        await self.request("initialize", {"clientInfo": info, "capabilities": {"experimentalApi": True}})
+        said = await self.request(
+            "initialize", {"clientInfo": info, "capabilities": {"experimentalApi": True}}
+        )
+        self.version = str(object_of(said).get("userAgent") or "").partition("/")[2].partition(" ")[0][:60]
         await self._process.notify("initialized")
         method = "thread/resume" if spec.session else "thread/start"
         known = {"threadId": spec.session, "excludeTurns": True} if spec.session else {}

@@ -17,6 +17,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from typing import Any
 from watchkeeper.agents import backends, reporting, roles
 from watchkeeper.agents.backends import AgentBackend, BackendFailed, BackendSpec, Decision
 from watchkeeper.agents.backends.process import sweep
-from watchkeeper.agents.backends.programs import Program, version_of
+from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
 from watchkeeper.agents.environment import AgentControl, AgentStopped, Environment, Interrupted
 from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
@@ -75,6 +76,10 @@ DENIED = "[Watchkeeper] A person denied the call of {tool}: {reason}. Go on with
 EDITED = (
     "[Watchkeeper] A person did not allow this call of {tool} as it was, and asks for this instead:\n{text}"
 )
+
+
+OURS = re.compile(r"(mcp__)?watchkeeper(__|_|\.)")
+"""How programs name the tools of our own server; these need no answer of a person."""
 
 
 class _ProgramDied(Exception):
@@ -144,8 +149,12 @@ class ProgramLoop:
             ending = await self._after_interruption()
         except BackendFailed as failed:
             ending = await self._fail(str(failed))
-        finally:
+        except BaseException:
             await self._close()
+            raise
+        # What follows from the ending need not wait until the program has ended.
+        assert self._environment.programs is not None
+        self._environment.programs.close_later(self._agent.id, self._close())
         return ending
 
     def compact(self, instructions: str | None) -> str:
@@ -224,15 +233,15 @@ class ProgramLoop:
         """Start the program and open the agent's session, new or as it was left."""
         environment, program, agent = self._environment, self._program, self._agent
         environment.live.show(agent.id, "working", f"starting {program.label}")
+        services = environment.programs
+        assert services is not None
+        await services.closed(agent.id)
         if survivors := await sweep(agent.id):
             numbers = ", ".join(map(str, survivors[:10]))
             return await self._pause(f"processes of {program.label} do not end: {numbers}", blocked=True)
         known = programs.load_session(self._store, agent.id) or self._inherited()
         folder = Path(known.folder) if known is not None else environment.workspace
-        services = environment.programs
-        assert services is not None
         environ = program.environment(services.environ, agent.id)
-        version = await asyncio.to_thread(version_of, program, environ)
         system = roles.with_pinned(agent.system, pinned_lines(self._store, environment.session_id))
         spec = BackendSpec(
             folder=folder, instructions=system, environ=environ, model=program.model_of(agent.model),
@@ -253,6 +262,7 @@ class ProgramLoop:
             session = await backend.open(spec)
         transcript = backend.transcript()
         sent = known.sent_seq if known is not None else 0
+        version = backend.version
         self._session = ProgramSession(
             agent.id, program.name, version, session, spec.model, str(transcript) if transcript else None, str(folder), sent,
         )  # fmt: skip
@@ -385,7 +395,7 @@ class ProgramLoop:
         await self._end_asks()
         await self._flush_text()
         await self._close_calls()
-        await self._record.settle()
+        await self._record.settle(self._said)
         return event
 
     async def _next_event(self) -> backends.Event | BackendFailed | None:
@@ -639,6 +649,8 @@ class ProgramLoop:
     async def _decide(self, ask: backends.Ask, call: _OpenCall) -> tuple[Decision, str]:
         environment = self._environment
         name = ask.name
+        if OURS.match(call.name):
+            return "once", ""
         permission = environment.permission("write" if name == "file_change" else name)
         if permission is Permission.DENY:
             return "deny", DENIED.format(tool=name, reason="the configuration denies it")
@@ -856,7 +868,7 @@ class ProgramLoop:
         try:
             await self._flush_text()
             await self._close_calls()
-            await self._record.settle()
+            await self._record.settle("")
             return await self._pause(self._control.pause_reason or "paused at once")
         except AgentStopped:
             return RunResult(TaskOutcome.STOPPED)

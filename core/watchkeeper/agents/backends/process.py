@@ -253,6 +253,7 @@ class RpcBackend:
     """What drivers share: the queue of events, and questions that wait for an answer."""
 
     name = "the program"
+    version = ""
 
     def __init__(self, process: ProgramProcess) -> None:
         self._process = process

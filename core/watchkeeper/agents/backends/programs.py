@@ -6,11 +6,13 @@ is a driver of one file and a line in `BUILT_IN`.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,8 @@ from watchkeeper.agents.backends.process import ProgramProcess
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import worker_environment
 from watchkeeper.store.agents import Agent
+
+log = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "default"
 """`codex/default` is the model that the program itself would take."""
@@ -224,7 +228,31 @@ class AgentPrograms:
     containment: Containment
     serve: Callable[[Agent], Awaitable[MemoryServer]] | None = None
     """Makes the memory tools reachable for an agent's program."""
+    _closing: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """By agent: its program is being closed."""
 
     def of(self, ref: str) -> Program | None:
         """The program of a model reference, or None for a model that Watchkeeper's own loop calls."""
         return self.found.get(ref.partition("/")[0])
+
+    def close_later(self, agent_id: str, work: Coroutine[Any, Any, None]) -> None:
+        """Close the program of an agent whose loop has ended, in the background."""
+        task = asyncio.create_task(work, name=f"close-{agent_id}")
+        self._closing[agent_id] = task
+        task.add_done_callback(lambda done: self._forget(agent_id, done))
+
+    async def closed(self, agent_id: str) -> None:
+        """Wait until an earlier program of this agent has ended."""
+        if (task := self._closing.get(agent_id)) is not None:
+            await asyncio.wait([task])
+
+    async def aclose(self) -> None:
+        """Wait until every program has ended."""
+        if self._closing:
+            await asyncio.wait(list(self._closing.values()))
+
+    def _forget(self, agent_id: str, task: asyncio.Task[None]) -> None:
+        if self._closing.get(agent_id) is task:
+            del self._closing[agent_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a program of agent %s was not closed: %s", agent_id, error)

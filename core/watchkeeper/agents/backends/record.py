@@ -57,7 +57,9 @@ class Told:
     """Whether the prompt has arrived there."""
     texts: list[str] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
-    """Tool call → its result."""
+    """Tool call → its result, of those that ended."""
+    cut: set[str] = field(default_factory=set)
+    """Tool calls that the record calls interrupted."""
 
 
 class ProgramRecord:
@@ -73,8 +75,8 @@ class ProgramRecord:
         """Model calls that may still grow in the record; by key."""
         self._stored: set[str] = set()
         self._summary_of: int | None = None
-        self._reported = 0
-        """Calls that the program reported since the last one that its record told."""
+        self._newest_text = ""
+        """The agent's newest words in the program's record."""
 
     # --- messages -------------------------------------------------------------------------------------------
 
@@ -158,40 +160,41 @@ class ProgramRecord:
                 return False
             return await self._take(records, final=False)
 
-    async def settle(self) -> None:
-        """The turn has ended: take what its record tells, which may come a little later."""
+    async def settle(self, said: str) -> None:
+        """The turn has ended with these words: take what its record tells, which may come a little later."""
         if self._tail is None:
             return
         for _ in range(int(SETTLE_SECONDS / SETTLE_STEP_SECONDS)):
             await self.look()
-            if not self._reported:
+            if _plain(said) in _plain(self._newest_text):
                 break
             await asyncio.sleep(SETTLE_STEP_SECONDS)
-        self._reported = 0
         async with self._looking:
             await self._take([], final=True)
 
     def told_since(self, prompt: str) -> Told:
         """What the record tells since that prompt; everything is unknown where there is no record."""
-        from watchkeeper.transcripts.records import MAIN, ImportedMessage
+        from watchkeeper.transcripts.records import MAIN, ImportedMessage, ToolResult
         from watchkeeper.transcripts.tail import SessionTail
 
         told = Told()
         if self._tail is None:
             return told
         whole = SessionTail(self._tail.program, self._tail.path, self._tail.session)
-        ending = "".join(prompt.split())[-PROMPT_END:]
+        ending = _plain(prompt)[-PROMPT_END:]
         try:
             records = whole.read()
         except OSError:
             return told
         for record in records:
+            if isinstance(record, ToolResult) and record.status not in ("done", "error", "denied"):
+                told.cut.add(record.id)
             if not isinstance(record, ImportedMessage) or record.agent != MAIN:
                 continue
             if (
                 record.role == "user"
                 and ending
-                and any(ending in "".join(text.split()) for text in _texts(record.content))
+                and any(ending in _plain(text) for text in _texts(record.content))
             ):
                 told = Told(has_prompt=True)
                 continue
@@ -203,10 +206,17 @@ class ProgramRecord:
                         told.results[str(block.get("tool_use_id"))] = self._environment.redact(
                             block["content"]
                         )
+        told.results = {call: result for call, result in told.results.items() if call not in told.cut}
         return told if told.has_prompt else Told()
 
     async def _take(self, records: Iterable[Any], *, final: bool) -> bool:
-        from watchkeeper.transcripts.records import MAIN, ImportedCompaction, ModelCall, Summary
+        from watchkeeper.transcripts.records import (
+            MAIN,
+            ImportedCompaction,
+            ImportedMessage,
+            ModelCall,
+            Summary,
+        )
 
         ready: list[ModelCall] = []
         for record in records:
@@ -220,7 +230,9 @@ class ProgramRecord:
                     self._calls[key] = record
                 elif record.output_tokens > self._calls[key].output_tokens:
                     self._calls[key] = record
-                self._reported = max(0, self._reported - 1)
+            elif isinstance(record, ImportedMessage):
+                if record.agent == MAIN and record.role == "assistant":
+                    self._newest_text = "\n".join(_texts(record.content)) or self._newest_text
             elif isinstance(record, ImportedCompaction) and record.agent == MAIN and not record.elided:
                 await self.compacted("", trigger=record.trigger)
             elif isinstance(record, Summary) and record.agent == MAIN:
@@ -264,8 +276,6 @@ class ProgramRecord:
 
     async def report(self, report: UsageReport) -> None:
         """Take a report of the program. Its counts are stored only where no record of its own tells them."""
-        if report.usage is not None and not report.whole_turn:
-            self._reported += 1
         usage = report.usage if self._tail is None else None
 
         def write(tx: Transaction) -> None:
@@ -364,6 +374,10 @@ class ProgramRecord:
         message_rows.add_view(
             tx, self._agent.id, view, tokens=sum(one.tokens for one in observations), compaction_id=compaction
         )
+
+
+def _plain(text: str) -> str:
+    return "".join(text.split())
 
 
 def _texts(content: Any) -> list[str]:
