@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ Check = tuple[str, str, str]
 @click.option("--quick", is_flag=True, help="Skip the integrity check of the whole file.")
 def doctor(db: Path | None, as_json: bool, quick: bool) -> int:
     """Check this installation and the database. The exit code is 1 if a problem needs fixing."""
-    checks = [*_installation(), _containment(), *_database(database_path(db), quick)]
+    checks = [*_installation(), _containment(), *_programs(), *_database(database_path(db), quick)]
     bad = any(state == "bad" for _, state, _ in checks)
     # `said` is the name of `detail` in earlier releases; scripts may read it.
     rows = [
@@ -69,6 +70,33 @@ def _containment() -> Check:
         return "containment", "bad", str(error)
     reasons = "".join(f"; no {better}: {why}" for better, why in why_not.items())
     return "containment", "warn" if kind is Kind.REGISTER and why_not else "ok", f"{kind}{reasons}"
+
+
+def _programs() -> Iterator[Check]:
+    """The agent programs: which are installed, at which version, and whether they have a login."""
+    from watchkeeper.agents.backends.programs import is_logged_in, load_programs, version_of
+    from watchkeeper.runtime.config import load_config
+
+    try:
+        found = load_programs(load_config().agents)
+    except WatchkeeperError as error:
+        yield "agents", "bad", str(error)
+        return
+    for program in found.values():
+        if program.path(os.environ) is None:
+            missing = f"not installed: no program {program.arguments[0]}"
+            yield program.name, "warn" if program.configured else "ok", missing
+            continue
+        version = version_of(program, program.environment(os.environ, "")) or "version unknown"
+        login = is_logged_in(program, os.environ)
+        if login is False:
+            yield (
+                program.name,
+                "warn",
+                f"{version}, not logged in: log in with {program.label} itself, or set its key",
+            )
+        else:
+            yield program.name, "ok", version + (", logged in" if login else "")
 
 
 def _database(path: Path, quick: bool) -> Iterator[Check]:

@@ -771,6 +771,7 @@ CREATE TABLE program_turns (
     commit_seq INTEGER
 );
 CREATE INDEX program_turns_agent ON program_turns (agent_id, id);
+CREATE INDEX program_turns_session ON program_turns (session_id);
 """
 
 _SCRIPTS = {

@@ -886,7 +886,10 @@ TABLES = (
         ended_at REAL,
         commit_seq INTEGER
         """,
-        statements=("CREATE INDEX program_turns_agent ON program_turns (agent_id, id)",),
+        statements=(
+            "CREATE INDEX program_turns_agent ON program_turns (agent_id, id)",
+            "CREATE INDEX program_turns_session ON program_turns (session_id)",
+        ),
         forked=False,
         exported=False,
     ),

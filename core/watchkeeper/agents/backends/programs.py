@@ -7,6 +7,7 @@ is a driver of one file and a line in `BUILT_IN`.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -65,7 +66,6 @@ class Program:
     command: tuple[str, ...]
     make: Callable[[ProgramProcess], AgentBackend]
     features: Features
-    version_command: tuple[str, ...]
     reader: str | None = None
     """The reader of its own records (see `transcripts`), if there is one."""
     jsonrpc_field: bool = True
@@ -133,12 +133,12 @@ _XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 
 BUILT_IN: tuple[Program, ...] = (
     Program(
-        "codex", "Codex", ("codex", *CODEX_ARGUMENTS), Codex, Codex.features, ("codex", "--version"), reader="codex",
+        "codex", "Codex", ("codex", *CODEX_ARGUMENTS), Codex, Codex.features, reader="codex",
         jsonrpc_field=False, passed=("CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL", *_PROXY),
     ),
     Program(
         "claude-code", "Claude Code", ("claude-agent-acp",), partial(Acp, program=CLAUDE), CLAUDE.features,
-        ("claude-agent-acp", "--version"), reader="claude-code",
+        reader="claude-code",
         passed=("CLAUDE_CONFIG_DIR", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL",
                 "CLAUDE_CODE_OAUTH_TOKEN", *_PROXY),
         fixed={"DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1", "DISABLE_ERROR_REPORTING": "1",
@@ -146,7 +146,7 @@ BUILT_IN: tuple[Program, ...] = (
     ),
     Program(
         "opencode", "OpenCode", ("opencode", "acp"), partial(Acp, program=OPENCODE), OPENCODE.features,
-        ("opencode", "--version"), reader="opencode", passed=("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", *_XDG, *_PROXY),
+        reader="opencode", passed=("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", *_XDG, *_PROXY),
         fixed={"npm_config_offline": "true", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
     ),
 )  # fmt: skip
@@ -164,34 +164,34 @@ def load_programs(settings: Mapping[str, AgentProgramSettings]) -> dict[str, Pro
             program = AcpProgram(name)
             found[name] = Program(
                 name, name, given.command, partial(Acp, program=program), program.features,
-                (given.command[0], "--version"), settings=given, configured=True,
+ settings=given, configured=True,
             )  # fmt: skip
     return found
 
 
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?[\w.+-]*")
-_versions: dict[tuple[str, ...], str] = {}
 
 
 def version_of(program: Program, environ: Mapping[str, str]) -> str:
-    """The version that the program prints; empty where it prints none. Asked once for each command."""
-    first = program.arguments[0] if program.settings.command else program.version_command[0]
-    command = (first, *program.version_command[1:])
-    path = shutil.which(first, path=environ.get("PATH"))
+    """The version of an installed program: of its npm package, else what it prints; empty where neither says."""
+    path = program.path(environ)
     if path is None:
         return ""
-    key = (path, *command[1:])
-    if key not in _versions:
-        try:
-            said = subprocess.run(
-                [path, *command[1:]], capture_output=True, text=True, timeout=VERSION_SECONDS, env=dict(environ),
-                stdin=subprocess.DEVNULL, check=False,
-            ).stdout  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired, ValueError):
-            said = ""
-        match = _VERSION.search(said)
-        _versions[key] = match[0] if match else ""
-    return _versions[key]
+    for folder in list(Path(path).resolve().parents)[:4]:
+        if folder.parent.name == "node_modules" or folder.parent.parent.name == "node_modules":
+            try:
+                return str(json.loads((folder / "package.json").read_text("utf-8"))["version"])[:60]
+            except (OSError, ValueError, KeyError, TypeError):
+                break
+    try:
+        said = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, env=dict(environ),
+            stdin=subprocess.DEVNULL, check=False,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return ""
+    match = _VERSION.search(said)
+    return match[0] if match else ""
 
 
 def is_logged_in(program: Program, environ: Mapping[str, str]) -> bool | None:
