@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from watchkeeper.agents.environment import Environment
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.history import Change, ContextLimits, needed_from, uncovered_from, undo_targets
+from watchkeeper.memory.history import (
+    EDIT,
+    PIN,
+    UNPIN,
+    Change,
+    ContextLimits,
+    Preview,
+    needed_from,
+    uncovered_from,
+    undo_targets,
+)
 from watchkeeper.memory.tokens import TokenCounter
-from watchkeeper.records.messages import Content, Role
+from watchkeeper.records.messages import Content, Message, Role
+from watchkeeper.records.text import cost_text
 from watchkeeper.store import agents, artifacts
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import encode
+from watchkeeper.store.snapshot import composition_of
 from watchkeeper.store.transaction import Transaction
+
+# --- What a change by hand would lead to, in words ------------------------------------------------------------
+
+
+def preview_lines(foretold: Preview) -> list[str]:
+    """A preview in two lines."""
+    change = f"{foretold.tokens_before:,} → {foretold.tokens:,} of {foretold.limit:,} tokens"
+    if foretold.high_water is not None:
+        change += f", up to message {foretold.high_water}, a digest in the place of the summary"
+    if not foretold.cache_tokens_written:
+        return [change, "the cached prompt stays as it is"]
+    cost = "" if foretold.cost_usd is None else f", about {cost_text(foretold.cost_usd)}"
+    return [
+        change,
+        f"{foretold.cache_tokens_void:,} cached tokens become void, {foretold.cache_tokens_written:,} are written"
+        f" again{cost}",
+    ]
+
 
 # --- The share of a model's window for an agent's messages --------------------------------------------------
 
@@ -38,8 +69,8 @@ def overhead_tokens(counter: TokenCounter, system: str, specs: list[Any]) -> int
     return counter.count(system) + counter.count(tools) + 16
 
 
-EDIT = "edit"
-"""The reason of a view that a person made."""
+PAIR_WITHIN = 50
+"""How far from a message that is to be pinned the other half of its tool call is looked for, once it is covered."""
 
 MOST_REREAD = 5_000
 """Most messages under a digest that a summary reads again; if there are more, it reads the digest."""
@@ -54,6 +85,7 @@ class Recorded:
     last_seq: int
     total_tokens: int
     composition: dict[str, int]
+    pins_before: tuple[int, ...] = ()
 
     def write(
         self,
@@ -74,6 +106,17 @@ class Recorded:
         message_rows.add_observations(tx, self.agent_id, change.observations, compaction_id=compaction_id)
         for view in change.views:
             message_rows.add_view(tx, self.agent_id, view, tokens=change.tokens, compaction_id=compaction_id)
+        if change.reason in (PIN, UNPIN):
+            tx.event(
+                f"memory.{change.reason}ned",
+                agent_id=self.agent_id,
+                messages=sorted(set(self.pins_before) ^ set(change.view.pins)),
+                view=change.view.version,
+                tokens_before=change.tokens_before,
+                tokens_after=change.tokens,
+            )
+        if change.pins_shortened:
+            tx.event("memory.pins_shortened", agent_id=self.agent_id, messages=list(change.pins_shortened))
         agents.note_context(
             tx,
             self.agent_id,
@@ -173,6 +216,9 @@ class AgentMemory:
             start = uncovered_from(current)
         if start <= row[1]:
             messages += message_rows.load_messages(reads, agent_id, max(2, start))
+        pinned = {seq for view in views for seq in view.pins} - {message.seq for message in messages}
+        if pinned:
+            messages += message_rows.load_chosen(reads, agent_id, pinned)
         state = ContextState.restore(
             limits,
             counter,
@@ -184,6 +230,17 @@ class AgentMemory:
             total_tokens=row[2],
         )
         return cls(state, agent_id)
+
+    @classmethod
+    def stored(cls, reads: Any, agent_id: str, counter: TokenCounter) -> AgentMemory:
+        """The memory as a reader of the store knows it, to look at: its limits as the host wrote them last."""
+        row = reads.one(
+            "SELECT context_limit, context_tokens, composition FROM agents WHERE id = ?", (agent_id,)
+        )
+        parts = dict(composition_of(row[2]))
+        limit = row[1] + parts["headroom"] if "headroom" in parts else row[0]
+        share = min(1.0, parts["threshold"] / limit) if parts.get("threshold") and limit else 0.75
+        return cls.load(reads, agent_id, ContextLimits(max(1, limit), 0, share), counter)
 
     def move(self, reads: Any, move: Literal["undo", "redo"], *, at: float, to: int | None = None) -> Change:
         """Undo or redo (see `ContextState.undo`), with the messages that this takes.
@@ -210,6 +267,39 @@ class AgentMemory:
         missing = self.state.missing_for(move, to)
         if missing is not None:
             self.state.load_earlier(message_rows.load_messages(reads, self.agent_id, *missing))
+
+    def edit(self, reads: Any, *, at: float, **how: Any) -> Recorded:
+        """Change by hand what is shown (see `ContextState.edit`), with the messages that this takes.
+
+        Raises:
+            ValueError: it cannot be done; the message says why.
+        """
+        before = self.state.view.pins
+        change = self.state.edit(at=at, among=self._to_pin(reads, how.get("pin", ())), **how)
+        return replace(self.record(change), pins_before=before)
+
+    def preview(
+        self, reads: Any, *, model: str | None, compact: bool = False, up_to: int | None = None, **how: Any
+    ) -> Preview:
+        """What `edit` would lead to, or a compaction (`compact`) up to a message.
+
+        Raises:
+            ValueError: it cannot be done, or nothing is to gain; the message says why.
+        """
+        if compact:
+            return self.state.preview_compaction(up_to, model=model)
+        return self.state.preview_edit(among=self._to_pin(reads, how.get("pin", ())), model=model, **how)
+
+    def _to_pin(self, reads: Any, seqs: Collection[int]) -> list[Message]:
+        """The messages that are to be pinned and are not loaded, and those around them, which may be their pairs."""
+        loaded = self.state.messages[0].seq if self.state.messages else self.state.last_seq + 1
+        around = {
+            near
+            for seq in seqs
+            if 1 <= seq < loaded
+            for near in range(max(1, seq - PAIR_WITHIN), min(loaded, seq + PAIR_WITHIN + 1))
+        }
+        return message_rows.load_chosen(reads, self.agent_id, around) if around else []
 
     def forget_covered(self) -> None:
         """Drop from memory the messages that the view covers. Call it only when all appended messages are
@@ -239,6 +329,7 @@ class AgentMemory:
             "agent": self.agent_id,
             "view": view.version,
             "verbatim_from": view.verbatim_from,
+            "pins": view.pins,
             "last_seq": state.last_seq,
             "tokens": state.tokens,
             "observations": [

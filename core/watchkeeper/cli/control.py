@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ from watchkeeper.cli.options import (
 )
 from watchkeeper.records.approval_subjects import digest_of, parse_pattern, pattern_of
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, WatchkeeperError
-from watchkeeper.records.text import reveal
+from watchkeeper.records.text import plural, reveal
 from watchkeeper.runtime import control
 from watchkeeper.store import budgets
 from watchkeeper.store.approvals import Question, find_questions, load_grants, load_question
 from watchkeeper.store.database import protected_files
+from watchkeeper.store.driver import encode
 from watchkeeper.store.imports import refuse_imported
 
 ANSWER_SECONDS = 10.0
@@ -121,6 +123,51 @@ def _apply_now(
     return otherwise()
 
 
+def show_preview(opened: SessionHandle, agent_id: str, as_json: bool, **how: Any) -> int:
+    """Print what a change of an agent's context (see `AgentMemory.preview`) would lead to, as the store has it.
+
+    Raises:
+        BadInput: it cannot be done, or nothing is to gain.
+    """
+    from watchkeeper.agents.agent_memory import AgentMemory, preview_lines
+    from watchkeeper.memory.tokens import default_counter
+
+    name, model = opened.one("SELECT name, model FROM agents WHERE id = ?", (agent_id,))
+    try:
+        foretold = AgentMemory.stored(opened, agent_id, default_counter()).preview(opened, model=model, **how)
+    except ValueError as refused:
+        raise BadInput(str(refused)) from None
+
+    def lines() -> Iterator[str]:
+        change, cached = preview_lines(foretold)
+        yield f"{clean(name, 60)}: {change}"
+        yield cached
+        yield f"The prompt would be {plural(len(foretold.messages), 'message')}, beside the system prompt and the tools:"
+        for place, (message, tokens) in enumerate(zip(foretold.messages, foretold.sizes, strict=True)):
+            if place == foretold.messages_cached:
+                yield "---- from here on, not in the prompt cache ----"
+            yield f"{place + 1:>5} {message['role']:<9} {tokens:>7,} tok  {clean(_said(message), 100)}"
+
+    value = {"agent_id": agent_id, "name": name, "model": model} | asdict(foretold)
+    return respond(as_json, value, lines())
+
+
+def _said(message: dict[str, Any]) -> str:
+    """The beginning of what a message says, calls and returns."""
+    from watchkeeper.memory.content import blocks_of, result_text
+
+    found = []
+    for block in blocks_of(message["content"]):
+        kind = block.get("type")
+        if kind == "tool_use":
+            found.append(f"→ {block.get('name')} {encode(block.get('input'))[:200]}")
+        elif kind == "tool_result":
+            found.append(f"← {result_text(block)[:200]}")
+        else:
+            found.append(str(block.get("text", f"[{kind}]"))[:200])
+    return "  ".join(found[:20])
+
+
 @click.command()
 @session_argument
 @click.argument("agent", required=False)
@@ -190,6 +237,11 @@ def rerun(opened: SessionHandle, task: str, fresh: bool, as_json: bool) -> int:
 )
 @click.option("--instructions", metavar="TEXT", help="What the summary must keep or leave out.")
 @click.option("--model", metavar="REF", help="The model that writes it (default: the one for memory).")
+@click.option(
+    "--preview",
+    is_flag=True,
+    help="Change nothing; show what it would lead to, with a digest in place of the summary.",
+)
 @db_option
 @json_option
 @controls_session
@@ -199,9 +251,12 @@ def compact(
     up_to: int | None,
     instructions: str | None,
     model: str | None,
+    preview: bool,
     as_json: bool,
 ) -> int:
     """Compact AGENT's context now. No message is deleted: `wk undo` restores the context."""
+    if preview:
+        return show_preview(opened, opened.agent(agent), as_json, compact=True, up_to=up_to)
     payload = {"up_to": up_to, "instructions": instructions} | ({"model": model} if model else {})
     return command(opened, "compact", as_json, agent_id=opened.agent(agent), payload=payload)
 

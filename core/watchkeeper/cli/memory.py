@@ -95,7 +95,7 @@ def sync(opened: SessionHandle, as_json: bool) -> int:
 def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
     """List the versions of AGENT's context in SESSION (default: the newest), oldest first.
 
-    `wk undo` and `wk redo` switch between them.
+    `wk undo` and `wk redo` switch between them. Each line ends with the messages that are pinned.
     """
     if len(names) > 2:
         raise BadInput(f"give at most a session and an agent; {names[2]!r} is one too many")
@@ -107,11 +107,12 @@ def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
         {
             "version": row["version"], "parent": row["parent"], "current": row["version"] == current, "reason": row["reason"],
             "tokens": row["tokens"], "observations": len(decode(row["observations"])), "verbatim_from": row["verbatim_from"],
-            "elided": len(decode(row["elided"])), "compaction": row["compaction_id"], "created_at": row["created_at"],
+            "elided": len(decode(row["elided"])), "pins": decode(row["pins"] or "[]"),
+            "compaction": row["compaction_id"], "created_at": row["created_at"],
         }
         for row in opened.all(
             "SELECT version, parent, reason, tokens, observations, verbatim_from, elided, compaction_id,"
-            " created_at FROM views WHERE agent_id = ? ORDER BY version",
+            " created_at, pins FROM views WHERE agent_id = ? ORDER BY version",
             (agent_id,),
         )
     ]  # fmt: skip
@@ -122,9 +123,10 @@ def _view_line(view: dict[str, Any]) -> str:
     mark, parent = ">" if view["current"] else " ", f"from {view['parent']}" if view["parent"] else ""
     verbatim = f"messages from #{view['verbatim_from']}" if view["verbatim_from"] else "no messages"
     when = time.strftime("%H:%M:%S", time.localtime(view["created_at"]))
+    pinned = f", pinned {', '.join(f'#{seq}' for seq in view['pins'])}" if view["pins"] else ""
     return (
         f"{mark} {view['version']:>4} {when} {view['reason']:<11} {view['tokens']:>9,} tok "
-        f" {view['observations']} observations, {verbatim}, {view['elided']} shortened  {parent}"
+        f" {view['observations']} observations, {verbatim}, {view['elided']} shortened{pinned}  {parent}"
     )
 
 
@@ -132,11 +134,13 @@ def _view_line(view: dict[str, Any]) -> str:
 @session_argument
 @click.argument("agent")
 @click.option("--drop", metavar="NUMBERS", help="Messages to show as pointers alone, such as 12,14-16.")
+@click.option("--pin", metavar="NUMBERS", help="Messages to show as they are through every later compaction.")
+@click.option("--unpin", metavar="NUMBERS", help="Pinned messages that may be compacted again.")
 @click.option(
     "--observation", type=click.IntRange(1), metavar="N", help="The summary or observation to rewrite."
 )
 @click.option("--text", help="Its new text; - reads it from standard input.")
-@click.option("--preview", is_flag=True, help="Change nothing; say what it would take.")
+@click.option("--preview", is_flag=True, help="Change nothing; show what it would lead to.")
 @db_option
 @json_option
 @controls_session
@@ -144,6 +148,8 @@ def edit(
     opened: SessionHandle,
     agent: str,
     drop: str | None,
+    pin: str | None,
+    unpin: str | None,
     observation: int | None,
     text: str | None,
     preview: bool,
@@ -151,24 +157,28 @@ def edit(
 ) -> int:
     """Edit what AGENT's model is shown; the stored messages stay, and `wk undo` leads back.
 
-    Numbers of messages and observations: `wk show SESSION --json`.
+    No tool call is separated from its result. Numbers of messages and observations: `wk show SESSION --json`; what
+    is pinned: `wk memory views`.
     """
-    from watchkeeper.cli.control import command
+    from watchkeeper.cli.control import command, show_preview
 
     if (observation is None) != (text is None):
         raise BadInput("give --observation and --text together")
-    if drop is None and observation is None:
-        raise BadInput("give --drop, or --observation with --text")
+    if all(each is None for each in (drop, pin, unpin, observation)):
+        raise BadInput("give --drop, --pin or --unpin, or --observation with --text")
     if text == "-":
         text = sys.stdin.read()
     try:
-        numbers = message_numbers(drop or "")
+        payload: dict[str, Any] = {
+            name: message_numbers(numbers or "")
+            for name, numbers in (("drop", drop), ("pin", pin), ("unpin", unpin))
+        }
     except ValueError as error:
         raise BadInput(str(error)) from None
-    payload = {"drop": numbers, "texts": {} if observation is None else {observation: text}}
-    return command(
-        opened, "edit", as_json, agent_id=opened.agent(agent), payload=payload | {"preview": preview}
-    )
+    payload["texts"] = {} if observation is None else {observation: text}
+    if preview:
+        return show_preview(opened, opened.agent(agent), as_json, **payload)
+    return command(opened, "edit", as_json, agent_id=opened.agent(agent), payload=payload)
 
 
 @memory.command()

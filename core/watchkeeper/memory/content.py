@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn, cast
 
@@ -402,6 +402,27 @@ def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bo
         depth += steps[place]
         allowed.append(depth == 0)
     return allowed
+
+
+def paired(messages: Sequence[Message], wanted: Collection[int]) -> set[int]:
+    """The numbers `wanted`, with those of the messages that hold the calls of their results, or results of their calls
+    (the pairs of `cut_points`)."""
+    partners: dict[int, set[int]] = {}
+    waiting: dict[str, int] = {}
+    for message in messages:
+        role, content = message.role, message.content
+        calls, results = set(call_ids(role, content)), set(result_ids(role, content))
+        inside = foreign_calls(content) & foreign_results(content)
+        for call in (results | foreign_results(content)) - inside:
+            if (asked := waiting.pop(call, None)) is not None:
+                partners.setdefault(asked, set()).add(message.seq)
+                partners.setdefault(message.seq, set()).add(asked)
+        waiting.update(dict.fromkeys((calls | foreign_calls(content)) - inside, message.seq))
+    found, new = set[int](), set(wanted)
+    while new:
+        found |= new
+        new = {other for seq in new for other in partners.get(seq, ())} - found
+    return found
 
 
 def newest_group(messages: Sequence[Message]) -> int:

@@ -6,6 +6,8 @@ calls, nothing is lost: the stored records are the truth, not this object.
 Invariants, whatever is appended:
 
 - every message is verbatim, elided or covered by a cited observation;
+- a pinned message is verbatim until it is unpinned, covered or not; where the window became too small for the pins,
+  the largest are shortened, and the `Change` says which;
 - no cut separates a tool call from its result;
 - `tokens` never exceeds `limit` (else `render` raises `WindowTooSmall`);
 - messages and observations are only ever added.
@@ -26,15 +28,28 @@ from watchkeeper.memory.content import (
     cut_points,
     frozen_content,
     newest_turn,
+    paired,
     shown,
 )
 from watchkeeper.memory.fitting import Assembly, assemble, pinnable
-from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
+from watchkeeper.memory.history import (
+    EDIT,
+    PIN,
+    UNPIN,
+    Change,
+    ContextLimits,
+    Pin,
+    Prepared,
+    Preview,
+    Rejection,
+    WindowTooSmall,
+)
 from watchkeeper.memory.notes import DigestIndex
 from watchkeeper.memory.rendering import elide
 from watchkeeper.memory.tokens import TokenCounter, count_message, plain
 from watchkeeper.memory.validation import spliced, unusable
-from watchkeeper.records.messages import Content, Message, Observation, ObservationKind, Role, View
+from watchkeeper.models.registry import price
+from watchkeeper.records.messages import Content, Message, Observation, ObservationKind, Role, Usage, View
 
 LOW_KEEP_SHARE, LOW_DIGEST_SHARE, LOW_OBSERVATIONS_SHARE = 0.4, 0.2, 0.4
 """Shares of the threshold: what a pass leaves verbatim, what a digest takes, and how large observations may
@@ -77,6 +92,8 @@ class ContextState:
         self._views = {1: self.view}
         self._first: Message | None = None
         """Message 1, where it is loaded; it may be so although those behind it are not."""
+        self._kept: dict[int, Message] = {}
+        """The messages that some version pins, which may be covered."""
         self._odd: dict[int, Content] = {}
         """What is shown of messages that no encoder takes as they are."""
         self._redo: list[int] = []
@@ -105,8 +122,8 @@ class ContextState:
     ) -> ContextState:
         """The state as stored.
 
-        `messages`: at least those that the current view does not cover (consecutive, to the newest), and the
-        first message if it is to stay pinned; all of them if undo must reach back. `views`: at least the
+        `messages`: at least those that the current view does not cover (consecutive, to the newest), those that
+        `views` pin, and the first message if it is to stay at the front; all of them if undo must reach back. `views`: at least the
         current one; undo needs its ancestors. `total_tokens`: the size of all messages, if the newest one is
         not among `messages`.
         """
@@ -123,6 +140,7 @@ class ContextState:
         if total_tokens is not None:
             state.total_tokens = total_tokens
         state._note(ordered)
+        state._keep({seq for view in views for seq in view.pins}, ordered)
         if newest == state.last_seq:  # else the view covers everything, and an older message alone is no tail
             start = max(0, len(ordered) - 1)
             while start > 0 and ordered[start - 1].seq == ordered[start].seq - 1:
@@ -181,12 +199,14 @@ class ContextState:
 
     def composition(self) -> dict[str, int]:
         """Tokens of the window by what they are spent on; `messages` are those shown whole, the assignment
-        included."""
+        included; `pinned` those that a person pinned, if there are any."""
         made = self._assembly
         elided = min(max(0, made.elided), made.tokens - made.observations)
+        pins = min(max(0, made.pins), made.tokens - made.observations - elided)
         return {
             "observations": made.observations,
-            "messages": made.tokens - made.observations - elided,
+            **({"pinned": pins} if pins else {}),
+            "messages": made.tokens - made.observations - elided - pins,
             "elided": elided,
             "headroom": max(0, self.limit - made.tokens),
             "overhead": self.limits.overhead_tokens,
@@ -237,11 +257,11 @@ class ContextState:
         return self._held
 
     def descends_from(self, version: int) -> bool:
-        """Whether every change of the context since `version` was one of the bound (digests, elisions), none
-        by hand."""
+        """Whether every change of the context since `version` was one of the bound (digests, elisions), or of what is
+        pinned: none that a pass which read that version would contradict."""
         view: View | None = self.view
         while view is not None and view.version != version:
-            by_itself = view.reason in ("append", "elision") or (
+            by_itself = view.reason in ("append", "elision", PIN, UNPIN) or (
                 view.reason == "digest" and history.provisional(view)
             )
             if not by_itself or view.parent is None:
@@ -286,6 +306,7 @@ class ContextState:
             high_water=max((each.high_water for each in made if each.high_water is not None), default=None),
             reason=made[-1].reason if made else "append" if views else "",
             cache_tokens_invalidated=max(0, before - shared),
+            pins_shortened=tuple(sorted({seq for each in made for seq in each.pins_shortened})),
         )
 
     def fit(self, *, at: float) -> Change | None:
@@ -312,7 +333,11 @@ class ContextState:
             start = observation.covers[0]
         if self._base() < start:
             del self.messages[: start - self._base()]
-            self._odd = {seq: content for seq, content in self._odd.items() if seq >= start or seq == 1}
+            self._odd = {
+                seq: content
+                for seq, content in self._odd.items()
+                if seq >= start or seq == 1 or seq in self._kept
+            }
 
     def load_earlier(self, messages: Sequence[Message]) -> None:
         """Add messages before the first one loaded, consecutive up to it, so that undo can return to views
@@ -354,8 +379,18 @@ class ContextState:
         `up_to`: the last message to cover (moved back so that no pair is cut); None: all but the newest turn
         and about a fifth of the window. `keep_newest=False` lets `up_to` reach into the newest turn.
         """
-        tail = self.verbatim
         bench = self._bench(at, instructions=instructions, provisional=False)
+        fitted = self._digested(bench, up_to, keep_newest=keep_newest)
+        if fitted is None:
+            return None
+        self.last_refusal = ""
+        self.epoch += 1
+        return self._take(fitted, reason, at)
+
+    def _digested(
+        self, bench: fitting.FitInputs, up_to: int | None, *, keep_newest: bool
+    ) -> fitting.Fitted | None:
+        tail = bench.tail
         latest = newest_turn(tail) if keep_newest and tail else len(tail)
         if up_to is None:
             cut = self.cut_for_pass(latest)
@@ -377,9 +412,7 @@ class ContextState:
         if fitted.tokens >= self.tokens:
             self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."
             return None
-        self.last_refusal = ""
-        self.epoch += 1
-        return self._take(fitted, reason, at)
+        return fitted
 
     def fold(self, *, at: float) -> Change | None:
         """Make one provisional digest of all observations until there is a reflection; None if it would not
@@ -433,15 +466,17 @@ class ContextState:
         if isinstance(parts, Rejection):
             return parts
         observations, verbatim_from = parts
-        view = replace(
-            self.view,
-            observations=observations,
-            verbatim_from=verbatim_from,
-            elided={
-                seq: shown
-                for seq, shown in self.view.elided.items()
-                if seq == 1 or (verbatim_from is not None and seq >= verbatim_from)
-            },
+        view = self._with_pins(
+            replace(
+                self.view,
+                observations=observations,
+                verbatim_from=verbatim_from,
+                elided={
+                    seq: shown
+                    for seq, shown in self.view.elided.items()
+                    if seq == 1 or (verbatim_from is not None and seq >= verbatim_from)
+                },
+            )
         )
         assembly = self._assemble(view)
         stands_in = any(
@@ -499,36 +534,115 @@ class ContextState:
         self._held = bool(self._redo)
         return change
 
+    # --- surgery by hand ------------------------------------------------------------------------------------
+
     def edit(
-        self, *, drop: Collection[int] = (), texts: Mapping[int, str] | None = None, at: float
+        self,
+        *,
+        drop: Collection[int] = (),
+        texts: Mapping[int, str] | None = None,
+        pin: Collection[int] = (),
+        unpin: Collection[int] = (),
+        among: Sequence[Message] = (),
+        at: float,
     ) -> Change:
-        """Change by hand what is shown: of the messages `drop`, pointers alone; observations with other `texts`, by
-        their ids. What is stored stays, pairs stay whole, and undo leads back.
+        """Change by hand what is shown. What is stored stays, pairs stay whole, and undo leads back.
+
+        `drop`: messages to show as pointers alone. `texts`: other texts of observations, by their ids. `pin`: messages
+        to show as they are from now on, with the other halves of their pairs; `unpin`: those no more. `among`: messages
+        to pin that are not loaded.
 
         Raises:
-            ValueError: a message or an observation is not in this context, nothing would change, or it would not fit.
+            ValueError: a message or an observation is not in this context, nothing would change, it would not fit, or
+                the pins would take more than a third of the limit.
         """
-        fitted = self._edited(drop, texts or {}, at)
-        self.epoch += 1
-        return self._take(fitted, "edit", at)
+        fitted = self._edited(drop, texts or {}, pin, unpin, among, at)
+        reason = EDIT
+        if not drop and not texts:
+            reason = PIN if pin else UNPIN
+        else:
+            self.epoch += 1
+        self._keep(fitted.view.pins, among)
+        return self._take(fitted, reason, at)
 
     def preview_edit(
-        self, *, drop: Collection[int] = (), texts: Mapping[int, str] | None = None
-    ) -> tuple[int, int, list[dict[str, Any]]]:
-        """What `edit` would lead to: tokens of the context, tokens that no prompt cache could serve any more, and the
-        messages of the prompt. Raises as `edit` does."""
-        assembly = self._edited(drop, texts or {}, 0.0).assembly
-        shared = assembly.rendering.shared_with(self._assembly.rendering)
-        return assembly.tokens, max(0, self.tokens - shared), copied_messages(assembly.rendering.items)
+        self,
+        *,
+        drop: Collection[int] = (),
+        texts: Mapping[int, str] | None = None,
+        pin: Collection[int] = (),
+        unpin: Collection[int] = (),
+        among: Sequence[Message] = (),
+        model: str | None = None,
+    ) -> Preview:
+        """What `edit` would lead to, and what that costs at the prices of `model`. Raises as `edit` does."""
+        return self._previewed(self._edited(drop, texts or {}, pin, unpin, among, 0.0), model)
 
-    def _edited(self, drop: Collection[int], texts: Mapping[int, str], at: float) -> fitting.Fitted:
+    def preview_compaction(self, up_to: int | None = None, *, model: str | None = None) -> Preview:
+        """What a compaction now would lead to, with a digest in the place of a summary, whose text nobody knows yet.
+        `model`: at whose prices the prompt is written to the cache again.
+
+        Raises:
+            ValueError: there is nothing to gain; the message says why.
+        """
+        fitted = self._digested(self._bench(0.0, provisional=False), up_to, keep_newest=up_to is None)
+        if fitted is None:
+            raise ValueError(self.last_refusal)
+        return self._previewed(fitted, model)
+
+    def _previewed(self, fitted: fitting.Fitted, model: str | None) -> Preview:
+        made = fitted.assembly.rendering
+        shared, alike = made.shared_with(self._assembly.rendering), made.alike(self._assembly.rendering)
+        written = max(0, fitted.tokens - shared)
+        start, covered = history.uncovered_from(fitted.view), history.uncovered_from(self.view)
+        return Preview(
+            tokens_before=self.tokens,
+            tokens=fitted.tokens,
+            limit=self.limit,
+            cache_tokens_void=max(0, self.tokens - shared),
+            cache_tokens_written=written,
+            cost_usd=price(model, Usage(cache_write_tokens=written)).usd if model else None,
+            messages_cached=alike,
+            high_water=start - 1 if start > covered else None,
+            messages_removed=start - covered,
+            messages=copied_messages(made.items),
+            sizes=list(made.sizes),
+        )
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The pinned messages, oldest first."""
+        return tuple(
+            Pin(seq, self._kept[seq].tokens, short.tokens if short else self._kept[seq].tokens)
+            for seq in self.view.pins
+            for short in (self.view.elided.get(seq),)
+        )
+
+    def _edited(
+        self,
+        drop: Collection[int],
+        texts: Mapping[int, str],
+        pin: Collection[int],
+        unpin: Collection[int],
+        among: Sequence[Message],
+        at: float,
+    ) -> fitting.Fitted:
         shown = {message.seq: message for message in self.verbatim}
         elided, observations = dict(self.view.elided), list(self.view.observations)
+        pinned = self._pinned_after(pin, unpin, among)
+        for seq in {
+            *(pinned.keys() - set(self.view.pins)),
+            *pin,
+            *(set(self.view.pins) - pinned.keys() - shown.keys()),
+        }:
+            elided.pop(seq, None)
         for seq in drop:
             if seq not in shown:
                 raise ValueError(
                     f"Message {seq} is not shown in this context; only a message that is shown can be dropped."
                 )
+            if seq in pinned:
+                raise ValueError(f"Message {seq} is pinned; unpin it first.")
             short = elide(shown[seq], self.agent_id, 0, self.counter)
             if short.tokens >= self.shown_tokens(shown[seq]):
                 raise ValueError(f"Message {seq} is shown as short as it can be.")
@@ -553,16 +667,44 @@ class ContextState:
             )
             observations[place] = edited
             new.append(edited)
-        view = replace(self.view, observations=tuple(observations), elided=elided)
+        view = replace(self.view, observations=tuple(observations), elided=elided, pins=tuple(sorted(pinned)))
         if view == self.view:
             raise ValueError("Nothing would change.")
-        assembly = self._assemble(view)
+        start = history.uncovered_from(view)
+        tokens = sum(message.tokens for message in pinned.values())
+        if set(pinned) - set(self.view.pins) and tokens > self.limit * fitting.PINS_SHARE:
+            raise ValueError(
+                f"The pinned messages would take {tokens} tokens, more than the"
+                f" {int(self.limit * fitting.PINS_SHARE)} that pins may take: a third of the {self.limit} allowed."
+            )
+        assembly = self._assemble(view, [pinned[seq] for seq in view.pins if seq < start])
         if assembly.tokens > self.limit:
             raise ValueError(
                 f"The context would take {assembly.tokens} tokens, {assembly.tokens - self.limit} more than the"
                 f" {self.limit} allowed."
             )
         return fitting.Fitted(view, tuple(new), assembly)
+
+    def _pinned_after(
+        self, pin: Collection[int], unpin: Collection[int], among: Sequence[Message]
+    ) -> dict[int, Message]:
+        """The messages that are pinned after `pin` and `unpin`, by their numbers."""
+        if not self.view.pins and not pin and not unpin:
+            return {}
+        known = {one.seq: one for one in (*among, *self._kept.values(), *self.messages)}
+        ordered = [known[seq] for seq in sorted(known)]
+        pinned = paired(ordered, self.view.pins)
+        for seq in unpin:
+            if seq not in pinned:
+                raise ValueError(f"Message {seq} is not pinned.")
+        pinned -= paired(ordered, unpin)
+        for seq in pin:
+            if seq not in known:
+                loaded = "is not loaded" if 1 <= seq <= self.last_seq else "is not in this context"
+                raise ValueError(f"Message {seq} {loaded}; only a message that is there can be pinned.")
+            if seq in pinned and seq not in self.view.elided:
+                raise ValueError(f"Message {seq} is pinned already.")
+        return {seq: known[seq] for seq in pinned | paired(ordered, pin)}
 
     # --- how ------------------------------------------------------------------------------------------------
 
@@ -610,9 +752,46 @@ class ContextState:
     def _pinned(self) -> Message | None:
         return self._first if self._pin_first and pinnable(self._first) else None
 
-    def _assemble(self, view: View) -> Assembly:
+    def _assemble(self, view: View, pins: Sequence[Message] | None = None) -> Assembly:
+        """`pins`: those that it covers, where they are not kept yet."""
         return assemble(
-            self.agent_id, view, self._tail(view), self._pinned, self.counter, self._labels, self._odd
+            self.agent_id,
+            view,
+            self._tail(view),
+            self._pinned,
+            self.counter,
+            self._labels,
+            self._odd,
+            self._covered_pins(view) if pins is None else pins,
+        )
+
+    def _covered_pins(self, view: View) -> list[Message]:
+        """The messages that a view pins and covers.
+
+        Raises:
+            ValueError: they are not loaded.
+        """
+        start = history.uncovered_from(view) if view.pins else 0
+        covered = [seq for seq in view.pins if seq < start]
+        for seq in covered:
+            if seq not in self._kept:
+                raise ValueError(f"Message {seq} is pinned, and it is not loaded.")
+        return [self._kept[seq] for seq in covered]
+
+    def _keep(self, pins: Collection[int], messages: Iterable[Message]) -> None:
+        self._kept |= {message.seq: message for message in messages if message.seq in pins}
+
+    def _with_pins(self, parts: View) -> View:
+        """A view that covers other messages than the current one, with the same pins."""
+        if not self.view.pins:
+            return parts
+        bench = self._bench(0.0)
+        self._keep(bench.kept, bench.tail)
+        shown = {seq: short for seq, short in parts.elided.items() if seq not in bench.kept}
+        return replace(
+            parts,
+            pins=tuple(sorted(bench.kept)),
+            elided=dict(sorted((shown | bench.shortened_pins()).items())),
         )
 
     def _bench(
@@ -637,6 +816,7 @@ class ContextState:
             instructions=instructions,
             provisional=provisional,
             notebook=self.notebook,
+            pins=self._covered_pins(view),
             labels=self._labels,
             odd=self._odd,
         )
@@ -662,11 +842,13 @@ class ContextState:
             replaces=tuple(one.id for one in self.view.observations),
             created_at=at,
         )
-        view = replace(
-            self.view,
-            observations=(observation,),
-            verbatim_from=None if whole else message.seq,
-            elided={seq: short for seq, short in self.view.elided.items() if seq == 1},
+        view = self._with_pins(
+            replace(
+                self.view,
+                observations=(observation,),
+                verbatim_from=None if whole else message.seq,
+                elided={seq: short for seq, short in self.view.elided.items() if seq == 1},
+            )
         )
         self.epoch += 1  # a pass that is running reads what is gone
         return self._take(fitting.Fitted(view, (observation,), self._assemble(view)), "summary", at)
@@ -683,6 +865,7 @@ class ContextState:
         if fitted.new:
             self._held = False  # the bound forced it, or a caller asked
             self._next_observation += len(fitted.new)
+        self._keep(fitted.view.pins, self.verbatim)
         view = self._version(fitted.view, reason, at)
         change = self._show(view, fitted.assembly, reason)
         self.notebook.forget(history.uncovered_from(view))
@@ -707,6 +890,7 @@ class ContextState:
     def _show(self, view: View, assembly: Assembly, reason: str) -> Change:
         """Make an assembled view the current one."""
         before, uncovered = self.tokens, history.uncovered_from(self.view)
+        known = self.view.elided
         shared = assembly.rendering.shared_with(self._assembly.rendering)
         self.view, self._assembly = view, assembly
         return Change(
@@ -716,6 +900,7 @@ class ContextState:
             messages_removed=max(0, history.uncovered_from(view) - uncovered),
             reason=reason,
             cache_tokens_invalidated=max(0, before - shared),
+            pins_shortened=tuple(seq for seq in view.pins if seq in view.elided and seq not in known),
         )
 
     def _point_at(self, target: View, reason: str, at: float) -> Change:
@@ -739,7 +924,12 @@ class ContextState:
         parts, assembly = target, self._assemble(target)
         appended = target.verbatim_from is None and start <= self.last_seq
         if appended or assembly.tokens > self.limit:
-            later = {seq: short for seq, short in self.view.elided.items() if seq >= start and short.tokens}
+            kept = self._bench(0.0, view=replace(target, verbatim_from=start, elided={})).kept
+            later = {
+                seq: short
+                for seq, short in self.view.elided.items()
+                if seq >= start and short.tokens and seq not in kept
+            }
             parts = replace(
                 target,
                 verbatim_from=start if start <= self.last_seq else None,

@@ -139,7 +139,7 @@ def can_pay(run: CompactionPass, state: ContextState, turns: int, rates: TokenCo
     """
     shown = {message.seq: state.shown_tokens(message) for message in state.verbatim}
     removed = sum(one.tokens for one in run.earlier)
-    removed += sum(shown.get(message.seq, 0) for message in run.messages)
+    removed += sum(shown.get(one.seq, 0) for one in run.messages if one.seq not in state.view.pins)
     written = min(run.source_tokens * WRITTEN_SHARE, MOST_WRITTEN)
     saved = removed - written
     growth = max(1.0, state.total_tokens / max(1, turns))

@@ -17,6 +17,7 @@ from watchkeeper.memory.content import (
     droppable_thinking,
     newest_group,
     newest_turn,
+    paired,
     result_ids,
 )
 from watchkeeper.memory.digest import DigestNotes, without_open_tasks
@@ -39,6 +40,9 @@ class Assembly:
     rendering: Rendering
     observations: int = 0
     pinned: int = 0
+    """The assignment at the front."""
+    pins: int = 0
+    """What a person pinned, but for what is shortened."""
     elided: int = 0
 
     @property
@@ -52,7 +56,12 @@ def pinnable(message: Message | None) -> bool:
 
 
 def front(
-    agent_id: str, observations: Sequence[Observation], counter: TokenCounter, known: dict[str, int]
+    agent_id: str,
+    observations: Sequence[Observation],
+    counter: TokenCounter,
+    known: dict[str, int],
+    *,
+    heading: bool = True,
 ) -> tuple[list[Block], int]:
     """The observations as the model reads them, and their tokens; byte-identical until the view changes.
 
@@ -62,8 +71,8 @@ def front(
     """
     if not observations:
         return [], 0
-    blocks: list[Block] = [{"type": "text", "text": HEADING}]
-    tokens = _counted(HEADING, counter, known)
+    blocks: list[Block] = [{"type": "text", "text": HEADING}] if heading else []
+    tokens = _counted(HEADING, counter, known) if heading else 0
     for observation in observations:
         if observation.kind is not ObservationKind.DIGEST:  # a digest names its pointer itself
             first, last = observation.covers
@@ -81,6 +90,20 @@ def _counted(text: str, counter: TokenCounter, known: dict[str, int]) -> int:
     return known[text]
 
 
+def _stretches(
+    observations: Sequence[Observation], pins: Sequence[Message]
+) -> Iterator[tuple[Sequence[Observation], Sequence[Message]]]:
+    """The observations up to each one that covers pins, with these pins; then the rest."""
+    start = place = 0
+    for number, observation in enumerate(observations, 1):
+        end = place
+        while end < len(pins) and pins[end].seq <= observation.covers[1]:
+            end += 1
+        if end > place or number == len(observations):
+            yield observations[start:number], pins[place:end]
+            start, place = number, end
+
+
 def assemble(
     agent_id: str,
     view: View,
@@ -89,41 +112,51 @@ def assemble(
     counter: TokenCounter,
     known: dict[str, int] | None = None,
     odd: Mapping[int, Content] | None = None,
+    pins: Sequence[Message] = (),
 ) -> Assembly:
     """Render `view`. `tail`: the messages that it shows verbatim or elided. `pinned`: text before the
-    observations.
+    observations. `pins`: messages that it shows although observations cover them.
 
     `known`: tokens of labels; `odd`: the text shown for messages that cannot be sent as they are.
     """
-    odd = odd or {}
+    odd, known = odd or {}, {} if known is None else known
     made = Assembly(Rendering(counter))
-    memory, tokens = front(agent_id, view.observations, counter, {} if known is None else known)
-    if memory:
-        made.observations = MESSAGE_OVERHEAD + tokens
+
+    def push(message: Message) -> None:
+        shortened, before = view.elided.get(message.seq), made.tokens
+        content = odd.get(message.seq, message.content)
+        if shortened is None:
+            made.rendering.push(message.role, content, message.tokens)
+            made.pins += made.tokens - before if message.seq in view.pins else 0
+        else:
+            made.rendering.push(message.role, rendering.apply(content, shortened), shortened.tokens)
+            made.elided += made.tokens - before
+
     if pinned is not None and pinned.seq in view.elided and view.elided[pinned.seq].tokens == 0:
         pinned = None
-    if pinned is not None and view.observations:
-        shown = odd.get(pinned.seq, pinned.content)
-        if pinned.seq in view.elided:
-            shown = rendering.apply(shown, view.elided[pinned.seq])
-        blocks: list[Block] = [block for block in blocks_of(shown) if str(block.get("text", "-")).strip()]
-        made.pinned = count_message("user", blocks, counter)
-        made.observations = tokens
-        made.rendering.push("user", [*blocks, *memory], made.pinned + tokens)
-    elif memory:
-        made.rendering.push("user", memory, made.observations)
-    for message in tail:
-        shortened = view.elided.get(message.seq)
-        if shortened is None:
-            made.rendering.push(message.role, odd.get(message.seq, message.content), message.tokens)
+    behind = [
+        message
+        for message in pins
+        if (pinned is None or message.seq != pinned.seq)
+        and (message.seq not in view.elided or view.elided[message.seq].tokens)
+    ]
+    for observations, shown_here in _stretches(view.observations, behind):
+        memory, tokens = front(agent_id, observations, counter, known, heading=not made.rendering.items)
+        if pinned is not None and not made.rendering.items:
+            shown = odd.get(pinned.seq, pinned.content)
+            if pinned.seq in view.elided:
+                shown = rendering.apply(shown, view.elided[pinned.seq])
+            blocks: list[Block] = [block for block in blocks_of(shown) if str(block.get("text", "-")).strip()]
+            made.pinned = count_message("user", blocks, counter)
+            made.observations += tokens
+            made.rendering.push("user", [*blocks, *memory], made.pinned + tokens)
         else:
-            before = made.tokens
-            made.rendering.push(
-                message.role,
-                rendering.apply(odd.get(message.seq, message.content), shortened),
-                shortened.tokens,
-            )
-            made.elided += made.tokens - before
+            made.observations += MESSAGE_OVERHEAD + tokens
+            made.rendering.push("user", memory, MESSAGE_OVERHEAD + tokens)
+        for message in shown_here:
+            push(message)
+    for message in tail:
+        push(message)
     return made
 
 
@@ -144,6 +177,12 @@ OBSERVATIONS_SHARE = 0.35
 
 PINNED_SHARE = 0.25
 """An assignment larger than this share of the limit is shortened."""
+
+PINS_SHARE = 1 / 3
+"""The share of the limit up to which messages may be pinned: two thirds are left to what changes."""
+
+PINS_FORCED_SHARE = 0.5
+"""Pins above this share of a limit that became smaller are shortened, the largest first."""
 
 USEFUL_SHARE = 0.08
 """A result shortened below this share of the limit is useless; then the agent's own words are shortened as
@@ -190,6 +229,10 @@ class FitInputs:
     provisional: bool = True
     notebook: DigestIndex | None = None
     """What was noted of the messages when they were added."""
+    pins: Sequence[Message] = ()
+    """The messages that `view` pins and covers, oldest first."""
+    pins_share: float = PINS_FORCED_SHARE
+    """The share of the limit that pins may take."""
     odd: Mapping[int, Content] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     """Tokens of the observations' labels, as far as they were counted."""
@@ -197,6 +240,10 @@ class FitInputs:
     """Those made so far: attempts differ in what they shorten more often than in what they digest."""
     cuts: dict[bool, list[bool]] = field(default_factory=dict)
     """The allowed cuts of `tail`, as far as computed."""
+    whole: list[frozenset[int]] = field(default_factory=list)
+    """`kept`, once it was computed."""
+    short: dict[float, dict[int, Elision]] = field(default_factory=dict)
+    """`shortened_pins`, by the share."""
 
     def build(
         self,
@@ -210,25 +257,66 @@ class FitInputs:
         """The context with the first `cut` messages of the tail digested in `digest_tokens`."""
         kept, new = self._observations(cut, digest_tokens, fold_all=fold_all)
         tail = self.tail[cut:]
-        shown = {**self.view.elided, **(elided or {})}
+        kept_whole = self.kept
+        shown = {
+            seq: short
+            for seq, short in {**self.view.elided, **(elided or {})}.items()
+            if seq not in kept_whole
+        } | self.shortened_pins()
         pinned = self.pinned
         room = int(self.limit * PINNED_SHARE) if pinned_tokens is None else pinned_tokens
-        if pinned is not None and (*kept, *new):
+        if pinned is not None and (*kept, *new) and pinned.seq not in kept_whole:
             known = shown.get(pinned.seq)
             if (known.tokens if known else pinned.tokens) > room:
                 shown[pinned.seq] = rendering.elide(pinned, self.agent_id, room, self.counter)
             if room == 0:
                 shown[pinned.seq] = rendering.left_out(pinned, self.agent_id)
-        alive = {message.seq for message in tail} | ({pinned.seq} if pinned else set())
+        alive = {message.seq for message in tail} | ({pinned.seq} if pinned else set()) | kept_whole
         view = replace(
             self.view,
             observations=(*kept, *new),
             verbatim_from=tail[0].seq if tail else None,
             elided={seq: shown[seq] for seq in sorted(shown) if seq in alive},
+            pins=tuple(sorted(kept_whole)),
         )
+        pins = (*self.pins, *(message for message in self.tail[:cut] if message.seq in kept_whole))
         return Fitted(
-            view, new, assemble(self.agent_id, view, tail, pinned, self.counter, self.labels, self.odd)
+            view, new, assemble(self.agent_id, view, tail, pinned, self.counter, self.labels, self.odd, pins)
         )
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The view's pins with the other halves of their pairs, which may have come since."""
+        if not self.view.pins:
+            return frozenset()
+        if not self.whole:
+            self.whole.append(frozenset(paired(self.tail, self.view.pins)))
+        return self.whole[0]
+
+    def pinned_messages(self) -> list[Message]:
+        """All of them, oldest first."""
+        return [*self.pins, *(message for message in self.tail if message.seq in self.kept)]
+
+    def shortened_pins(self) -> dict[int, Elision]:
+        """How pins are shown that have no room as they are: the largest shortened to one size."""
+        if self.view.pins and self.pins_share not in self.short:
+            every = self.pinned_messages()
+            cap = _water_level([one.tokens for one in every], int(self.limit * self.pins_share))
+            covered = {one.seq for one in self.pins} if cap == 0 else set()
+            self.short[self.pins_share] = {
+                one.seq: rendering.left_out(one, self.agent_id)
+                if one.seq in covered
+                else rendering.elide(one, self.agent_id, cap, self.counter)
+                for one in every
+                if one.tokens > cap
+            }
+        return self.short.get(self.pins_share, {})
+
+    @property
+    def room(self) -> int:
+        """What of the limit is left beside the pins."""
+        pinned = sum(message.tokens for message in self.pinned_messages()) if self.view.pins else 0
+        return self.limit - min(pinned, int(self.limit * self.pins_share))
 
     def folded(self, *, fold_all: bool) -> tuple[Observation, ...]:
         """The observations that a new digest takes over: all, or the provisional ones at the end."""
@@ -310,7 +398,9 @@ class FitInputs:
         return made
 
     def cost(self, message: Message) -> int:
-        """Tokens of a message as the view shows it."""
+        """Tokens of a message as the view shows it; of a pinned one nothing, since no cut saves them."""
+        if message.seq in self.kept:
+            return 0
         shortened = self.view.elided.get(message.seq)
         return message.tokens if shortened is None else shortened.tokens
 
@@ -359,12 +449,14 @@ def forced(bench: FitInputs) -> Fitted:
 
 
 def _attempts(bench: FitInputs) -> Iterator[Fitted]:
-    tail, limit = bench.tail, bench.limit
+    tail, limit = bench.tail, bench.room
     if not tail:
         for share in _SMALLER:
             yield bench.build(0, digest_budget(limit, share), fold_all=True)
         yield bench.build(0, 0, fold_all=True, pinned_tokens=limit // 16)
         yield bench.build(0, 0, fold_all=True, pinned_tokens=0)
+        for less in _with_less_pinned(bench):
+            yield less.build(0, 0, fold_all=True, pinned_tokens=0)
         return
     latest, group = newest_turn(tail), newest_group(tail)
     crowded = bench.crowded()
@@ -387,6 +479,14 @@ def _attempts(bench: FitInputs) -> Iterator[Fitted]:
         len(tail) <= FEW_MESSAGES
     ):  # with few messages, the shortest forms can be smaller than a digest's pointer
         yield from _squeezed(bench, 0, range(len(tail)), 0)
+    for less in _with_less_pinned(bench):
+        yield from _squeezed(less, group, range(group, len(tail)), 0)
+
+
+def _with_less_pinned(bench: FitInputs) -> Iterator[FitInputs]:
+    """The same with less and less room for pins; at last, of those that observations cover, none."""
+    for share in (PINS_FORCED_SHARE / 2, PINS_FORCED_SHARE / 8, 0.0) if bench.view.pins else ():
+        yield replace(bench, pins_share=share)
 
 
 def _shortened(bench: FitInputs, cut: int, group: int, digest_tokens: int) -> Iterator[Fitted]:
@@ -424,6 +524,7 @@ def _squeezed(
     if bare.tokens <= bench.limit:
         yield bare
         return
+    free = [place for place in free if bench.tail[place].seq not in bench.kept]
     sizes = [bench.cost(bench.tail[place]) for place in free]
     room = int(bench.limit * (1 - SLACK_SHARE)) - (bare.tokens - sum(sizes))
     for left in range(6, -1, -1):  # at last, the shortest form of each

@@ -46,6 +46,48 @@ class Change:
     cache_tokens_invalidated: int = 0
     """Tokens that the context had before and that no prompt cache can serve any more, because something
     before them changed."""
+    pins_shortened: tuple[int, ...] = ()
+    """Pinned messages that are not whole any more, because the window became too small for the pins."""
+
+
+EDIT, PIN, UNPIN = "edit", "pin", "unpin"
+"""The reasons of views that a person made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A pinned message and its size."""
+
+    seq: int
+    tokens: int
+    shown_tokens: int
+    """Less than `tokens` where the window became too small for the pins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a change of a context by hand, or a compaction, would lead to."""
+
+    tokens_before: int
+    """Of the context as it is."""
+    tokens: int
+    limit: int
+    """How large the context may be."""
+    cache_tokens_void: int
+    """Tokens of the present prompt, from the first change on, that no prompt cache can serve any more."""
+    cache_tokens_written: int
+    """Tokens of the new prompt from there on, which the next call pays at the price of a cache write."""
+    cost_usd: float | None = None
+    """Of these, at the list price of the model that was named; None if none was, or it has no known price."""
+    messages_cached: int
+    """How many messages at the beginning of the prompt stay as they are."""
+    high_water: int | None = None
+    """The last message that observations would cover, of a compaction."""
+    messages_removed: int = 0
+    messages: list[dict[str, Any]]
+    """The prompt, as the model would be given it."""
+    sizes: list[int]
+    """Tokens of each of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,15 @@ from watchkeeper.memory.compactor import Compactor, PassOutcome, Summarizer, Sum
 from watchkeeper.memory.content import checked_message, content_size, copied
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.engine import Engine, PassTask
-from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, Prepared, Rejection
+from watchkeeper.memory.history import (
+    Change,
+    CompactionPass,
+    ContextLimits,
+    Pin,
+    Prepared,
+    Preview,
+    Rejection,
+)
 from watchkeeper.memory.tokens import (
     BESIDE_LOOP_CHARACTERS,
     Calibration,
@@ -407,21 +415,72 @@ class HierarchicalContextManager:
         """
         return self._move(partial(self._state.undo, to=to), "The context went back to an earlier version.")
 
-    def edit(self, *, drop: Sequence[int] = (), texts: Mapping[int, str] | None = None) -> View:
+    def edit(
+        self,
+        *,
+        drop: Sequence[int] = (),
+        texts: Mapping[int, str] | None = None,
+        pin: Sequence[int] = (),
+        unpin: Sequence[int] = (),
+    ) -> View:
         """Change by hand what is shown: of the messages `drop`, pointers alone; observations with other `texts`, by
-        their ids. The messages stay stored, and `undo` leads back. Abandons a running pass.
+        their ids; the messages `pin` as they are from now on, `unpin` no more. The messages stay stored, and `undo`
+        leads back. Abandons a running pass, unless it only pins.
 
         Raises:
             ValueError: one of them is not in the context, nothing would change, or it would not fit.
         """
-        return self._move(partial(self._state.edit, drop=drop, texts=texts), "The context was edited.")
+        move = partial(self._state.edit, drop=drop, texts=texts, pin=pin, unpin=unpin)
+        if drop or texts:
+            return self._move(move, "The context was edited.")
+        change = move(at=self._now())
+        self._store(change)
+        return change.view
+
+    def pin(self, *messages: int) -> View:
+        """Show these messages as they are, with the other halves of their tool calls, through every later compaction,
+        until `unpin` or `undo`.
+
+        Raises:
+            ValueError: one of them is not there or pinned already, they would take more than a third of the window, or
+                the context would be too large.
+        """
+        return self.edit(pin=messages)
+
+    def unpin(self, *messages: int) -> View:
+        """Pin these messages no more: the next compactions cover them as any other.
+
+        Raises:
+            ValueError: one of them is not pinned.
+        """
+        return self.edit(unpin=messages)
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The pinned messages with their sizes, oldest first."""
+        return self._state.pins
 
     def preview_edit(
-        self, *, drop: Sequence[int] = (), texts: Mapping[int, str] | None = None
-    ) -> tuple[int, int, list[dict[str, Any]]]:
-        """What `edit` would lead to: tokens of the context, tokens that no prompt cache could serve any more, and the
-        messages of the prompt. Raises as `edit` does."""
-        return self._state.preview_edit(drop=drop, texts=texts)
+        self,
+        *,
+        drop: Sequence[int] = (),
+        texts: Mapping[int, str] | None = None,
+        pin: Sequence[int] = (),
+        unpin: Sequence[int] = (),
+        model: str | None = None,
+    ) -> Preview:
+        """What `edit` would lead to: tokens before and after, cached tokens that would be void, those to be written
+        again (with their cost, if `model` is named, such as `anthropic/claude-sonnet-4-5`), and the prompt. Raises as
+        `edit` does."""
+        return self._state.preview_edit(drop=drop, texts=texts, pin=pin, unpin=unpin, model=model)
+
+    def preview_compaction(self, up_to: int | None = None, *, model: str | None = None) -> Preview:
+        """What `compact` would lead to, with a digest in the place of the summary.
+
+        Raises:
+            ValueError: there is nothing to gain.
+        """
+        return self._state.preview_compaction(up_to, model=model)
 
     def redo(self) -> View:
         """Undo the last undo.

@@ -239,12 +239,16 @@ class Rendering:
     def shared_with(self, other: Rendering) -> int:
         """Tokens of the leading items that both have alike: what a provider's prompt cache can still
         serve."""
-        shared = 0
-        for mine, its, size in zip(self.items, other.items, self.sizes, strict=False):
+        return sum(self.sizes[: self.alike(other)])
+
+    def alike(self, other: Rendering) -> int:
+        """How many leading items both have alike."""
+        same = 0
+        for mine, its in zip(self.items, other.items, strict=False):
             if mine != its:
                 break
-            shared += size
-        return shared
+            same += 1
+        return same
 
     def push(self, role: str, content: Content, tokens: int | None = None) -> None:
         """Add a message; `tokens` where its count is known already."""

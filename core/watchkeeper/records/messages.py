@@ -91,6 +91,14 @@ class View:
     reason: str = "start"
     """`start`, `digest`, `summary`, `activation`, `reflection`, `manual`, `undo`, `redo`, …"""
     created_at: float = 0.0
+    pins: tuple[int, ...] = ()
+    """The `seq`s of the messages that a person pinned, ascending, pairs of calls and results whole.
+
+    They are shown as they are, wherever the cut is: those before it behind the observation that covers them. They
+    are covered as well, so that unpinning leaves no gap, no pass has to work around them, and the prompt before the
+    first of them stays the same from one compaction to the next. `elided` holds one only where the window cannot
+    hold all of them.
+    """
 
 
 # --- One call to a language model: request, stream, record --------------------------------------------------

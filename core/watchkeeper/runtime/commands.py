@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from watchkeeper.agents import reporting
-from watchkeeper.agents.agent_memory import AgentMemory, limits_of
+from watchkeeper.agents.agent_memory import AgentMemory, limits_of, preview_lines
 from watchkeeper.agents.backends.loop import ProgramLoop
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.compaction import CompactionRunner
@@ -30,7 +30,6 @@ from watchkeeper.memory.history import CompactionPass, Rejection
 from watchkeeper.memory.recall.pinned import lift
 from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.messages import Usage
 from watchkeeper.records.states import (
     AGENT_ENDED,
     SESSION_ENDED,
@@ -41,7 +40,6 @@ from watchkeeper.records.states import (
     SessionStatus,
     TaskStatus,
 )
-from watchkeeper.records.text import cost_text
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
@@ -320,25 +318,27 @@ class CommandQueue:
         await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind))
 
     async def _edit(self, command: Command) -> str | None:
-        """Drop messages (`drop`, their numbers) and rewrite observations (`texts`, by their ids) in an agent's context;
-        `preview`: only say what that would do."""
-        agent = self._agent(command)
+        """Change an agent's context: `drop` messages, `pin` and `unpin` them (their numbers), rewrite observations
+        (`texts`, by their ids); `preview`: only say what that would do."""
+        agent, payload = self._agent(command), command.payload
         if self.compactions.is_about(agent.id):
             raise NotYet
-        drop, texts = command.payload.get("drop") or [], command.payload.get("texts") or {}
-        if not all(type(seq) is int for seq in drop) or not all(str(key).isdecimal() for key in texts):
+        numbers = {name: payload.get(name) or [] for name in ("drop", "pin", "unpin")}
+        texts = payload.get("texts") or {}
+        if not all(type(seq) is int for seqs in numbers.values() for seq in seqs) or not all(
+            str(key).isdecimal() for key in texts
+        ):
             raise ValueError("messages and observations are named by their numbers")
-        wanted = {int(key): str(text) for key, text in texts.items()}
+        how: dict[str, Any] = {**numbers, "texts": {int(key): str(text) for key, text in texts.items()}}
         memory = memory_of(self._host, agent)
-        before = memory.state.tokens
-        if command.payload.get("preview"):
-            tokens, void, _ = memory.state.preview_edit(drop=drop, texts=wanted)
-            cost = self._host.environment.price(agent.model, Usage(cache_write_tokens=void), True).usd
-            priced = "" if cost is None else f", about {cost_text(cost)} to write again"
-            return f"{agent.name}: {before} → {tokens} tokens; {void} cached tokens would be void{priced}"
-        change = memory.state.edit(drop=drop, texts=wanted, at=self._host.environment.clock.now())
-        recorded = memory.record(change)
-        said = f"{agent.name}: {before} → {change.tokens} tokens, view {change.view.version}"
+        if payload.get("preview"):
+            foretold = memory.preview(self._store, model=agent.model, **how)
+            return f"{agent.name}: {'; '.join(preview_lines(foretold))}"
+        recorded = memory.edit(self._store, at=self._host.environment.clock.now(), **how)
+        change = recorded.change
+        said = f"{agent.name}: {change.tokens_before} → {change.tokens} tokens, view {change.view.version}"
+        if (pins := memory.state.pins) and (numbers["pin"] or numbers["unpin"]):
+            said += f"; pinned {', '.join(f'#{one.seq}' for one in pins)}, {sum(one.tokens for one in pins)} tokens"
         await self._commit(command, said, lambda tx: recorded.write(tx, trigger="manual"))
         return None
 

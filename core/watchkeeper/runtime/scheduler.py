@@ -332,7 +332,7 @@ def copy_memory(tx: Transaction, source: str, target: str) -> None:
         ("messages", "seq, role, content, tokens, total_tokens, created_at"),
         ("observations", "id, kind, level, text, tokens, first_seq, last_seq, citations, replaces, provisional, status,"
          " compaction_id, created_at"),
-        ("views", "version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id, created_at"),
+        ("views", "version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id, created_at, pins"),
     ):  # fmt: skip
         tx.execute(
             f"INSERT INTO {table} (agent_id, commit_seq, {columns}) SELECT ?, ?, {columns} FROM {table} WHERE agent_id = ?",  # noqa: S608

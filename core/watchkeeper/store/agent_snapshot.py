@@ -132,6 +132,8 @@ class ViewFacts:
     observations: tuple[ObservationFacts, ...] = ()
     elided: tuple[int, ...] = ()
     """The `seq`s of messages that are shown in part, with a pointer to the whole."""
+    pins: tuple[int, ...] = ()
+    """The `seq`s of messages that a person pinned, with their pairs."""
     damaged: tuple[str, ...] = ()
     """What of it cannot be read, by the names of columns; left out above."""
 
@@ -267,7 +269,7 @@ def messages_after(connection: Connection, agent_id: str, seq: int, limit: int) 
 def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | None:
     """One version of the agent's context with its observations, or None."""
     row = connection.execute(
-        f"SELECT {VIEW_COLUMNS}, observations, elided FROM views WHERE agent_id = ? AND version = ?",
+        f"SELECT {VIEW_COLUMNS}, observations, elided, pins FROM views WHERE agent_id = ? AND version = ?",
         (agent_id, version),
     ).fetchone()
     if row is None:
@@ -281,7 +283,8 @@ def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | Non
     )
     observations = tuple(_observation(each, damaged) for each in found)
     elided = _numbers(row[7], "views.elided", damaged)
-    return ViewFacts(*(*row[:6], observations, elided, tuple(dict.fromkeys(damaged))))
+    pins = _numbers(row[8], "views.pins", damaged) if row[8] is not None else ()
+    return ViewFacts(*(*row[:6], observations, elided, pins, tuple(dict.fromkeys(damaged))))
 
 
 def _observation(row: Any, damaged: list[str]) -> ObservationFacts:

@@ -893,6 +893,7 @@ class Moment:
         used = view.tokens + max(0, since)
         made: Row = dict(composition_of(row["composition"]))
         room = row["context_tokens"] + made.get("headroom", 0)
+        made.pop("pinned", None)
         made |= {
             "observations": view.observed, "messages": max(0, used - view.observed), "elided": 0,
             "headroom": max(0, room - used),

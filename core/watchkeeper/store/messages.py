@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +61,12 @@ def add_view(
     tx.execute(
         "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens,"
         " compaction_id,"
-        " created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " created_at, commit_seq, pins) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             agent_id, view.version, view.parent, encode([o.id for o in view.observations]), view.verbatim_from,
             encode([[e.seq, e.head_chars, e.tail_chars, e.pointer, e.tokens] for e in view.elided.values()]),
             view.reason, tokens, compaction_id, view.created_at, tx.commit_seq,
+            encode(view.pins) if view.pins else None,
         ),
     )  # fmt: skip
     point_at(tx, agent_id, view.version)
@@ -87,6 +88,16 @@ def load_messages(
     return [Message(row[0], row[1], content(row[2]), row[3], row[4], row[5]) for row in rows]
 
 
+def load_chosen(reads: Any, agent_id: str, seqs: Collection[int]) -> list[Message]:
+    """The messages of these numbers, in order, as far as they exist."""
+    rows = reads.all(
+        "SELECT seq, role, content, tokens, total_tokens, created_at FROM messages"
+        f" WHERE agent_id = ? AND seq {IN_LIST} ORDER BY seq",
+        (agent_id, list_of(sorted(seqs))),
+    )
+    return [Message(row[0], row[1], content(row[2]), row[3], row[4], row[5]) for row in rows]
+
+
 def content(text: str) -> Content:
     value: Content = decode(text)
     return value
@@ -95,7 +106,7 @@ def content(text: str) -> Content:
 def load_view(reads: Any, agent_id: str, version: int) -> View | None:
     """One version of an agent's view with its observations, or None."""
     row = reads.one(
-        "SELECT version, observations, verbatim_from, elided, parent, reason, created_at FROM views"
+        "SELECT version, observations, verbatim_from, elided, parent, reason, created_at, pins FROM views"
         " WHERE agent_id = ? AND version = ?",
         (agent_id, version),
     )
@@ -104,7 +115,8 @@ def load_view(reads: Any, agent_id: str, version: int) -> View | None:
     wanted: list[int] = decode(row[1])
     found = {o.id: o for o in load_observations(reads, agent_id, wanted)}
     elided = {e[0]: Elision(*e) for e in decode(row[3])}
-    return View(row[0], tuple(found[i] for i in wanted), row[2], elided, row[4], row[5], row[6])
+    pins = tuple(decode(row[7])) if row[7] else ()
+    return View(row[0], tuple(found[i] for i in wanted), row[2], elided, row[4], row[5], row[6], pins)
 
 
 def load_views(reads: Any, agent_id: str) -> list[View]:

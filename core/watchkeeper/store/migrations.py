@@ -774,8 +774,15 @@ CREATE INDEX program_turns_agent ON program_turns (agent_id, id);
 CREATE INDEX program_turns_session ON program_turns (session_id);
 """
 
+
+# --- Schema 7: messages that stay in a context because a person pinned them ----------------------------------
+
+SEVENTH = """
+ALTER TABLE views ADD COLUMN pins TEXT;
+"""
+
 _SCRIPTS = {
-    "first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH,
+    "first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
 }  # fmt: skip
 
 SCHEMA_VERSION = len(_SCRIPTS)

@@ -473,11 +473,12 @@ TABLES = (
         compaction_id INTEGER,
         created_at REAL NOT NULL,
         commit_seq INTEGER,
+        pins TEXT,
         PRIMARY KEY (agent_id, version)
         """,
         owner="agent",
         key="version",
-        json={"observations": "array", "elided": "array"},
+        json={"observations": "array", "elided": "array", "pins": "array"},
         append_only=True,
     ),
     Table(

@@ -521,10 +521,11 @@ def _with_tools(counter: TokenCounter) -> ContextState:
 def test_a_dropped_result_is_a_pointer_and_its_call_keeps_it(counter: TokenCounter) -> None:
     state = _with_tools(counter)
     before, tokens = state.render(), state.tokens
-    foretold, void, prompt = state.preview_edit(drop=[3, 5])
+    foretold = state.preview_edit(drop=[3, 5])
     assert state.render() == before, "a preview changes nothing"
     change = state.edit(drop=[3, 5], at=0.0)
-    assert (change.tokens, change.cache_tokens_invalidated) == (foretold, void)
+    assert (change.tokens, change.cache_tokens_invalidated) == (foretold.tokens, foretold.cache_tokens_void)
+    prompt = foretold.messages
     assert state.render() == prompt
     assert state.tokens < tokens - 300
     assert_valid(prompt)

@@ -209,6 +209,56 @@ class Context(RuleBasedStateMachine):
         if change is not None:
             self.took(change)
 
+    @rule(data=st.data(), back=st.booleans(), kind=st.sampled_from(["pin", "pin", "unpin", "drop", "texts"]))
+    def operate_by_hand(self, data: st.DataObject, back: bool, kind: str) -> None:
+        state, seqs = self.state, st.lists(st.integers(1, self.state.last_seq + 1), min_size=1, max_size=3)
+        how: dict[str, Any] = {kind: data.draw(seqs, label=kind)}
+        if kind == "unpin" and state.view.pins:
+            how[kind] = [data.draw(st.sampled_from(state.view.pins))]
+        if kind == "texts":
+            how[kind] = {one.id: text(data.draw(SIZES), one.id) for one in state.view.observations[:1]}
+        if kind == "pin":
+            how["among"] = list(self.messages)
+        before, context = state.view, self.rendered()
+        try:
+            foretold = state.preview_edit(**how)
+        except ValueError:
+            assert state.view is before, "what is refused changes nothing"
+            return
+        assert (state.view, self.rendered()) == (before, context), "a preview changes nothing"
+        self.took(state.edit(at=0.0, **how))
+        assert state.render() == foretold.messages
+        assert state.tokens == foretold.tokens <= foretold.limit
+        assert kind != "pin" or set(how["pin"]) <= set(state.view.pins)
+        assert kind != "unpin" or not set(how["unpin"]) & set(state.view.pins)
+        if back and context is not None:
+            self.took(state.undo(at=0.0))
+            assert (state.view, self.rendered()) == (before, context), "undo leads back exactly"
+
+    def pinned(self) -> set[int]:
+        """What any version pins."""
+        return {seq for view in self.views.values() for seq in view.pins}
+
+    @invariant()
+    def pins_are_shown_as_they_are_in_order_and_in_whole_pairs(self) -> None:
+        if not hasattr(self, "state") or not self.state.view.pins or (context := self.rendered()) is None:
+            return
+        view = self.state.view
+        start = view.verbatim_from or self.state.last_seq + 1
+        place = 0
+        for seq in view.pins:
+            if seq not in view.elided:
+                place = place_of(context, self.messages[seq - 1], place)
+        whole = sum(self.messages[seq - 1].tokens for seq in view.pins)
+        assert whole > self.least_limit // 3 or not set(view.pins) & set(view.elided), (
+            "shortened without need"
+        )
+        for name, (asked, answered) in self.pairs.items():
+            if asked in view.pins and name not in self.orphans:
+                assert answered in view.pins or (answered >= start and answered not in view.elided)
+            if answered in view.pins and name not in self.orphans:
+                assert asked in view.pins
+
     @rule(everything=st.booleans())
     def restart(self, everything: bool) -> None:
         if not self.messages:
@@ -220,7 +270,11 @@ class Context(RuleBasedStateMachine):
             self.state.limits,
             self.state.counter,
             agent_id="agent",
-            messages=[m for m in self.messages if everything or m.seq == 1 or m.seq >= start],
+            messages=[
+                m
+                for m in self.messages
+                if everything or m.seq == 1 or m.seq >= start or m.seq in self.pinned()
+            ],
             views=list(self.views.values()),
             current=self.state.view.version,
             calibration=self.state.calibration,
@@ -307,7 +361,32 @@ class Context(RuleBasedStateMachine):
                 # Only a pair that the window cannot hold, however short it is made, may be cut.
                 between = self.messages[asked - 1 : answered]
                 least = sum(elide(m, "agent", 0, self.state.counter).tokens for m in between)
-                assert least > self.least_limit // 3, f"cut at {start} in {asked}-{answered}"
+                beside = 6 if self.pinned() else 3
+                assert least > self.least_limit // beside, f"cut at {start} in {asked}-{answered}"
+
+
+def place_of(context: list[dict[str, Any]], message: Message, start: int) -> int:
+    """Where a message is shown as it is, from `start` on."""
+    if isinstance(message.content, str):
+        if not message.content.strip():
+            return start
+        wanted = [{"type": "text", "text": message.content}]
+    else:
+        wanted = [block for block in message.content if block["type"] in ("tool_use", "tool_result")]
+    for place, item in enumerate(context[start:], start):
+        here = (
+            [{"type": "text", "text": item["content"]}]
+            if isinstance(item["content"], str)
+            else item["content"]
+        )
+        late = [
+            {"type": "text", "text": f"[result of call {block['tool_use_id']}]\n{block['content']}"}
+            for block in wanted
+            if block["type"] == "tool_result"
+        ]
+        if all(block in here for block in wanted) or (late and all(block in here for block in late)):
+            return place
+    raise AssertionError(f"message {message.seq} is not shown as it is")
 
 
 TestContext = Context.TestCase

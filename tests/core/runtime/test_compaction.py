@@ -10,8 +10,11 @@ from tests.core.runtime.working import Work, die, held, land, order_compaction, 
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
 from watchkeeper.runtime.commands import CommandQueue
+from watchkeeper.store import database
+from watchkeeper.store.driver import Queries
 
 
 async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench):
@@ -381,6 +384,47 @@ async def test_a_context_is_edited_by_a_command_and_undone_by_another(bench):
         work.turn_gate.set()
 
     assert (await bench.run_while(release)).exit_code == 0
+    bench.assert_sound()
+
+
+async def test_a_pinned_message_outlasts_compactions_and_hosts_until_it_is_unpinned(bench):
+    bench.start(Work(count=12, words=300), window=30_000)
+    assert (await bench.run()).exit_code == 0
+    agent = bench.agent()["id"]
+
+    reads = Queries(database.open_readonly(bench.path))
+
+    def memory() -> AgentMemory:
+        return AgentMemory.stored(reads, agent, default_counter())
+
+    async def by_a_new_host(kind: str, **payload: Any) -> AgentMemory:
+        number = bench.submit(kind, agent_id=agent, payload=payload)
+        await bench.run(once=number)
+        assert bench.command(number)["status"] == "applied", bench.command(number)["result"]
+        return memory()
+
+    whole = memory().state.messages
+    foretold = memory().preview(reads, model="anthropic/claude-sonnet-4-5", pin=[5])
+    assert (foretold.tokens, foretold.cache_tokens_void, foretold.cost_usd) == (memory().state.tokens, 0, 0.0)
+    now = await by_a_new_host("edit", pin=[5])
+    pair = [5, 6] if whole[4].role == "assistant" else [4, 5]
+    assert [one.seq for one in now.state.pins] == pair, "a result comes with its call"
+    now = await by_a_new_host("compact")
+    assert now.state.view.verbatim_from > 6
+    shown = [(one["role"], one["content"]) for one in now.state.render()]
+    assert all((one.role, one.content) in shown for one in whole[pair[0] - 1 : pair[1]])
+    foretold = now.preview(reads, model="anthropic/claude-sonnet-4-5", unpin=[5])
+    assert foretold.tokens < foretold.tokens_before
+    assert foretold.cost_usd > 0
+    before = now.state.render()
+    now = await by_a_new_host("edit", unpin=[5])
+    assert (now.state.render(), now.state.pins) == (foretold.messages, ())
+    assert (await by_a_new_host("undo")).state.render() == before
+    now = await by_a_new_host("edit", pin=[3], unpin=[5])
+    assert 3 in now.state.view.pins, "a message that is covered already is read again"
+    assert all(seq not in now.state.view.pins for seq in pair)
+    told = bench.query("SELECT kind FROM events WHERE kind LIKE 'memory.%pinned' ORDER BY seq")
+    assert [row[0] for row in told] == ["memory.pinned", "memory.unpinned", "memory.pinned"]
     bench.assert_sound()
 
 

@@ -159,7 +159,7 @@ _LISTS: Mapping[str, type] = {
     **dict.fromkeys(
         ("task_queue", "inputs_ref", "expected_outputs", "artifact_refs", "sources", "tags"), str
     ),
-    **dict.fromkeys(("citations", "replaces", "observations"), int),
+    **dict.fromkeys(("citations", "replaces", "observations", "pins"), int),
     **dict.fromkeys(("content", "plan_graph_snapshot", "roles"), dict),
     "elided": list,
 }
