@@ -120,12 +120,13 @@ def rows_of(connection: Connection, table: str) -> list[tuple[object, ...]]:
 
 def test_every_setting_is_in_the_guide_with_its_default() -> None:
     from watchkeeper.agents.tools.contract import McpServer
-    from watchkeeper.runtime.config import AnthropicSettings, Config
+    from watchkeeper.runtime.config import AnthropicSettings, Config, OpenAISettings
 
     page = text_of("configuration.md")
-    shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE))
-    for model in (Config, AnthropicSettings):
-        for name, field in model.model_fields.items():
+    shown = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]+) \|", page, re.MULTILINE))
+    for model in (Config, AnthropicSettings, OpenAISettings):
+        for attribute, field in model.model_fields.items():
+            name = field.alias or attribute
             assert name in shown, f"configuration.md does not mention {name}"
             default = field.default
             if isinstance(default, str | int | float):

@@ -14,7 +14,7 @@ from watchkeeper._version import __version__
 from watchkeeper.store import database, sessions
 from watchkeeper.store.writer import Group
 
-LIBRARIES = ("anthropic", "httpx2", "mcp", "genai_prices", "tiktoken", "sqlite_utils")
+LIBRARIES = ("anthropic", "openai", "httpx2", "mcp", "genai_prices", "tiktoken", "sqlite_utils")
 HEAVY = (*LIBRARIES, "pydantic", "textual", "asyncio", "click", "sqlite3", "pysqlite3", "httpx", "yaml", "watchfiles", "json",
          "importlib.metadata")  # fmt: skip
 WK = "from watchkeeper.cli.app import run\nassert run({!r}) == 0"
@@ -37,7 +37,7 @@ def loaded(code: str, names: tuple[str, ...]) -> list[str]:
         (WK.format(["--help"]), (*LIBRARIES, "pydantic", "textual")),
         ("import watchkeeper_tui.app", LIBRARIES),
         ("import watchkeeper.runtime.control", (*LIBRARIES, "textual")),
-        ("import watchkeeper.models.anthropic, watchkeeper.models.registry", (*LIBRARIES, "pydantic")),
+        ("import watchkeeper.models.anthropic, watchkeeper.models.openai, watchkeeper.models.registry", (*LIBRARIES, "pydantic")),
         ("import watchkeeper\nfor name in watchkeeper.__all__: getattr(watchkeeper, name)", ("textual",)),
     ],
     ids=["the package", "the version", "the help", "the dashboard", "queueing a command", "models", "public names"],

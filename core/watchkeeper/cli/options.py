@@ -46,6 +46,20 @@ def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str
     return [name for name in ("last", *(row[0] for row in rows)) if name.startswith(incomplete)]
 
 
+def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of a model: the suggested ones, and those that sessions ran on."""
+    from watchkeeper.models.registry import SUGGESTED, SUGGESTED_OPENAI, SURVEYOR
+
+    names = [*SUGGESTED, *SUGGESTED_OPENAI, "openai-chat/", SURVEYOR]
+    try:
+        with database.open_readonly(ctx.params.get("db") or database.default_path()) as connection:
+            rows = connection.execute("SELECT DISTINCT model FROM sessions WHERE deleted_at IS NULL LIMIT 50")
+            names += [str(row[0]) for row in rows.fetchall()]
+    except Exception:  # a shell that completes a word shows no error
+        pass
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
 session_argument = click.argument("session", shell_complete=complete_session)
 last_session_argument = click.argument("session", default="last", shell_complete=complete_session)
 """SESSION of a command that only reads: the newest by default."""

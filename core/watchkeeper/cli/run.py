@@ -24,6 +24,7 @@ import click
 from watchkeeper.cli.options import (
     SessionHandle,
     clean,
+    complete_model,
     complete_session,
     database_path,
     db_option,
@@ -35,8 +36,17 @@ from watchkeeper.cli.options import (
     say,
     session_argument,
 )
-from watchkeeper.models.anthropic import ANTHROPIC_HOST, host_of, missing_key
-from watchkeeper.models.registry import SUGGESTED, SURVEYOR
+from watchkeeper.models.anthropic import ANTHROPIC_HOST
+from watchkeeper.models.client import host_of
+from watchkeeper.models.registry import (
+    PROVIDERS,
+    SUGGESTED,
+    SUGGESTED_OPENAI,
+    SURVEYOR,
+    chosen_server,
+    missing_key,
+    provider_of,
+)
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.ports import random_id
 from watchkeeper.records.text import sanitize
@@ -51,7 +61,7 @@ if TYPE_CHECKING:
 
 
 LOCAL_SERVERS = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
-"""Default ports of programs that offer the Messages API."""
+"""Default ports of programs that offer the Messages API and Chat Completions."""
 
 PROBE_SECONDS = 0.25
 """How long the probes of all local servers may take together."""
@@ -62,6 +72,8 @@ LONGEST_COMMAND = 4_000
 MOST_ROLES = 5
 """How many roles one question or warning names."""
 
+CHAT = "openai-chat"
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -70,7 +82,7 @@ class ChosenModel:
     """A model, and the local server that was picked with it (None: the configured one, or Anthropic's)."""
 
     ref: str
-    """Empty in an offer of a server: the user names its model."""
+    """Empty, or a provider with a slash, in an offer of a server: the user names its model."""
     base_url: str | None = None
 
 
@@ -154,7 +166,7 @@ def _offers(config: Config) -> list[tuple[str, ChosenModel]]:
     from watchkeeper.models.registry import rates
 
     own = config.anthropic
-    configured = (own.base_url or os.environ.get("ANTHROPIC_BASE_URL") or "").strip()
+    configured = chosen_server("anthropic", own.base_url) or ""
     found: list[tuple[str, ChosenModel]] = []
     if configured and host_of(configured) != ANTHROPIC_HOST:
         if host_of(configured) not in LOOPBACK or _listening([configured]):
@@ -167,8 +179,20 @@ def _offers(config: Config) -> list[tuple[str, ChosenModel]]:
         for ref in SUGGESTED:
             price = f", {rate}" if (rate := rates(ref)) is not None else ""
             found.append((f"{ref}{price} (key: {variable})", ChosenModel(ref)))
+    openai = config.openai
+    if chosen_server("openai", openai.base_url) is None and (
+        missing_key(SUGGESTED_OPENAI[0], api_key_env=openai.api_key_env) is None
+    ):
+        for ref in SUGGESTED_OPENAI:
+            price = f", {rate}" if (rate := rates(ref)) is not None else ""
+            found.append((f"{ref}{price} (key: {openai.api_key_env or 'OPENAI_API_KEY'})", ChosenModel(ref)))
+    chat = chosen_server("openai-chat", config.openai_chat.base_url) or ""
+    if chat and (host_of(chat) not in LOOPBACK or _listening([chat])):
+        line = f"a model of {clean(chat, 200)}, the configured server of openai-chat"
+        found.append((line, ChosenModel(f"{CHAT}/")))
     urls = {f"http://127.0.0.1:{port}": name for port, name in LOCAL_SERVERS.items()}
-    urls = {url: name for url, name in urls.items() if _place(url) != _place(configured)}
+    taken = (_place(configured), _place(chat))
+    urls = {url: name for url, name in urls.items() if _place(url) not in taken}
     for url in _listening(list(urls)):
         line = f"a model of the server at {url} ({urls[url]}'s port), without a key"
         found.append((line, ChosenModel("", url)))
@@ -187,11 +211,11 @@ def _ask(why: str, offers: list[tuple[str, ChosenModel]]) -> ChosenModel | None:
             return _picked(offers[number - 1][1])
         if answer.startswith("claude-"):
             answer = f"anthropic/{answer}"
-        if answer.partition("/")[0] == "anthropic" and answer.partition("/")[2]:
+        if provider_of(answer) in PROVIDERS and answer.partition("/")[2]:
             return ChosenModel(answer)
         click.echo(
             f"  {clean(answer, 80)} is not one of them; give a number from 1 to {len(offers)}, or"
-            " anthropic/MODEL",
+            " anthropic/MODEL, openai/MODEL or openai-chat/MODEL",
             err=True,
         )
         answer = _line("Which model")
@@ -199,10 +223,16 @@ def _ask(why: str, offers: list[tuple[str, ChosenModel]]) -> ChosenModel | None:
 
 
 def _picked(offer: ChosenModel) -> ChosenModel | None:
-    if offer.ref:
+    if offer.ref and not offer.ref.endswith("/"):
         return offer
     name = _line("The name of the model on that server (empty: none)")
-    return ChosenModel(f"anthropic/{name.removeprefix('anthropic/')}", offer.base_url) if name else None
+    if not name:
+        return None
+    provider, slash, rest = name.partition("/")
+    if offer.ref or not slash or provider not in PROVIDERS:
+        # A server that is offered by its port is asked over the Messages API unless the user names another.
+        provider, rest = offer.ref.rstrip("/") or "anthropic", name.removeprefix(offer.ref or "anthropic/")
+    return ChosenModel(f"{provider}/{rest}", offer.base_url)
 
 
 def _line(question: str) -> str:
@@ -474,7 +504,11 @@ allow_model_option = click.option(
     help="Continue the work of SESSION, own or imported, with its plan and facts. GOAL may then be left out.",
 )
 @click.option(
-    "--model", metavar="REF", help="anthropic/<model>, or offline/surveyor (default: from the configuration)."
+    "--model",
+    metavar="REF",
+    shell_complete=complete_model,
+    help="anthropic/<model>, openai/<model>, openai-chat/<model>, or offline/surveyor (default: from the"
+    " configuration).",
 )
 @allow_model_option
 @driving_options
@@ -699,7 +733,7 @@ def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
         from watchkeeper.models.registry import resolve
         from watchkeeper.runtime.host_factory import model_config
 
-        resolve(ref, config=model_config(config, None))
+        resolve(ref, config=model_config(config, ref, None))
     if "usd" in budgets:
         from watchkeeper.models.registry import is_priced
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from watchkeeper.records.messages import Block, Content
+from watchkeeper.records.messages import VENDOR_KEY, Block, Content
 
 if TYPE_CHECKING:
     import tiktoken
@@ -240,7 +240,8 @@ def count_block(block: Block, counter: TokenCounter) -> int:
 
     - `text`: the text.
     - `thinking`, `redacted_thinking`: the signature or the data, which hold the whole thinking, by
-      `OPAQUE_TOKENS_PER_CHARACTER`; the text shown where that is more.
+      `OPAQUE_TOKENS_PER_CHARACTER`; the text shown where that is more. With `VENDOR_KEY` (OpenAI's reasoning)
+      the text is for people, and only what is encrypted is sent.
     - `tool_use`: name and input as JSON, `ARGUMENT_OVERHEAD` for each argument, and `TOOL_BLOCK_OVERHEAD`.
     - `tool_result`: its content, and `TOOL_BLOCK_OVERHEAD`.
     - `image`: width x height / 750 where the size can be read from PNG, GIF, JPEG or WebP data, at most
@@ -256,6 +257,8 @@ def count_block(block: Block, counter: TokenCounter) -> int:
         return 0
     if kind in ("thinking", "redacted_thinking"):
         opaque = str(block.get("signature" if kind == "thinking" else "data") or "")
+        if VENDOR_KEY in block:
+            return opaque_tokens(opaque)
         return max(counter.count(str(block.get("thinking", ""))), opaque_tokens(opaque))
     if kind == "tool_use":
         given = block.get("input", {})

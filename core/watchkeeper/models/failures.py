@@ -19,7 +19,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -276,7 +276,7 @@ class Failure:
     error_type: str | None = None
     """`error.type` of the body: `billing_error`, `overloaded_error`, …"""
     error_code: str | None = None
-    """`error.details.error_code` of the body, a stable code that newer APIs send."""
+    """`error.details.error_code` of the body (Anthropic), else `error.code` (OpenAI)."""
     retry_after_seconds: float | None = None
     reset_seconds: float | None = None
     """Until the limit ends, by the response's headers of limits that are used up; `retry-after` goes before
@@ -288,13 +288,30 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Api:
+    """What the advice about a failure names."""
+
+    name: str
+    key_variable: str
+    """The environment variable that holds the key."""
+    path: str
+    """What the SDK adds to the address of the server."""
+
+
+MESSAGES_API = Api("Messages API", "ANTHROPIC_API_KEY", "/v1/messages")
+RESPONSES_API = Api("Responses API", "OPENAI_API_KEY", "/responses")
+CHAT_API = Api("Chat Completions API", "OPENAI_API_KEY", "/chat/completions")
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One row: a failure fits when its status, type, code or wording is named here."""
 
     name: str
     kind: ErrorKind
     advice: str = ""
-    """What a person should do next; empty if the runtime acts without help."""
+    """What a person should do next, with `{key}`, `{path}` and `{api}` of the `Api`; empty if the runtime acts
+    without help."""
     statuses: frozenset[int | None] = frozenset()
     types: frozenset[str] = frozenset()
     codes: frozenset[str] = frozenset()
@@ -367,7 +384,7 @@ RULES: tuple[Rule, ...] = (
         ErrorKind.PAUSE,
         "add credit or raise the spend limit with the provider, then resume",
         statuses=frozenset({402}),
-        types=frozenset({"billing_error"}),
+        types=frozenset({"billing_error", "insufficient_quota"}),
         codes=frozenset(
             {
                 "contract_spend_limit_reached",  # these come as 429, and do not pass by waiting
@@ -376,6 +393,9 @@ RULES: tuple[Rule, ...] = (
                 "linked_organization_spend_limit_reached",
                 "user_profile_billing_not_authorized",
                 "user_profile_not_billable",
+                "insufficient_quota",  # OpenAI, 429 too
+                "billing_hard_limit_reached",
+                "billing_not_active",
             }
         ),
         wording=NO_CREDIT,
@@ -390,9 +410,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "bad key",
         ErrorKind.PAUSE,
-        "set a valid ANTHROPIC_API_KEY, then resume",
+        "set a valid {key}, then resume",
         statuses=frozenset({401, 407}),
         types=frozenset({"authentication_error"}),
+        codes=frozenset({"invalid_api_key"}),
     ),
     Rule(
         "no permission",
@@ -407,6 +428,7 @@ RULES: tuple[Rule, ...] = (
         "check the model's name and the base_url, then resume",
         statuses=frozenset({404, 405, 410}),
         types=frozenset({"not_found_error"}),
+        codes=frozenset({"model_not_found"}),
     ),
     Rule(
         "misconfigured",
@@ -419,19 +441,36 @@ RULES: tuple[Rule, ...] = (
         ErrorKind.RETRY,
         statuses=frozenset({429}),
         types=frozenset({"rate_limit_error"}),
-        codes=frozenset({"ramp_limit_exceeded"}),
+        codes=frozenset({"ramp_limit_exceeded", "rate_limit_exceeded"}),
         rate_limited=True,
     ),
     Rule(
-        "overloaded", ErrorKind.RETRY, statuses=frozenset({503, 529}), types=frozenset({"overloaded_error"})
+        "overloaded",
+        ErrorKind.RETRY,
+        statuses=frozenset({503, 529}),
+        types=frozenset({"overloaded_error"}),
+        codes=frozenset({"server_is_overloaded", "slow_down"}),
     ),
     Rule(
         "timed out", ErrorKind.RETRY, statuses=frozenset({408, 504, 524}), types=frozenset({"timeout_error"})
     ),
     Rule("broken stream", ErrorKind.RETRY, types=frozenset({"broken_stream"})),
     Rule("busy", ErrorKind.RETRY, statuses=frozenset({409, 425, 499})),
-    Rule("server error", ErrorKind.RETRY, types=frozenset({"api_error"}), among=frozenset({200})),
-    Rule("bad request", ErrorKind.FAIL, types=frozenset({"invalid_request_error"})),
+    Rule(
+        "server error",
+        ErrorKind.RETRY,
+        types=frozenset({"api_error"}),
+        codes=frozenset({"server_error"}),
+        among=frozenset({200}),
+    ),
+    Rule(
+        "bad request",
+        ErrorKind.FAIL,
+        types=frozenset({"invalid_request_error"}),
+        codes=frozenset(
+            {"invalid_prompt", "invalid_image", "image_too_large", "unsupported_image_media_type"}
+        ),
+    ),
     # What no server names: by the hundreds of the status.
     Rule("connection lost", ErrorKind.RETRY, statuses=frozenset({None})),
     Rule("bad request", ErrorKind.FAIL, statuses=frozenset({501, *range(400, 500)})),
@@ -440,14 +479,12 @@ RULES: tuple[Rule, ...] = (
 """First fit wins. A status that no row names, such as a redirect, is not the Messages API."""
 
 NOT_THE_API = Rule(
-    "not the Messages API",
-    ErrorKind.PAUSE,
-    "check the base_url: it must end before /v1/messages, then resume",
+    "not the {api}", ErrorKind.PAUSE, "check the base_url: it must end before {path}, then resume"
 )
 
 
-def classify(failure: Failure) -> Verdict:
-    """Judge a failure. Total: every response of a server gets a verdict.
+def classify(failure: Failure, api: Api = MESSAGES_API) -> Verdict:
+    """Judge a failure of a call to `api`. Total: every response of a server gets a verdict.
 
     Without a rule: 501 and 4xx can never work, so the task fails; 5xx, an error inside a stream and a lost
     connection pass by themselves; a redirect or another 2xx means that `base_url` is not the Messages API.
@@ -456,6 +493,9 @@ def classify(failure: Failure) -> Verdict:
     kind = rule.kind
     if kind is ErrorKind.FAIL and failure.should_retry and failure.status != 400:
         kind = ErrorKind.RETRY
+    if "{" in rule.advice:
+        words = {"api": api.name, "key": api.key_variable, "path": api.path}
+        rule = replace(rule, name=rule.name.format(**words), advice=rule.advice.format(**words))
     return Verdict(rule, kind, retry_now=kind is ErrorKind.RETRY and failure.should_retry is not False)
 
 
@@ -497,18 +537,17 @@ ERROR_SECONDS = 10.0
 _OF_THE_BODY = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
-def error_bounding_client(**options: Any) -> AsyncClient:
-    """The SDK's own HTTP client, which returns errors with as much of their bodies as came within the bounds.
+def error_bounding_client(default_client: Any, **options: Any) -> AsyncClient:
+    """An SDK's own HTTP client, which returns errors with as much of their bodies as came within the bounds.
 
-    `options` are those of `DefaultAsyncHttpxClient`. If reading such a body fails, the part read so far is
-    kept: the status says more than the way in which the connection ended.
+    `default_client` is the SDK's `DefaultAsyncHttpxClient`, `options` are its arguments. If reading such a
+    body fails, the part read so far is kept: the status says more than the way in which the connection ended.
     """
     import httpx2
-    from anthropic import DefaultAsyncHttpxClient
 
-    class ErrorBounding(DefaultAsyncHttpxClient):
+    class ErrorBounding(default_client):  # type: ignore[misc]
         async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
-            response = await super().send(request, **how)
+            response: httpx2.Response = await super().send(request, **how)
             if response.is_success or response.is_closed:
                 return response
             headers = [
@@ -520,7 +559,8 @@ def error_bounding_client(**options: Any) -> AsyncClient:
                 response.status_code, headers=headers, content=await beginning_of(response), request=request
             )
 
-    return ErrorBounding(**options)
+    client: AsyncClient = ErrorBounding(**options)
+    return client
 
 
 async def beginning_of(response: Any) -> bytes:

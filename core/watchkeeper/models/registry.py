@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from dataclasses import dataclass, field
@@ -131,6 +132,10 @@ def _price_list(provider: str, name: str, day: float) -> tuple[tuple[float, Rate
     """
     from genai_prices import Usage as Tokens
     from genai_prices import calc_price
+
+    if provider == "openai-chat":
+        # A name with a slash is OpenRouter's; any other may be one of OpenAI's own.
+        provider = "openrouter" if "/" in name else "openai"
     from genai_prices.types import PriceCalculation, TieredPrices
 
     def priced(**tokens: int) -> PriceCalculation:
@@ -168,6 +173,8 @@ def _price_list(provider: str, name: str, day: float) -> tuple[tuple[float, Rate
 def context_window(model_ref: str) -> int | None:
     """Tokens of the model's window, where the price data knows it."""
     provider, _, name = model_ref.partition("/")
+    if provider == "openai-chat":
+        provider = "openrouter" if "/" in name else "openai"
     from genai_prices.data_snapshot import get_snapshot
 
     try:
@@ -181,31 +188,66 @@ def _is_own_server(provider: str, base_url: str | None) -> bool:
     if not base_url:
         return True
     host = urlsplit(base_url).hostname or ""
-    return host == f"{provider}.com" or host.endswith(f".{provider}.com")
+    own = f"{provider.removesuffix('-chat')}.com"
+    return host == own or host.endswith(f".{own}")
 
 
 SURVEYOR = "offline/surveyor"
 """Not a language model: a program that surveys a folder. It is used where it is named, and nowhere else."""
 
-KNOWN = ("anthropic/<model>", SURVEYOR)
+KNOWN = ("anthropic/<model>", "openai/<model>", "openai-chat/<model>", SURVEYOR)
+
+PROVIDERS = frozenset({"anthropic", "openai", "openai-chat"})
+"""Those of language models. Each has a table of the same name in the user's configuration."""
 
 SUGGESTED = ("anthropic/claude-sonnet-5", "anthropic/claude-opus-5", "anthropic/claude-haiku-4-5")
 """Models that are offered to a user who named none. A test compares them with the price table."""
 
+SUGGESTED_OPENAI = ("openai/gpt-5.5", "openai/gpt-5-mini")
+"""The same, where there is a key for OpenAI."""
+
+
+def provider_of(ref: str) -> str:
+    """`openai` of `openai/gpt-5`."""
+    return ref.strip().partition("/")[0]
+
+
+def missing_key(ref: str, *, api_key_env: str | None = None, base_url: str | None = None) -> str | None:
+    """The environment variable that should hold the key for `ref` and does not; None where nothing is missing,
+    or no key is needed.
+
+    `api_key_env` and `base_url` are the settings of the provider's table. Neither the network nor an SDK is
+    used.
+    """
+    if provider_of(ref) == "anthropic":
+        from watchkeeper.models import anthropic
+
+        return anthropic.missing_key(ref, api_key_env=api_key_env, base_url=base_url)
+    from watchkeeper.models import openai
+
+    return openai.missing_key(ref, api_key_env=api_key_env, base_url=base_url)
+
+
+def chosen_server(provider: str, configured: str | None) -> str | None:
+    """The server that a provider's table names, else the environment; None: the provider's own."""
+    variable = "ANTHROPIC_BASE_URL" if provider == "anthropic" else "OPENAI_BASE_URL"
+    return (configured or os.environ.get(variable) or "").strip() or None
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the user's own configuration may say about models. Every default is a working one."""
+    """What the user's own configuration may say about a model. Every default is a working one."""
 
     api_key: str | None = field(default=None, repr=False)
     """None: the SDK's own environment variables and profiles."""
     auth_token: str | None = field(default=None, repr=False)
     base_url: str | None = None
-    """A Messages API server other than Anthropic's; None: `ANTHROPIC_BASE_URL`, or Anthropic's."""
+    """A server other than the provider's own; None: `ANTHROPIC_BASE_URL` or `OPENAI_BASE_URL`, or the
+    provider's."""
     sends_key: bool = True
     """False: no key goes to the server, whatever the environment holds."""
     context_window: int | None = None
-    """Tokens; None: what is known of the model, else 200,000."""
+    """Tokens; None: what is known of the model, else the provider's default."""
     retries: RetryPolicy = field(default_factory=RetryPolicy)
     prompt_cache: bool = True
     """Off for servers that refuse `cache_control`."""
@@ -245,10 +287,29 @@ def resolve(
             prompt_cache=config.prompt_cache,
             sends_key=config.sends_key,
         )
+    if provider in ("openai", "openai-chat") and name:
+        from watchkeeper.models.openai import ChatModel, ResponsesModel
+
+        make = ResponsesModel if provider == "openai" else ChatModel
+        return make(
+            name,
+            api_key=config.api_key,
+            base_url=config.base_url,
+            context_window=config.context_window or context_window(ref),
+            clock=clock,
+            retries=config.retries,
+            rng=rng,
+            sends_key=config.sends_key,
+        )
     if (provider, name) == ("offline", "surveyor"):
         from watchkeeper.models.surveyor import DEFAULT_WINDOW, SurveyorModel
 
         window = config.surveyor_window or DEFAULT_WINDOW
         return SurveyorModel(speed=config.speed, clock=clock, context_window=window)
-    hint = f"did you mean anthropic/{ref.strip()}? " if not slash and ref.strip().startswith("claude") else ""
-    raise BadInput(f"no model {ref!r}: {hint}known are {' and '.join(KNOWN)}")
+    vendor = next((vendor for prefix, vendor in _NAMES.items() if ref.strip().startswith(prefix)), None)
+    hint = f"did you mean {vendor}/{ref.strip()}? " if vendor and not slash else ""
+    raise BadInput(f"no model {ref!r}: {hint}known are {', '.join(KNOWN[:-1])} and {KNOWN[-1]}")
+
+
+_NAMES = {"claude": "anthropic", "gpt-": "openai", "o3": "openai", "o4": "openai", "codex-": "openai"}
+"""How the names of a vendor's models begin."""

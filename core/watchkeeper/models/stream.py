@@ -142,11 +142,7 @@ class ReplyAssembler:
 
     def feed(self, event: Any) -> Delta | None:
         """Take one decoded event; what of it is worth showing, if anything."""
-        if not isinstance(event, dict):
-            raise BrokenStream(f"an event that is no object: {excerpt(event)}")
-        self._held += _size(event)
-        if self._held > MAX_REPLY_CHARS:
-            raise BrokenStream(f"a reply of more than {MAX_REPLY_CHARS:,} characters")
+        self.admit(event)
         match event.get("type"):
             case "message_start":
                 self._start(event)
@@ -165,6 +161,27 @@ class ReplyAssembler:
             case _:
                 pass  # the API promises new event types; a client must pass over them
         return None
+
+    def admit(self, event: Any) -> None:
+        """Refuse what is no object, and what is too much.
+
+        Raises:
+            BrokenStream: it is.
+        """
+        if not isinstance(event, dict):
+            raise BrokenStream(f"an event that is no object: {excerpt(event)}")
+        self._held += _size(event)
+        if self._held > MAX_REPLY_CHARS:
+            raise BrokenStream(f"a reply of more than {MAX_REPLY_CHARS:,} characters")
+
+    def add_block(self, index: int, block: Block, raw_input: str = "") -> None:
+        """Add a whole block, with the text of a tool's input, which `finish` parses."""
+        self._blocks[index] = _Open(block, [raw_input] if raw_input else [])
+
+    def take(self, event: Any) -> Iterator[Delta]:
+        """Take one decoded event; what of it is worth showing."""
+        if (delta := self.feed(event)) is not None:
+            yield delta
 
     def feed_whole(self, message: Any) -> Iterator[Delta]:
         """Take a reply that came in one piece, from a server that does not stream."""
@@ -219,7 +236,7 @@ class ReplyAssembler:
         self.started = True
         self.request_model = text_or_none(message.get("model"))
         self.message_id = text_or_none(message.get("id"))
-        self._merge_usage(message.get("usage"))
+        self.merge_usage(message.get("usage"))
 
     def _start_block(self, event: dict[str, Any]) -> Delta | None:
         block = event.get("content_block")
@@ -238,7 +255,7 @@ class ReplyAssembler:
         self._blocks[index] = opened = _Open(dict(block))
         if isinstance(block.get("citations"), list):
             opened.block["citations"] = list(block["citations"])
-        return self._shown("text", block.get("text", "") if block["type"] == "text" else "")
+        return self.shown("text", block.get("text", "") if block["type"] == "text" else "")
 
     def _delta(self, event: dict[str, Any]) -> Delta | None:
         delta, index = event.get("delta"), event.get("index")
@@ -250,11 +267,11 @@ class ReplyAssembler:
             if not isinstance(partial, str):
                 raise BrokenStream("tool input that is no text")
             opened.raw_input.append(partial)
-            return self._shown("tool_input", partial)
+            return self.shown("tool_input", partial)
         _merge(opened, delta)
         for key, kind in DELTA_KINDS.items():
             if isinstance(delta.get(key), str):
-                return self._shown(kind, delta[key])
+                return self.shown(kind, delta[key])
         return None
 
     def _message_delta(self, event: dict[str, Any]) -> None:
@@ -264,9 +281,9 @@ class ReplyAssembler:
         reason = delta.get("stop_reason")
         if isinstance(reason, str) and reason:
             self.stop_reason = reason
-        self._merge_usage(event.get("usage"))
+        self.merge_usage(event.get("usage"))
 
-    def _merge_usage(self, usage: Any) -> None:
+    def merge_usage(self, usage: Any) -> None:
         """Counts are cumulative: a later one takes the place of an earlier one, an absent one does not."""
         if not isinstance(usage, dict):
             return
@@ -274,7 +291,8 @@ class ReplyAssembler:
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS_REPORTED:
                 self._usage[key] = value
 
-    def _shown(self, kind: Any, text: str) -> Delta | None:
+    def shown(self, kind: Any, text: str) -> Delta | None:
+        """Count a piece of the reply; it as a delta, if it is not empty."""
         self.chars += len(text)
         return Delta(kind, text) if text else None
 
@@ -298,9 +316,11 @@ class ReplyAssembler:
 def streamed_error(event: Any) -> StreamedError:
     """The error that an SSE `error` event carries, whatever its shape."""
     error = event.get("error") if isinstance(event, dict) else None
+    if isinstance(event, dict) and error is None and "message" in event:  # the Responses API's `error` event
+        error = {"message": event["message"], "code": event.get("code")}
     if isinstance(error, dict):
         details = error.get("details")
-        code = details.get("error_code") if isinstance(details, dict) else None
+        code = details.get("error_code") if isinstance(details, dict) else error.get("code")
         return StreamedError(
             text_or_none(error.get("type")), str(error.get("message") or excerpt(event)), text_or_none(code)
         )
@@ -457,7 +477,10 @@ async def decoded_events(
             limit = min(timeouts.silence, progress_at + timeouts.progress - now)
             continue
         progress_at, limit = now, timeouts.silence
-        if not event.data or event.data == "[DONE]":  # nothing said; some proxies end in this way
+        if event.data == "[DONE]":  # Chat Completions, and some proxies, end in this way
+            await drain(events)
+            return
+        if not event.data:
             continue
         yield _decoded(event)
 
@@ -502,6 +525,8 @@ def _decoded(event: Any) -> Any:
         if event.event == "error":
             raise StreamedError(None, excerpt(event.data)) from error
         raise BrokenStream(f"an event that is not JSON: {excerpt(event.data)}") from error
-    if event.event == "error" or (isinstance(decoded, dict) and "type" not in decoded and "error" in decoded):
+    if event.event == "error" or (
+        isinstance(decoded, dict) and "type" not in decoded and decoded.get("error")
+    ):
         raise streamed_error(decoded)
     return decoded

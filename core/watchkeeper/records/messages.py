@@ -16,6 +16,10 @@ Role = Literal["user", "assistant"]
 Block = dict[str, Any]
 """One Anthropic content block: `text`, `thinking`, `tool_use`, `tool_result`, `image`, `document`, …"""
 
+VENDOR_KEY = "openai"
+"""Field of a block that holds what only OpenAI's APIs understand: a reasoning item, the phase of a text. The
+Messages API refuses fields that it does not know."""
+
 Content = str | list[Block]
 
 

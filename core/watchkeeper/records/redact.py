@@ -441,9 +441,10 @@ def known_secrets(config: Mapping[str, Any], environ: Mapping[str, str]) -> dict
     """Name → value, for a `Redactor`, of a configuration as its file holds it. Values of an odd shape are
     skipped."""
     found: dict[str, str] = {}
-    named = _table(config.get("anthropic")).get("api_key_env")
-    if isinstance(named, str) and environ.get(named):
-        found[named] = environ[named]
+    for provider in ("anthropic", "openai", "openai-chat", "openai_chat"):
+        named = _table(config.get(provider)).get("api_key_env")
+        if isinstance(named, str) and environ.get(named):
+            found[named] = environ[named]
     for name, server in _table(config.get("mcp_servers")).items():
         for what, value in _of_server(_table(server)):
             found[f"{name}.{what}"] = _SCHEME.sub("", value)

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from watchkeeper.agents.backends.programs import AgentProgramSettings
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.tools.contract import McpServer, Permission
-from watchkeeper.models.registry import SURVEYOR, rates
+from watchkeeper.models.registry import PROVIDERS, SURVEYOR, provider_of, rates
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.user_secrets import config_folder
 
@@ -35,15 +35,31 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class AnthropicSettings(_Strict):
-    """Where Claude, or a server that speaks its protocol, is reached. Unset: the SDK's own environment
-    variables."""
+def _server_url(value: str) -> str:
+    if not re.match(r"https?://[^/\s]", value.strip()):
+        raise ValueError(f"{value!r} is no address; write it as http://HOST:PORT/v1")
+    return value.strip()
+
+
+class ServerSettings(_Strict):
+    """Where a provider's models are reached. Unset: the SDK's own environment variables."""
 
     base_url: str | None = None
     api_key_env: str | None = None
     """The name of the environment variable that holds the key; the key itself is in no file of ours."""
     context_window: int | None = Field(default=None, gt=0)
+
+
+class AnthropicSettings(ServerSettings):
+    """Claude, or a server that speaks its protocol."""
+
     prompt_cache: bool = True
+
+
+class OpenAISettings(ServerSettings):
+    """OpenAI, or a server that speaks one of its protocols."""
+
+    base_url: Annotated[str, AfterValidator(_server_url)] | None = None
 
 
 class NotificationSettings(_Strict):
@@ -101,6 +117,10 @@ class Config(_Strict):
     """What holds the processes of a session's tools together (see `agents.tools.containment`); `auto` is the
     best there is."""
     anthropic: AnthropicSettings = AnthropicSettings()
+    openai: OpenAISettings = OpenAISettings()
+    """`openai/<model>`: the Responses API."""
+    openai_chat: OpenAISettings = Field(default=OpenAISettings(), alias="openai-chat")
+    """`openai-chat/<model>`: Chat Completions, as vLLM, llama.cpp, Ollama, LM Studio and OpenRouter offer it."""
     mcp_servers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,30}$")], McpServer] = {}
     """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see
     `agents.tools.contract.McpServer`)."""
@@ -114,6 +134,11 @@ class Config(_Strict):
     notifications: NotificationSettings = NotificationSettings()
     reduced_motion: bool = False
     """The dashboard moves nothing by itself: no sliding, no blinking."""
+
+    def server_of(self, ref: str) -> ServerSettings:
+        """The settings of the provider that a reference names; the defaults for one that has none."""
+        tables = {"anthropic": self.anthropic, "openai": self.openai, "openai-chat": self.openai_chat}
+        return tables.get(provider_of(ref), ServerSettings())
 
 
 class WorkspaceConfig(_Strict):
@@ -235,9 +260,9 @@ def task_model(
     """
     if wanted is None or wanted == choice.model:
         return choice.model, None
-    provider = _provider(wanted)
+    provider = provider_of(wanted)
     if programs is not None and provider in programs:
-        same = provider == _provider(choice.own)
+        same = provider == provider_of(choice.own)
         if (
             same
             or programs[provider]
@@ -249,9 +274,11 @@ def task_model(
             choice.model,
             f"{asked} (--allow-model {_short(wanted)}); the task runs on {_short(choice.model)}",
         )
-    if _provider(wanted) not in ("anthropic", "offline"):
+    if provider_of(wanted) not in {*PROVIDERS, "offline"}:
         return wanted, None  # no such model: the task fails with its name
-    if _provider(wanted) == _provider(choice.own) and _may_use(choice.role, wanted, choice.own, confirmed):
+    if provider_of(wanted) == provider_of(choice.own) and _may_use(
+        choice.role, wanted, choice.own, confirmed
+    ):
         return wanted, None
     return (
         choice.model,
@@ -309,10 +336,6 @@ def _may_use(role: str, ref: str, own: str, confirmed: Collection[str]) -> bool:
 
 def _dearer(ref: str, own: str) -> str:
     return f"{_short(ref)} ({price_of(ref)}), which costs more than your {_short(own)} ({price_of(own)})"
-
-
-def _provider(ref: str) -> str:
-    return ref.strip().partition("/")[0]
 
 
 def _short(text: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.models.anthropic import missing_key
+from watchkeeper.models.registry import missing_key, provider_of
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import commands, database, driver
@@ -58,7 +58,7 @@ def check_key(ref: str, *, environment: str, then: str, base_url: str | None = N
     Raises:
         BadInput: the variable that holds no key, and where it was looked for.
     """
-    settings = _anthropic_settings()
+    settings = _server_settings(provider_of(ref))
     name = missing_key(
         ref, api_key_env=settings.get("api_key_env"), base_url=base_url or settings.get("base_url")
     )
@@ -95,10 +95,10 @@ def check_resume(database_path: Path, session_id: str, *, environment: str) -> N
     )
 
 
-def _anthropic_settings() -> dict[str, Any]:
-    """`api_key_env` and `base_url` of the user's configuration, if they are texts."""
+def _server_settings(provider: str) -> dict[str, Any]:
+    """`api_key_env` and `base_url` of a provider's table in the user's configuration, if they are texts."""
     try:
-        table = tomllib.loads((config_folder() / "config.toml").read_text("utf-8")).get("anthropic")
+        table = tomllib.loads((config_folder() / "config.toml").read_text("utf-8")).get(provider)
     except (OSError, ValueError, RuntimeError, RecursionError):
         return {}
     if not isinstance(table, dict):

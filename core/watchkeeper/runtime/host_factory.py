@@ -30,8 +30,9 @@ from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.memory.tokens import Calibrations, default_counter
+from watchkeeper.models import registry as prices
 from watchkeeper.models.gate import Gate, Gates
-from watchkeeper.models.registry import ModelConfig, resolve
+from watchkeeper.models.registry import ModelConfig, chosen_server, provider_of, resolve
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import (
     Cost,
@@ -230,22 +231,26 @@ async def _assemble(
     live = LiveRows(store, clock, redactor=redact)
     models: dict[str, Model] = {}
 
+    def local_server(ref: str) -> str | None:
+        return settings.base_url if provider_of(ref) == provider_of(row[2]) else None
+
+    def price(ref: str, usage: Usage, exact: bool) -> Cost:
+        configured = local_server(ref) or config.server_of(ref).base_url
+        return prices.price(ref, usage, exact, base_url=chosen_server(provider_of(ref), configured))
+
     def model_of(ref: str) -> Model:
         if model is not None:
             return RedactedModel(model, redact)
         if ref not in models:
             models[ref] = resolve(
                 ref,
-                config=model_config(config, settings.speed, settings.context_tokens, settings.base_url),
+                config=model_config(config, ref, settings.speed, settings.context_tokens, local_server(ref)),
                 clock=clock,
             )
         return RedactedModel(models[ref], redact)
 
     gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
     heartbeat = Heartbeat(store, clock)
-    price = partial(
-        _price, settings.base_url or config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")
-    )
     tool_server = ToolServer()
     environment = Environment(
         store=store,
@@ -324,17 +329,21 @@ def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate
 
 
 def model_config(
-    config: Config, speed: float | None, surveyor_window: int | None = None, base_url: str | None = None
+    config: Config,
+    ref: str,
+    speed: float | None,
+    surveyor_window: int | None = None,
+    base_url: str | None = None,
 ) -> ModelConfig:
-    """What the user's configuration says about models. `base_url`: the local server of the session, which
+    """What the user's configuration says about a model. `base_url`: the local server of the session, which
     gets no key."""
-    own = config.anthropic
+    own = config.server_of(ref)
     return ModelConfig(
         api_key=os.environ.get(own.api_key_env) if own.api_key_env else None,
         base_url=base_url or own.base_url,
         sends_key=base_url is None,
         context_window=own.context_window,
-        prompt_cache=own.prompt_cache,
+        prompt_cache=config.anthropic.prompt_cache,
         speed=speed,
         surveyor_window=surveyor_window,
     )
@@ -370,12 +379,6 @@ def _tools(
     tools |= builtin_tools(pool)
     tools |= mcp.tools()
     return tools
-
-
-def _price(base_url: str | None, ref: str, usage: Usage, exact: bool) -> Cost:
-    from watchkeeper.models.registry import price
-
-    return price(ref, usage, exact, base_url=base_url)
 
 
 def _note_limit(store: SessionStore, clock: Clock, ref: str, until: float, reason: str) -> None:

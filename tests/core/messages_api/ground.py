@@ -85,7 +85,7 @@ class Ground:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))
+            if not name.startswith(("ANTHROPIC_", "OPENAI_", "WATCHKEEPER_"))
         }
         kept |= {
             "ANTHROPIC_BASE_URL": self.url,
@@ -191,7 +191,7 @@ class Ground:
 
 @pytest.fixture
 async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
-    for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))]:
+    for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "OPENAI_", "WATCHKEEPER_"))]:
         if name != "WATCHKEEPER_AIMOCK":
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))

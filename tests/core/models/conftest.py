@@ -17,6 +17,7 @@ from tests.support.model_calls import Serve, close_models
 def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("API_KEY", "AUTH_TOKEN", "BASE_URL", "PROFILE", "CUSTOM_HEADERS", "CONFIG_DIR"):
         monkeypatch.delenv(f"ANTHROPIC_{name}", raising=False)
+        monkeypatch.delenv(f"OPENAI_{name}", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
 

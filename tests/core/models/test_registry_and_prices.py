@@ -41,10 +41,24 @@ def test_names_with_slashes_belong_to_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    "ref", ["", "anthropic", "anthropic/", "openai/gpt-9", "offline/", "offline/other", "/x"]
+    "ref",
+    [
+        "",
+        "anthropic",
+        "anthropic/",
+        "openai",
+        "openai-chat/",
+        "gemini/g-9",
+        "offline/",
+        "offline/other",
+        "/x",
+    ],
 )
 def test_an_unknown_reference_says_in_one_line_what_is_known(ref: str) -> None:
-    with pytest.raises(BadInput, match=r"known are anthropic/<model> and offline/surveyor") as caught:
+    with pytest.raises(
+        BadInput,
+        match=r"known are anthropic/<model>, openai/<model>, openai-chat/<model> and offline/surveyor",
+    ) as caught:
         resolve(ref)
     assert "\n" not in str(caught.value)
 
