@@ -66,6 +66,20 @@ class Turn:
     text: str
 
 
+_SUMMARISES = re.compile(r"compaction|summary of|summari[sz]e|handoff summary", re.IGNORECASE)
+"""How programs ask their model for a summary."""
+
+
+def _summary(turns: list[Turn]) -> str:
+    """The summary of a conversation: what is left of its script, so that the work goes on."""
+    left = []
+    while (step := next_step([*turns, *(Turn("result", "") for _ in left)])) != Step("say", "done") and len(
+        left
+    ) < 50:
+        left.append(f"slow {step.slow_seconds}: {step.kind}: {step.text}")
+    return "A summary of the work so far, and what is left of it.\n#script\n" + "\n".join(left)
+
+
 def next_step(turns: list[Turn]) -> Step:
     """The reply that the script of the newest message asks for, by what followed that message."""
     begun = max(

@@ -27,6 +27,8 @@ from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import decode_or
 from watchkeeper.store.transaction import Transaction
 
+PROGRAM_CHANGES = "file_change"
+"""What the edits that an agent program asks for are called: `{"changes": [{"path", "diff"}]}`."""
 CONTEXT_LINES = 3
 _MOST_COMPARISONS = 4_000_000
 """Pairs of lines. Beyond this, a difference is shown as all old lines and all new ones: as true, and without
@@ -155,7 +157,8 @@ def load_question(reads: Any, database_path: Path, approval_id: str) -> Question
         question_id, session_id, status, decided_by, reason, tool, agent, task, workspace, folder, cause, note, of_call, of_answer,
         question, content, position,
     ) = row  # fmt: skip
-    original = _input_of(content, position, tool, question)
+    # The change of files that a program asks for is in its question; its call has the program's own form.
+    original = _input_of(None if tool == PROGRAM_CHANGES else content, position, tool, question)
     edited = decode_or(of_answer or of_call or "null", None)
     arguments = edited if isinstance(edited, dict) else original
     protected = protected_files(database_path) if tool in FILE_CHANGES else frozenset()
@@ -218,6 +221,12 @@ def sections_of(
         return tuple(_file_sections(change, arguments)), change.digest
     parts = dict(arguments)
     sections = []
+    if tool == PROGRAM_CHANGES and isinstance(parts.get("changes"), list):
+        for change in parts.pop("changes"):
+            found = change if isinstance(change, dict) else {}
+            sections.append(
+                Section(f"change of {found.get('path')}", str(found.get("diff") or "(no text)"), "diff")
+            )
     command = parts.get("command")
     if tool == "bash" and isinstance(command, str):
         del parts["command"]

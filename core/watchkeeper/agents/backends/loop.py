@@ -97,6 +97,9 @@ class _OpenCall:
     began: float
     output: str = ""
     patch: str = ""
+    denied: bool = False
+    message: str = ""
+    """What the program is told once the call has ended: why it was denied."""
 
 
 class ProgramLoop:
@@ -127,6 +130,9 @@ class ProgramLoop:
         self._interrupting = False
         self._finish: RunResult | None = None
         self._unknown: set[str] = set()
+        self._wanted_compaction: tuple[str | None] | None = None
+        """A person's order to compact the context, with its instructions."""
+        self._compacting = False
         self._record = ProgramRecord(environment, agent)
 
     @property
@@ -158,7 +164,8 @@ class ProgramLoop:
         return ending
 
     def compact(self, instructions: str | None) -> str:
-        """Ask the program to compact its context, when its turn has ended; returns what was said to the person.
+        """Have the program compact its context: its turn ends after the present tool call, and goes on afterwards.
+        Returns what the person is told.
 
         Raises:
             ValueError: it cannot, with the reason.
@@ -167,12 +174,10 @@ class ProgramLoop:
         if not features.compacts:
             raise ValueError(f"{self._program.label} cannot be asked to compact its context")
         self._wanted_compaction = (instructions,)
-        said = f"{self._agent.name} is compacted by {self._program.label} when its turn has ended"
+        said = f"{self._agent.name} is compacted by {self._program.label} after its present step, and then goes on"
         if instructions and not features.compact_instructions:
             said += f"; {self._program.label} follows no instructions for that"
         return said
-
-    _wanted_compaction: tuple[str | None] | None = None
 
     async def _run(self) -> RunResult:
         deaths = 0
@@ -198,9 +203,11 @@ class ProgramLoop:
             if self._control.pause_reason is not None:
                 return await self._pause(self._control.pause_reason)
             await self._deliver_inbox()
-            if self._wanted_compaction is not None:
+            if self._wanted_compaction is not None and self._sent_after():
                 (instructions,), self._wanted_compaction = self._wanted_compaction, None
+                self._compacting = True
                 ended = await self._run_turn(partial(_compact, instructions=instructions), self._sent_after())
+                self._compacting = False
                 await self._store.commit(
                     partial(self._end_turn, status=ended.status, reason=ended.reason or None)
                 )
@@ -419,7 +426,7 @@ class ProgramLoop:
             await self._check_budget()
         if self._interrupting:
             return
-        if self._control.pause_reason is not None and not self._calls:
+        if self._wants_a_stop and not self._calls:
             await self._interrupt()
             return
         await self._steer()
@@ -433,13 +440,24 @@ class ProgramLoop:
                 self._agent.id, "retrying", f"silent for {silent:.0f} s; it may be retrying"
             )
 
+    @property
+    def _wants_a_stop(self) -> bool:
+        """Whether the turn is to end at the next boundary: for a pause, or for a compaction."""
+        return self._control.pause_reason is not None or (
+            self._wanted_compaction is not None and not self._compacting
+        )
+
     async def _steer(self) -> None:
         """Send what has come for the agent into the running turn."""
-        backend = self._backend
-        if not self._has_mail() or backend is None:
+        if self._has_mail():
+            await self._deliver_inbox()
+            await self._send_waiting()
+
+    async def _send_waiting(self) -> None:
+        """Add the messages that the program was not sent yet to the running turn."""
+        backend, text = self._backend, self._unsent()
+        if backend is None or not text:
             return
-        await self._deliver_inbox()
-        text = self._unsent()
         seq = self._record.last_seq
         await self._store.commit(lambda tx: programs.note_sent(tx, self._agent.id, seq))
         when = await backend.steer(text)
@@ -474,6 +492,8 @@ class ProgramLoop:
                 if message != self._message:
                     await self._flush_text()
                     self._message = message
+                if not self._text:
+                    live.show(agent.id, "working", f"{self._program.label} writes")
                 self._text.append(text)
                 live.stream(agent.id, text)
             case backends.Reasoning(text):
@@ -489,7 +509,7 @@ class ProgramLoop:
                     call.patch += patch.rstrip("\n") + "\n"
             case backends.ToolEnd():
                 await self._end_call(event)
-                if self._control.pause_reason is not None:
+                if self._wants_a_stop and not self._calls:
                     await self._interrupt()
             case backends.PlanItems(items):
                 listed = [
@@ -526,6 +546,7 @@ class ProgramLoop:
         if text:
             self._said = text
             await self._append("assistant", text)
+            self._environment.live.show(self._agent.id, "working", "")
 
     async def _append(self, role: Role, text: str) -> None:
         """Add a message, as a step of its own where the agent said it."""
@@ -582,7 +603,7 @@ class ProgramLoop:
         text = self._environment.redact(
             backends.joined([output, call.patch[:OUTPUT_CHARACTERS]]) or "(no output)"
         )
-        status = ToolCallStatus(event.status)
+        status = ToolCallStatus.DENIED if call.denied else ToolCallStatus(event.status)
         is_error = status is not ToolCallStatus.DONE
         name = self._finishing(call) if status is ToolCallStatus.DONE else ""
         if name:
@@ -605,6 +626,10 @@ class ProgramLoop:
         await self._store.commit(write)
         reach("program.tool_ended")
         self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
+        if call.message:
+            await self._append("user", call.message)
+            if not self._interrupting:
+                await self._send_waiting()
 
     @staticmethod
     def _finishing(call: _OpenCall) -> str:
@@ -639,12 +664,9 @@ class ProgramLoop:
                 with suppress(BackendFailed):
                     await self._backend.answer(ask.id, decision)
         self._silent_since = self._environment.clock.monotonic()
-        if message and self._backend is not None and not self._interrupting:
-            await self._append("user", message)
-            seq = self._record.last_seq
-            await self._store.commit(lambda tx: programs.note_sent(tx, self._agent.id, seq))
-            with suppress(BackendFailed):
-                await self._backend.steer(message)
+        if message and call is not None:
+            call.denied = True
+            call.message = message
 
     async def _decide(self, ask: backends.Ask, call: _OpenCall) -> tuple[Decision, str]:
         environment = self._environment
@@ -773,6 +795,8 @@ class ProgramLoop:
             await note("interrupted")
             if self._control.pause_reason is not None:
                 return await self._pause(self._control.pause_reason)
+            if self._wanted_compaction is not None:
+                return None
             return await self._pause("the turn was interrupted", tell=True)
         await note("failed")
         if ended.kind == "limit" and ended.until is not None:
