@@ -82,9 +82,11 @@ def _summary(turns: list[Turn]) -> str:
 
 def next_step(turns: list[Turn]) -> Step:
     """The reply that the script of the newest message asks for, by what followed that message."""
-    begun = max(
-        (n for n, turn in enumerate(turns) if turn.who == "user" and steps_of(turn.text)), default=None
-    )
+    last = turns[-1] if turns else Turn("", "")
+    if last.who == "user" and not steps_of(last.text) and _SUMMARISES.search(last.text):
+        return Step("say", _summary(turns[:-1]))
+    scripts = [n for n, turn in enumerate(turns) if turn.who in ("user", "said") and steps_of(turn.text)]
+    begun = max(scripts, default=None)
     if begun is None:
         return Step("say", "Nothing to do.")
     steps = [*steps_of(turns[begun].text), Step("say", "done")]
@@ -159,7 +161,8 @@ class ModelServer:
         return JSONResponse({"input_tokens": INPUT_TOKENS})
 
     def _take(self, api: str, turns: list[Turn], names: list[str]) -> Step:
-        step = next_step(turns)
+        # Programs ask for titles and summaries without tools.
+        step = next_step(turns) if names else Step("say", _summary(turns))
         self.log.append(
             {"api": api, "kind": step.kind, "text": step.text, "turns": len(turns), "tools": names}
         )

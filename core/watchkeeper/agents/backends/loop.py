@@ -205,9 +205,9 @@ class ProgramLoop:
             await self._deliver_inbox()
             if self._wanted_compaction is not None and self._sent_after():
                 (instructions,), self._wanted_compaction = self._wanted_compaction, None
-                self._compacting = True
+                self._compacting = self._record.ordered = True
                 ended = await self._run_turn(partial(_compact, instructions=instructions), self._sent_after())
-                self._compacting = False
+                self._compacting = self._record.ordered = False
                 await self._store.commit(
                     partial(self._end_turn, status=ended.status, reason=ended.reason or None)
                 )

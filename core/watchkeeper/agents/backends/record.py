@@ -75,6 +75,8 @@ class ProgramRecord:
         """Model calls that may still grow in the record; by key."""
         self._stored: set[str] = set()
         self._summary_of: int | None = None
+        self.ordered = False
+        """A person has ordered the compaction that is in progress."""
         self._newest_text = ""
         """The agent's newest words in the program's record."""
 
@@ -234,7 +236,7 @@ class ProgramRecord:
                 if record.agent == MAIN and record.role == "assistant":
                     self._newest_text = "\n".join(_texts(record.content)) or self._newest_text
             elif isinstance(record, ImportedCompaction) and record.agent == MAIN and not record.elided:
-                await self.compacted("", trigger=record.trigger)
+                await self.compacted("", trigger="manual" if self.ordered else record.trigger)
             elif isinstance(record, Summary) and record.agent == MAIN:
                 await self._summarise(self._environment.redact(record.text))
         if final:

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -45,7 +45,6 @@ class ToolServer:
         self._tokens: dict[str, str] = {}
         self._url = ""
         self._starting = asyncio.Lock()
-        self._stack = AsyncExitStack()
         self._stop: Any = None
         self._task: asyncio.Task[None] | None = None
 
@@ -110,14 +109,14 @@ class ToolServer:
     async def aclose(self) -> None:
         """Stop listening."""
         if self._stop is not None:
-            self._stop.should_exit = self._stop.force_exit = True
+            self._stop.should_exit = True
         if self._task is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await asyncio.gather(self._task, return_exceptions=True)
 
     async def _start(self) -> None:
-        app = await asyncio.to_thread(self._app)  # its libraries take a second to load
+        app, sessions = await asyncio.to_thread(self._app)  # its libraries take a second to load
         import uvicorn
 
         class Server(uvicorn.Server):
@@ -129,13 +128,24 @@ class ToolServer:
         listening.bind(("127.0.0.1", 0))
         listening.listen()  # a program that is quicker than the server waits
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=1
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            log_level="critical",
+            timeout_graceful_shutdown=1,
         )
         self._stop = Server(config)
-        self._task = asyncio.create_task(self._stop.serve(sockets=[listening]), name="tool server")
+
+        async def serve() -> None:
+            async with sessions.run():
+                await self._stop.serve(sockets=[listening])
+
+        self._task = asyncio.create_task(serve(), name="tool server")
         self._url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
 
-    def _app(self) -> Any:
+    def _app(self) -> tuple[Any, Any]:
+        """The application, and the manager of its sessions, which runs as long as it serves."""
         from mcp import types
         from mcp.server.lowlevel import Server
         from starlette.responses import JSONResponse
@@ -176,4 +186,4 @@ class ToolServer:
                 _caller.set(agent)
             await inner(scope, receive, send)
 
-        return app
+        return app, server.session_manager
