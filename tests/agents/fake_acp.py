@@ -1,0 +1,162 @@
+"""An agent program that speaks ACP by a script, well or badly: `python fake_acp.py FOLDER`.
+
+`FOLDER/script.json` has:
+
+    replies  method → the result, or {"error": …}, of a request of the client, in place of the usual one. ["die", n]: the
+             first n processes die there; ["each", results]: one after the other; ["then", result, actions]
+    lives    for each process that is started, for each of its prompts: a list of actions
+
+A prompt without actions is answered with "done". FOLDER/received.jsonl gets every line that the client sends, with the
+number of the process before it; FOLDER/pids every process. Only the standard library, so that it starts at once.
+
+Actions: ["line", text] prints it; ["send", message]; ["update", fields] is a `session/update`; ["say", text];
+["tool", id, fields…]; ["ask", id, tool call] puts a question and goes on; ["await", id] waits for its answer; ["spawn",
+shell command] starts a process in a session and with an environment of its own; ["until", method] waits for that message;
+["die"]; ["deaf"] reads nothing more; ["end", reason]; ["error", code, message, data].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+OPTIONS = [{"optionId": "yes", "kind": "allow_once", "name": "Allow"}, {"optionId": "no", "kind": "reject_once", "name": "No"}]
+SESSION = "fake-session"
+
+
+class Fake:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with (folder / "pids").open("a") as pids:
+            pids.write(f"{os.getpid()}\n")
+        with (folder / "lives").open("a") as lives:
+            lives.write("x")
+        self.life = (folder / "lives").stat().st_size - 1
+        script = json.loads((folder / "script.json").read_text())
+        self.replies: dict[str, Any] = script.get("replies", {})
+        lives_given = script.get("lives", [])
+        self.prompts = deque(lives_given[self.life] if self.life < len(lives_given) else [])
+        self.waiting: deque[dict[str, Any]] = deque()
+        self.open_prompts: list[Any] = []
+
+    def line(self, text: str) -> None:
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass") + b"\n")
+        sys.stdout.buffer.flush()
+
+    def send(self, message: Any) -> None:
+        self.line(json.dumps({"jsonrpc": "2.0", **message} if isinstance(message, dict) else message))
+
+    def update(self, fields: Any) -> None:
+        self.send({"method": "session/update", "params": {"sessionId": SESSION, "update": fields}})
+
+    def take(self) -> dict[str, Any]:
+        """The next message of the client; ends where its input does."""
+        line = sys.stdin.buffer.readline()
+        if not line:
+            sys.exit(0)
+        with (self.folder / "received.jsonl").open("a") as log:
+            log.write(json.dumps([self.life, json.loads(line)]) + "\n")
+        message: dict[str, Any] = json.loads(line)
+        if message.get("method") == "session/prompt" and self.open_prompts:
+            self.open_prompts.append(message["id"])  # added to the running turn
+        return message
+
+    def until(self, wanted: Any) -> dict[str, Any]:
+        """Read until a message has that method, or answers the request with that id."""
+        while True:
+            message = self.take()
+            if message.get("method") == wanted or ("method" not in message and message.get("id") == wanted):
+                return message
+            if "method" in message and "id" in message and message["method"] != "session/prompt":
+                self.waiting.append(message)
+
+    def serve(self) -> None:
+        while True:
+            message = self.waiting.popleft() if self.waiting else self.take()
+            method, number = message.get("method"), message.get("id")
+            if method is None or number is None:
+                continue
+            if method == "session/prompt" and "session/prompt" not in self.replies:
+                self.open_prompts = [number]
+                self.prompt(self.prompts.popleft() if self.prompts else [["say", "done"]])
+                continue
+            if method == "session/load":
+                self.update({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "OLD HISTORY"}})
+                self.update({"sessionUpdate": "tool_call", "toolCallId": "old", "title": "bash", "status": "completed"})
+            self.answer(number, self.replies.get(method, self.usual(method)))
+
+    def answer(self, number: Any, reply: Any) -> None:
+        verb = reply[0] if isinstance(reply, list) and reply else None
+        if verb == "die":
+            if self.life < reply[1]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            reply = {"sessionId": SESSION}
+        elif verb == "each":
+            return self.answer(number, reply[1].pop(0))
+        elif verb == "then":
+            self.answer(number, reply[1])
+            return self.act(reply[2])
+        failed = isinstance(reply, dict) and set(reply) == {"error"}
+        self.send({"id": number, **(reply if failed else {"result": reply})})
+        return None
+
+    def usual(self, method: str) -> Any:
+        if method == "initialize":
+            return {"protocolVersion": 1, "agentInfo": {"name": "fake", "version": "9.9"},
+                    "agentCapabilities": {"mcpCapabilities": {"http": True}, "loadSession": True,
+                                          "sessionCapabilities": {"resume": {}}}}  # fmt: skip
+        return {"sessionId": SESSION} if method == "session/new" else {}
+
+    def prompt(self, actions: list[list[Any]]) -> None:
+        self.act(actions)
+        self.end({"result": {"stopReason": "end_turn", "usage": {"inputTokens": 10, "outputTokens": 2}}})
+
+    def act(self, actions: list[list[Any]]) -> None:
+        for verb, *rest in actions:
+            if verb == "line":
+                self.line(*rest)
+            elif verb == "send":
+                self.send(*rest)
+            elif verb == "update":
+                self.update(*rest)
+            elif verb == "say":
+                self.update({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": rest[0]}})
+            elif verb == "tool":
+                begun = "status" not in rest[1] or rest[1]["status"] == "in_progress"
+                kind = "tool_call" if begun else "tool_call_update"
+                self.update({"sessionUpdate": kind, "toolCallId": rest[0], "status": "in_progress", **rest[1]})
+            elif verb == "ask":
+                params = {"sessionId": SESSION, "toolCall": rest[1], "options": OPTIONS}
+                self.send({"id": rest[0], "method": "session/request_permission", "params": params})
+            elif verb in ("await", "until"):
+                self.until(rest[0])
+            elif verb == "spawn":
+                child = subprocess.Popen(["env", "-i", "setsid", "sh", "-c", rest[0]], stdout=subprocess.DEVNULL)
+                with (self.folder / "pids").open("a") as pids:
+                    pids.write(f"{child.pid}\n")
+            elif verb == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif verb == "deaf":
+                while True:
+                    time.sleep(3600)
+            elif verb == "end":
+                self.end({"result": {"stopReason": rest[0]}})
+            elif verb == "error":
+                code, message, *data = rest
+                self.end({"error": {"code": code, "message": message, **({"data": data[0]} if data else {})}})
+
+    def end(self, how: dict[str, Any]) -> None:
+        for number in self.open_prompts:
+            self.send({"id": number, **how})
+        self.open_prompts = []
+
+
+if __name__ == "__main__":
+    Fake(Path(sys.argv[1])).serve()

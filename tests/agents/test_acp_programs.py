@@ -1,0 +1,331 @@
+"""A program over ACP, whatever it says and whenever it dies: the run's rows stay whole."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.agents.conftest import FAKE, Programs
+
+from watchkeeper.agents import backends
+from watchkeeper.agents.backends import BackendFailed, BackendSpec
+from watchkeeper.agents.backends.programs import AgentProgramSettings, load_programs
+
+HOSTILE = (
+    "\x1b[2J\x1b]0;owned\x07\x1b[31m ‮txet neddih‬ [bold red]markup[/] [link=file:///etc]x[/link]"
+    " '); DROP TABLE messages; -- \x00\x01\x7f \ud800 \udfff <script>alert(1)</script> {{7*7}} %s %n \r\n…"
+)
+SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789-ABCDEFGH"
+
+
+def bash(number: str, command: str = "true", **more: Any) -> list[Any]:
+    return ["tool", number, {"title": "bash", "kind": "execute", "rawInput": {"command": command}, **more}]
+
+
+def done(number: str, text: str = "it is done") -> list[Any]:
+    content = [{"type": "content", "content": {"type": "text", "text": text}}]
+    return ["tool", number, {"status": "completed", "content": content}]
+
+
+def question(number: Any, call: str, command: str = "true") -> list[Any]:
+    return ["ask", number, {"toolCallId": call, "title": "bash", "kind": "execute", "rawInput": {"command": command}}]
+
+
+async def test_text_and_a_tool_call_become_the_result_of_the_task(programs: Programs) -> None:
+    result = await programs.played([[["say", "I look. "], bash("t1"), done("t1"), ["say", "All is well."]]])
+    assert result.exit_code == 0
+    assert programs.calls() == [("bash", "done")]
+    assert "All is well." in programs.tasks()["a"]["result"]
+
+
+async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_disturb_nothing(programs: Programs) -> None:
+    noise: list[Any] = [
+        ["update", {"sessionUpdate": "of_the_future", "x": 1}],
+        ["update", {"sessionUpdate": "of_the_future"}],
+        ["line", '{"jsonrpc": "2.0", "method": '],
+        ["line", "Debugger listening on ws://127.0.0.1"],
+        ["line", "[" * 100_000],
+        ["line", ""],
+        ["send", {"id": 77, "result": {"never": "asked"}}],
+        ["send", {"id": "x", "error": {"code": "none"}}],
+        ["send", {"id": 0, "method": "fs/write_text_file", "params": {"path": "/etc/passwd", "content": "x"}}],
+        ["await", 0],
+    ]
+    await programs.played([[*noise, ["say", "a" * 5_000_000], bash("t1"), done("t1", "b" * 5_000_000)]])
+    assert programs.tasks()["a"]["status"] == "done"
+    assert programs.calls() == [("bash", "done")]
+    assert programs.kinds().count("program.unknown") == 1
+    refused = [one["error"]["code"] for _, one in programs.received() if "error" in one]
+    assert refused == [-32601]
+    assert not Path("/etc/passwd").read_text() == "x"
+
+
+async def test_two_questions_are_open_at_once_and_each_gets_its_own_answer(programs: Programs) -> None:
+    both = [bash("t1", "one"), question(0, "t1", "one"), bash("t2", "two"), question(1, "t2", "two")]
+    answered = [["await", 1], done("t2"), ["await", 0], ["tool", "t1", {"status": "failed"}]]
+    programs.script([[*both, *answered]], allow=(), approval_timeout_seconds=None)
+
+    async def answer() -> None:
+        first, second = sorted(await programs.waiting(2), key=lambda one: json.dumps(one["input"]))
+        assert "one" in json.dumps(first["input"])
+        programs.submit("approve", payload={"approval": second["id"]})
+        programs.submit("deny", payload={"approval": first["id"], "reason": "not now"})
+        await programs.until(lambda state: programs.calls() == [("bash", "error"), ("bash", "done")])
+
+    await programs.run_while(answer)
+    programs.assert_whole()
+    answers = {one["id"]: one["result"]["outcome"] for _, one in programs.received() if "result" in one}
+    assert answers == {0: {"outcome": "selected", "optionId": "no"}, 1: {"outcome": "selected", "optionId": "yes"}}
+    assert any("not now" in text for text in programs.prompts())
+
+
+async def test_hostile_text_in_every_field_is_stored_as_text_and_secrets_are_taken_out(programs: Programs) -> None:
+    text = HOSTILE + SECRET
+    fields = {"toolCallId": text, "title": text, "kind": "execute", "rawInput": {text: [text], "command": text}}
+    changed = {"type": "diff", "path": text, "oldText": text, "newText": text + "\nmore"}
+    content = [{"type": "content", "content": {"type": "text", "text": text}}, changed]
+    await programs.played([[
+        ["say", text],
+        ["update", {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}}],
+        ["update", {"sessionUpdate": text}],
+        ["update", {"sessionUpdate": "plan", "entries": [{"content": text, "status": text, "priority": text}]}],
+        ["update", {"sessionUpdate": "tool_call", "status": "in_progress", **fields}],
+        ["send", {"id": text, "method": "session/request_permission",
+                  "params": {"toolCall": fields | {"content": content}, "options": [{"optionId": text, "kind": text}]}}],
+        ["update", {"sessionUpdate": "tool_call_update", "status": "completed", "content": content, **fields}],
+        ["send", {"method": text, "params": {text: text}}],
+        ["error", 7, text, {"details": text}],
+    ]])  # fmt: skip
+    assert programs.tasks()["a"]["status"] == "failed"
+    stored = "\n".join(programs.path.with_name(programs.path.name + end).read_bytes().decode("utf-8", "replace")
+                       for end in ("", "-wal") if programs.path.with_name(programs.path.name + end).exists())  # fmt: skip
+    assert SECRET not in stored
+    assert "DROP TABLE messages" in stored
+
+
+# --- death --------------------------------------------------------------------------------------------------
+
+
+LATE = "sleep 0.7; echo late >> {}"
+DEATHS: dict[str, list[Any]] = {
+    "after it was opened": [["die"]],
+    "in the middle of its text": [["say", "half of"], ["die"]],
+    "in a tool call": [bash("t1"), ["die"]],
+    "with a question open": [bash("t1"), question(0, "t1"), ["die"]],
+    "after the answer": [bash("t1"), question(0, "t1"), ["await", 0], ["die"]],
+    "after a tool call": [bash("t1"), done("t1"), ["die"]],
+}
+
+
+@pytest.mark.parametrize("actions", DEATHS.values(), ids=list(DEATHS))
+async def test_a_program_that_dies_is_started_again_and_told_what_is_known(
+    programs: Programs, actions: list[Any]
+) -> None:
+    late = programs.fake / "late"
+    spawned = ["spawn", LATE.format(late)]
+    await programs.played([[spawned, *actions]], [[["say", "finished"]]])
+    assert programs.tasks()["a"]["status"] == "done"
+    assert [life for life, _ in programs.received("initialize")] == [0, 1]
+    assert [life for life, _ in programs.received("session/resume")] == [1]
+    (first, second) = programs.prompts()
+    assert "You were interrupted" in second
+    assert "may not have reached you" in second  # no record of its own says that it did
+    unknown = programs.calls() == [("bash", "unknown")]
+    assert unknown == ("whether they took effect" in second.lower())
+    assert not late.exists()
+
+
+@pytest.mark.parametrize("method", ["initialize", "session/new"])
+async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(programs: Programs, method: str) -> None:
+    await programs.played(replies={method: ["die", 9]})
+    assert programs.tasks()["a"]["status"] == "failed"
+    assert programs.prompts() == []
+
+
+async def test_a_program_that_dies_again_and_again_without_progress_fails_its_task(programs: Programs) -> None:
+    await programs.played(*[[[["die"]]]] * 9)
+    assert programs.tasks()["a"]["status"] == "failed"
+    assert len(programs.received("initialize")) == 4
+    assert len(programs.prompts()) == 4
+
+
+STEPS = st.sampled_from([
+    [["say", "words "]], [bash("t"), done("t")], [bash("u")], [bash("v"), question(0, "v"), ["await", 0], done("v")],
+    [["line", "{"]], [["update", {"sessionUpdate": "new"}]], [["spawn", "sleep 60"]], [["die"]], [["error", -32603, "no"]],
+])  # fmt: skip
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.lists(st.lists(STEPS, max_size=5), min_size=1, max_size=3))
+def test_whatever_a_program_does_and_wherever_it_dies_the_rows_are_whole(
+    tmp_path_factory: pytest.TempPathFactory, lives: list[list[list[Any]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WATCHKEEPER_CONFIG_DIR", str(folder / "config"))
+        programs = Programs(folder)
+        asyncio.run(programs.played(*[[[action for step in life for action in step]] for life in lives]))
+    assert programs.tasks()["a"]["status"] in ("done", "failed")
+
+
+async def test_a_silent_program_is_ended_by_a_pause_at_once(programs: Programs) -> None:
+    programs.script([[bash("t1"), ["deaf"]]], [[["say", "finished"]]])
+
+    async def pause() -> None:
+        await programs.until(lambda state: programs.calls())
+        programs.submit("pause", payload={"now": True})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("watchkeeper.agents.backends.loop.INTERRUPT_SECONDS", 0.3)
+        patch.setattr("watchkeeper.agents.backends.loop.CLOSE_SECONDS", 0.3)
+        assert (await programs.run_while(pause)).exit_code == 5
+    assert programs.calls() == [("bash", "cancelled")]
+    programs.assert_whole()
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+async def test_a_refused_resume_begins_a_new_session_and_says_so(programs: Programs) -> None:
+    await programs.played(
+        [[["say", "half"], ["die"]]], [[["say", "finished"]]],
+        replies={"session/resume": {"error": {"code": -32002, "message": "no such session"}}},
+    )  # fmt: skip
+    assert programs.tasks()["a"]["status"] == "done"
+    assert len(programs.received("session/new")) == 2
+    assert "You were interrupted" in programs.prompts()[-1]
+
+
+async def test_the_history_that_session_load_tells_again_is_not_taken_for_news(programs: Programs) -> None:
+    plain = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}
+    await programs.played([[["say", "half"], ["die"]]], replies={"initialize": plain})
+    assert len(programs.received("session/load")) == 1
+    assert "OLD HISTORY" not in json.dumps(programs.transcript())
+    assert programs.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(["error", -32603, "You've hit your usage limit"], "usage limit"), (["error", -32000, "Authentication required"], "not logged in")],
+)  # fmt: skip
+async def test_a_usage_limit_and_a_missing_login_pause_the_task_until_it_is_resumed(
+    programs: Programs, error: list[Any], said: str
+) -> None:
+    result = await programs.played([[error]], [[["say", "finished"]]])
+    assert result.exit_code != 0
+    assert said in str(programs.tasks()["a"]["error"] or programs.agent()["status_reason"])
+    assert (await programs.run()).exit_code == 0
+    programs.assert_whole()
+    assert programs.tasks()["a"]["status"] == "done"
+
+
+# --- wrong types ------------------------------------------------------------------------------------------------
+
+
+OTHERS: tuple[Any, ...] = (None, True, -1, 0.5, 1e300, "", "x", "\ud800", [], [[]], [None], {}, {"x": {}}, [{"type": "diff"}])
+
+
+def mutations(value: Any) -> Iterator[Any]:
+    """The value with each of its parts, and itself, replaced by values of other types, or left out."""
+    yield from copy.deepcopy(OTHERS)
+    if isinstance(value, dict):
+        for key in value:
+            yield {name: one for name, one in value.items() if name != key}
+            for other in mutations(value[key]):
+                yield {**value, key: other}
+    elif isinstance(value, list):
+        for place, one in enumerate(value):
+            for other in mutations(one):
+                yield [*value[:place], other, *value[place + 1 :]]
+
+
+CONTENT: list[Any] = [
+    {"type": "content", "content": {"type": "text", "text": "x"}}, {"type": "diff", "path": "p", "oldText": "a", "newText": "b"},
+]  # fmt: skip
+CALL = {"toolCallId": "c", "title": "bash", "kind": "execute", "status": "in_progress", "rawInput": {"command": "x"},
+        "content": CONTENT, "rawOutput": {"output": "x"}, "_meta": {"claudeCode": {"toolName": "Bash"}}}  # fmt: skip
+UPDATES: list[dict[str, Any]] = [
+    {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}, "messageId": "m"},
+    {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": "x"}},
+    {"sessionUpdate": "tool_call", **CALL},
+    {"sessionUpdate": "tool_call_update", **CALL, "status": "completed"},
+    {"sessionUpdate": "plan", "entries": [{"content": "x", "status": "pending"}]},
+    {"sessionUpdate": "usage_update", "used": 10, "size": 100, "cost": {"amount": 1, "currency": "USD"}},
+]
+
+
+async def test_no_field_of_a_wrong_type_in_a_notification_or_a_request_ends_the_loop(programs: Programs) -> None:
+    lines: list[Any] = []
+    for update in UPDATES:
+        lines += [["update", one] for one in mutations(update)]
+    asked = {"toolCall": CALL, "options": [{"optionId": "yes", "kind": "allow_once"}]}
+    for number, params in enumerate(mutations(asked)):
+        lines.append(["send", {"id": f"q{number}", "method": "session/request_permission", "params": params}])
+    whole = {"jsonrpc": "2.0", "id": 5, "method": "session/update", "params": {"update": UPDATES[0]}}
+    lines += [["line", json.dumps(one)] for one in mutations(whole)]
+    await programs.played([[*lines, ["say", "It is over."], ["end", "end_turn"]]])
+    assert programs.tasks()["a"]["status"] == "done", programs.tasks()["a"]
+    assert len(programs.received("initialize")) == 1
+
+
+async def drive(folder: Path, name: str, replies: dict[str, Any], openings: int) -> list[str]:
+    """Open a session of the scripted program so often, with a turn in each; returns how each went."""
+    (folder / "script.json").write_text(json.dumps({"replies": replies}))
+    command = (sys.executable, "-S", "-E", str(FAKE), str(folder))
+    given = {name: AgentProgramSettings(protocol="acp" if name == "fake" else None, command=command)}
+    program = load_programs(given)[name]
+    spec = BackendSpec(folder=folder, instructions="", environ=program.environment({}, "agent-1"), model="m")
+    backend = await program.start(spec, "agent-1", NoContainment())
+    went = []
+
+    async def turn() -> str:
+        await backend.prompt("go")
+        async for event in backend.events():
+            if isinstance(event, backends.Ended):
+                return event.status
+        return "over"
+
+    try:
+        for _ in range(openings):
+            try:
+                await asyncio.wait_for(backend.open(spec), 5)
+                went.append(await asyncio.wait_for(turn(), 5))
+            except BackendFailed as failed:
+                went.append(str(failed))
+    finally:
+        await backend.close(1.0)
+    return went
+
+
+class NoContainment:
+    async def prepare(self) -> list[str]:
+        return []
+
+    async def admit(self, pid: int, agent_id: str) -> None:
+        pass
+
+
+GREETING = {"protocolVersion": 1, "agentInfo": {"version": "1"},
+            "agentCapabilities": {"mcpCapabilities": {"http": True}, "sessionCapabilities": {"resume": {}}}}  # fmt: skip
+ENDING = {"stopReason": "end_turn", "usage": {"inputTokens": 1, "outputTokens": 2, "cachedReadTokens": 3}}
+
+
+@pytest.mark.parametrize(
+    ("method", "usual"),
+    [("initialize", GREETING), ("session/new", {"sessionId": "s"}), ("session/set_config_option", {"configOptions": []}),
+     ("session/prompt", ENDING)],
+)  # fmt: skip
+async def test_no_answer_of_a_wrong_type_is_more_than_a_failure_of_the_program(
+    tmp_path: Path, method: str, usual: Any
+) -> None:
+    results = [*mutations(usual), *({"error": one} for one in mutations({"code": 1, "message": "x", "data": {"details": "x"}}))]
+    went = await drive(tmp_path, "fake", {"session/prompt": ENDING, method: ["each", results]}, len(results))
+    assert len(went) == len(results)
