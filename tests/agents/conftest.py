@@ -75,7 +75,9 @@ class Programs(Bench):
 
     def transcript(self) -> list[Any]:
         """The messages of the program's agent."""
-        sql = "SELECT m.content FROM messages m JOIN agents a ON a.id = m.agent_id WHERE a.task_id IS NOT NULL"
+        sql = (
+            "SELECT m.content FROM messages m JOIN agents a ON a.id = m.agent_id WHERE a.task_id IS NOT NULL"
+        )
         return [json.loads(row[0]) for row in self.query(f"{sql} ORDER BY a.id, m.seq")]
 
     def assert_whole(self) -> None:

@@ -27,7 +27,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-OPTIONS = [{"optionId": "yes", "kind": "allow_once", "name": "Allow"}, {"optionId": "no", "kind": "reject_once", "name": "No"}]
+OPTIONS = [
+    {"optionId": "yes", "kind": "allow_once", "name": "Allow"},
+    {"optionId": "no", "kind": "reject_once", "name": "No"},
+]
 SESSION = "fake-session"
 
 
@@ -88,8 +91,20 @@ class Fake:
                 self.prompt(self.prompts.popleft() if self.prompts else [["say", "done"]])
                 continue
             if method == "session/load":
-                self.update({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "OLD HISTORY"}})
-                self.update({"sessionUpdate": "tool_call", "toolCallId": "old", "title": "bash", "status": "completed"})
+                self.update(
+                    {
+                        "sessionUpdate": "agent_message_chunk",
+                        "content": {"type": "text", "text": "OLD HISTORY"},
+                    }
+                )
+                self.update(
+                    {
+                        "sessionUpdate": "tool_call",
+                        "toolCallId": "old",
+                        "title": "bash",
+                        "status": "completed",
+                    }
+                )
             self.answer(number, self.replies.get(method, self.usual(method)))
 
     def answer(self, number: Any, reply: Any) -> None:
@@ -127,18 +142,24 @@ class Fake:
             elif verb == "update":
                 self.update(*rest)
             elif verb == "say":
-                self.update({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": rest[0]}})
+                self.update(
+                    {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": rest[0]}}
+                )
             elif verb == "tool":
                 begun = "status" not in rest[1] or rest[1]["status"] == "in_progress"
                 kind = "tool_call" if begun else "tool_call_update"
-                self.update({"sessionUpdate": kind, "toolCallId": rest[0], "status": "in_progress", **rest[1]})
+                self.update(
+                    {"sessionUpdate": kind, "toolCallId": rest[0], "status": "in_progress", **rest[1]}
+                )
             elif verb == "ask":
                 params = {"sessionId": SESSION, "toolCall": rest[1], "options": OPTIONS}
                 self.send({"id": rest[0], "method": "session/request_permission", "params": params})
             elif verb in ("await", "until"):
                 self.until(rest[0])
             elif verb == "spawn":
-                child = subprocess.Popen(["env", "-i", "setsid", "sh", "-c", rest[0]], stdout=subprocess.DEVNULL)
+                child = subprocess.Popen(
+                    ["env", "-i", "setsid", "sh", "-c", rest[0]], stdout=subprocess.DEVNULL
+                )
                 with (self.folder / "pids").open("a") as pids:
                     pids.write(f"{child.pid}\n")
             elif verb == "die":

@@ -36,7 +36,11 @@ def done(number: str, text: str = "it is done") -> list[Any]:
 
 
 def question(number: Any, call: str, command: str = "true") -> list[Any]:
-    return ["ask", number, {"toolCallId": call, "title": "bash", "kind": "execute", "rawInput": {"command": command}}]
+    return [
+        "ask",
+        number,
+        {"toolCallId": call, "title": "bash", "kind": "execute", "rawInput": {"command": command}},
+    ]
 
 
 async def test_text_and_a_tool_call_become_the_result_of_the_task(programs: Programs) -> None:
@@ -46,7 +50,9 @@ async def test_text_and_a_tool_call_become_the_result_of_the_task(programs: Prog
     assert "All is well." in programs.tasks()["a"]["result"]
 
 
-async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_disturb_nothing(programs: Programs) -> None:
+async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_disturb_nothing(
+    programs: Programs,
+) -> None:
     noise: list[Any] = [
         ["update", {"sessionUpdate": "of_the_future", "x": 1}],
         ["update", {"sessionUpdate": "of_the_future"}],
@@ -56,7 +62,10 @@ async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_distur
         ["line", ""],
         ["send", {"id": 77, "result": {"never": "asked"}}],
         ["send", {"id": "x", "error": {"code": "none"}}],
-        ["send", {"id": 0, "method": "fs/write_text_file", "params": {"path": "/etc/passwd", "content": "x"}}],
+        [
+            "send",
+            {"id": 0, "method": "fs/write_text_file", "params": {"path": "/etc/passwd", "content": "x"}},
+        ],
         ["await", 0],
     ]
     await programs.played([[*noise, ["say", "a" * 5_000_000], bash("t1"), done("t1", "b" * 5_000_000)]])
@@ -65,7 +74,7 @@ async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_distur
     assert programs.kinds().count("program.unknown") == 1
     refused = [one["error"]["code"] for _, one in programs.received() if "error" in one]
     assert refused == [-32601]
-    assert not Path("/etc/passwd").read_text() == "x"
+    assert Path("/etc/passwd").read_text() != "x"
 
 
 async def test_two_questions_are_open_at_once_and_each_gets_its_own_answer(programs: Programs) -> None:
@@ -74,8 +83,8 @@ async def test_two_questions_are_open_at_once_and_each_gets_its_own_answer(progr
     programs.script([[*both, *answered]], allow=(), approval_timeout_seconds=None)
 
     async def answer() -> None:
-        first, second = sorted(await programs.waiting(2), key=lambda one: json.dumps(one["input"]))
-        assert "one" in json.dumps(first["input"])
+        first, second = sorted(await programs.waiting(2), key=lambda one: one["tool_call_id"])
+        assert "one" in json.dumps(first)
         programs.submit("approve", payload={"approval": second["id"]})
         programs.submit("deny", payload={"approval": first["id"], "reason": "not now"})
         await programs.until(lambda state: programs.calls() == [("bash", "error"), ("bash", "done")])
@@ -83,13 +92,23 @@ async def test_two_questions_are_open_at_once_and_each_gets_its_own_answer(progr
     await programs.run_while(answer)
     programs.assert_whole()
     answers = {one["id"]: one["result"]["outcome"] for _, one in programs.received() if "result" in one}
-    assert answers == {0: {"outcome": "selected", "optionId": "no"}, 1: {"outcome": "selected", "optionId": "yes"}}
+    assert answers == {
+        0: {"outcome": "selected", "optionId": "no"},
+        1: {"outcome": "selected", "optionId": "yes"},
+    }
     assert any("not now" in text for text in programs.prompts())
 
 
-async def test_hostile_text_in_every_field_is_stored_as_text_and_secrets_are_taken_out(programs: Programs) -> None:
+async def test_hostile_text_in_every_field_is_stored_as_text_and_secrets_are_taken_out(
+    programs: Programs,
+) -> None:
     text = HOSTILE + SECRET
-    fields = {"toolCallId": text, "title": text, "kind": "execute", "rawInput": {text: [text], "command": text}}
+    fields = {
+        "toolCallId": text,
+        "title": text,
+        "kind": "execute",
+        "rawInput": {text: [text], "command": text},
+    }
     changed = {"type": "diff", "path": text, "oldText": text, "newText": text + "\nmore"}
     content = [{"type": "content", "content": {"type": "text", "text": text}}, changed]
     await programs.played([[
@@ -135,7 +154,7 @@ async def test_a_program_that_dies_is_started_again_and_told_what_is_known(
     assert programs.tasks()["a"]["status"] == "done"
     assert [life for life, _ in programs.received("initialize")] == [0, 1]
     assert [life for life, _ in programs.received("session/resume")] == [1]
-    (first, second) = programs.prompts()
+    _, second = programs.prompts()
     assert "You were interrupted" in second
     assert "may not have reached you" in second  # no record of its own says that it did
     unknown = programs.calls() == [("bash", "unknown")]
@@ -144,13 +163,17 @@ async def test_a_program_that_dies_is_started_again_and_told_what_is_known(
 
 
 @pytest.mark.parametrize("method", ["initialize", "session/new"])
-async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(programs: Programs, method: str) -> None:
+async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(
+    programs: Programs, method: str
+) -> None:
     await programs.played(replies={method: ["die", 9]})
     assert programs.tasks()["a"]["status"] == "failed"
     assert programs.prompts() == []
 
 
-async def test_a_program_that_dies_again_and_again_without_progress_fails_its_task(programs: Programs) -> None:
+async def test_a_program_that_dies_again_and_again_without_progress_fails_its_task(
+    programs: Programs,
+) -> None:
     await programs.played(*[[[["die"]]]] * 9)
     assert programs.tasks()["a"]["status"] == "failed"
     assert len(programs.received("initialize")) == 4
@@ -230,7 +253,24 @@ async def test_a_usage_limit_and_a_missing_login_pause_the_task_until_it_is_resu
 # --- wrong types ------------------------------------------------------------------------------------------------
 
 
-OTHERS: tuple[Any, ...] = (None, True, -1, 0.5, 1e300, "", "x", "\ud800", [], [[]], [None], {}, {"x": {}}, [{"type": "diff"}])
+OTHERS: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0.5,
+    1e300,
+    "",
+    "x",
+    "\ud800",
+    2**70,
+    float("inf"),
+    [],
+    [[]],
+    [None],
+    {},
+    {"x": {}},
+    [{"type": "diff"}],
+)
 
 
 def mutations(value: Any) -> Iterator[Any]:
@@ -262,7 +302,9 @@ UPDATES: list[dict[str, Any]] = [
 ]
 
 
-async def test_no_field_of_a_wrong_type_in_a_notification_or_a_request_ends_the_loop(programs: Programs) -> None:
+async def test_no_field_of_a_wrong_type_in_a_notification_or_a_request_ends_the_loop(
+    programs: Programs,
+) -> None:
     lines: list[Any] = []
     for update in UPDATES:
         lines += [["update", one] for one in mutations(update)]
@@ -326,6 +368,9 @@ ENDING = {"stopReason": "end_turn", "usage": {"inputTokens": 1, "outputTokens": 
 async def test_no_answer_of_a_wrong_type_is_more_than_a_failure_of_the_program(
     tmp_path: Path, method: str, usual: Any
 ) -> None:
-    results = [*mutations(usual), *({"error": one} for one in mutations({"code": 1, "message": "x", "data": {"details": "x"}}))]
+    results = [
+        *mutations(usual),
+        *({"error": one} for one in mutations({"code": 1, "message": "x", "data": {"details": "x"}})),
+    ]
     went = await drive(tmp_path, "fake", {"session/prompt": ENDING, method: ["each", results]}, len(results))
     assert len(went) == len(results)

@@ -18,7 +18,9 @@ from watchkeeper.agents.backends.process import (
     ProgramProcess,
     RpcBackend,
     RpcError,
+    count_of,
     object_of,
+    text_at,
 )
 from watchkeeper.records.messages import Usage
 from watchkeeper.store.approvals import unified_diff
@@ -90,15 +92,15 @@ class Acp(RpcBackend):
         can = object_of(said.get("agentCapabilities"))
         self.version = str(object_of(said.get("agentInfo")).get("version") or "")[:60]
         servers = []
-        if spec.memory is not None and (can.get("mcpCapabilities") or {}).get("http"):
+        if spec.memory is not None and object_of(can.get("mcpCapabilities")).get("http"):
             header = {"name": "Authorization", "value": f"Bearer {spec.memory.token}"}
             servers = [{"type": "http", "name": "watchkeeper", "url": spec.memory.url, "headers": [header]}]
         fields = {"cwd": str(spec.folder), "mcpServers": servers, **self._program.session_fields(spec)}
         if spec.session is None:
-            self._session = str((await self.request("session/new", fields, 120))["sessionId"])
+            self._session = text_at(await self.request("session/new", fields, 120), "sessionId")
         else:
             self._session = spec.session
-            resumable = "resume" in (can.get("sessionCapabilities") or {})
+            resumable = "resume" in object_of(can.get("sessionCapabilities"))
             self._replaying = not resumable  # `load` tells the whole history again
             method = "session/resume" if resumable else "session/load"
             await self.request(method, {"sessionId": spec.session, **fields}, 120)
@@ -159,8 +161,8 @@ class Acp(RpcBackend):
     def _how_it_ended(self, result: dict[str, Any]) -> backends.Ended:
         given = result.get("usage")
         if isinstance(given, dict):
-            usage = Usage(_count(given, "inputTokens"), _count(given, "outputTokens"),
-                          _count(given, "cachedReadTokens"), _count(given, "cachedWriteTokens"))  # fmt: skip
+            usage = Usage(count_of(given.get("inputTokens")), count_of(given.get("outputTokens")),
+                          count_of(given.get("cachedReadTokens")), count_of(given.get("cachedWriteTokens")))  # fmt: skip
             self.put(backends.UsageReport(usage=usage, whole_turn=True))
         reason = result.get("stopReason")
         if reason == "cancelled" or self._cancelled:
@@ -215,7 +217,11 @@ class Acp(RpcBackend):
                 self.put(backends.PlanItems(tuple(
                     (str(one.get("content")), _PLAN.get(str(one.get("status")), "pending")) for one in entries)))  # fmt: skip
             case "usage_update":
-                self.put(backends.UsageReport(_count(update, "used") or None, _count(update, "size") or None))
+                self.put(
+                    backends.UsageReport(
+                        count_of(update.get("used")) or None, count_of(update.get("size")) or None
+                    )
+                )
             case (
                 "user_message_chunk"
                 | "available_commands_update"
@@ -263,11 +269,6 @@ class Acp(RpcBackend):
         if not call.begun:
             call.begun = True
             self.put(backends.ToolBegin(call_id, call.name, call.arguments))
-
-
-def _count(found: Mapping[str, Any], name: str) -> int:
-    value = found.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _text(content: Any) -> str:

@@ -13,7 +13,9 @@ from watchkeeper.agents.backends.process import (
     ProgramProcess,
     RpcBackend,
     RpcError,
+    count_of,
     object_of,
+    text_at,
 )
 from watchkeeper.records.messages import Usage
 
@@ -69,12 +71,13 @@ class Codex(RpcBackend):
         method = "thread/resume" if spec.session else "thread/start"
         known = {"threadId": spec.session, "excludeTurns": True} if spec.session else {}
         opened = await self.request(method, params | known)
-        self._thread, self._path = opened["thread"]["id"], str(opened["thread"].get("path") or "")
+        self._thread = text_at(opened, "thread", "id")
+        self._path = str(object_of(opened["thread"]).get("path") or "")
         return self._thread
 
     async def prompt(self, text: str) -> None:
         params = {"threadId": self._thread, "input": [{"type": "text", "text": text}], **self._next}
-        self._turn = (await self.request("turn/start", params))["turn"]["id"]
+        self._turn = text_at(await self.request("turn/start", params), "turn", "id")
 
     async def steer(self, text: str) -> Literal["now", "next"]:
         given = {
@@ -237,17 +240,21 @@ def _result(item: dict[str, Any]) -> str:
 
 def _usage(report: dict[str, Any]) -> backends.UsageReport:
     last = report.get("last") or {}
-    cached, written = int(last.get("cachedInputTokens") or 0), int(last.get("cacheWriteInputTokens") or 0)
-    read = int(last.get("inputTokens") or 0)
-    usage = Usage(input_tokens=max(0, read - cached - written), output_tokens=int(last.get("outputTokens") or 0),
+    cached, written = count_of(last.get("cachedInputTokens")), count_of(last.get("cacheWriteInputTokens"))
+    read = count_of(last.get("inputTokens"))
+    usage = Usage(input_tokens=max(0, read - cached - written), output_tokens=count_of(last.get("outputTokens")),
                   cache_read_tokens=cached, cache_write_tokens=written)  # fmt: skip
-    return backends.UsageReport(int(last.get("totalTokens") or 0), report.get("modelContextWindow"), usage)
+    return backends.UsageReport(
+        count_of(last.get("totalTokens")), count_of(report.get("modelContextWindow")) or None, usage
+    )
 
 
 def _reset_of(limits: dict[str, Any]) -> float | None:
     """When the limit that is reached ends: the latest reset of a window that is used up."""
     windows = [one for one in (limits.get("primary"), limits.get("secondary")) if isinstance(one, dict)]
     full = [
-        one["resetsAt"] for one in windows if (one.get("usedPercent") or 0) >= 100 and one.get("resetsAt")
+        until
+        for one in windows
+        if count_of(one.get("usedPercent")) >= 100 and (until := count_of(one.get("resetsAt")))
     ]
     return float(max(full)) if full else None

@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.backends import Ask, BackendFailed, Decision, Event
+from watchkeeper.agents.backends import Ask, BackendFailed, Decision, Event, Raw
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked, kill_tree
+from watchkeeper.models.stream import without_lone_surrogates
 from watchkeeper.records.host_faults import host_fault
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,10 @@ LARGEST_LINE = 256 * 1024 * 1024
 _BESIDE_THE_LOOP = 256 * 1024
 _LAST_WORDS = 20
 METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+LARGEST_COUNT = 2**53
+WRONG_SHAPE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
+"""What a driver raises where a program sent another type than its protocol says."""
 
 
 class RpcError(Exception):
@@ -183,9 +188,9 @@ class ProgramProcess:
             while line := await process.stdout.readline():
                 try:
                     message = (
-                        await asyncio.to_thread(json.loads, line)
+                        await asyncio.to_thread(_parse, line)
                         if len(line) > _BESIDE_THE_LOOP
-                        else json.loads(line)
+                        else _parse(line)
                     )
                 except (ValueError, RecursionError):
                     continue  # a program may print a line of its own
@@ -259,7 +264,7 @@ class RpcBackend:
         self._process = process
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._questions: dict[str, asyncio.Future[Decision]] = {}
-        process.on_request, process.on_notification = self.asked, self.told
+        process.on_request, process.on_notification = self._asked, self._told
 
     async def events(self) -> AsyncIterator[Event]:
         """What the program says, until it ends. Raises BackendFailed when it does."""
@@ -290,6 +295,18 @@ class RpcBackend:
 
     def told(self, method: str, params: dict[str, Any]) -> None:
         """Take a notification of the program."""
+
+    async def _asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
+        try:
+            return await self.asked(method, params, number)
+        except WRONG_SHAPE as error:
+            raise RpcError(INVALID_PARAMS, f"{method}: a field has the wrong type") from error
+
+    def _told(self, method: str, params: dict[str, Any]) -> None:
+        try:
+            self.told(method, params)
+        except WRONG_SHAPE:
+            self.put(Raw(f"{method[:60]}: a field has the wrong type"))
 
     def put(self, *events: Event) -> None:
         """Hand events to the loop."""
@@ -327,3 +344,26 @@ async def sweep(agent_id: str) -> list[int]:
 def object_of(value: Any) -> dict[str, Any]:
     """A JSON object, or an empty one in the place of anything else that a program sent."""
     return value if isinstance(value, dict) else {}
+
+
+def count_of(value: Any) -> int:
+    """A count that a program sent, or 0 in the place of anything else."""
+    return value if isinstance(value, int) and value is not True and 0 < value < LARGEST_COUNT else 0
+
+
+def text_at(answer: Any, *names: str) -> str:
+    """A text in a program's answer, below these names.
+
+    Raises:
+        BackendFailed: it is not there.
+    """
+    for name in names:
+        answer = object_of(answer).get(name)
+    if not isinstance(answer, str) or not answer:
+        raise BackendFailed(f"the program's answer has no {'.'.join(names)}")
+    return answer
+
+
+def _parse(line: bytes) -> Any:
+    """The message in a line, without what no database takes. Raises ValueError or RecursionError."""
+    return without_lone_surrogates(json.loads(line))
