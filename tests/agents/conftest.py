@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ FAKE = Path(__file__).parent / "fake_acp.py"
 ENDED = {"done", "error", "denied", "cancelled", "unknown"}
 
 
-def planner(request: ModelRequest) -> Any:
+def planner(request: ModelRequest, *, model: str) -> Any:
     """Give task `a` to the program, and finish when it has ended."""
     if turns(request) == 0:
-        work = task("a", role="coder") | {"model": "fake/default", "instructions": "THE PROMPT of a"}
+        work = task("a", role="coder") | {"model": model, "instructions": "THE PROMPT of a"}
         return [call("create_plan", {"goal": "the goal", "tasks": [work]})]
     kinds = {item["kind"] for message in request.messages for item in inbox_of(message)}
     if kinds & {"task_done", "task_failed"} and not last_results(request):
@@ -41,6 +42,8 @@ class Programs(Bench):
         self.config = folder / "config" / "config.toml"
         self.use([sys.executable, "-S", "-E", str(FAKE), str(self.fake)])
 
+    model_of_task = "fake/default"
+
     def use(self, command: list[str], name: str = "fake", more: str = "") -> None:
         """Start this command as the program."""
         protocol = 'protocol = "acp"\n' if name == "fake" else ""
@@ -50,7 +53,7 @@ class Programs(Bench):
         """What the program does: for each process, for each prompt, its actions (see `fake_acp`)."""
         (self.fake / "script.json").write_text(json.dumps({"lives": lives, "replies": replies or {}}))
         settings.setdefault("allow", ("bash", "write"))
-        self.start(planner, **settings)
+        self.start(partial(planner, model=self.model_of_task), **settings)
 
     async def played(self, *lives: Any, replies: dict[str, Any] | None = None, **settings: Any) -> HostResult:
         """Run a session in which the program does this; then what holds whatever it does is checked."""

@@ -130,6 +130,17 @@ async def test_hostile_text_in_every_field_is_stored_as_text_and_secrets_are_tak
     assert "DROP TABLE messages" in stored
 
 
+async def test_an_agent_of_the_protocols_own_package_is_driven_and_resumed(programs: Programs) -> None:
+    programs.use(
+        [sys.executable, str(Path(__file__).parent / "package_agent.py"), str(programs.fake / "turns")]
+    )
+    programs.model_of_task = "fake/large"
+    await programs.played()
+    assert programs.tasks()["a"]["status"] == "done", programs.tasks()["a"]
+    assert "The package agrees." in programs.tasks()["a"]["result"]
+    assert programs.calls() == [("bash", "unknown"), ("bash", "done")]
+
+
 # --- death --------------------------------------------------------------------------------------------------
 
 
