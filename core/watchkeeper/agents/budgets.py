@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -123,6 +124,18 @@ class Budgets:
             if use.is_reached:
                 return self._say(use)
         return None
+
+    def calls_left(self, task_id: str | None, model: str, tokens: int) -> float:
+        """How many more calls of so many tokens, all of them cached, the budgets leave at most; infinity where none
+        bounds them."""
+        price = self._price(model, Usage(cache_read_tokens=tokens), False).usd
+        a_call = {"turns": 1.0, "tokens": float(tokens), "usd": price}
+        hosted_seconds, left = self._hosted_seconds(), math.inf
+        for budget in self._applying(task_id):
+            need, used = a_call.get(budget.kind), self._used(self._store, budget, hosted_seconds)
+            if need and used is not None:
+                left = min(left, max(0.0, budget.amount - used) / need)
+        return left
 
     async def reserve(self, call: PlannedCall) -> Reservation | BudgetReached | None:
         """Wait until the call fits what is left, and reserve it; None where no budget applies.

@@ -112,7 +112,7 @@ class CompactionRunner:
         if self._environment.usage_limits.is_closed(self._memory_model()):
             return  # nothing is begun that its model cannot be asked for
         if self._engine.settings is not None:
-            for change in self._engine.advance(at=self._environment.clock.now()):
+            for change in self._engine.advance(at=self._environment.clock.now(), pays=self._pays):
                 await self._write_change(change)
             await self._reject_void()
         elif self._engine.is_overtaken and not self._restarted:
@@ -158,11 +158,20 @@ class CompactionRunner:
         """How many of the newest passes that cost something, in a row, have spared less than that so far."""
         store = self._environment.store
         found = rows.worth(store, store.session_id, self._agent.id)
-        newest = (found[number] for number in sorted(found, reverse=True) if found[number]["tokens_spent"])
-        return sum(1 for _ in takewhile(lambda one: not one["pays"], newest))
+        paid = {number: worth["pays"] for number, worth in found.items() if worth["tokens_spent"]}
+        paid |= dict.fromkeys(rows.wasted_passes(store, self._agent.id), False)
+        return sum(1 for _ in takewhile(lambda number: not paid[number], sorted(paid, reverse=True)))
+
+    def _pays(self, run: CompactionPass) -> bool:
+        """Whether an observer or a reflector may begin."""
+        return not self._engine.back_off(self._unpaid()) and self._can_pay(run)
 
     def _can_pay(self, run: CompactionPass) -> bool:
-        return can_pay(run, self._memory.state, self._turn, self._rates(run))
+        state, environment = self._memory.state, self._environment
+        prompt = max(0, state.tokens - run.source_tokens) + state.limits.overhead_tokens
+        left = environment.budgets.calls_left(self._agent.task_id, self._agent.model, prompt)
+        left = min(left, environment.settings.most_turns - self._turn)
+        return can_pay(run, state, self._turn, self._rates(run), left)
 
     def _memory_model(self, run: CompactionPass | None = None) -> str:
         """The model that writes the agent's memory: its own, if the other one cannot be used, or its window does not
@@ -446,7 +455,7 @@ class CompactionRunner:
 
         def write(tx: Transaction) -> None:
             for row in made[:-1]:
-                self._write_end(tx, row, "applied", f"{change.reason}, with the next one")
+                self._write_end(tx, row, "applied", f"{change.reason}, with the next one", joined=change)
             recorded.write(tx, compaction_id=made[-1].id if made else None)
             if made:
                 self._write_end(tx, made[-1], "applied", change.reason, change)
@@ -490,10 +499,18 @@ class CompactionRunner:
         await self._environment.store.commit(lambda tx: self._write_end(tx, row, status, reason))
 
     def _write_end(
-        self, tx: Transaction, row: _Row, status: str, reason: str, change: Change | None = None
+        self,
+        tx: Transaction,
+        row: _Row,
+        status: str,
+        reason: str,
+        change: Change | None = None,
+        *,
+        joined: Change | None = None,
     ) -> None:
+        """`change`: what the pass made of the context; `joined`: the change of a later pass that holds its text too."""
         cost = row.spent.record(tx, self._agent.id)
-        measures: dict[str, Any] = {}
+        measures: dict[str, Any] = {} if joined is None else {"view_after": joined.view.version}
         if row.began is not None:
             measures["tokens_spent"] = row.spent.all_tokens
             measures["seconds"] = self._environment.clock.monotonic() - row.began

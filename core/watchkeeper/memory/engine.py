@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from watchkeeper.memory.buffering import (
     BackgroundTasks,
@@ -131,11 +133,15 @@ WRITTEN_SHARE = 0.2
 """What share of its source a summary takes, as a rule."""
 
 
-def can_pay(run: CompactionPass, state: ContextState, turns: int, rates: TokenCosts) -> bool:
-    """Whether a summary is expected to spare more than it costs.
+def can_pay(
+    run: CompactionPass, state: ContextState, turns: int, rates: TokenCosts, calls_left: float = math.inf
+) -> bool:
+    """Whether a pass is expected to spare more than it costs.
 
     It spares what it removes in each call until the context has grown back; but an agent that made few calls so far
-    is not expected to make many more, so that `turns`, those that it made, are the most that count.
+    is not expected to make many more, so that `turns`, those that it made, are the most that count, and `calls_left`,
+    those that its limits leave. A chunk of observations spares nothing before it is activated, at the threshold, and
+    then shares the cost of that change with the chunks beside it.
     """
     shown = {message.seq: state.shown_tokens(message) for message in state.verbatim}
     removed = sum(one.tokens for one in run.earlier)
@@ -143,8 +149,15 @@ def can_pay(run: CompactionPass, state: ContextState, turns: int, rates: TokenCo
     written = min(run.source_tokens * WRITTEN_SHARE, MOST_WRITTEN)
     saved = removed - written
     growth = max(1.0, state.total_tokens / max(1, turns))
-    spared = saved * min(turns, saved / growth) * rates.cache_read
-    rest = state.tokens - removed + written
+    chunks, full, ahead = 1.0, state.tokens, 0.0
+    if run.kind is ObservationKind.OBSERVATION:
+        full = max(state.tokens, state.threshold)
+        ahead = (full - state.tokens) / growth
+        log = sum(one.tokens for one in state.view.observations)
+        chunks = max(1.0, (full - log - state.limit * KEEP_VERBATIM) / max(1, removed))
+    calls = min(turns - ahead, calls_left - ahead, saved * chunks / growth)
+    spared = saved * max(0.0, calls) * rates.cache_read
+    rest = (full - saved * chunks) / chunks
     spent = run.source_tokens * rates.read + written * rates.output + rest * rates.cache_write
     return spared > spent
 
@@ -171,6 +184,12 @@ class ObservationalSettings:
 
 KEEP_VERBATIM = 0.2
 """The share of the limit that an activation leaves verbatim, where the chunks allow it."""
+
+REFLECT_AGAIN = 1.1
+"""How large the observations must be, compared with now, before a reflector is tried again."""
+
+ASK_AGAIN = 0.25
+"""How much the history must grow, as a share of an observer's interval, before it is asked again whether one pays."""
 
 OUTLOOK_CHARACTERS = 400
 """Longest text about what the agent is doing and should do next; more belongs into the observations."""
@@ -233,6 +252,8 @@ class Engine:
         self._folded = False
         """Whether a digest has replaced the observations until the reflection is there."""
         self._reflect_from = 0
+        self._observe_from = 0
+        """Size of the history from which on it is asked again whether an observer pays."""
         self._shown = self._signature()
 
     async def _written(self, run: CompactionPass) -> Prepared:
@@ -341,8 +362,8 @@ class Engine:
 
     # --- observations ---------------------------------------------------------------------------------------
 
-    def advance(self, *, at: float) -> list[Change]:
-        """In the setting `observational`: follow the context, activate what is due, launch what pays. Call after
+    def advance(self, *, at: float, pays: Callable[[CompactionPass], bool] = lambda _: True) -> list[Change]:
+        """In the setting `observational`: follow the context, activate what is due, launch what `pays`. Call after
         each message, within the event loop, and at no other time.
 
         Returns what to store, in order. Never waits.
@@ -356,12 +377,12 @@ class Engine:
             return []
         self._follow()
         changes: list[Change] = []
-        for step in (self._publish_reflection, self._activate, self._keep_short):
+        for step in (self._publish_reflection, self._activate, partial(self._keep_short, pays)):
             change = step(self.settings, at)
             if change is not None:
                 changes.append(change)
                 self._shown = self._signature()
-        self._observe(self.settings)
+        self._observe(self.settings, pays)
         return changes
 
     def held(self) -> frozenset[tuple[ObservationKind, int]]:
@@ -407,23 +428,22 @@ class Engine:
                 place = chunk.covers[1] + 1
         self.coordinator.restore_state(BufferingState(tuple(kept), place - start))
 
-    def _observe(self, settings: ObservationalSettings) -> None:
-        """Launch an observer where enough messages are unobserved."""
+    def _observe(self, settings: ObservationalSettings, pays: Callable[[CompactionPass], bool]) -> None:
+        """Launch an observer where enough messages are unobserved, if it pays."""
         state, tail, coordinator = self.state, self.state.verbatim, self.coordinator
-        if not tail or coordinator.is_observer_in_flight():
+        if not tail or coordinator.is_observer_in_flight() or state.total_tokens < self._observe_from:
             return
         watermark, end = coordinator.get_watermark(), newest_turn(tail)
         unobserved = sum(state.shown_tokens(message) for message in tail[watermark:end])
         until = max(1, state.threshold - sum(one.tokens for one in state.view.observations))
-        if not coordinator.should_buffer(
-            unobserved, coordinator.compute_buffer_interval(until, settings.buffer)
-        ):
+        interval = coordinator.compute_buffer_interval(until, settings.buffer)
+        if not coordinator.should_buffer(unobserved, interval):
             return
         end = self._end_of_chunk(settings.buffer, watermark, end)
         if end <= watermark:
             return
         messages = tuple(tail[watermark:end])
-        run = self._observing = CompactionPass(
+        run = CompactionPass(
             kind=ObservationKind.OBSERVATION,
             covers=(messages[0].seq, messages[-1].seq),
             messages=messages,
@@ -433,6 +453,11 @@ class Engine:
             base_version=state.view.version,
             epoch=state.epoch,
         )
+        if not pays(run):
+            self._observe_from = state.total_tokens + int(interval * ASK_AGAIN)
+            return
+        self._observing = run
+        self.note_end()
         coordinator.launch_observer(lambda *_: self._observed(run), messages, end)
 
     async def _observed(self, run: CompactionPass) -> ObserverOutput:
@@ -527,28 +552,31 @@ class Engine:
     def _reflection_threshold(self, settings: ObservationalSettings) -> int:
         return settings.reflection_threshold or max(1, int(self.state.limit * 0.3))
 
-    def _keep_short(self, settings: ObservationalSettings, at: float) -> Change | None:
+    def _keep_short(
+        self, pays: Callable[[CompactionPass], bool], settings: ObservationalSettings, at: float
+    ) -> Change | None:
         """Launch a reflector ahead of need; where it is late, a digest takes its place."""
         tokens, coordinator = self._log_tokens(), self.coordinator
         need = coordinator.should_reflect(
             tokens, self._reflection_threshold(settings), settings.reflection_activation
         )
-        if need == "none" or (need == "async" and tokens < self._reflect_from):
+        if need == "none":
             return None
-        if not coordinator.is_reflector_in_flight() and self._reflecting is None:
-            self._reflect(settings)
+        idle = not coordinator.is_reflector_in_flight() and self._reflecting is None
+        if idle and tokens >= self._reflect_from:
+            self._reflect(settings, pays)
         if need == "async":
             return None
         change = self.state.fold(at=at)
         if change is not None:
-            self._folded = self._reflecting is not None
+            self._folded, self._reflect_from = self._reflecting is not None, 0
         return change
 
-    def _reflect(self, settings: ObservationalSettings) -> None:
+    def _reflect(self, settings: ObservationalSettings, pays: Callable[[CompactionPass], bool]) -> None:
         observations = self.state.view.observations
         if not observations or (len(observations) == 1 and observations[0].provisional):
             return
-        run = self._reflecting = CompactionPass(
+        run = CompactionPass(
             kind=ObservationKind.REFLECTION,
             covers=(observations[0].covers[0], observations[-1].covers[1]),
             earlier=observations,
@@ -558,7 +586,10 @@ class Engine:
             base_version=self.state.view.version,
             epoch=self.state.epoch,
         )
-        self._reflected = None
+        if not pays(run):
+            self._reflect_from = int(self._log_tokens() * REFLECT_AGAIN) + 1
+            return
+        self._reflecting, self._reflected = run, None
         self.state.begin_pass(run.high_water)
 
         async def reflect(_: object) -> ReflectorOutput:
@@ -574,7 +605,7 @@ class Engine:
         tokens, reflected = self._log_tokens(), self._reflected
         if not self.coordinator.has_buffered_reflection() or reflected is None:
             # It failed: try again only when there is more to consolidate.
-            self._reflect_from = int(tokens * 1.1) + 1
+            self._reflect_from = int(tokens * REFLECT_AGAIN) + 1
             self._end_reflection()
             return None
         if tokens < self._reflection_threshold(settings) and not self._folded:

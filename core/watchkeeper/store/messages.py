@@ -378,8 +378,9 @@ def moved_by_hand_since(reads: Any, agent_id: str, found: ReadingPass) -> bool:
 # Its cost, once, against its savings in each later call.
 
 _ROWS = (
-    "WITH done AS (SELECT id, agent_id, status, tokens_before, tokens_after, tokens_spent,"
-    " cache_tokens_invalidated, ended_at,"
+    "WITH done AS (SELECT id, agent_id, status, tokens_before, tokens_after, cache_tokens_invalidated, ended_at,"
+    " tokens_spent + (SELECT coalesce(sum(j.tokens_spent), 0) FROM compactions j WHERE j.agent_id = compactions.agent_id"
+    " AND j.status = 'applied' AND j.tokens_after IS NULL AND j.view_after = compactions.view_after) AS tokens_spent,"
     " lead(ended_at) OVER (PARTITION BY agent_id ORDER BY ended_at, id) AS until FROM compactions"
     " WHERE session_id = ? AND agent_id = coalesce(?, agent_id) AND status IN ('applied', 'undone') AND tokens_before IS NOT NULL AND"
     " tokens_after IS NOT NULL"
@@ -393,8 +394,8 @@ _ROWS = (
 
 def worth(reads: Any, session_id: str, agent_id: str | None = None) -> dict[int, dict[str, Any]]:
     """By the id of each applied compaction of a session, or of one agent: `calls` of the agent that it made shorter so far
-    (those before the next compaction), `tokens_not_sent` in these, `tokens_spent` (by its own calls, and
-    cached tokens that it made void), and `pays`: whether no more was spent than spared."""
+    (those before the next compaction), `tokens_not_sent` in these, `tokens_spent` (by its own calls and those of
+    observers whose chunks it applied too, and cached tokens that it made void), and `pays`: whether no more was spent than spared."""
     found: dict[int, dict[str, Any]] = {}
     for number, saved, spent, calls in reads.all(_ROWS, (session_id, agent_id)):
         spared = max(0, saved) * calls
@@ -405,6 +406,15 @@ def worth(reads: Any, session_id: str, agent_id: str | None = None) -> dict[int,
             "pays": spared >= spent,
         }
     return found
+
+
+def wasted_passes(reads: Any, agent_id: str) -> list[int]:
+    """Ids of the passes of an agent that cost something and were not applied."""
+    rows = reads.all(
+        "SELECT id FROM compactions WHERE agent_id = ? AND status IN ('rejected', 'abandoned') AND tokens_spent > 0",
+        (agent_id,),
+    )
+    return [row[0] for row in rows]
 
 
 # --- The cause of an imported session's compaction ----------------------------------------------------------

@@ -600,6 +600,51 @@ def test_a_pass_that_is_due_and_cannot_pay_leaves_no_trace_and_waits_for_more() 
     assert isinstance(engine.begin(), CompactionPass), "one on request is never refused for its cost"
 
 
+def test_a_pass_cannot_pay_for_more_calls_than_the_agent_has_left() -> None:
+    state, run = _due()
+    least = next(calls for calls in range(41) if can_pay(run, state, 40, TokenCosts(), calls_left=calls))
+    assert 1 < least < 10
+    assert not can_pay(run, state, turns=least - 1, rates=TokenCosts()), "nor for more than it made so far"
+
+
+async def test_an_observer_begins_when_its_chunk_can_pay_and_then_ahead_of_need() -> None:
+    observer = Part()
+    memory = engine(observer, window=10_000)
+    asked: list[tuple[int, bool]] = []
+
+    def pays(run: CompactionPass) -> bool:
+        assert run.kind is not ObservationKind.SUMMARY
+        worth = can_pay(run, memory.state, memory.state.last_seq // 2, TokenCosts())
+        asked.append((memory.state.tokens, worth))
+        return worth
+
+    changes: list[Change] = []
+    while not changes:
+        fill(memory.state, 1, 20)
+        changes = memory.advance(at=0.0, pays=pays)
+        for _ in range(8):
+            await asyncio.sleep(0)
+    refused = [tokens for tokens, worth in asked if not worth]
+    assert refused, "the first messages of an agent that may end soon are not observed"
+    begun = next(tokens for tokens, worth in asked if worth)
+    assert max(refused) < begun < memory.state.threshold, "but before the chunks are needed"
+    assert [change.reason for change in changes] == ["activation"]
+    assert len(asked) < 40, "not each message asks again"
+
+
+async def test_observers_wait_twice_as_long_after_each_pass_that_did_not_pay() -> None:
+    observer = Part()
+    memory = engine(observer, window=10_000)
+    while not observer.seen:
+        await run(memory, 1)
+    seen, began = len(observer.seen), memory.state.total_tokens
+    while memory.back_off(unpaid=3):
+        fill(memory.state, 1)
+        memory.advance(at=0.0, pays=lambda _: False)
+    assert len(observer.seen) == seen
+    assert memory.state.total_tokens - began >= 0.8 * memory.state.limit - 200
+
+
 @pytest.mark.parametrize("unpaid", [0, 1, 3, 9])
 def test_passes_that_did_not_pay_make_the_next_one_wait_twice_as_long_each(unpaid: int) -> None:
     state, _ = _due()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
 from watchkeeper.runtime.commands import CommandQueue
 from watchkeeper.store import database
-from watchkeeper.store.driver import Queries
+from watchkeeper.store.driver import Queries, decode
 
 
 async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench):
@@ -426,6 +427,20 @@ async def test_a_pinned_message_outlasts_compactions_and_hosts_until_it_is_unpin
     told = bench.query("SELECT kind FROM events WHERE kind LIKE 'memory.%pinned' ORDER BY seq")
     assert [row[0] for row in told] == ["memory.pinned", "memory.unpinned", "memory.pinned"]
     bench.assert_sound()
+
+
+@pytest.mark.parametrize(("kind", "left"), [("turns", 1.0), ("tokens", 4_000.0)])
+async def test_an_agent_whose_budget_is_nearly_used_is_not_summarised(bench, kind, left):
+    bench.start(Work(count=40, words=450), window=12_000)
+    assert (await bench.run()).exit_code == 0
+    assert any(one["model"] != "digest" for one in passes(bench))
+    events = bench.query("SELECT kind, data FROM events WHERE session_id = ? ORDER BY seq", bench.session)
+    before = takewhile(lambda event: event[0] != "compaction.started", events)
+    replies = [decode(data)["tokens"] for kind, data in before if kind == "model.replied"]
+    used = {"turns": len(replies), "tokens": sum(replies)}[kind]
+    bench.start(Work(count=40, words=450), window=12_000, budgets={kind: used + left})
+    assert (await bench.run()).exit_code == 5
+    assert all(one["model"] == "digest" for one in passes(bench))
 
 
 def passes_and_edits(bench: Any) -> list[dict[str, Any]]:

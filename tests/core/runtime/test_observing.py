@@ -70,7 +70,7 @@ async def test_an_observer_that_takes_for_ever_holds_no_turn_up(bench):
 
 async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next_host(bench):
     work = Observed(count=24, words=450)
-    work.hold_turn = 8
+    work.hold_turn = 12
     bench.start(work, window=12_000)
     crashed = asyncio.ensure_future(bench.run())
     await bench.until(
@@ -128,3 +128,17 @@ async def test_an_observation_is_recorded_under_the_turn_in_which_it_was_asked_f
         "a turn may end while a call waits"
     )
     assert max(recorded) > 2
+
+
+async def test_an_activation_is_worth_what_all_its_observers_cost(bench):
+    bench.start(Observed(count=60, words=450), window=12_000)
+    assert (await bench.run()).exit_code == 0
+    applied = [one for one in rows(bench) if one["status"] == "applied"]
+    activations = [one for one in applied if one["worth"] is not None]
+    assert len(applied) > len(activations) > 0, "some activations hold more than one chunk"
+    cached = sum(one["cache_tokens_invalidated"] for one in activations)
+    assert sum(one["worth"]["tokens_spent"] for one in activations) == cached + sum(
+        one["tokens_spent"] for one in applied
+    )
+    waiting = {one["view_after"] for one in applied if one["worth"] is None}
+    assert waiting <= {one["view_after"] for one in activations}
