@@ -17,8 +17,10 @@ from textual.pilot import Pilot
 from watchkeeper.store.search.messages import search
 from watchkeeper.store.search.sessions import search_messages
 from watchkeeper_tui.app import WatchkeeperApp
+from watchkeeper_tui.prompt_preview import PromptPreview
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.targets import Request
 
 
 class FakeFeed:
@@ -50,6 +52,8 @@ class FakeControl:
         self.started: list[tuple[str, bool, int | None]] = []
         self.fails: Exception | None = None
         self.submitted = 0
+        self.foretold: Any = None
+        """What `preview` answers: nothing, a preview, or an error to raise."""
 
     def submit(
         self,
@@ -72,6 +76,11 @@ class FakeControl:
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
         self.started.append((session_id, resume, once))
         return 4242
+
+    async def preview(self, session_id: str, request: Request) -> PromptPreview | None:
+        if isinstance(self.foretold, Exception):
+            raise self.foretold
+        return self.foretold  # type: ignore[no-any-return]
 
 
 class Desk:

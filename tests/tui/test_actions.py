@@ -12,7 +12,10 @@ from tests.tui.fake_store import insert
 from textual.pilot import Pilot
 
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper_tui.prompt_preview import read
 from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.screens.prompt_preview import PromptScreen
+from watchkeeper_tui.widgets.page import PageView
 
 WIDE = (120, 40)
 
@@ -57,6 +60,10 @@ async def commands(pilot: Pilot[int], desk: Desk, count: int) -> list[tuple[Any,
         ("task:t-core", ["colon", "ctrl+u", *"/compact short", "enter", "y"], [("compact", "explorer1", None, {"instructions": "short"})]),
         ("task:t-docs", ["colon", "ctrl+u", *"/rerun fresh", "enter", "y"], [("rerun", None, "t-docs", {"fresh": True})]),
         ("task:t-core", ["colon", "ctrl+u", *"/drop 12,14-16", "enter", "y"], [("edit", "explorer1", None, {"drop": [12, 14, 15, 16]})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/pin 12", "enter", "y"], [("edit", "explorer1", None, {"pin": [12]})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/unpin 12,14-15", "enter", "y"], [("edit", "explorer1", None, {"unpin": [12, 14, 15]})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/pin #12", "enter"], [("pin", None, None, {"fact": 12})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/pin 3 tests fail", "enter"], [("pin", None, None, {"text": "3 tests fail"})]),
         ("task:t-core", ["colon", "ctrl+u", *"/rewrite #3 be brief", "enter", "y"], [("edit", "explorer1", None, {"texts": {"3": "be brief"}})]),
         ("task:t-core", ["colon", "ctrl+u", *"/undo", "enter"], [("undo", "explorer1", None, {})]),
         ("task:t-core", ["colon", "ctrl+u", *"/cancel run", "enter", "y"], [("cancel", None, None, {})]),
@@ -70,6 +77,45 @@ async def test_a_key_writes_its_command(
         await pilot.press(*keys)
         assert await commands(pilot, desk, len(written)) == written
         assert desk.control.started == []
+
+
+async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_before_it_acts(
+    desk: Desk,
+) -> None:
+    said = [
+        {"type": "text", "text": "done"},
+        {"type": "tool_use", "id": "a", "name": "read", "input": {"path": "x.py"}},
+    ]
+    desk.control.foretold = read({
+        "tokens_before": 12_000, "tokens": 9_000, "limit": 40_000, "cache_tokens_written": 5_000, "cost_usd": 0.01875,
+        "messages_cached": 1, "high_water": None, "sizes": [4_000, 5_000],
+        "messages": [{"role": "user", "content": "go [bold]on\x1b[31m"}, {"role": "assistant", "content": said}],
+    })  # fmt: skip
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("colon", "ctrl+u", *"/drop 12", "enter")
+        await until(pilot, lambda: "12k → 9.0k of 40k tok (-25%)" in text_of(pilot))
+        assert "keeps 1 message; 5.0k tok behind are written again, about $0.02" in text_of(pilot)
+        await pilot.press("v")
+        await until(pilot, lambda: isinstance(pilot.app.screen, PromptScreen))
+        shown = [
+            "".join(text for text, _ in line.pieces) for line in pilot.app.screen.query_one(PageView).rows
+        ]
+        assert shown[3:] == [
+            "1 user  4.0k tok",
+            "    go [bold]on",
+            shown[5],
+            "2 assistant  5.0k tok",
+            "    done",
+            "  → read",
+            "    path: x.py",
+        ]
+        assert shown[5].startswith("── from here on, written to the prompt cache again ")
+        await pilot.press("escape")
+        await until(pilot, lambda: "y yes" in text_of(pilot))
+        assert desk.session.commands() == []
+        await pilot.press("y")
+        assert await commands(pilot, desk, 1) == [("edit", "explorer1", None, {"drop": [12]})]
 
 
 @pytest.mark.parametrize(("keys", "written"), [

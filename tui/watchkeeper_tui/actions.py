@@ -179,7 +179,8 @@ def _has_context(agent: AgentFacts) -> bool:
 
 
 def _was_compacted(agent: AgentFacts) -> bool:
-    return agent.compactions > 0
+    """Or changed by hand, which may be undone as well."""
+    return agent.compactions > 0 or agent.view_version > 1
 
 
 def _why_not_compact(target: Target) -> str:
@@ -233,20 +234,23 @@ def _set_budget(target: Target, text: str) -> list[Request]:
     return [Request("set_budget", None, None, {"kind": kind, "amount": amount}, sanitize(about))]
 
 
-def _drop(target: Target, text: str) -> list[Request]:
-    numbers = message_numbers(text)
-    if not numbers:
-        raise ValueError("name messages by their numbers, such as 12,14-16")
-    return [
-        Request(
-            "edit",
-            agent.id,
-            None,
-            {"drop": numbers},
-            f"drop {len(numbers)} messages of {sanitize(agent.name)}",
-        )
-        for agent in target.agents[:1]
-    ]
+def _of_messages(kind: str) -> Callable[[Target, str], list[Request]]:
+    """`drop`, `pin` or `unpin`, of the messages of the selected agent that are named."""
+
+    def requests(target: Target, text: str) -> list[Request]:
+        numbers = message_numbers(text)
+        if not numbers:
+            raise ValueError("name messages by their numbers, such as 12,14-16")
+        which = f"message {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} messages"
+        return [
+            Request("edit", agent.id, None, {kind: numbers}, f"{kind} {which} of {sanitize(agent.name)}")
+            for agent in target.agents[:1]
+        ]
+
+    return requests
+
+
+_drop = _of_messages("drop")
 
 
 def _rewrite(target: Target, text: str) -> list[Request]:
@@ -284,21 +288,48 @@ def _of_ours(action: Action) -> Action:
     return replace(action, why_not=lambda target: target.not_ours or action.why_not(target))
 
 
+def _names_messages(text: str) -> bool:
+    """Whether these are numbers of messages; `#` and a number name a fact."""
+    return not text.strip().startswith("#") and text.strip().translate(_NUMBERS) == "" and bool(text.strip())
+
+
+_NUMBERS = dict.fromkeys(map(ord, "0123456789,- "))
+
+
 def _pin(target: Target, text: str) -> list[Request]:
-    """`#` and a number name a fact; anything else is a new text."""
+    """`#` and a number name a fact, numbers the messages of the selected agent; anything else is a new text."""
     wanted = text.strip()
+    if _names_messages(wanted):
+        return _of_messages("pin")(target, wanted)
     if wanted.startswith("#") and wanted[1:].isdecimal():
         return [Request("pin", None, None, {"fact": int(wanted[1:])}, f"pin fact {wanted}")]
     return [Request("pin", None, None, {"text": wanted}, f"pin “{clip(sanitize(wanted), 40)}”")]
 
 
 def _unpin(target: Target, text: str) -> list[Request]:
+    if _names_messages(text):
+        return _of_messages("unpin")(target, text)
     number = text.strip().removeprefix("#")
     return (
         [Request("unpin", None, None, {"fact": int(number)}, f"unpin fact #{number}")]
         if number.isdecimal()
         else []
     )
+
+
+def _pin_lines(
+    requests: Callable[[Target, str], list[Request]], what: str
+) -> Callable[[Target, str], list[str]]:
+    """Of messages, what would be done; a fact or a text is pinned at once."""
+
+    def lines(target: Target, text: str) -> list[str]:
+        if not _names_messages(text):
+            return []
+        if not target.agents:
+            return ["select an agent first"]
+        return _edit_lines(requests, what)(target, text)
+
+    return lines
 
 
 _ACTIONS: tuple[Action, ...] = (
@@ -467,18 +498,25 @@ _ACTIONS: tuple[Action, ...] = (
         "pin",
         "",
         "Pin",
-        "put a text, or a fact, into every prompt of the run",
+        "put a text, or a fact, into every prompt of the run; or keep messages of the selected agent as they are",
         _pin,
-        asks="Pin to every prompt",
+        preview=_pin_lines(
+            _pin,
+            "Pin these messages of {name}, with their pairs: shown as they are through every compaction.",
+        ),
+        asks="Pin to every prompt: a text, or #FACT; or keep messages, such as 12,14-16",
         once=True,
     ),
     Action(
         "unpin",
         "",
         "Unpin",
-        "remove a fact from the prompts",
+        "remove a fact from the prompts, or let messages be compacted again",
         _unpin,
-        asks="The fact's number",
+        preview=_pin_lines(
+            _unpin, "Unpin these messages of {name}, with their pairs: compactions may cover them."
+        ),
+        asks="#FACT, or numbers of messages, such as 12,14-16",
         once=True,
     ),
     Action(

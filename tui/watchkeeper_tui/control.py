@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from watchkeeper.records.errors import WatchkeeperError
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.prompt_preview import PromptPreview
+    from watchkeeper_tui.targets import Request
 
 
 class Control(Protocol):
@@ -29,6 +33,10 @@ class Control(Protocol):
         """Start a host where none lives; returns its pid."""
         ...
 
+    async def preview(self, session_id: str, request: Request) -> PromptPreview | None:
+        """The prompt that a command would lead to; None where it changes none. Changes nothing."""
+        ...
+
 
 class ReadOnlyControl:
     """Refuses everything: the session is only looked at."""
@@ -47,6 +55,9 @@ class ReadOnlyControl:
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
         raise ReadOnly
 
+    async def preview(self, session_id: str, request: Request) -> PromptPreview | None:
+        raise ReadOnly
+
 
 class ReadOnly(WatchkeeperError):
     """The user tried to control a session that is open read-only."""
@@ -56,7 +67,7 @@ class ReadOnly(WatchkeeperError):
 
 
 class StoreControl:
-    """The real one. Both calls block for milliseconds, so they are made from a worker thread."""
+    """The real one. `submit` and `start_host` block for milliseconds, so they are made from a worker thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -98,3 +109,8 @@ class StoreControl:
             once=once,
             environment=f"this dashboard (pid {os.getpid()})",
         )
+
+    async def preview(self, session_id: str, request: Request) -> PromptPreview | None:
+        from watchkeeper_tui.prompt_preview import preview
+
+        return await preview(self._path, session_id, request)

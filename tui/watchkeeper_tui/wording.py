@@ -120,6 +120,9 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
         )
     if subject == "memory" and "fact_kind" in data:
         return f"{verb} {_one(data, 'fact_kind')} {_one(data, 'fact')}{_said(data, 'text', ': ')}"
+    if subject == "memory" and isinstance(data.get("messages"), list):
+        named = ", ".join(f"#{seq}" for seq in data["messages"][:12] if isinstance(seq, int))
+        return f"{verb.replace('_', ' ')} {named}"
     if subject == "compaction":
         return _compaction(verb, data)
     if subject == "command":

@@ -637,12 +637,12 @@ class ContextState:
         }:
             elided.pop(seq, None)
         for seq in drop:
+            if seq in pinned:
+                raise ValueError(f"Message {seq} is pinned; unpin it first.")
             if seq not in shown:
                 raise ValueError(
                     f"Message {seq} is not shown in this context; only a message that is shown can be dropped."
                 )
-            if seq in pinned:
-                raise ValueError(f"Message {seq} is pinned; unpin it first.")
             short = elide(shown[seq], self.agent_id, 0, self.counter)
             if short.tokens >= self.shown_tokens(shown[seq]):
                 raise ValueError(f"Message {seq} is shown as short as it can be.")

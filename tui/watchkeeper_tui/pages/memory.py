@@ -112,6 +112,7 @@ def memory_page(view: PageContext) -> list[PageLine]:
     lines = _context(view)
     lines += _now(view)
     lines += _observations(view)
+    lines += _pins(view)
     lines += _facts(view)
     return lines
 
@@ -242,6 +243,36 @@ def _observations(view: PageContext) -> list[PageLine]:
         if len(body) > most:
             lines.append(PageLine(f"{key}.more", (("  … Enter unfolds", "faint"),), key, each.text))
     return [*lines, blank("obs.end")]
+
+
+PIN_KEY = "pinned."
+"""Begins the key of a pinned message's line; its number follows."""
+
+
+def _pins(view: PageContext) -> list[PageLine]:
+    """The messages that a person pinned, each on a line."""
+    current = view.detail.view
+    if current is None or not current.pins:
+        return []
+    firsts = {block.seq: block for block in reversed(view.detail.transcript)}
+    note = f"{len(current.pins)}, kept as they are; * unpins"
+    lines = [heading("pinned", "Pinned messages", note)]
+    for seq in current.pins:
+        block = firsts.get(seq)
+        said = next((line for line in block.lines if line.strip()), "") if block is not None else ""
+        title = f"{block.title}  " if block is not None else ""
+        tokens = f"{formatting.tokens(block.tokens)} tok  " if block is not None and block.tokens else ""
+        part = "shown in part  " if seq in current.elided else ""
+        head = f"#{seq}  {title}{tokens}"
+        pieces: tuple[Piece, ...] = (
+            ("⚑ ", "kind_pinned"),
+            (head, "muted"),
+            (part, "retrying"),
+            (clip(said, max(8, view.width - len(head) - len(part) - 2)), "text"),
+        )
+        copy = "\n".join(block.lines) if block is not None else ""
+        lines.append(PageLine(f"{PIN_KEY}{seq}", pieces, f"{PIN_KEY}{seq}", copy))
+    return [*lines, blank("pinned.end")]
 
 
 def _facts(view: PageContext) -> list[PageLine]:

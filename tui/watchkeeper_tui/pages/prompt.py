@@ -18,6 +18,7 @@ def prompt_page(view: PageContext) -> list[PageLine]:
         *damage(view.detail.view),
         *_system(view, parts),
         *_observations(view, parts),
+        *_pins(view),
         *_messages(view, parts),
         *_inbox(view),
     ]
@@ -60,6 +61,26 @@ def _observations(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
         body = paragraph(key, each.text, view.width, indent=4, most=400 if key in view.expanded else 3)
         lines += [PageLine(line.id, line.pieces, key, line.copy) for line in body]
     return [*lines, blank("observations.end")]
+
+
+def _pins(view: PageContext) -> list[PageLine]:
+    """What a person pinned of the messages that observations cover."""
+    current = view.detail.view
+    start = current.verbatim_from if current is not None else 1
+    covered = {seq for seq in (current.pins if current is not None else ()) if start is None or seq < start}
+    blocks = [block for block in view.detail.transcript if block.seq in covered]
+    if current is None or not covered:
+        return []
+    tokens = sum(block.tokens for block in blocks)
+    lines = [_section("pins", "Pinned messages, behind the observations that cover them", tokens, view)]
+    unread = sorted(covered - {block.seq for block in blocks})
+    if unread:
+        which = ", ".join(f"#{seq}" for seq in unread)
+        lines.append(PageLine("pins.unread", ((f"  … {which} are not read here", "faint"),)))
+    elided = frozenset(current.elided)
+    for block in blocks:
+        lines += [_marked(line, block, elided) for line in block_lines(view, block)]
+    return [*lines, blank("pins.end")]
 
 
 def _messages(view: PageContext, parts: dict[str, int]) -> list[PageLine]:

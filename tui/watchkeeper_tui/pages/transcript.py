@@ -10,7 +10,7 @@ from watchkeeper_tui.snapshot import SessionState, TranscriptBlock
 BOUNDARY = "boundary"
 """The id of the line below which messages are verbatim."""
 
-_LOOKS = {
+LOOKS = {
     "user": ("»", "user"),
     "assistant": ("●", "assistant"),
     "thinking": ("∴", "thinking"),
@@ -84,7 +84,7 @@ def _boundary(view: PageContext) -> int | None:
 
 def block_lines(view: PageContext, block: TranscriptBlock) -> list[PageLine]:
     """One block: a title, then its text, folded where it is long."""
-    glyph, role = _LOOKS.get(block.kind, ("·", "muted"))
+    glyph, role = LOOKS.get(block.kind, ("·", "muted"))
     unfolded = block.key in view.expanded
     most = 2000 if unfolded else _FOLDED_LINES.get(block.kind, _LONGEST)
     body_role = {"tool_error": "failed", "thinking": "thinking", "tool_result": "muted", "user": "text"}.get(
@@ -101,10 +101,12 @@ def block_lines(view: PageContext, block: TranscriptBlock) -> list[PageLine]:
     title = "" if block.kind in ("user", "assistant") else block.title
     if block.kind == "live" and view.snapshot.state is SessionState.DEAD:
         title = "was writing when the host died"
+    pinned = view.detail.view is not None and block.seq in view.detail.view.pins
     head: tuple[tuple[str, str], ...] = (
         (f"{glyph} ", role),
         ((title or block.kind), role),
         (f"  #{block.seq}" if block.kind != "live" else "", "faint"),
+        ("  ⚑ pinned" if pinned else "", "kind_pinned"),
         (f"  {formatting.tokens(block.tokens)} tok" if block.tokens else "", "faint"),
         (f"  {formatting.time_of_day(block.at)}", "faint"),
     )

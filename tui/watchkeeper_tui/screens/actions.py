@@ -16,6 +16,7 @@ from watchkeeper.store.budgets import BudgetUse
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Action
+from watchkeeper_tui.prompt_preview import PromptPreview
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState
@@ -55,6 +56,10 @@ class Actions(_Base):
     sent: tuple[Sent, ...] = ()
     """The newest first."""
     _groups = 0
+    _foretold: tuple[Request, PromptPreview | None] | None = None
+    """The command that is asked about, and the prompt that it would lead to, once that is known."""
+    _opens_prompt = False
+    """That prompt is to be shown as soon as it is known."""
 
     @property
     def target(self) -> Target:
@@ -181,19 +186,72 @@ class Actions(_Base):
             self.app.call_from_thread(self._failed, f"resume the run: {error}")
         self.app.call_from_thread(self._written, written)
 
-    def _preview(self, action: Action, target: Target, text: str) -> None:
-        if action.preview is None:
+    def _preview(self, action: Action, target: Target, text: str, *, again: bool = False) -> None:
+        """Say what would be done, and ask. `again`: the question is open behind the prompt that it leads to."""
+        lines = action.preview(target, text) if action.preview is not None else []
+        if not lines:
             self.perform(action, target, text)
             return
         try:
-            action.requests(target, text)
+            requests = action.requests(target, text)
         except ValueError:
-            self.say("; ".join(action.preview(target, text)), "failed")
+            self.say("; ".join(lines), "failed")
+            return
+        if not requests and not target.agents:
+            self.say(f"{action.label}: {lines[0]}", "muted")
             return
         more = []
         if action.id == "compact":
             more.append(("i", "with instructions", lambda: self._instructions(action, target)))
-        self.confirm(action.preview(target, text), lambda: self.perform(action, target, text), more=more)
+        if len(requests) == 1 and requests[0].kind in ("edit", "compact"):
+            if not again:
+                self._foretold, self._opens_prompt = (requests[0], None), False
+                self.run_worker(
+                    self._foretell(requests[0], lines), exit_on_error=False, group="preview", exclusive=True
+                )
+            lines = [*lines, *self._foretold_lines()]
+            more.append(("v", "view the prompt", lambda: self._view_prompt(action, target, text)))
+
+        self.confirm(lines, lambda: self.perform(action, target, text), more=more)
+
+    def _foretold_lines(self) -> list[str]:
+        shown = self._foretold[1] if self._foretold is not None else None
+        return [sanitize(line) for line in shown.lines()] if shown is not None else ["computing the prompt …"]
+
+    async def _foretell(self, request: Request, lines: list[str]) -> None:
+        """Compute the prompt that a command would lead to, and say it in the question that is open."""
+        session = self.watch_app.snapshot.session
+        if session is None:
+            return
+        try:
+            shown = await self.watch_app.control.preview(session.id, request)
+        except Exception as error:
+            # A worker must never end the dashboard; what went wrong is said where the figures would have been.
+            shown = PromptPreview(problem=self.trouble(error))
+        if self._closing or self._foretold is None or self._foretold[0] != request:
+            return
+        self._foretold = (request, shown) if shown is not None else None
+        if self.prompt.is_asking and lines[0] in self.prompt.text:
+            told = [*lines, *(self._foretold_lines() if shown is not None else ())]
+            self.prompt.reword(
+                [[(line, "strong" if index == 0 else "text")] for index, line in enumerate(told)]
+            )
+            if self._opens_prompt:
+                self._open_prompt()
+
+    def _view_prompt(self, action: Action, target: Target, text: str) -> None:
+        """Show the prompt that a command would lead to; the question is asked again behind it."""
+        self._opens_prompt = True
+        self._preview(action, target, text, again=True)
+        self._open_prompt()
+
+    def _open_prompt(self) -> None:
+        from watchkeeper_tui.screens.prompt_preview import PromptScreen
+
+        request, shown = self._foretold or (None, None)
+        if request is not None and shown is not None and shown.messages:
+            self._opens_prompt = False
+            self.app.push_screen(PromptScreen(request.about, shown))
 
     def _instructions(self, action: Action, target: Target) -> None:
         question: list[list[Piece]] = [

@@ -38,7 +38,10 @@ PANE_HELP: dict[str, Group] = {
             ("enter", "unfold what is folded; open a compaction"),
             ("/", "search the transcript, the facts and observations"),
             ("c", "to where the transcript was compacted"),
-            ("*", "pin the fact under the cursor to every prompt, or take it out"),
+            (
+                "*",
+                "pin the fact under the cursor to every prompt; keep the message under it as it is; or take it out",
+            ),
             ("y", "copy the whole block"),
         ],
     ),

@@ -17,7 +17,7 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
-from watchkeeper_tui.pages.memory import compaction_mark, foretells
+from watchkeeper_tui.pages.memory import PIN_KEY, compaction_mark, foretells
 from watchkeeper_tui.pages.task import task_page, task_summary
 from watchkeeper_tui.pages.transcript import BOUNDARY
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -149,7 +149,7 @@ class AgentPane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h,comma", "tab(-1)", "Previous tab", show=False, id="agent.previous_tab"),
         Binding("right,l,full_stop", "tab(1)", "Next tab", show=False, id="agent.next_tab"),
-        Binding("asterisk", "pin", "Pin or unpin the fact", show=False, id="agent.pin"),
+        Binding("asterisk", "pin", "Pin or unpin the fact or message", show=False, id="agent.pin"),
         Binding("c", "to_compaction", "To the compaction", show=False, id="agent.to_compaction"),
     ]
 
@@ -296,13 +296,19 @@ class AgentPane(Vertical):
         cast("WatchScreen", self.screen).say(said, "muted")
 
     def action_pin(self) -> None:
-        """Pin the fact under the cursor to every prompt, or take it out again."""
+        """Pin the fact under the cursor to every prompt, or keep the message under it as it is; or take it out again."""
         line, screen = self.page.selected, cast("Actions", self.screen)
         key = line.key if line is not None else ""
+        detail = self._snapshot.detail
+        seq = key.removeprefix(PIN_KEY) if PAGES[self.tab].name == "Memory" else key.partition(".")[0]
+        if seq.isdecimal():
+            pinned = detail is not None and detail.view is not None and int(seq) in detail.view.pins
+            screen.act("unpin" if pinned else "pin", seq)
+            return
         facts = self._snapshot.detail.facts if self._snapshot.detail is not None else ()
         fact = next((each for each in facts if f"fact.{each.id}" == key), None)
         if fact is None:
-            screen.say("choose a fact of the Memory tab first; /pin TEXT pins a text of your own", "muted")
+            screen.say("choose a fact or a message first; /pin TEXT pins a text of your own", "muted")
         else:
             screen.act("unpin" if fact.pinned else "pin", f"#{fact.id}")
 
