@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
+from tests.tui.test_actions import choose
 from textual import events
 from textual.pilot import Pilot
 
@@ -174,6 +175,34 @@ async def test_star_pins_the_fact_under_the_cursor_and_takes_a_pinned_one_out(de
         page.select("context.bar")
         await pilot.press("asterisk")
         await until(pilot, lambda: "choose a fact" in text_of(pilot))
+
+
+async def test_star_keeps_the_message_under_the_cursor_as_it_is_and_lets_a_pinned_one_go(desk: Desk) -> None:
+    desk.session.connection.execute("UPDATE views SET pins = '[2]' WHERE agent_id = 'explorer1'")
+    async with desk.app().run_test(size=(120, 60)) as pilot:
+        await opened(pilot)
+        await choose(pilot, "task:t-core")
+        await pilot.press("3")
+        page = live(pilot).agent_pane.page
+        await until(pilot, lambda: page.place_of("pinned.2") is not None)
+        page.select("pinned.2")
+        await pilot.press("asterisk")
+        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await pilot.press("y")
+        await until(pilot, lambda: len(desk.session.commands()) == 1)
+        await pilot.press("right")
+        await until(pilot, lambda: page.place_of("1.0") is not None)
+        page.select("1.0")
+        await pilot.press("asterisk")
+        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await pilot.press("y")
+        await until(pilot, lambda: len(desk.session.commands()) == 2)
+        assert [
+            (kind, agent, json.loads(payload)) for kind, agent, _, payload in desk.session.commands()
+        ] == [
+            ("edit", "explorer1", {"unpin": [2]}),
+            ("edit", "explorer1", {"pin": [1]}),
+        ]
 
 
 async def test_memory_sync_search_and_pin_in_the_command_bar(desk: Desk) -> None:

@@ -15,6 +15,7 @@ from tests.tui.test_library_screens import library_of
 from tests.tui.told import told_session
 from textual.pilot import Pilot
 
+from watchkeeper_tui.prompt_preview import read
 from watchkeeper_tui.screens.approval import ApprovalScreen
 from watchkeeper_tui.screens.compaction import CompactionScreen
 from watchkeeper_tui.screens.replay import ReplayScreen
@@ -30,7 +31,8 @@ LIVE: dict[str, tuple[list[str], str]] = {
     "compactions": (["3", *["right"] * 4], "1 pass"),
     "report": (["i"], "Result"),
     "prompt": (["3", "left"], "System prompt and tools"),
-    "compact": (["C"], "y yes"),
+    "compact": (["C"], "are written again"),
+    "prompt-preview": (["C", "v"], "written to the prompt cache again"),
     "zoom": (["3", "z"], "explorer-1"),
     "message-to": (["m"], "explorer-1"),
     "commands": (["colon", *"/bud"], "/bud"),
@@ -41,6 +43,17 @@ LIVE: dict[str, tuple[list[str], str]] = {
     "sessions": (["s"], "live (pid 991)"),
 }
 """What is opened from the live screen, by which keys, and words that stand there then."""
+
+FORETOLD = read({
+    "tokens_before": 98_000, "tokens": 21_400, "limit": 180_000, "cache_tokens_written": 21_000, "cost_usd": 0.07875,
+    "messages_cached": 1, "high_water": 40, "sizes": [400, 9_600, 11_400],
+    "messages": [
+        {"role": "user", "content": "Explore core: what it holds, and how it is tested."},
+        {"role": "user", "content": [{"type": "text", "text": "# Memory of earlier messages"}, {"type": "text", "text": "Decisions\n- tests first (#3)"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "I read on."}, {"type": "tool_use", "id": "a", "name": "read", "input": {"path": "core/a.py"}}]},
+    ],
+})  # fmt: skip
+"""What a compaction would lead to."""
 
 LIBRARY: dict[str, tuple[list[str], str]] = {
     "library": (["j", "space", "slash", *"ledger", "enter"], "found in planner"),
@@ -64,6 +77,7 @@ async def opened(pilot: Pilot[int]) -> None:
 @pytest.mark.parametrize("name", LIVE)
 async def test_a_screen_looks_as_it_was_agreed(desk: Desk, name: str, size: tuple[int, int]) -> None:
     keys, words = LIVE[name]
+    desk.control.foretold = FORETOLD
     async with desk.app().run_test(size=size) as pilot:
         await opened(pilot)
         await pilot.press(*keys)
