@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import insert
 from tests.tui.test_actions import choose
 from textual import events
 from textual.pilot import Pilot
@@ -178,7 +179,10 @@ async def test_star_pins_the_fact_under_the_cursor_and_takes_a_pinned_one_out(de
 
 
 async def test_star_keeps_the_message_under_the_cursor_as_it_is_and_lets_a_pinned_one_go(desk: Desk) -> None:
-    desk.session.connection.execute("UPDATE views SET pins = '[2]' WHERE agent_id = 'explorer1'")
+    insert(
+        desk.session.connection, "views", agent_id="explorer1", version=2, observations="[]", verbatim_from=1, pins="[2]",
+        reason="pin", created_at=desk.session.now,
+    )  # fmt: skip
     async with desk.app().run_test(size=(120, 60)) as pilot:
         await opened(pilot)
         await choose(pilot, "task:t-core")
