@@ -1,0 +1,515 @@
+"""Codex, Claude Code and OpenCode themselves as sub-agents, over a mock model server: the whole demo, and the crash matrix.
+
+    python -m tests.agents.real_programs                            the demo, the matrix and the fault points
+    python -m tests.agents.real_programs --only matrix --program codex --moment question --target host
+    python -m tests.agents.real_programs --random 20 --seed 3       everything is killed at a random moment
+
+The npm packages are installed into `.ci-cache/agents`, pinned (`--npm FOLDER` takes others). Every effect of a program is a
+line in a ledger. Prints a line for each trial and a table; exits with 1 where anything did not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pty
+import random
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.agents.model_servers import RunningServer
+
+from watchkeeper.agents.backends.loop import CUT_TURN, UNKNOWN_CALLS
+from watchkeeper.store.driver import sqlite3
+
+PACKAGES = ("@openai/codex@0.169.0", "opencode-ai@1.18.33", "@agentclientprotocol/claude-agent-acp@0.49.0")
+MODELS = {"codex": "codex/gpt-5", "claude-code": "claude-code/default", "opencode": "opencode/mock/m1"}
+READERS = {
+    "codex": ".codex/sessions",
+    "claude-code": ".claude/projects",
+    "opencode": ".local/share/opencode/opencode.db",
+}
+MOMENTS = ("idle", "streaming", "command", "question")
+TARGETS = ("agent", "adapter", "host")
+POINTS = ("opened", "prompted", "sent", "tool_begun", "tool_ended", "settled")
+LONGEST_SECONDS = 120.0
+ROOT = Path(__file__).parents[2]
+
+
+def install(folder: Path) -> Path | None:
+    """The folder with the programs; None where there is no npm."""
+    if not (folder / "node_modules/.bin/codex").exists():
+        if shutil.which("npm") is None:
+            return None
+        command = [
+            "npm",
+            "install",
+            "--prefix",
+            str(folder),
+            "--no-audit",
+            "--no-fund",
+            "--silent",
+            *PACKAGES,
+        ]
+        subprocess.run(command, check=True)
+    return folder / "node_modules/.bin"
+
+
+class Trial:
+    """One session in a folder of its own: a home, a workspace, a database, a model server."""
+
+    def __init__(self, folder: Path, programs: Path, server: RunningServer, containment: str) -> None:
+        self.folder, self.server = folder, server
+        for name in ("home", "ws", "cfg"):
+            (folder / name).mkdir(parents=True)
+        self.db, self.ledger = folder / "db.sqlite", folder / "ws" / "ledger.txt"
+        opencode = {
+            "provider": {"mock": {"npm": "@ai-sdk/openai-compatible", "name": "mock",
+                                  "options": {"baseURL": f"{server.url}/v1", "apiKey": "x"},
+                                  "models": {"m1": {"name": "m1", "limit": {"context": 100_000, "output": 8_000}}}}},
+            "permission": {"*": "ask"}, "autoupdate": False, "share": "disabled",
+        }  # fmt: skip
+        mock = f'{{ name = "mock", base_url = "{server.url}/v1", wire_api = "responses", env_key = "OPENAI_API_KEY" }}'
+        (folder / "cfg/config.toml").write_text(
+            f'containment = "{containment}"\n[anthropic]\nbase_url = "{server.url}"\n'
+            f'[agents.codex.options.config]\nmodel_provider = "mock"\nmodel_providers = {{ mock = {mock} }}\n'
+            "[agents.claude-code]\n[agents.opencode.environment]\n"
+            f"OPENCODE_CONFIG_CONTENT = '{json.dumps(opencode)}'\n"
+        )
+        keys = {"ANTHROPIC_API_KEY": "sk-ant-x", "OPENAI_API_KEY": "sk-x", "ANTHROPIC_BASE_URL": server.url}
+        path = f"{Path(sys.executable).parent}:{programs}:{os.environ['PATH']}"
+        self.environ = {**os.environ, **keys, "PATH": path, "HOME": str(folder / "home"), "WATCHKEEPER_DB": str(self.db),
+                        "WATCHKEEPER_CONFIG_DIR": str(folder / "cfg"), "PYTHONPATH": f"{ROOT / 'core'}:{ROOT / 'tui'}"}  # fmt: skip
+        for name in [
+            name for name in self.environ if name.startswith(("XDG_", "CODEX_", "CLAUDE_", "OPENCODE_"))
+        ]:
+            del self.environ[name]
+        self.environ.pop("WATCHKEEPER_FAULT", None)
+        self.host: subprocess.Popen[str] | None = None
+
+    def wk(self, *arguments: str, fault: str = "") -> subprocess.Popen[str]:
+        environ = self.environ | ({"WATCHKEEPER_FAULT": fault} if fault else {})
+        log = (self.folder / "wk.log").open("a")
+        command = [sys.executable, "-m", "watchkeeper", *arguments]
+        return subprocess.Popen(command, env=environ, cwd=self.folder, stdout=log, stderr=log, text=True)
+
+    def begin(self, goal: str, *, allow: tuple[str, ...] = ("bash",), fault: str = "") -> None:
+        allowed = [word for name in allow for word in ("--allow", name)]
+        self.host = self.wk("run", goal, "--headless", "--model", "anthropic/claude-sonnet-5", "--workspace", str(self.folder / "ws"),
+                            "--approval-timeout", "60", *allowed, fault=fault)  # fmt: skip
+
+    def resume(self) -> None:
+        self.host = self.wk(
+            "resume", self.rows("SELECT id FROM sessions")[0][0], "--headless", "--approval-timeout", "60"
+        )
+
+    def rows(self, sql: str, *parameters: Any) -> list[Any]:
+        if not self.db.exists():
+            return []
+        with closing(sqlite3.connect(f"file:{self.db}?mode=ro", uri=True, timeout=10)) as connection:
+            try:
+                return list(connection.execute(sql, parameters).fetchall())
+            except sqlite3.OperationalError:
+                return []
+
+    def until(self, condition: Callable[[], Any], seconds: float = LONGEST_SECONDS) -> Any:
+        """Wait for a condition; None where the host ended before."""
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            if self.host is not None and self.host.poll() is not None:
+                return condition()
+            if time.monotonic() > deadline:
+                raise TimeoutError("what was waited for did not come")
+            time.sleep(0.03)
+        return found
+
+    def ended(self) -> int:
+        assert self.host is not None
+        return self.host.wait(LONGEST_SECONDS)
+
+    def answer_questions(self, stop: threading.Event) -> None:
+        """Approve every question, from a shell, as it comes."""
+        while not stop.is_set():
+            for (number,) in self.rows("SELECT id FROM approvals WHERE status = 'waiting'"):
+                self.wk("approve", str(number)).wait(30)
+            time.sleep(0.2)
+
+    @contextmanager
+    def approving(self) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(target=self.answer_questions, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    # --- processes ------------------------------------------------------------------------------------------
+
+    def processes(self) -> dict[int, tuple[int, str]]:
+        """Every process that works here: by its folder, its environment or its arguments. Id → its parent, its command."""
+        found, here = {}, os.fsencode(self.folder)
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            with suppress(OSError):
+                state = (entry / "stat").read_text().rpartition(")")[2].split()
+                words = (entry / "cmdline").read_bytes()
+                known = words + (entry / "environ").read_bytes() + os.fsencode(os.readlink(entry / "cwd"))
+                if state[0] != "Z" and here in known:
+                    found[int(entry.name)] = (
+                        int(state[1]),
+                        words.replace(b"\0", b" ").decode("utf-8", "replace"),
+                    )
+        return found
+
+    def pid_of(self, target: str) -> int | None:
+        """The host, the adapter (below Watchkeeper's launcher; for OpenCode, which has none, the launcher itself), or the
+        agent."""
+        assert self.host is not None
+        if target == "host":
+            return self.host.pid
+        running = self.processes()
+        launcher = next(
+            (pid for pid, (_, words) in running.items() if "watchkeeper.agents.tools.launch" in words), None
+        )
+        adapter = next((pid for pid, (parent, _) in running.items() if parent == launcher), None)
+        below = [pid for pid, (parent, words) in running.items()
+                 if parent == adapter and ("codex" in words.split(" ")[0] or "claude" in words.split(" ")[0])]  # fmt: skip
+        if target == "adapter":
+            return adapter if below else launcher
+        return below[0] if below else adapter
+
+    def kill_everything(self) -> None:
+        """SIGKILL of the host and of all that it started, in no order."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # --- what must hold ---------------------------------------------------------------------------------------
+
+    def acknowledged(self) -> tuple[Counter[Any], Counter[Any]]:
+        """What Watchkeeper has of the program's agent: its messages, and its calls that ended."""
+        ours = "agent_id IN (SELECT id FROM agents WHERE task_id IS NOT NULL)"
+        messages = self.rows(f"SELECT agent_id, seq, role, content FROM messages WHERE {ours}")
+        calls = self.rows(
+            f"SELECT agent_id, tool_use_id, status FROM tool_calls WHERE {ours} AND status = 'done'"
+        )
+        return Counter(messages), Counter(calls)
+
+    def violations(
+        self, before: tuple[Counter[Any], Counter[Any]] | None, effects: int, code: int
+    ) -> list[str]:
+        found = []
+        if code != 0:
+            found.append(f"the run ended with {code}")
+        open_calls = self.rows(
+            "SELECT name, status FROM tool_calls WHERE status NOT IN ('done', 'error', 'denied', 'cancelled', 'unknown')"
+        )
+        if open_calls:
+            found.append(f"calls without an end: {open_calls}")
+        if before is not None:
+            after = self.acknowledged()
+            if lost := before[0] - after[0]:
+                found.append(f"{lost.total()} acknowledged messages are lost")
+            if lost := before[1] - after[1]:
+                found.append(f"acknowledged results are lost: {list(lost)[:3]}")
+        counts = Counter(self.ledger.read_text().split()) if self.ledger.exists() else Counter()
+        texts = " ".join(row[0] for row in self.rows("SELECT content FROM messages WHERE role = 'user'"))
+        warned = UNKNOWN_CALLS[:40] in texts
+        for label, count in counts.items():
+            if count > 1 and not (warned and count == 2):
+                found.append(f"effect {label} came {count} times" + ("" if warned else ", silently"))
+        missing = effects - len(counts)
+        if missing and not (warned and missing == 1):
+            found.append(f"{missing} effects are missing")
+        cut = self.rows("SELECT count(*) FROM program_turns WHERE status = 'unknown'")[0][0]
+        told = self.rows(
+            "SELECT count(*) FROM messages WHERE role = 'user' AND content LIKE ?", f"%{CUT_TURN[:40]}%"
+        )[0][0]
+        if told > cut:
+            found.append(f"{told} messages about {cut} cut turns")
+        deadline = time.monotonic() + 5
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        found += [f"left: {pid} {words[:100]}" for pid, (_, words) in left.items()]
+        return found
+
+
+def goal_of(
+    programs: tuple[str, ...], script: Callable[[str], str], more: tuple[dict[str, Any], ...] = ()
+) -> str:
+    tasks = [{"name": one, "title": f"Work of {one}", "role": "coder", "model": MODELS[one],
+              "instructions": f"Do it.\n\n#script\n{script(one)}"} for one in programs]  # fmt: skip
+    waits = "".join(f"await: Task {one['name']} is done\n" for one in (*tasks, *more))
+    plan = json.dumps({"goal": "the demo", "tasks": [*tasks, *more]})
+    return (
+        f"Plan it.\n\n#script\ntool: create_plan {plan}\n{waits}"
+        + 'tool: finish_session {"summary":"all good","status":"done"}'
+    )
+
+
+SCRIPTS = {
+    "idle": "run: echo one >> ledger.txt; echo out\nsay: all done",
+    "streaming": "run: echo one >> ledger.txt; echo out\nslow 4: say: " + "many words " * 20 + "all done",
+    "command": "run: echo one >> ledger.txt\nrun: echo two >> ledger.txt; sleep 4; echo three >> ledger.txt\nsay: all done",
+    "question": "run: echo one >> ledger.txt; echo out\nsay: all done",
+}
+EFFECTS = {"idle": 1, "streaming": 1, "command": 3, "question": 1}
+
+
+def reached(trial: Trial, moment: str) -> Callable[[], Any]:
+    def opened() -> Any:
+        return trial.rows("SELECT 1 FROM events WHERE kind = 'program.opened'")
+
+    def streams() -> Any:
+        return any(
+            one.get("kind") == "say" and "many words" in one.get("text", "")
+            for one in trial.server.models.log
+        )
+
+    def runs() -> Any:
+        return trial.ledger.exists() and "two" in trial.ledger.read_text()
+
+    def asks() -> Any:
+        return trial.rows("SELECT 1 FROM approvals WHERE status = 'waiting'")
+
+    return {"idle": opened, "streaming": streams, "command": runs, "question": asks}[moment]
+
+
+def crash(trial: Trial, program: str, moment: str, target: str) -> list[str]:
+    """Kill one process at a moment; the run must end as if nothing had happened, or say what is unknown."""
+    trial.begin(
+        goal_of((program,), lambda _: SCRIPTS[moment]), allow=() if moment == "question" else ("bash",)
+    )
+    if not trial.until(reached(trial, moment)):
+        return ["the moment never came"]
+    time.sleep(0.8 if moment == "streaming" else 0.1)
+    before = trial.acknowledged()
+    pid = trial.pid_of(target)
+    if pid is None:
+        return [f"there is no {target}"]
+    os.kill(pid, signal.SIGKILL)
+    with trial.approving():
+        if target == "host":
+            trial.ended()
+            trial.resume()
+        code = trial.ended()
+    return trial.violations(before, EFFECTS[moment], code)
+
+
+def fault(trial: Trial, program: str, point: str) -> list[str]:
+    """Kill the host at a fault point; `settled` is reached by a resume after another kill."""
+    first = "sent" if point == "settled" else point
+    trial.begin(goal_of((program,), lambda _: SCRIPTS["idle"]), fault=f"program.{first}:1")
+    if trial.ended() != -signal.SIGKILL:
+        return [f"program.{first} was never reached"]
+    if point == "settled":
+        session = trial.rows("SELECT id FROM sessions")[0][0]
+        trial.host = trial.wk("resume", session, "--headless", fault="program.settled:1")
+        if trial.ended() != -signal.SIGKILL:
+            return ["program.settled was never reached"]
+    before = trial.acknowledged()
+    trial.resume()
+    return trial.violations(before, 1, trial.ended())
+
+
+def chaos(trial: Trial, dice: random.Random) -> list[str]:
+    """Three programs at once; everything is killed at random moments, twice."""
+    script = (
+        "\n".join(f"run: echo {{0}}-{n} >> ledger.txt; sleep 0.3" for n in range(4))
+        + "\nslow 1: say: all done"
+    )
+    trial.begin(goal_of(tuple(MODELS), lambda one: script.format(one)))
+    trial.until(reached(trial, "idle"))
+    before = None
+    for _ in range(2):
+        time.sleep(dice.uniform(0.0, 8.0))
+        if trial.host is not None and trial.host.poll() is not None:
+            break
+        before = trial.acknowledged()
+        if dice.random() < 0.5:
+            trial.kill_everything()
+        else:
+            os.kill(dice.choice(list(trial.processes())), signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            assert trial.host is not None
+            trial.host.wait(1)
+            trial.resume()
+    code = trial.ended()
+    counts = Counter(trial.ledger.read_text().split())
+    unknown = trial.rows("SELECT count(*) FROM tool_calls WHERE status = 'unknown'")[0][0]
+    doubtful = sum(count - 1 for count in counts.values()) + (12 - len(counts))
+    found = trial.violations(before, len(counts), code)
+    return [one for one in found if not one.startswith("effect ")] + (
+        [f"{doubtful} effects repeated or missing, {unknown} calls unknown"] if doubtful > unknown else []
+    )
+
+
+# --- the demo ----------------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """`wk watch` under a pseudo-terminal; `text` is all that it drew."""
+
+    def __init__(self, trial: Trial) -> None:
+        pid, self._fd = pty.fork()
+        if pid == 0:
+            os.chdir(trial.folder)
+            environ = trial.environ | {"TERM": "xterm-256color", "COLUMNS": "160", "LINES": "50"}
+            os.execve(sys.executable, [sys.executable, "-m", "watchkeeper", "watch", "last"], environ)
+        self.pid, self.text, self._open = pid, "", True
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        raw = b""
+        while self._open:
+            if select.select([self._fd], [], [], 0.2)[0]:
+                try:
+                    raw += os.read(self._fd, 65_536)
+                except OSError:
+                    break
+            self.text = re.sub(r"\x1b\[[0-9;?<>=]*[A-Za-z]", " ", raw.decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        self._open = False
+        self._thread.join(2)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        os.close(self._fd)
+
+
+def demo(trial: Trial) -> list[str]:
+    """One task for each program and one that joins them; every question is answered from a shell, with the dashboard open."""
+    ours = tuple(MODELS)
+    join = {
+        "name": "join", "title": "Join", "role": "coder", "depends_on": list(ours),
+        "instructions": 'Join.\n\n#script\ntool: recall {"query": "secret number"}\nrun: echo join >> ledger.txt\nsay: joined',
+    }  # fmt: skip
+
+    def script(one: str) -> str:
+        fact = json.dumps({"text": f"the secret number of {one} is 42"})
+        return f"run: echo {one} >> ledger.txt; echo out-{one}\ntool: remember {fact}\nslow 1: say: all done by {one}"
+
+    trial.begin(goal_of(ours, script, (join,)), allow=())
+    trial.until(lambda: trial.rows("SELECT 1 FROM sessions"))
+    screen = Screen(trial)
+    try:
+        with trial.approving():
+            code = trial.ended()
+    finally:
+        screen.close()
+    found = trial.violations(None, 4, code)
+    facts = trial.rows("SELECT content FROM messages m JOIN agents a ON a.id = m.agent_id JOIN tasks t ON t.id = a.task_id"
+                       " WHERE t.name = 'join' AND m.role = 'user'")  # fmt: skip
+    recalled = " ".join(row[0] for row in facts)
+    found += [f"the fact of {one} was not recalled by another vendor's agent" for one in ours
+              if f"the secret number of {one} is 42" not in recalled]  # fmt: skip
+    asked = {row[0] for row in trial.rows(
+        "SELECT t.name FROM approvals p JOIN agents a ON a.id = p.agent_id JOIN tasks t ON t.id = a.task_id"
+        " WHERE p.status = 'approved'")}  # fmt: skip
+    found += [f"{one} asked nothing" for one in (*ours, "join") if one not in asked]
+    found += [f"the dashboard never showed {word}" for word in (*ours, "join") if word not in screen.text]
+    return found + costs(trial)
+
+
+def costs(trial: Trial) -> list[str]:
+    """Tokens and USD of each program, as this session has them and as `wk import` of the same files has them."""
+    columns = "count(*), sum(m.input_tokens), sum(m.output_tokens), sum(m.cache_read_tokens), sum(m.cache_write_tokens), sum(m.cost_usd)"
+    found = []
+    for program, place in READERS.items():
+        mine = trial.rows(f"SELECT {columns} FROM model_calls m JOIN agent_programs p ON p.agent_id = m.agent_id"
+                          " WHERE p.program = ?", program)[0]  # fmt: skip
+        imported = trial.folder / f"{program}.sqlite"
+        trial.wk("import", str(trial.folder / "home" / place), "--db", str(imported)).wait(60)
+        with closing(sqlite3.connect(imported)) as connection:
+            theirs = connection.execute(f"SELECT {columns} FROM model_calls m").fetchone()
+        print(
+            f"  {program:12} calls, input, output, cache read, cache write, USD: {mine}; imported: {theirs}",
+            flush=True,
+        )
+        if tuple(mine) != tuple(theirs):
+            found.append(f"the cost of {program} is {mine}, and {theirs} by an import")
+    return found
+
+
+# --- all of it -----------------------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--npm", type=Path, default=ROOT / ".ci-cache" / "agents")
+    parser.add_argument("--only", choices=("demo", "matrix", "points", "random"))
+    parser.add_argument("--program", choices=tuple(MODELS), action="append")
+    parser.add_argument("--moment", choices=MOMENTS, action="append")
+    parser.add_argument("--target", choices=TARGETS, action="append")
+    parser.add_argument("--point", choices=POINTS, action="append")
+    parser.add_argument("--random", type=int, default=0, metavar="TRIALS")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--containment", default="auto")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of trials that failed")
+    options = parser.parse_args()
+    programs = install(options.npm)
+    if programs is None:
+        print("skipped: there is no npm")
+        return 0
+    ours, only = options.program or list(MODELS), options.only or ("random" if options.random else None)
+    trials: list[tuple[str, Callable[[Trial], list[str]]]] = []
+    if only in (None, "demo"):
+        trials.append(("demo", demo))
+    if only in (None, "matrix"):
+        trials += [(f"{one} {moment} {target}", lambda trial, a=(one, moment, target): crash(trial, *a))
+                   for one in ours for moment in options.moment or MOMENTS for target in options.target or TARGETS]  # fmt: skip
+    if only in (None, "points"):
+        trials += [(f"{one} point {point}", lambda trial, a=(one, point): fault(trial, *a))
+                   for one in ours for point in options.point or POINTS]  # fmt: skip
+    trials += [(f"random {number}", lambda trial, n=number: chaos(trial, random.Random(f"{options.seed} {n}")))
+               for number in range(options.random)]  # fmt: skip
+    failed = 0
+    table: dict[str, list[str]] = {}
+    for name, work in trials:
+        folder = Path(tempfile.mkdtemp(prefix="wk-agents-")).resolve()
+        began = time.monotonic()
+        with RunningServer() as server:
+            trial = Trial(folder, programs, server, options.containment)
+            try:
+                wrong = work(trial)
+            except Exception as error:
+                wrong = [f"{type(error).__name__}: {error}"]
+            trial.kill_everything()
+        failed += bool(wrong)
+        print(f"{name:32} {time.monotonic() - began:5.1f} s  {'; '.join(wrong) or 'holds'}", flush=True)
+        first, _, rest = name.partition(" ")
+        table.setdefault(rest or first, []).append(f"{first} {'FAILS' if wrong else 'holds'}")
+        if wrong and options.keep:
+            print(f"  kept: {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print()
+    for row, cells in table.items():
+        print(f"{row:24} {'  '.join(cells)}")
+    print(f"{len(trials)} trials, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
