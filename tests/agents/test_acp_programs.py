@@ -151,6 +151,10 @@ DEATHS: dict[str, list[Any]] = {
     "in a tool call": [bash("t1"), ["die"]],
     "with a question open": [bash("t1"), question(0, "t1"), ["die"]],
     "after the answer": [bash("t1"), question(0, "t1"), ["await", 0], ["die"]],
+    "behind its adapter": [
+        bash("t1"),
+        ["error", -32603, "Internal error: The Claude Agent process exited unexpectedly."],
+    ],
     "after a tool call": [bash("t1"), done("t1"), ["die"]],
 }
 

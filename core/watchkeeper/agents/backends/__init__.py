@@ -136,8 +136,9 @@ class Ended:
 
     status: Literal["completed", "interrupted", "failed"]
     reason: str = ""
-    kind: Literal["", "limit", "login", "context"] = ""
-    """Of a failure: a usage limit, no valid login, or a context that is too long."""
+    kind: Literal["", "limit", "login", "context", "died"] = ""
+    """Of a failure: a usage limit, no valid login, a context that is too long, or a process behind the program that has
+    ended, so that the program must be started again."""
     until: float | None = None
     """When the usage limit ends (wall time); None: the program did not say."""
 

@@ -43,6 +43,9 @@ _LIMIT = re.compile(
     r"\b(usage|rate|session|weekly|monthly)[ _-]?limit|out of credit|quota|credit balance", re.IGNORECASE
 )
 
+_DIED = re.compile(r"process (exited|terminated|has ended)", re.IGNORECASE)
+"""What an adapter says when the agent behind it has died."""
+
 
 @dataclass(frozen=True, slots=True)
 class AcpProgram:
@@ -182,6 +185,8 @@ class Acp(RpcBackend):
         reason = f"{error}: {detail}" if isinstance(detail, str) and detail not in str(error) else str(error)
         if error.code == NOT_LOGGED_IN:
             return backends.Ended("failed", f"{self.name} is not logged in ({reason})", "login")
+        if _DIED.search(reason):
+            return backends.Ended("failed", reason, "died")
         return backends.Ended("failed", reason, "limit" if _LIMIT.search(reason) else "")
 
     async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:

@@ -319,15 +319,20 @@ class ProgramLoop:
         told = await asyncio.to_thread(self._record.told_since, self._sent_text(since))
         known: list[str] = []
         unknown: list[str] = []
+        self._text = []  # what was only being said
+        for step in told.steps:  # the program's record may know more than was announced
+            if isinstance(step, str):
+                if not self._record.has_said(step, since):
+                    await self._append("assistant", step)
+            elif not self._record.has_called(step.id):
+                await self._begin_call(step)
+        self._calls.clear()
         for call_id, use_id, name in self._open_rows():
             result = told.results.get(use_id)
             await self._store.commit(
                 partial(self._settle_call, call_id=call_id, use_id=use_id, name=name, result=result)
             )
             (known if result is not None else unknown).append(f"- {name} ({use_id})")
-        late = [text for text in told.texts if not self._record.has_said(text, since)]
-        if late:
-            await self._append("assistant", "\n\n".join(late))
         parts = [CUT_TURN]
         if known:
             parts.append("\n".join([KNOWN_CALLS, *known]))
@@ -394,6 +399,8 @@ class ProgramLoop:
                 if isinstance(event, BackendFailed):
                     raise _ProgramDied(str(event))
                 if isinstance(event, backends.Ended):
+                    if event.kind == "died":
+                        raise _ProgramDied(event.reason)
                     break
                 if event is not None:
                     await self._take(event)

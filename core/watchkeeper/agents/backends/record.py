@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents.agent_memory import Snapshot
-from watchkeeper.agents.backends import UsageReport
+from watchkeeper.agents.backends import ToolBegin, UsageReport
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.toolbox import assert_mine
 from watchkeeper.models.registry import logged_price
 from watchkeeper.records.messages import (
+    Block,
     Content,
     Cost,
     Message,
@@ -55,7 +56,8 @@ class Told:
 
     has_prompt: bool = False
     """Whether the prompt has arrived there."""
-    texts: list[str] = field(default_factory=list)
+    steps: list[str | ToolBegin] = field(default_factory=list)
+    """What the agent said and which tools it called, in order."""
     results: dict[str, Any] = field(default_factory=dict)
     """Tool call → its result, of those that ended."""
     cut: set[str] = field(default_factory=set)
@@ -116,6 +118,11 @@ class ProgramRecord:
             number += 1
             use_id = f"{given[:200]}~{number}"
         return use_id
+
+    def has_called(self, given: str) -> bool:
+        """Whether a tool call with the program's own id is known."""
+        sql = "SELECT 1 FROM tool_calls WHERE agent_id = ? AND tool_use_id = ?"
+        return self._store.one(sql, (self._agent.id, given[:200])) is not None
 
     def has_said(self, text: str, since: int) -> bool:
         """Whether a message after that one has this text."""
@@ -200,10 +207,12 @@ class ProgramRecord:
             ):
                 told = Told(has_prompt=True)
                 continue
-            if record.role == "assistant":
-                told.texts += [text for text in _texts(record.content) if text.strip()]
+            if record.role == "assistant" and isinstance(record.content, str) and record.content.strip():
+                told.steps.append(record.content)
             if isinstance(record.content, list):
                 for block in record.content:
+                    if record.role == "assistant" and (step := _step(block)):
+                        told.steps.append(step)
                     if block.get("type") == "tool_result" and block.get("content"):
                         told.results[str(block.get("tool_use_id"))] = self._environment.redact(
                             block["content"]
@@ -376,6 +385,15 @@ class ProgramRecord:
         message_rows.add_view(
             tx, self._agent.id, view, tokens=sum(one.tokens for one in observations), compaction_id=compaction
         )
+
+
+def _step(block: Block) -> str | ToolBegin | None:
+    """The text or the tool call in a block of what an agent said."""
+    if block.get("type") == "tool_use":
+        given = block.get("input")
+        arguments = given if isinstance(given, dict) else {"input": given}
+        return ToolBegin(str(block.get("id")), str(block.get("name")), arguments)
+    return str(block.get("text", "")).strip() or None if block.get("type") == "text" else None
 
 
 def _plain(text: str) -> str:
