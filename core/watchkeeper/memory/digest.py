@@ -55,7 +55,7 @@ SHARES = {
     ASKED: 0.25, GOALS: 0.55, OPEN: 0.1, CURRENT: 0.1, EARLIER: 0.3, FILES: 0.25, ERRORS: 0.1, NAMES: 0.2, DECISIONS: 0.08,
     RESULTS: 0.04,
 }  # fmt: skip
-"""Of the budget, what a section may take before the others; in the order in which they are served."""
+"""The share of the budget that a section may take before the others; in the order in which they are served."""
 REST = (GOALS, FILES, NAMES, DECISIONS, EARLIER, ERRORS, PROGRESS, RESULTS, CURRENT, OPEN)
 """The order in which sections take what is left."""
 
@@ -65,9 +65,9 @@ _FILE = re.compile(
 )
 _CHANGE = ": `"
 MENTIONED_FOLDED = 100
-"""Of the identifiers appended to a summary, the newest that a digest in its place may take over."""
+"""The newest identifiers appended to a summary that a digest in its place takes over at most."""
 CHANGES_SHOWN = 10
-"""Of so many files, those edited last, a digest says what changed."""
+"""A digest says what changed in so many files, those edited last."""
 _OPEN_LINE = re.compile(rf"{TODO}(?: (?P<key>\[[^\]]+\]))?: ")
 _SHRINK = 0.9
 _FRAME_CHARACTERS = 10
@@ -403,7 +403,7 @@ _NOTHING = _Line("", 0)
 _FIXED = re.compile(r" → passed in #\d+")
 _CURRENT_KEYS = {"next": "plan", "last call": "call"}
 FOLDED_WEIGHT = 6
-"""Of a name that an earlier digest chose."""
+"""The weight of a name that an earlier digest chose."""
 
 
 def _title_of(line: str, own: bool) -> str | None:

@@ -72,11 +72,20 @@ PER_MESSAGE = 40
 
 
 def clipped(text: str, limit: int = SCAN_CHARACTERS) -> str:
-    """The beginning and the end of a long text, cut at line ends so that no identifier is cut in two."""
+    """The beginning and the end of a long text, cut between lines, else between words, so that no identifier is cut in
+    two."""
     if len(text) <= 2 * limit:
         return text
-    head, tail = text[:limit], text[-limit:]
-    return head.rpartition("\n")[0] + "\n" + tail.partition("\n")[2]
+    first, last = limit // 2, len(text) - limit // 2
+    ends = (text.rfind(joint, first, limit) for joint in _JOINTS)
+    begins = (text.find(joint, len(text) - limit, last) for joint in _JOINTS)
+    head = text[: max(0, next((end for end in ends if end >= 0), 0))]
+    tail = text[next((begin + 1 for begin in begins if begin >= 0), len(text)) :]
+    return f"{head}\n{tail}"
+
+
+_JOINTS = ("\n", " ", ",", ";", "&", "|")
+"""Where a text is cut, the best first. A run of other characters that is longer than half of what is read is data."""
 
 
 def paths_in(text: str) -> list[str]:
@@ -177,8 +186,8 @@ class Note(NamedTuple):
     key: str = ""
     """A later note of the same section and key takes this one's place; empty: the text itself."""
     weight: int = 1
-    """Of a name: how much it tells that the message holds it. Of an error: 0 where nothing but its text says that
-    the call failed."""
+    """How much it tells that the message holds a name. For an error 0 where nothing but its text says that the call
+    failed."""
 
 
 class _Call(NamedTuple):
@@ -191,7 +200,7 @@ class _Call(NamedTuple):
     does: str
     """`edit`, `read`, `todo` or `` (anything else)."""
     subject: str = ""
-    """Of a call that creates a to-do item: the item."""
+    """The item that the call adds to the to-do list, if it does."""
 
 
 class DigestIndex:
@@ -200,7 +209,7 @@ class DigestIndex:
     def __init__(self) -> None:
         self._notes: dict[int, tuple[Note, ...]] = {}
         self._lists: dict[int, tuple[Note, ...]] = {}
-        """Of those notes, the ones on the to-do list."""
+        """Those of them that concern the to-do list."""
         self._calls: dict[str, _Call] = {}
         self._command_at = 0
         """The last message in which the user gave a command that its program replaces by a prompt."""
@@ -311,7 +320,7 @@ def spoken(text: str) -> tuple[str, bool]:
 
 
 MOST_PLACEHOLDERS = 100
-"""Of one message: the end of the text is searched for each."""
+"""Most placeholders of one message: for each, the rest of the text is searched."""
 
 
 def _without_tagged(text: str, is_cut: bool) -> str:
@@ -658,7 +667,7 @@ _STATUS = re.compile(r"(?:Error: )?(?:Process )?exit(?:ed)?\b", re.IGNORECASE)
 
 
 def _telling_line(text: str) -> str:
-    """Of a failure, or of a long output, the last line with words."""
+    """The last line with words, which says most of a failure or of a long output."""
     lines = [line for line in text.splitlines() if _PROSE.search(line) and not _STATUS.match(line)]
     return lines[-1] if lines else text
 

@@ -128,6 +128,20 @@ def test_of_the_users_words_the_first_and_the_newest_are_kept_and_long_ones_shor
     assert whole[1].endswith("End of the story. (#2)")
 
 
+@pytest.mark.parametrize("joint", ["\n", " ", ", ", ","])
+def test_of_a_long_text_the_beginning_and_the_end_are_read_however_long_its_lines(joint: str) -> None:
+    paths = [f"src/module_{number}/file_{number}.py" for number in range(1_000)]
+    found = paths_in(joint.join(f'"{path}"' for path in paths))
+    assert set(found) <= set(paths), "none is cut in two"
+    assert {paths[0], paths[50], paths[-50], paths[-1]} <= set(found)
+    assert paths[500] not in found
+    goals = sections(
+        digest_of(message(1, "user", "Begin here." + " and go on" * 5_000 + " until the end.")).text
+    )
+    assert goals["Goals"][0].startswith("Begin here. and go on")
+    assert goals["Goals"][0].endswith("until the end. (#1)")
+
+
 def test_of_a_paste_the_first_line_and_a_pointer_are_kept() -> None:
     log = "\n".join(f"2026-01-02T03:04:{at:02d} |INFO| a=1 b=2 c=3 d={at}" for at in range(50))
     goals = sections(

@@ -168,6 +168,12 @@ def test_an_identifier_is_found_by_its_words_before_texts_that_hold_them_apart(q
     assert found(texts, query)[0] == str(len(apart))
 
 
+def test_an_identifier_of_common_words_is_found_whole() -> None:
+    for query, name in (("is it ready", "isItReady"), ("what to do next", "what_to_do_next")):
+        (hit, *_) = rank(documents(f"def {name}(self):", *["ready to go"] * 4, *["x", "y"]), query)
+        assert f"'{'_'.join(query.split())}'" in hit.why
+
+
 def test_a_long_document_is_as_good_as_its_best_passage() -> None:
     filler = "nothing of that sort is in here at all. " * 150
     scattered = f"budget {filler} retry {filler} exhausted"

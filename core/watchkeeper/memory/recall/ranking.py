@@ -24,7 +24,7 @@ QUERY_CHARACTERS = 2_000
 MOST_WORDS = 48
 MOST_LITERALS = 12
 MOST_JOINED_WORDS = 12
-"""Of so many words, those next to each other may be one identifier; a longer query is a sentence."""
+"""In a query of at most so many words, those next to each other may be one identifier; a longer one is a sentence."""
 LONGEST_NAME = 6
 """How many words an identifier has at most."""
 
@@ -322,17 +322,7 @@ class RankedIndex:
         """
         if limit <= 0 or not self._documents:
             return []
-        self._weigh(adjacency)
         return _Ranking(self, Query(query), held or {}, adjacency).best(limit, likeness)
-
-    def _weigh(self, adjacency: float) -> None:
-        """BM25's parameters: of turns of a conversation for short texts that follow from each other, and of
-        pages for long texts and for texts that do not."""
-        long = min(1.0, max(0.0, math.log(self._mean / SHORT) / math.log(LONG / SHORT)))
-        page = 1 - (1 - long) * adjacency
-        self._saturation, self._length = (
-            turn + (of_page - turn) * page for turn, of_page in (SATURATION, LENGTH)
-        )
 
     def close(self) -> None:
         self._stems.close()
@@ -377,6 +367,12 @@ class _Ranking:
         self._query = query
         self._held_in_corpus = held
         self._neighbour = NEIGHBOUR * adjacency
+        # BM25's parameters: of turns for short texts that follow from each other, of pages for all others.
+        long = min(1.0, max(0.0, math.log(index._mean / SHORT) / math.log(LONG / SHORT)))
+        page = 1 - (1 - long) * adjacency
+        self._saturation, self._length = (
+            turn + (of_page - turn) * page for turn, of_page in (SATURATION, LENGTH)
+        )
         self._scores: dict[int, float] = defaultdict(float)
         self._held: dict[int, list[str]] = defaultdict(list)
         self._near: dict[int, list[str]] = defaultdict(list)
@@ -498,9 +494,8 @@ class _Ranking:
         return [parts[at - 1][1] if (at := bisect_right(begins, place)) else 1.0 for place in places]
 
     def _saturated(self, times: float, length: float) -> float:
-        index = self._index
-        padding = 1 - index._length + index._length * length
-        return times * (index._saturation + 1) / (times + index._saturation * padding)
+        padding = 1 - self._length + self._length * length
+        return times * (self._saturation + 1) / (times + self._saturation * padding)
 
     def _covering(self, named: int, count: int) -> float:
         return 1 + COVERAGE * max(0, named - 1) / count
@@ -536,12 +531,13 @@ class _Ranking:
         """Documents that hold the query's words as one identifier gain, by the longest."""
         index = self._index
         stems = index._stems.of([word for run in self._query.names for word in run])
-        holders: dict[tuple[str, ...], list[int]] = {}
+        everywhere: Sequence[int] = range(len(self._documents))
+        holders: dict[tuple[str, ...], Sequence[int]] = {}
         done: set[int] = set()
         for run in sorted(self._query.names, key=len):
-            among = holders.get(run[:-1]) if len(run) > 2 else range(len(self._documents))
+            among = holders.get(run[:-1], everywhere)  # common words alone are no run
             joined = "".join(run)
-            holders[run] = [at for at in among or () if joined in index.squashed[at]]
+            holders[run] = [at for at in among if joined in index.squashed[at]]
         for run in self._query.names:
             if not holders[run]:
                 continue
