@@ -47,7 +47,9 @@ class Programs(Bench):
     def use(self, command: list[str], name: str = "fake", more: str = "") -> None:
         """Start this command as the program."""
         protocol = 'protocol = "acp"\n' if name == "fake" else ""
-        self.config.write_text(f"[agents.{name}]\n{protocol}command = {json.dumps(command)}\n{more}")
+        self.config.write_text(
+            f'containment = "register"\n[agents.{name}]\n{protocol}command = {json.dumps(command)}\n{more}'
+        )
 
     def script(self, *lives: Any, replies: dict[str, Any] | None = None, **settings: Any) -> None:
         """What the program does: for each process, for each prompt, its actions (see `fake_acp`)."""

@@ -12,7 +12,7 @@ number of the process before it; FOLDER/pids every process. Only the standard li
 Actions: ["line", text] prints it; ["send", message]; ["update", fields] is a `session/update`; ["say", text];
 ["tool", id, fields…]; ["ask", id, tool call] puts a question and goes on; ["await", id] waits for its answer; ["spawn",
 shell command] starts a process in a session and with an environment of its own; ["until", method] waits for that message;
-["die"]; ["deaf"] reads nothing more; ["end", reason]; ["error", code, message, data].
+["die"]; ["orphan"] kills its parent; ["deaf"] reads nothing more; ["end", reason]; ["error", code, message, data].
 """
 
 from __future__ import annotations
@@ -164,6 +164,8 @@ class Fake:
                     pids.write(f"{child.pid}\n")
             elif verb == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
+            elif verb == "orphan":
+                os.kill(os.getppid(), signal.SIGKILL)
             elif verb == "deaf":
                 while True:
                     time.sleep(3600)

@@ -144,13 +144,21 @@ async def test_an_agent_of_the_protocols_own_package_is_driven_and_resumed(progr
 # --- death --------------------------------------------------------------------------------------------------
 
 
-LATE = "sleep 0.7; echo late >> {}"
+LATE = "sleep 3; echo late >> {}"
 DEATHS: dict[str, list[Any]] = {
     "after it was opened": [["die"]],
     "in the middle of its text": [["say", "half of"], ["die"]],
     "in a tool call": [bash("t1"), ["die"]],
     "with a question open": [bash("t1"), question(0, "t1"), ["die"]],
     "after the answer": [bash("t1"), question(0, "t1"), ["await", 0], ["die"]],
+    "without its launcher": [
+        bash("t1"),
+        ["orphan"],
+        question(0, "t1"),
+        ["await", 0],
+        ["say", "on"],
+        ["await", 1],
+    ],
     "behind its adapter": [
         bash("t1"),
         ["error", -32603, "Internal error: The Claude Agent process exited unexpectedly."],

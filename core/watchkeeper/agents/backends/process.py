@@ -29,6 +29,9 @@ LARGEST_LINE = 256 * 1024 * 1024
 """Bytes. Programs send whole files and outputs of commands as one line."""
 _BESIDE_THE_LOOP = 256 * 1024
 _LAST_WORDS = 20
+WATCH_SECONDS = 0.2
+LAST_OUTPUT_SECONDS = 1.0
+"""How long what a process wrote may arrive after its end."""
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 LARGEST_COUNT = 2**53
@@ -110,6 +113,7 @@ class ProgramProcess:
         process.stdin.write(b"\n")  # the launcher waits for it: the process is contained now
         self.begin(self._read_output(process))
         self.begin(self._read_errors(process))
+        self.begin(self._watch(process))
 
     @property
     def running(self) -> bool:
@@ -198,6 +202,15 @@ class ProgramProcess:
                     self._take(message)
         except ValueError:
             log.warning("an agent program sent a line of more than %d bytes", LARGEST_LINE)
+        self._end(self._why_ended())
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Notice the end of a process whose output something else still holds open."""
+        while process.returncode is None:  # noqa: ASYNC110 (asyncio tells it only once the streams are closed too)
+            await asyncio.sleep(WATCH_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_OUTPUT_SECONDS):
+                await self.ended.wait()
         self._end(self._why_ended())
 
     def _take(self, message: dict[str, Any]) -> None:

@@ -147,7 +147,7 @@ BUILT_IN: tuple[Program, ...] = (
     Program(
         "opencode", "OpenCode", ("opencode", "acp"), partial(Acp, program=OPENCODE), OPENCODE.features,
         reader="opencode", passed=("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", *_XDG, *_PROXY),
-        fixed={"npm_config_offline": "true", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
+        fixed={"npm_config_offline": "true", "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
     ),
 )  # fmt: skip
 """The programs that Watchkeeper knows by name. A driver for another one is one more entry."""
