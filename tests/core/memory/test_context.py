@@ -573,3 +573,68 @@ def test_an_edit_that_cannot_be_made_says_why_and_changes_nothing(
         state.edit(at=0.0, **how)
     assert state.view is view
     assert state.render() == context
+
+
+# --- Pins -----------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_costs_the_cache_nothing_and_later_summaries_keep_the_prompt_up_to_it(
+    counter: TokenCounter,
+) -> None:
+    state = ContextState(ContextLimits(4_000, 0), counter)
+    fill(state, 12)
+    assert state.edit(pin=[4], at=0.0).cache_tokens_invalidated == 0, "it is shown already"
+    before = state.render()
+    for first, last in ((1, 6), (7, 14)):
+        fill(state, 8)
+        assert not isinstance(
+            state.publish(prepared(state, f"up to {last}", (first, last)), at=0.0), Rejection
+        )
+    shown = state.render()
+    assert shown[1] == before[3], "the pinned message stands behind the summary that covers it"
+    assert "up to 6" in text_of(shown[:1])
+    assert "up to 14" in text_of(shown[2:3])
+    after_one = ContextState.restore(
+        state.limits, counter, agent_id="agent", messages=state.messages, views=state.views, current=3
+    )
+    assert after_one.render()[:2] == shown[:2], "the second summary changes the prompt behind the pin only"
+
+
+def test_pins_that_leave_too_little_room_are_refused_with_both_numbers(counter: TokenCounter) -> None:
+    state = _with_tools(counter)
+    state.set_limits(ContextLimits(3_000, 0), 1.0)
+    state.edit(pin=[3], at=0.0)
+    sizes = sum(state.messages[place].tokens for place in range(1, 9))
+    with pytest.raises(
+        ValueError, match=rf"would take {sizes} tokens, more than the 1000 .* of the 3000 allowed"
+    ):
+        state.edit(pin=[5, 7, 8], at=0.0)
+    assert [pin.seq for pin in state.pins] == [2, 3]
+    for how, why in (
+        ({"pin": [3]}, "pinned already"),
+        ({"pin": [99]}, "not in this context"),
+        ({"unpin": [5]}, "Message 5 is not pinned"),
+        ({"drop": [3]}, "Message 3 is pinned; unpin it first"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            state.edit(at=0.0, **how)  # type: ignore[arg-type]
+
+
+def test_a_window_that_became_too_small_for_the_pins_shortens_them_and_says_which(
+    counter: TokenCounter,
+) -> None:
+    state = _with_tools(counter)
+    state.edit(pin=[3], at=0.0)
+    (_, pinned) = state.pins
+    state.set_limits(ContextLimits(pinned.tokens + 100, 0), 1.0)
+    change = state.fit(at=0.0)
+    assert change is not None
+    assert change.pins_shortened == (3,)
+    assert state.tokens <= state.limit
+    assert state.pins[1].shown_tokens < pinned.tokens
+    assert_valid(state.render())
+    state.set_limits(ContextLimits(4_000, 0), 1.0)
+    fill(state, 12)
+    assert state.digest(at=0.0) is not None
+    assert state.pins[1] == pinned, "whole again as soon as there is room"
+    assert {"role": "user", "content": result("c0", text="line " * 200)} in state.render()

@@ -874,3 +874,24 @@ async def test_usage_is_that_of_the_context_that_was_given_and_never_negative() 
     assert manager.report_usage(input_tokens=sent) == 1.0
     with pytest.raises(ValueError, match="negative"):
         manager.report_usage(input_tokens=-1)
+
+
+async def test_a_pinned_message_outlasts_every_compaction_and_is_previewed_with_its_cost() -> None:
+    manager = HierarchicalContextManager(
+        max_tokens=2_000, tokenizer=Words(), summarizer=Summariser("They talked.")
+    )
+    await fill_manager(manager, 6)
+    await manager.add_message({"role": "user", "content": "The port is 8443. " * 8})
+    manager.pin(7)
+    await fill_manager(manager, 200)
+    assert manager.view.verbatim_from is not None
+    assert manager.view.verbatim_from > 7
+    assert [(pin.seq, pin.shown_tokens) for pin in manager.pins] == [(7, manager.messages[6].tokens)]
+    assert manager.get_context()[1]["content"] == "The port is 8443. " * 8
+    foretold = manager.preview_edit(unpin=[7], model="anthropic/claude-sonnet-4-5")
+    assert foretold.tokens <= foretold.tokens_before - manager.messages[6].tokens
+    assert foretold.cost_usd == pytest.approx(foretold.cache_tokens_written * 3.75e-6, rel=0.3)
+    manager.unpin(7)
+    assert manager.get_context() == foretold.messages
+    assert manager.undo().pins == (7,)
+    await manager.close()
