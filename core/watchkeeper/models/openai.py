@@ -471,6 +471,34 @@ class _Call:
     raw: list[str] = field(default_factory=list)
 
 
+_AROUND_CALLS = re.compile(r"</?(?:tool_calls?|tools|function_call)>|```(?:json|xml)?")
+"""What small models put around a call that they write as text."""
+
+_CALL_KEYS = ({"name", "arguments"}, {"name", "parameters"})
+
+
+def calls_in(text: str) -> list[tuple[str, str]]:
+    """Name and raw input of each call, where a text is nothing but calls: objects with a name and arguments.
+
+    Small models write calls so where their server does not know their form. Any other text gives none.
+    """
+    rest, found = _AROUND_CALLS.sub(" ", text).strip(), []
+    while rest:
+        try:
+            call, end = json.JSONDecoder().raw_decode(rest)
+        except (ValueError, RecursionError):
+            return []
+        for one in call if isinstance(call, list) else [call]:
+            if not isinstance(one, dict) or one.keys() not in _CALL_KEYS:
+                return []
+            name, given = one["name"], one.get("arguments", one.get("parameters"))
+            if not isinstance(name, str) or not _LEGAL_ID.fullmatch(name) or not isinstance(given, dict):
+                return []
+            found.append((name, json.dumps(given)))
+        rest = rest[end:].lstrip(" \t\r\n,;")
+    return found
+
+
 class ChatAssembler(_OpenAIAssembler):
     """Chat Completions: chunks of one choice. Servers differ in what they leave out of a tool call's pieces:
     the index, the id, or both."""
@@ -594,9 +622,13 @@ class ChatAssembler(_OpenAIAssembler):
         if self._thinking:
             # For people: these servers want none of it back.
             yield {"type": "thinking", "thinking": "".join(self._thinking), VENDOR_KEY: {}}, ""
-        yield {"type": "text", "text": "".join(self._text)}, ""
+        text = "".join(self._text)
+        written = calls_in(text) if self._names and not self._calls else []
+        yield {"type": "text", "text": "" if written else text}, ""
         for call in self._calls:
             yield self._call(call.name, call.id, "".join(call.raw))
+        for name, raw in written:
+            yield self._call(name, None, raw)
 
 
 # --- The server, and whether a call to it would find a key --------------------------------------------------

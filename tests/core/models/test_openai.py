@@ -224,6 +224,35 @@ def test_calls_are_put_together_whatever_a_server_leaves_out(
     assert (assembler.stop_reason, assembler.invalid_inputs) == ("tool_use", {})
 
 
+@pytest.mark.parametrize(
+    ("said", "calls"),
+    [
+        ('{"name": "look", "arguments": {"path": "a"}}', ["a"]),
+        ('```json\n{"name": "look", "parameters": {"path": "a"}}\n```', ["a"]),
+        ('<tool_call>\n{"name": "look", "arguments": {"path": "a"}}\n</tool_call>\n'
+         '<tool_call>{"name": "look", "arguments": {"path": "b"}}</tool_call>', ["a", "b"]),
+        ('[{"name": "look", "arguments": {"path": "a"}}, {"name": "look", "arguments": {"path": "b"}}]', ["a", "b"]),
+        ('I call it: {"name": "look", "arguments": {"path": "a"}}', []),
+        ('{"name": "look", "arguments": {"path": "a"}} and then?', []),
+        ('{"name": "look", "arguments": "a"}', []),
+        ('{"name": "look", "arguments": {"path": "a"}, "more": 1}', []),
+        ('{"name": "look"', []),
+        ("[" * 100_000, []),
+        ("```", []),
+    ],
+)  # fmt: skip
+async def test_a_reply_that_is_nothing_but_calls_written_as_text_is_those_calls(
+    serve: Serve, said: str, calls: list[str]
+) -> None:
+    """As small models write them where their server does not know their form."""
+    model = model_of(serve(lambda body: Reply([text(said)])), CHAT)
+    reply = await reply_of(model, asking(tools=[LOOK]))
+    assert [block["input"]["path"] for block in reply.content if block["type"] == "tool_use"] == calls
+    assert reply.stop_reason == ("tool_use" if calls else "end_turn")
+    assert calls or reply.content == [text(said)]
+    assert (await reply_of(model)).content == [text(said)], "without tools there is nothing to call"
+
+
 async def test_ids_that_repeat_or_that_no_other_vendor_takes_are_replaced(serve: Serve) -> None:
     blocks = [
         tool("look", {"n": 1}, "same"),
