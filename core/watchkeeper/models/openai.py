@@ -14,7 +14,7 @@ import os
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -474,11 +474,10 @@ class _Call:
 _AROUND_CALLS = re.compile(r"</?(?:tool_calls?|tools|function_call)>|```(?:json|xml)?")
 """What small models put around a call that they write as text."""
 
-_CALL_KEYS = ({"name", "arguments"}, {"name", "parameters"})
 
-
-def calls_in(text: str) -> list[tuple[str, str]]:
-    """Name and raw input of each call, where a text is nothing but calls: objects with a name and arguments.
+def calls_in(text: str, tools: Container[str]) -> list[tuple[str, str]]:
+    """Name and raw input of each call, where a text is nothing but calls: objects with a name and arguments, and no
+    more unless the name is one of `tools`.
 
     Small models write calls so where their server does not know their form. Any other text gives none.
     """
@@ -489,10 +488,14 @@ def calls_in(text: str) -> list[tuple[str, str]]:
         except (ValueError, RecursionError):
             return []
         for one in call if isinstance(call, list) else [call]:
-            if not isinstance(one, dict) or one.keys() not in _CALL_KEYS:
-                return []
-            name, given = one["name"], one.get("arguments", one.get("parameters"))
+            name, given = (
+                (one.get("name"), one.get("arguments", one.get("parameters")))
+                if isinstance(one, dict)
+                else (0, 0)
+            )
             if not isinstance(name, str) or not _LEGAL_ID.fullmatch(name) or not isinstance(given, dict):
+                return []
+            if len(one) > 2 and name not in tools:
                 return []
             found.append((name, json.dumps(given)))
         rest = rest[end:].lstrip(" \t\r\n,;")
@@ -623,7 +626,7 @@ class ChatAssembler(_OpenAIAssembler):
             # For people: these servers want none of it back.
             yield {"type": "thinking", "thinking": "".join(self._thinking), VENDOR_KEY: {}}, ""
         text = "".join(self._text)
-        written = calls_in(text) if self._names and not self._calls else []
+        written = calls_in(text, self._names) if self._names and not self._calls else []
         yield {"type": "text", "text": "" if written else text}, ""
         for call in self._calls:
             yield self._call(call.name, call.id, "".join(call.raw))
