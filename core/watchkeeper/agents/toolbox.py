@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -490,7 +491,9 @@ class Toolbox:
         environment = self._environment
         tool, names = environment.tools.get(call.name), self.names
         if tool is None or call.name not in names:
-            return f"there is no tool {call.name!r}; there are {', '.join(names)}", ToolCallStatus.ERROR
+            meant = difflib.get_close_matches(call.name[:100], names, 1, 0.5)
+            there = f"did you mean {meant[0]}? There" if meant else "there"
+            return f"there is no tool {call.name!r}; {there} are {', '.join(names)}", ToolCallStatus.ERROR
         if invalid := validate_arguments(tool.spec.input_schema, call.arguments):
             return f"the input cannot be used: {invalid}. Correct it and call again", ToolCallStatus.ERROR
         if marked := mark_fault(call.name, call.arguments):

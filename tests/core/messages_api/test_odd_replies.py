@@ -87,9 +87,15 @@ async def test_an_id_that_comes_again_in_a_later_turn_does_not_spoil_the_history
 
 async def test_an_unknown_tool_is_an_error_that_names_those_there_are(ground: Ground) -> None:
     server = await in_one_task(
-        ground, [uses("launch_rockets", target="moon"), uses("create_plan", goal="mine", tasks=[])]
+        ground,
+        [
+            uses("launch_rockets", target="moon"),
+            uses("create_plan", goal="mine", tasks=[]),
+            uses("save_artefact"),
+        ],
     )
-    unknown, of_another_role = told_by(server, "launch_rockets")
+    unknown, of_another_role, nearly = told_by(server, "launch_rockets")
+    assert "did you mean save_artifact?" in text_of({"role": "user", "content": [nearly]})
     assert unknown["is_error"]
     assert of_another_role["is_error"]
     assert "remember" in text_of({"role": "user", "content": [unknown]})
