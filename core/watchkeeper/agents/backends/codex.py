@@ -198,12 +198,12 @@ class Codex(RpcBackend):
             )
 
     def _how_it_ended(self, turn: dict[str, Any]) -> backends.Ended:
-        status, error = turn.get("status"), turn.get("error") or {}
+        status, error = turn.get("status"), object_of(turn.get("error"))
         if status == "completed":
             return backends.Ended("completed")
         if status == "interrupted":
             return backends.Ended("interrupted")
-        info, reason = error.get("codexErrorInfo"), str(error.get("message") or "the turn failed")
+        info, reason = str(error.get("codexErrorInfo")), str(error.get("message") or "the turn failed")
         if info in _LIMITS:
             return backends.Ended("failed", reason, "limit", self._resets_at)
         if info == "unauthorized":

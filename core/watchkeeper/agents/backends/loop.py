@@ -128,6 +128,7 @@ class ProgramLoop:
         self._progress = False
         self._silent_since = 0.0
         self._interrupting = False
+        self._interrupted_at = 0.0
         self._finish: RunResult | None = None
         self._unknown: set[str] = set()
         self._wanted_compaction: tuple[str | None] | None = None
@@ -186,6 +187,9 @@ class ProgramLoop:
             try:
                 return await self._converse()
             except _ProgramDied as died:
+                if self._control.pause_reason is not None:
+                    await self._flush_text()
+                    return await self._pause(self._control.pause_reason, cut=True)
                 deaths = 1 if self._progress else deaths + 1
                 if deaths > MOST_RESTARTS:
                     return await self._fail(f"{self._program.label} ended {deaths} times: {died}")
@@ -432,6 +436,8 @@ class ProgramLoop:
         if await self._record.look():
             await self._check_budget()
         if self._interrupting:
+            if self._environment.clock.monotonic() - self._interrupted_at > INTERRUPT_SECONDS:
+                raise _ProgramDied(f"{self._program.label} did not end its turn")
             return
         if self._wants_a_stop and not self._calls:
             await self._interrupt()
@@ -486,10 +492,11 @@ class ProgramLoop:
         backend = self._backend
         if backend is None or self._interrupting:
             return
-        self._interrupting = True
+        self._interrupting, self._interrupted_at = True, self._environment.clock.monotonic()
         await self._end_asks()
-        with suppress(BackendFailed):
-            await backend.interrupt()
+        with suppress(BackendFailed, TimeoutError):
+            async with asyncio.timeout(INTERRUPT_SECONDS):
+                await backend.interrupt()
 
     async def _take(self, event: backends.Event) -> None:
         agent, live = self._agent, self._environment.live
@@ -848,13 +855,17 @@ class ProgramLoop:
         await self._store.commit(write)
         return ending
 
-    async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
+    async def _pause(
+        self, reason: str, *, tell: bool = False, blocked: bool = False, cut: bool = False
+    ) -> RunResult:
+        """Pause the agent. `cut`: how its turn ended is not known; that is settled when it is resumed."""
         self._control.mark_pausing()
         snapshot = self._record.snapshot()
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
-            self._end_running_turn(tx, "interrupted", reason)
+            if not cut:
+                self._end_running_turn(tx, "interrupted", reason)
             snapshot.write(tx, self._turn)
             agents.move(tx, self._agent.id, AgentStatus.PAUSED, reason)
             if self._agent.task_id is not None:
@@ -886,21 +897,25 @@ class ProgramLoop:
 
     async def _after_interruption(self) -> RunResult:
         """Paused at once, or cancelled, in the middle of a turn: end it in the program too."""
-        if self._backend is not None:
-            await self._interrupt()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(INTERRUPT_SECONDS):
-                    while True:
-                        event = await self._events.get()
-                        if isinstance(event, backends.Ended | BackendFailed):
-                            break
-                        with suppress(AgentStopped):
-                            await self._take(event)
+        reason = self._control.pause_reason or "paused at once"
+        ended = self._backend is None
         try:
+            if self._backend is not None:
+                await self._interrupt()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(INTERRUPT_SECONDS):
+                        while not ended:
+                            event = await self._events.get()
+                            ended = isinstance(event, backends.Ended)
+                            if isinstance(event, BackendFailed):
+                                break
+                            if not ended:
+                                await self._take(event)
             await self._flush_text()
-            await self._close_calls()
-            await self._record.settle("")
-            return await self._pause(self._control.pause_reason or "paused at once")
+            if ended:
+                await self._close_calls()
+                await self._record.settle("")
+            return await self._pause(reason, cut=not ended)
         except AgentStopped:
             return RunResult(TaskOutcome.STOPPED)
 
