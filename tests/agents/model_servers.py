@@ -12,7 +12,8 @@ port of loopback. A script is the lines after `#script` in the newest message th
 Each line is one reply. What follows the script in the conversation says which line is next, so the server keeps no
 state: a program that was killed and resumed goes on where its own history says. `await: TEXT` waits, with idle words,
 until a later message says that text. `slow SECONDS:` before a line streams it over that time; after the last line the
-reply is "done". `fail: 529` answers with that status.
+reply is "done". `fail: 529` answers with that status, and `limit: SECONDS` with a usage limit that ends so long after it
+was met.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +49,7 @@ class Step:
 
 
 _SCRIPT = re.compile(r"^#script\s*$(.*)", re.MULTILINE | re.DOTALL)
-_LINE = re.compile(r"\s*(?:slow ([\d.]+):\s*)?(say|run|tool|await|fail):\s*(.*)")
+_LINE = re.compile(r"\s*(?:slow ([\d.]+):\s*)?(say|run|tool|await|fail|limit):\s*(.*)")
 
 
 def steps_of(text: str) -> list[Step]:
@@ -80,8 +82,9 @@ def _summary(turns: list[Turn]) -> str:
     return "A summary of the work so far, and what is left of it.\n#script\n" + "\n".join(left)
 
 
-def next_step(turns: list[Turn]) -> Step:
-    """The reply that the script of the newest message asks for, by what followed that message."""
+def next_step(turns: list[Turn], passed: Container[str] = ()) -> Step:
+    """The reply that the script of the newest message asks for, by what followed that message. `passed`: limits that
+    are over."""
     last = turns[-1] if turns else Turn("", "")
     if last.who == "user" and not steps_of(last.text) and _SUMMARISES.search(last.text):
         return Step("say", _summary(turns[:-1]))
@@ -89,7 +92,8 @@ def next_step(turns: list[Turn]) -> Step:
     begun = max(scripts, default=None)
     if begun is None:
         return Step("say", "Nothing to do.")
-    steps = [*steps_of(turns[begun].text), Step("say", "done")]
+    steps = [one for one in steps_of(turns[begun].text) if one.kind != "limit" or one.text not in passed]
+    steps.append(Step("say", "done"))
     place, heard = 0, ""
 
     def skip() -> None:
@@ -137,6 +141,7 @@ class ModelServer:
 
     def __init__(self) -> None:
         self.log: list[dict[str, Any]] = []
+        self._limits: dict[str, float] = {}
 
     def app(self) -> Starlette:
         return Starlette(
@@ -162,7 +167,10 @@ class ModelServer:
 
     def _take(self, api: str, turns: list[Turn], names: list[str]) -> Step:
         # Programs ask for titles and summaries without tools.
-        step = next_step(turns) if names else Step("say", _summary(turns))
+        over = [text for text, until in self._limits.items() if time.time() >= until]
+        step = next_step(turns, over) if names else Step("say", _summary(turns))
+        if step.kind == "limit":
+            self._limits.setdefault(step.text, time.time() + float(step.text))
         self.log.append(
             {"api": api, "kind": step.kind, "text": step.text, "turns": len(turns), "tools": names}
         )
@@ -189,6 +197,14 @@ class ModelServer:
                 )
         names = [tool["name"] for tool in body.get("tools", []) if "name" in tool]
         step = self._take("messages", turns, names)
+        if step.kind == "limit":
+            headers = {"anthropic-ratelimit-unified-status": "rejected",
+                       "anthropic-ratelimit-unified-reset": str(int(self._limits[step.text]) + 1)}  # fmt: skip
+            error = {
+                "type": "rate_limit_error",
+                "message": "This request would exceed your account's rate limit.",
+            }
+            return JSONResponse({"type": "error", "error": error}, 429, headers=headers)
         if step.kind == "fail":
             return JSONResponse(
                 {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}, int(step.text)
@@ -248,6 +264,10 @@ class ModelServer:
         for tool in body.get("tools", []):  # namespaces of MCP servers
             names += [f"{tool.get('name')}.{one.get('name')}" for one in tool.get("tools", [])]
         step = self._take("responses", turns, names)
+        if step.kind == "limit":
+            error = {"type": "usage_limit_reached", "message": "The usage limit has been reached", "plan_type": "pro",
+                     "resets_at": int(self._limits[step.text]) + 1}  # fmt: skip
+            return JSONResponse({"error": error}, 429)
         if step.kind == "fail":
             return JSONResponse({"error": {"message": "x", "type": "server_error"}}, int(step.text))
         return StreamingResponse(self._responses(body, step, names), media_type="text/event-stream")

@@ -7,6 +7,7 @@ Whatever a program says is hostile text: drivers pass it on as it is, and the lo
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,14 @@ from watchkeeper.records.messages import Usage
 
 class BackendFailed(Exception):
     """The program cannot be used, or has ended. The message is one line for a person."""
+
+
+LIMIT = re.compile(
+    r"\b(usage|rate|session|weekly|monthly)[ _-]?limit|\blimit (was |has been )?reached|out of credit|quota|credit balance"
+    r"|hit your limit",
+    re.IGNORECASE,
+)
+"""How programs word a usage limit."""
 
 
 # --- What a program says ------------------------------------------------------------------------------------

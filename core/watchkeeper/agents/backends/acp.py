@@ -39,9 +39,6 @@ _ENDED: Mapping[str, Literal["done", "error", "denied", "cancelled"]] = {
     "failed": "error",
 }
 _PLAN = {"in_progress": "running", "completed": "done"}
-_LIMIT = re.compile(
-    r"\b(usage|rate|session|weekly|monthly)[ _-]?limit|out of credit|quota|credit balance", re.IGNORECASE
-)
 
 _DIED = re.compile(r"process (exited|terminated|has ended)", re.IGNORECASE)
 """What an adapter says when the agent behind it has died."""
@@ -187,7 +184,7 @@ class Acp(RpcBackend):
             return backends.Ended("failed", f"{self.name} is not logged in ({reason})", "login")
         if _DIED.search(reason):
             return backends.Ended("failed", reason, "died")
-        return backends.Ended("failed", reason, "limit" if _LIMIT.search(reason) else "")
+        return backends.Ended("failed", reason, "limit" if backends.LIMIT.search(reason) else "")
 
     async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
         if method != "session/request_permission":

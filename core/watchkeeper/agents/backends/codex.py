@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -205,10 +207,27 @@ class Codex(RpcBackend):
             return backends.Ended("interrupted")
         info, reason = str(error.get("codexErrorInfo")), str(error.get("message") or "the turn failed")
         if info in _LIMITS:
-            return backends.Ended("failed", reason, "limit", self._resets_at)
+            return backends.Ended("failed", reason, "limit", self._resets_at or _worded_reset(reason))
         if info == "unauthorized":
             return backends.Ended("failed", reason, "login")
         return backends.Ended("failed", reason, "context" if info == "contextWindowExceeded" else "")
+
+
+_AGAIN = re.compile(r"try again at (?:(\w{3} \d{1,2})\w{2}, (\d{4}) )?(\d{1,2}:\d{2} [AP]M)")
+
+
+def _worded_reset(reason: str) -> float | None:
+    """When a limit ends by Codex's own words, in local time: `try again at Nov 24th, 2026 12:34 PM`, or `3:05 PM`."""
+    found = _AGAIN.search(reason)
+    if found is None:
+        return None
+    today = datetime.now()
+    day = f"{found[1]} {found[2]}" if found[1] else f"{today:%b %d %Y}"
+    try:
+        # A minute later: the words leave the seconds out.
+        return datetime.strptime(f"{day} {found[3]}", "%b %d %Y %I:%M %p").timestamp() + 60
+    except ValueError:
+        return None
 
 
 def _marks(spec: BackendSpec) -> dict[str, str]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents import backends, reporting, roles
-from watchkeeper.agents.backends import AgentBackend, BackendFailed, BackendSpec, Decision
+from watchkeeper.agents.backends import LIMIT, AgentBackend, BackendFailed, BackendSpec, Decision
 from watchkeeper.agents.backends.process import sweep
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
@@ -35,6 +35,7 @@ from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, wr
 from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.memory.recall.pinned import pinned_lines
+from watchkeeper.models.failures import body_reset_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
 from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
 from watchkeeper.store import agents, plans, programs
@@ -80,6 +81,10 @@ EDITED = (
 
 OURS = re.compile(r"(mcp__)?watchkeeper(__|_|\.)")
 """How programs name the tools of our own server; these need no answer of a person."""
+
+
+LONGEST_NOTICE = 500
+"""Characters of an answer that can be the notice of a usage limit instead of an answer."""
 
 
 class _ProgramDied(Exception):
@@ -796,6 +801,7 @@ class ProgramLoop:
         async def note(status: str) -> None:
             await self._store.commit(partial(self._end_turn, status=status, reason=reason or None))
 
+        ended = self._limit_in(ended)
         if ended.status == "completed":
             if self._has_mail() or self._unsent():
                 await note("completed")
@@ -821,6 +827,17 @@ class ProgramLoop:
         if ended.kind in ("limit", "login"):
             return await self._pause(reason, tell=True, blocked=True)
         return await self._fail(reason or f"{self._program.label} failed")
+
+    def _limit_in(self, ended: backends.Ended) -> backends.Ended:
+        """The ending, with the end of the usage limit that the program only words: in its error, or as its answer."""
+        said = self._said if ended.status == "completed" else ended.reason
+        if ended.until is not None or ended.status == "interrupted" or len(said) > LONGEST_NOTICE:
+            return ended
+        now = self._environment.clock.now()
+        seconds = body_reset_seconds(None, said, now) if LIMIT.search(said) else None
+        if seconds is None:
+            return ended
+        return backends.Ended("failed", said, "limit", now + seconds)
 
     def _end_turn(self, tx: Transaction, status: str, reason: str | None = None) -> None:
         assert_mine(tx, self._agent.id)
