@@ -233,7 +233,7 @@ async def test_a_silent_program_is_ended_by_a_pause_at_once(programs: Programs) 
         patch.setattr("watchkeeper.agents.backends.loop.INTERRUPT_SECONDS", 0.3)
         patch.setattr("watchkeeper.agents.backends.loop.CLOSE_SECONDS", 0.3)
         assert (await programs.run_while(pause)).exit_code == 5
-    assert programs.calls() == [("bash", "cancelled")]
+    assert programs.calls() == [("bash", "unknown")]
     programs.assert_whole()
 
 

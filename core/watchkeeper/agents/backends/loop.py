@@ -194,7 +194,7 @@ class ProgramLoop:
             except _ProgramDied as died:
                 if self._control.pause_reason is not None:
                     await self._flush_text()
-                    return await self._pause(self._control.pause_reason, cut=True)
+                    return await self._pause_cut(self._control.pause_reason)
                 deaths = 1 if self._progress else deaths + 1
                 if deaths > MOST_RESTARTS:
                     return await self._fail(f"{self._program.label} ended {deaths} times: {died}")
@@ -872,17 +872,19 @@ class ProgramLoop:
         await self._store.commit(write)
         return ending
 
-    async def _pause(
-        self, reason: str, *, tell: bool = False, blocked: bool = False, cut: bool = False
-    ) -> RunResult:
-        """Pause the agent. `cut`: how its turn ended is not known; that is settled when it is resumed."""
+    async def _pause_cut(self, reason: str) -> RunResult:
+        """Pause where the program did not end its turn: stop it, and settle the turn as after a crash."""
+        await self._close()
+        await self._settle_cut_turn()
+        return await self._pause(reason)
+
+    async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
         self._control.mark_pausing()
         snapshot = self._record.snapshot()
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
-            if not cut:
-                self._end_running_turn(tx, "interrupted", reason)
+            self._end_running_turn(tx, "interrupted", reason)
             snapshot.write(tx, self._turn)
             agents.move(tx, self._agent.id, AgentStatus.PAUSED, reason)
             if self._agent.task_id is not None:
@@ -929,10 +931,11 @@ class ProgramLoop:
                             if not ended:
                                 await self._take(event)
             await self._flush_text()
-            if ended:
-                await self._close_calls()
-                await self._record.settle("")
-            return await self._pause(reason, cut=not ended)
+            if not ended:
+                return await self._pause_cut(reason)
+            await self._close_calls()
+            await self._record.settle("")
+            return await self._pause(reason)
         except AgentStopped:
             return RunResult(TaskOutcome.STOPPED)
 
