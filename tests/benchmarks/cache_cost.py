@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.memory_quality import Thread, threads_of
 

@@ -363,8 +363,11 @@ def _without_pastes(text: str) -> str:
             kept.extend((run[0][:LINE_CHARACTERS], f"[… {len(run)} lines: {HERE} …]"))
         run.clear()
 
-    for line in text.splitlines():
-        fence = _FENCE.match(line) is not None
+    lines = text.splitlines()
+    fences = [place for place, line in enumerate(lines) if _FENCE.match(line)]
+    closed = frozenset(fences[: len(fences) // 2 * 2])  # what follows a fence that nothing closes is no code
+    for place, line in enumerate(lines):
+        fence = place in closed
         if fence or fenced or not _is_prose(line):
             run.append(line)
         else:

@@ -151,6 +151,13 @@ def test_of_a_paste_the_first_line_and_a_pointer_are_kept() -> None:
     assert goals[0].endswith("[… 50 lines: message://a/1 …] Can you find out why? (#1)")
 
 
+def test_what_follows_a_fence_that_nothing_closes_is_kept() -> None:
+    words = [f"Sentence {number} of what I want to be done here." for number in range(30)]
+    text = "\n".join(["Do this:", "```", "x = 1", "```", "and look at", "```", *words])
+    (goal,) = sections(digest_of(message(1, "user", text)).text)["Goals"]
+    assert all(one in goal for one in words)
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
