@@ -14,6 +14,7 @@ from watchkeeper.agents.limits import UsageLimits
 from watchkeeper.agents.tools.contract import Permission, Tool
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.agents.worktrees import Worktrees
 from watchkeeper.memory.tokens import Calibrations, TokenCounter
 from watchkeeper.models.gate import Gate
 from watchkeeper.records.messages import Cost, Model, Usage
@@ -152,7 +153,13 @@ class Environment:
     """The model that writes the memory of a role's agents; None: the agent's own."""
     programs: AgentPrograms | None = None
     """The agent programs that can be driven; None: only Watchkeeper's own loop."""
+    worktrees: Worktrees | None = None
+    """Where agents work that are isolated from each other; None: all work in the workspace."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)
     """Approval id → set when a person has answered."""
+
+    def folder_of(self, task_id: str | None) -> Path:
+        """Where the agents of a task work."""
+        return self.worktrees.folder_of(task_id) if self.worktrees is not None else self.workspace

@@ -10,7 +10,7 @@ from watchkeeper.agents.agent_memory import Snapshot
 from watchkeeper.agents.budgets import BudgetReached
 from watchkeeper.records.host_faults import Shortage
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
-from watchkeeper.store import agents, artifacts, budgets, facts, plans, sessions
+from watchkeeper.store import agents, artifacts, budgets, facts, plans, programs, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import encode
 from watchkeeper.store.transaction import Transaction
@@ -53,7 +53,16 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         memory_delta=delta,
         learned=learned_by(tx, agent.id),
         **({"missing_outputs": missing} if missing else {}),
+        **_waiting_changes(tx, task.id),
     )
+
+
+def _waiting_changes(tx: Transaction, task_id: str) -> dict[str, Any]:
+    """What a planner is told of changes in the task's worktree, which are not in the workspace yet."""
+    tree = programs.load_worktree(tx, task_id)
+    if tree is None or tree.status == "making":
+        return {}
+    return {"branch": tree.branch, "files_changed": tree.files_changed}
 
 
 def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, turn: int, seq: int) -> None:

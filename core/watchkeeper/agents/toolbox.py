@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.environment import AgentControl, AgentStopped, Environment
@@ -275,10 +276,18 @@ class Approvals:
             if call.name != "bash" or not call.arguments.keys() <= {"command", "timeout_ms"}:
                 continue
             words = matches(grant.pattern, str(call.arguments.get("command", "")))
-            program = environment.pool.program(self._agent.id, words) if words is not None else None
+            program = (
+                environment.pool.at(self._workspace).program(self._agent.id, words)
+                if words is not None
+                else None
+            )
             if program is not None:
                 return grant, program
         return None
+
+    @property
+    def _workspace(self) -> Path:
+        return self._environment.folder_of(self._agent.task_id)
 
     async def _digest(self, call: Call) -> str:
         """Digest of the file that the call would change, in its present state."""
@@ -286,14 +295,12 @@ class Approvals:
             return ""
         environment = self._environment
         protected = protected_files(environment.store.path)
-        return await asyncio.to_thread(digest_of, environment.workspace, call.name, call.arguments, protected)
+        return await asyncio.to_thread(digest_of, self._workspace, call.name, call.arguments, protected)
 
     async def _wrote_already(self, call: Call) -> bool:
         environment = self._environment
         protected = protected_files(environment.store.path)
-        return await asyncio.to_thread(
-            holds_already, environment.workspace, call.name, call.arguments, protected
-        )
+        return await asyncio.to_thread(holds_already, self._workspace, call.name, call.arguments, protected)
 
     async def _ask(self, call: Call, approval_id: str | None, cause: str, note: str) -> Permit:
         """Put a question, or the one with that id again, and wait for its answer."""
@@ -302,7 +309,9 @@ class Approvals:
         question_id = approval_id or environment.new_id()
         question = f"{call.name} {json.dumps(environment.redact(call.arguments), ensure_ascii=False)}"
         digest = await self._digest(call) if is_new else ""
-        folder = self._folder or (environment.pool.shell_folder(agent.id) if call.name == "bash" else None)
+        folder = self._folder or (
+            environment.pool.at(self._workspace).shell_folder(agent.id) if call.name == "bash" else None
+        )
 
         def put(tx: Transaction) -> None:
             assert_mine(tx, agent.id)
@@ -538,6 +547,13 @@ class Toolbox:
             if not (result.is_error and result.content == SUBJECT_CHANGED):
                 break
             changed = "the file changed just before it was written, after the question was answered"
+        trees = environment.worktrees
+        if trees is not None and not result.is_error:
+            if call.name in FILE_CHANGES:
+                agent = self._agent
+                await trees.wrote(agent.id, agent.name, agent.task_id, str(call.arguments.get("file_path")))
+            if call.name in (*FILE_CHANGES, "bash"):
+                trees.look(self._agent.task_id)
         return await self._end(
             call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began
         )
@@ -687,7 +703,7 @@ class Toolbox:
             session_id=environment.session_id,
             agent_id=self._agent.id,
             task_id=self._agent.task_id,
-            workspace=environment.workspace,
+            workspace=environment.folder_of(self._agent.task_id),
             tool_call_id=str(call.id),
             subject_digest=permit.subject_digest,
             program=permit.program,

@@ -29,6 +29,7 @@ from watchkeeper.agents.tools.contract import Tool
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.agents.worktrees import MergeTool, Worktrees
 from watchkeeper.memory.tokens import Calibrations, default_counter
 from watchkeeper.models import registry as prices
 from watchkeeper.models.gate import Gate, Gates
@@ -133,6 +134,8 @@ class AssembledHost:
         """End worker processes and MCP servers, and close the models' connections."""
         if self.host.environment.programs is not None:
             await self.host.environment.programs.aclose()
+        if self.host.environment.worktrees is not None:
+            await self.host.environment.worktrees.aclose()
         await self.tool_server.aclose()
         await self.pool.aclose()
         await self.mcp.aclose()
@@ -220,6 +223,10 @@ async def _assemble(
     await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
     recalling = RecallTool(store, vectors=config.recall_vectors)
     tools = _tools(roles, pool, mcp, new_id, recalling)
+    worktrees = Worktrees(store, workspace, environ, redact)
+    await worktrees.recover()
+    merging = MergeTool(worktrees, store)
+    tools[merging.spec.name] = merging
     defaults = {name: tool.permission for name, tool in tools.items()}
     permissions = Permissions(
         defaults=defaults,
@@ -273,6 +280,7 @@ async def _assemble(
         mcp=mcp,
         watched=partial(is_watched, store.path, store.session_id),
         programs=AgentPrograms(load_programs(config.agents), environ, containment, tool_server.serve),
+        worktrees=worktrees,
         calibrations=Calibrations(partial(agents.reported_prompts, store, store.session_id)),
         memory_model=lambda role: (
             (roles[role].memory_model if role in roles else None) or config.memory.model

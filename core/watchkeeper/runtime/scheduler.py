@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents import roles
@@ -18,8 +19,10 @@ from watchkeeper.agents.agent_memory import AgentMemory, limits_of
 from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.roles import Input, Role
 from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.recall.pinned import lift
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.runtime.continuation import bounded_text, brief_of, room_for
 from watchkeeper.store import agents, artifacts, facts, plans
@@ -169,11 +172,10 @@ def _new_agent(
     model: str,
     goal: str,
     agents_md: str | None,
+    folder: Path,
 ) -> tuple[Agent, ContextLimits]:
     """An agent that is not stored yet, for a task or (None) as the planner, and the limits of its context."""
-    prompt = roles.system_prompt(
-        role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md
-    )
+    prompt = roles.system_prompt(role.name, role.prompt, workspace=str(folder), agents_md=agents_md)
     agent = Agent(
         id=environment.new_id(), task_id=task.id if task else None, name=name, role=role.name, model=model,
         attempt=task.attempt if task else 1, system=environment.redact(prompt), status=AgentStatus.WORKING,
@@ -222,9 +224,17 @@ async def dispatch(
     """
     store = environment.store
     name = _name(environment, role.name)
+    trees, folder = environment.worktrees, environment.workspace
+    if trees is not None:
+        is_program = environment.programs is not None and environment.programs.of(model) is not None
+        try:
+            folder = await trees.open(task, role, program=is_program)
+        except (GitFailed, OSError) as error:
+            raise BadInput(f"its worktree cannot be made: {error}") from error
     agent, limits = _new_agent(
-        environment, role, task, name=name, model=model, goal=task.title, agents_md=agents_md
+        environment, role, task, name=name, model=model, goal=task.title, agents_md=agents_md, folder=folder
     )
+    place = trees.note_for(task) if trees is not None else ""
     row = store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
     source = row[0] if row else None
     inputs = inputs_of(store, task)
@@ -248,6 +258,7 @@ async def dispatch(
             memory_delta_ref=delta_ref,
             facts=[fact.cited() for fact in known],
             resumed_memory=source is not None,
+            place=place,
         )
         memory.append("user", environment.redact(text), at=tx.now).write(tx)
         refs = [one.ref for one in inputs]
@@ -290,7 +301,14 @@ async def ensure_planner(environment: Environment, role: Role, *, model: str, ag
         return
     goal, workspace = environment.redact(row[1]), str(environment.workspace)
     agent, limits = _new_agent(
-        environment, role, None, name="planner", model=model, goal=goal, agents_md=agents_md
+        environment,
+        role,
+        None,
+        name="planner",
+        model=model,
+        goal=goal,
+        agents_md=agents_md,
+        folder=environment.workspace,
     )
     message = roles.goal_message(goal, workspace)
     brief = brief_of(store, store.session_id)

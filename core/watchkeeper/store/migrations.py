@@ -772,6 +772,25 @@ CREATE TABLE program_turns (
 );
 CREATE INDEX program_turns_agent ON program_turns (agent_id, id);
 CREATE INDEX program_turns_session ON program_turns (session_id);
+CREATE TABLE worktrees (
+    task_id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    repository TEXT NOT NULL,
+    folder TEXT NOT NULL,
+    branch TEXT NOT NULL,
+    base_commit TEXT NOT NULL,
+    target TEXT NOT NULL,
+    merge_commit TEXT,
+    unresolved TEXT NOT NULL DEFAULT '[]',
+    files_changed INTEGER NOT NULL DEFAULT 0,
+    diff TEXT NOT NULL DEFAULT '',
+    prefix TEXT NOT NULL DEFAULT '',
+    created_at REAL NOT NULL,
+    commit_seq INTEGER
+);
+CREATE INDEX worktrees_session ON worktrees (session_id);
+ALTER TABLE tasks ADD COLUMN isolation TEXT;
 """
 
 

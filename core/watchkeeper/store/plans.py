@@ -42,6 +42,8 @@ class Task:
     position: int
     depends_on: tuple[str, ...]
     """Ids of tasks."""
+    isolation: str | None = None
+    """`worktree` or `none`, if the planner chose; see `agents.worktrees`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class PlanChange:
 _COLUMNS = (
     "id, name, title, instructions, role, model, status, status_reason, attempt, assigned_agent, inputs_ref,"
     " inputs_hash,"
-    " expected_outputs, artifact_refs, result, error, parent_plan_id, position"
+    " expected_outputs, artifact_refs, result, error, parent_plan_id, position, isolation"
 )
 
 
@@ -144,7 +146,7 @@ def _task(row: Any, depends_on: tuple[str, ...]) -> Task:
         id=row[0], name=row[1], title=row[2], instructions=row[3], role=row[4], model=row[5], status=TaskStatus(row[6]),
         status_reason=row[7], attempt=row[8], assigned_agent=row[9], inputs_ref=_listed(row[10]), inputs_hash=row[11],
         expected_outputs=_listed(row[12]), artifact_refs=_listed(row[13]), result=row[14], error=row[15],
-        parent_plan_id=row[16], position=row[17], depends_on=depends_on,
+        parent_plan_id=row[16], position=row[17], depends_on=depends_on, isolation=row[18],
     )  # fmt: skip
 
 
@@ -178,14 +180,15 @@ def add_task(
     role: str,
     model: str | None,
     expected_outputs: Sequence[str],
+    isolation: str | None = None,
 ) -> None:
     tx.execute(
         "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role,"
         " model, status,"
-        " expected_outputs, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " expected_outputs, created_at, commit_seq, isolation) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             task_id, tx.session_id, plan_id, name, position, title, instructions, role, model, TaskStatus.PENDING,
-            encode(list(expected_outputs)), tx.now, tx.commit_seq,
+            encode(list(expected_outputs)), tx.now, tx.commit_seq, isolation,
         ),
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Rows of `agent_programs` and `program_turns`: which program's session an agent is, and what it was sent.
+"""Rows of `agent_programs`, `program_turns` and `worktrees`: which program's session an agent is, what it was sent, and
+where it works.
 
 A turn is a call: its row is `running` before the prompt is sent, and then `completed`, `interrupted`, `failed`, or
 `unknown` where the host died meanwhile.
@@ -7,8 +8,10 @@ A turn is a call: its row is `running` before the prompt is sent, and then `comp
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.transaction import Transaction
 
 
@@ -98,3 +101,83 @@ def end_turn(tx: Transaction, turn_id: int, status: str, reason: str | None = No
         "UPDATE program_turns SET status = ?, reason = ?, ended_at = ? WHERE id = ?",
         (status, reason, tx.now, turn_id),
     )
+
+
+# --- Worktrees ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Worktree:
+    """The git worktree of one task."""
+
+    task_id: str
+    status: str
+    """`making` until the folder is whole, then `ready`, `merging` while its merge is under way, and `merged`."""
+    repository: str
+    """The folder that all worktrees of the repository share (`.git`)."""
+    folder: str
+    branch: str
+    base_commit: str
+    """Where it began, or what was merged last: the agent's changes are those since then."""
+    target: str
+    """The branch of the user's folder when it began; empty where that was on none."""
+    merge_commit: str | None = None
+    """What the user's branch is, or is to be moved to."""
+    unresolved: tuple[str, ...] = ()
+    """Files that began with conflict markers, because the tasks before it disagree."""
+    files_changed: int = 0
+    diff: str = ""
+    """What its agent has changed, as it was last looked at, for the screen."""
+    prefix: str = ""
+    """The workspace below `folder`; empty where that is the workspace's counterpart."""
+
+    @property
+    def place(self) -> Path:
+        """The workspace's counterpart: where the agent works."""
+        return Path(self.folder) / self.prefix
+
+
+_WORKTREE = (
+    "task_id, status, repository, folder, branch, base_commit, target, merge_commit, unresolved, files_changed, diff,"
+    " prefix"
+)
+
+
+def load_worktree(reads: Any, task_id: str) -> Worktree | None:
+    """The worktree of a task, or None."""
+    row = reads.one(f"SELECT {_WORKTREE} FROM worktrees WHERE task_id = ?", (task_id,))
+    return _worktree(row) if row is not None else None
+
+
+def load_worktrees(reads: Any, session_id: str) -> list[Worktree]:
+    """All worktrees of a session, oldest first."""
+    rows = reads.all(
+        f"SELECT {_WORKTREE} FROM worktrees WHERE session_id = ? ORDER BY commit_seq, task_id", (session_id,)
+    )
+    return [_worktree(row) for row in rows]
+
+
+def _worktree(row: Any) -> Worktree:
+    return Worktree(
+        task_id=row[0], status=row[1], repository=row[2], folder=row[3], branch=row[4], base_commit=row[5], target=row[6],
+        merge_commit=row[7], unresolved=tuple(decode(row[8])), files_changed=row[9], diff=row[10], prefix=row[11],
+    )  # fmt: skip
+
+
+def save_worktree(tx: Transaction, tree: Worktree) -> None:
+    """Write the worktree of a task, in place of an earlier one."""
+    tx.execute(
+        f"INSERT INTO worktrees ({_WORKTREE}, session_id, created_at, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_id) DO UPDATE SET "
+        + ", ".join(f"{name} = excluded.{name}" for name in _WORKTREE.replace(" ", "").split(",")[1:]),
+        (
+            tree.task_id, tree.status, tree.repository, tree.folder, tree.branch, tree.base_commit, tree.target,
+            tree.merge_commit, encode(list(tree.unresolved)), tree.files_changed, tree.diff, tree.prefix,
+            tx.session_id, tx.now, tx.commit_seq,
+        ),
+    )  # fmt: skip
+
+
+def forget_worktree(tx: Transaction, task_id: str) -> None:
+    """Delete the row of a worktree that is gone."""
+    tx.execute("DELETE FROM worktrees WHERE task_id = ?", (task_id,))

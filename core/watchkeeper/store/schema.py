@@ -41,7 +41,7 @@ VERBATIM = frozenset((
     "id", *REFERENCES, *POINTERS, "forked_from", "user_id", "origin", "status", "role", "kind", "purpose",
     "stop_reason", "price_status", "request_id", "trigger", "scope", "cause", "digest", "subject_digest",
     "input_digest", "inputs_hash", "tool_use_id", "decided_by", "granted_by", "revoked_by", "requested_by",
-    "dedupe_key", "table_name", "row_id",
+    "dedupe_key", "table_name", "row_id", "isolation",
 ))  # fmt: skip
 """Columns of text that hold ids, digests and words of this program. Any other text may contain a secret."""
 
@@ -253,6 +253,7 @@ TABLES = (
         started_at REAL,
         ended_at REAL,
         commit_seq INTEGER,
+        isolation TEXT,
         UNIQUE (parent_plan_id, name)
         """,
         statements=("CREATE INDEX tasks_session ON tasks (session_id, position)",),
@@ -891,6 +892,31 @@ TABLES = (
             "CREATE INDEX program_turns_agent ON program_turns (agent_id, id)",
             "CREATE INDEX program_turns_session ON program_turns (session_id)",
         ),
+        forked=False,
+        exported=False,
+    ),
+    Table(
+        "worktrees",
+        """
+        task_id TEXT PRIMARY KEY,
+        session_id TEXT NOT NULL,
+        status TEXT NOT NULL,
+        repository TEXT NOT NULL,
+        folder TEXT NOT NULL,
+        branch TEXT NOT NULL,
+        base_commit TEXT NOT NULL,
+        target TEXT NOT NULL,
+        merge_commit TEXT,
+        unresolved TEXT NOT NULL DEFAULT '[]',
+        files_changed INTEGER NOT NULL DEFAULT 0,
+        diff TEXT NOT NULL DEFAULT '',
+        prefix TEXT NOT NULL DEFAULT '',
+        created_at REAL NOT NULL,
+        commit_seq INTEGER
+        """,
+        statements=("CREATE INDEX worktrees_session ON worktrees (session_id)",),
+        key="task_id",
+        json={"unresolved": "array text"},
         forked=False,
         exported=False,
     ),

@@ -34,6 +34,7 @@ from watchkeeper.agents.environment import AgentControl, AgentStopped, Environme
 from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import Permission
+from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.models.failures import body_reset_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
@@ -256,7 +257,12 @@ class ProgramLoop:
             numbers = ", ".join(map(str, survivors[:10]))
             return await self._pause(f"processes of {program.label} do not end: {numbers}", blocked=True)
         known = programs.load_session(self._store, agent.id) or self._inherited()
-        folder = Path(known.folder) if known is not None else environment.workspace
+        if environment.worktrees is not None:
+            try:
+                await environment.worktrees.ensure(agent.task_id)
+            except GitFailed as failed:
+                return await self._pause(f"its worktree cannot be used: {failed}", tell=True, blocked=True)
+        folder = Path(known.folder) if known is not None else environment.folder_of(agent.task_id)
         environ = program.environment(services.environ, agent.id)
         system = roles.with_pinned(agent.system, pinned_lines(self._store, environment.session_id))
         spec = BackendSpec(
@@ -523,7 +529,9 @@ class ProgramLoop:
                 if (call := self._calls.get(call_id)) is not None and len(call.output) < OUTPUT_CHARACTERS:
                     call.output += text
                 live.stream(agent.id, text)
-            case backends.Diff(call_id, _, patch):
+            case backends.Diff(call_id, path, patch):
+                if self._environment.worktrees is not None:
+                    await self._environment.worktrees.wrote(agent.id, agent.name, agent.task_id, path)
                 if (call := self._calls.get(call_id)) is not None:
                     call.patch += patch.rstrip("\n") + "\n"
             case backends.ToolEnd():
@@ -644,6 +652,8 @@ class ProgramLoop:
 
         await self._store.commit(write)
         reach("program.tool_ended")
+        if self._environment.worktrees is not None:
+            self._environment.worktrees.look(self._agent.task_id)
         self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
         if call.message:
             await self._append("user", call.message)
@@ -797,6 +807,8 @@ class ProgramLoop:
     async def _after_turn(self, ended: backends.Ended) -> RunResult | None:
         """Write how the turn ended, and what follows from it; None: go on."""
         reason = self._environment.redact(ended.reason)[:2000]
+        if self._environment.worktrees is not None:
+            await self._environment.worktrees.refresh(self._agent.task_id)
 
         async def note(status: str) -> None:
             await self._store.commit(partial(self._end_turn, status=status, reason=reason or None))

@@ -33,6 +33,8 @@ from watchkeeper.store.transaction import Transaction
 NOT_SERVED = frozenset({"compact"})
 """A program compacts its own context."""
 
+SERVED_OUTSIDE = frozenset({"recall", "merge_task"})
+
 _caller: ContextVar[Agent] = ContextVar("caller")
 
 
@@ -71,7 +73,7 @@ class ToolServer:
             name
             for name in environment.tools_of(agent.role)
             if name not in NOT_SERVED
-            and (isinstance(environment.tools.get(name), StoreTool) or name == "recall")
+            and (isinstance(environment.tools.get(name), StoreTool) or name in SERVED_OUTSIDE)
             and environment.permission(name) is not Permission.DENY
         ]
 

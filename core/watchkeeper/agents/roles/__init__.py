@@ -22,7 +22,16 @@ from watchkeeper.store.plans import Task
 # --- Roles --------------------------------------------------------------------------------------------------
 
 PLAN_TOOLS = frozenset(
-    {"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task", "finish_session"}
+    {
+        "create_plan",
+        "add_task",
+        "revise_task",
+        "resume_task",
+        "rerun_task",
+        "drop_task",
+        "merge_task",
+        "finish_session",
+    }
 )
 """Only the role `planner` may call these."""
 
@@ -58,6 +67,8 @@ class Role:
     user_model: str | None = None
     """For a role of the workspace: the model of the user's own role of this name; None: the session's
     model."""
+    isolation: str | None = None
+    """`worktree` or `none`: whether its agents work in a git worktree of their own; None: see `agents.worktrees`."""
 
     def may_call(self, tool: str) -> bool:
         """Whether the role lists the tool. Whether a call then runs is for `Permissions` to say."""
@@ -183,6 +194,9 @@ OUR_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """The tools of Claude Code's role files, and what they are called here."""
 
+ISOLATIONS = ("worktree", "none")
+"""Where an agent works: in a git worktree of its own, or in the workspace."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}")
 
 
@@ -283,7 +297,13 @@ def _role(file: Path, text: str, *, trusted: bool, place: str) -> Role:
         source=file,
         trusted=trusted,
         place=place,
+        isolation=_isolation(_text(fields, "isolation"), trusted=trusted),
     )
+
+
+def _isolation(value: str | None, *, trusted: bool) -> str | None:
+    """A workspace cannot switch isolation off."""
+    return value if value == "worktree" or (trusted and value in ISOLATIONS) else None
 
 
 def _narrowed(role: Role, base: Role | None) -> Role:
@@ -302,6 +322,7 @@ def _narrowed(role: Role, base: Role | None) -> Role:
         tools=tools,
         user_model=user_model,
         memory_model=base.memory_model,
+        isolation=role.isolation or base.isolation,
         model=role.model if base.trusted else role.model or base.model,
     )
 
@@ -414,8 +435,9 @@ def assignment(
     memory_delta_ref: str | None,
     facts: Sequence[str],
     resumed_memory: bool,
+    place: str = "",
 ) -> str:
-    """A sub-agent's first message: its task and the handoff."""
+    """A sub-agent's first message: its task and the handoff. `place` says where it works, if not in the workspace."""
     handoff = {
         "task": task.name,
         "attempt": task.attempt,
@@ -439,6 +461,8 @@ def assignment(
         parts.append(
             "You keep the memory of the earlier attempt, above. Do the task again with what you know."
         )
+    if place:
+        parts.append(place)
     if task.expected_outputs:
         parts.append("Save each expected output with `save_artifact` under its name.")
     parts.append("When you are done, reply with your result in a few sentences and call no tool.")
@@ -456,7 +480,10 @@ def _headline(kind: str, payload: dict[str, Any]) -> str:
     task = payload.get("task", "")
     match kind:
         case "task_done":
-            return f"Task {task} is done."
+            branch = payload.get("branch")
+            return f"Task {task} is done." + (
+                f" Its changes wait on the branch {branch}; `merge_task` merges them." if branch else ""
+            )
         case "task_failed":
             return f"Task {task} failed: {payload.get('error')}. Its work so far is kept; resume, re-run, revise or drop it."
         case "task_paused":

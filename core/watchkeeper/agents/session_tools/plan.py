@@ -7,6 +7,7 @@ from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from watchkeeper.agents.roles import ISOLATIONS
 from watchkeeper.agents.session_tools import FunctionTool, names_of, text_of, tool
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.records.ports import IdSource
@@ -55,6 +56,12 @@ _TASK = {
             "description": "names of artifacts that it builds on",
         },
         "model": {"type": "string", "description": "another model than the session's"},
+        "isolation": {
+            "type": "string",
+            "enum": list(ISOLATIONS),
+            "description": "`worktree`: in a git worktree of its own, merged later with merge_task (the default for agent"
+            " programs that write); `none`: in the workspace itself",
+        },
     },
     "required": ["name", "title", "instructions", "role"],
 }
@@ -235,6 +242,7 @@ class PlanTools:
             role=self._role(text_of(one, "role", default="explorer", limit=120)),
             model=model if isinstance(model, str) and model else None,
             expected_outputs=names_of(one, "expected_outputs"),
+            isolation=one.get("isolation"),
         )
         return name
 

@@ -127,10 +127,10 @@ class BuiltinTool:
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         if self.spec is not BASH:
-            return await self.pool.run_file_tool(self.spec.name, arguments, context)
+            return await self.pool.at(context.workspace).run_file_tool(self.spec.name, arguments, context)
         milliseconds = arguments.get("timeout_ms")
         seconds = milliseconds / 1000 if isinstance(milliseconds, int) else self.pool.timeout_seconds
-        return await self.pool.run_shell(arguments, context, seconds)
+        return await self.pool.at(context.workspace).run_shell(arguments, context, seconds)
 
 
 def builtin_tools(pool: WorkerPool) -> dict[str, Tool]:

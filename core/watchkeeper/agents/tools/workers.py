@@ -351,7 +351,7 @@ class _Shell:
 
 
 class WorkerPool:
-    """Runs built-in tools for all agents of one host, in one workspace.
+    """Runs built-in tools for all agents of one host, in one workspace and (`at`) in worktrees of it.
 
     Args:
         size: workers for file tools, and so how many run at a time.
@@ -385,6 +385,18 @@ class WorkerPool:
         self._busy: set[Child] = set()
         self._shells: OrderedDict[str, _Shell] = OrderedDict()
         self._closed = False
+        self._others: dict[Path, WorkerPool] = {}
+
+    def at(self, workspace: Path) -> WorkerPool:
+        """The pool whose tools work in that folder: this one, or one for a worktree."""
+        if workspace == self._workspace:
+            return self
+        if workspace not in self._others:
+            self._others[workspace] = WorkerPool(
+                2, workspace, self._environ, database_path=self._database_path, containment=self._containment,
+                timeout_seconds=self._timeout, most_shells=self._most_shells,
+            )  # fmt: skip
+        return self._others[workspace]
 
     @property
     def timeout_seconds(self) -> float:
@@ -467,6 +479,8 @@ class WorkerPool:
 
     async def release(self, agent_id: str) -> None:
         """End the agent's shell and all that it started: the agent is done, paused or cancelled."""
+        for other in self._others.values():
+            await other.release(agent_id)
         shell = self._shells.get(agent_id)
         if shell is None:
             return
@@ -483,7 +497,9 @@ class WorkerPool:
             *(shell.child for shell in self._shells.values() if shell.child),
         ]
         self._idle.clear()
-        await asyncio.gather(*(child.kill() for child in children))
+        await asyncio.gather(
+            *(child.kill() for child in children), *(one.aclose() for one in self._others.values())
+        )
 
     async def _call(
         self,

@@ -1,0 +1,940 @@
+"""Git worktrees: several agents that write work beside each other, and a merge is a step of the planner.
+
+An agent's worktree is a folder of its own, on a branch of its own, from a recorded commit. What is durable, in this
+order: a row that says what is made (`making`), the worktree, `ready`; and for a merge a row with the commit that the
+user's branch is moved to (`merging`), the move, `merged`. After a crash the row is compared with what git has.
+
+A merge is computed in git's object store, where it touches no file, and the user's branch is then fast-forwarded to its
+result. So a conflict changes nothing. Nothing that is not both committed and merged is ever deleted.
+
+All git commands of one repository run under a lock that each of them inherits: one that outlives a killed host is
+waited for. Hooks do not run. A repository that defines filters or merge drivers of its own gets no worktrees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
+from watchkeeper.records.messages import ToolSpec
+from watchkeeper.records.states import AGENT_ENDED, TaskStatus
+from watchkeeper.records.text import one_line, plural
+from watchkeeper.store import plans, programs
+from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.plans import Task
+from watchkeeper.store.programs import Worktree
+from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.agents.roles import Role
+
+log = logging.getLogger(__name__)
+
+GIT_SECONDS = 600.0
+"""How long one git command may run."""
+LOCK_SECONDS = 120.0
+"""How long to wait for another process that works on the same repository."""
+LOOK_SECONDS = 3.0
+"""How often at most the diff of a working agent is computed."""
+DIFF_BYTES = 200_000
+"""Of a diff on the screen."""
+HUNK_CHARACTERS = 6_000
+"""Of the conflicting places that a planner is sent."""
+MOST_NAMED = 20
+MERGE_TRIES = 3
+
+BRANCHES = "watchkeeper"
+"""Branches are `watchkeeper/<session>/<task>`."""
+
+_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL")
+_SET = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}  # fmt: skip
+_OPTIONS = (
+    "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.bigFileThreshold=2m", "commit.gpgSign=false",
+    "gc.auto=0", "maintenance.auto=false", "merge.autoStash=false", "merge.verifySignatures=false",
+    "submodule.recurse=false", "core.quotePath=false",
+)  # fmt: skip
+_UNDER_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
+
+
+class GitFailed(Exception):
+    """A git command failed, or what was asked cannot be done. The message is for a person."""
+
+
+class MergeConflict(GitFailed):
+    """The changes contradict what the user's branch has; nothing was changed."""
+
+
+# --- Running git --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """Where the workspace is in its repository."""
+
+    top: Path
+    git_dir: Path
+    """Of the workspace's own checkout."""
+    common: Path
+    """What all worktrees share."""
+    prefix: str
+    """The workspace below `top`; empty where it is that."""
+
+
+class Git:
+    """Runs git commands, while it holds the repository's lock."""
+
+    def __init__(self, environ: Mapping[str, str], lock: int | None = None) -> None:
+        self._environ = {name: environ[name] for name in _PASSED if name in environ} | _SET
+        self._lock = lock
+
+    @classmethod
+    @contextmanager
+    def exclusive(cls, common: Path, environ: Mapping[str, str]) -> Iterator[Git]:
+        """The only one that changes a repository. Its commands inherit the lock.
+
+        Raises:
+            GitFailed: the repository is gone, cannot be written, or another process keeps it too long.
+        """
+        try:
+            lock = os.open(common / "watchkeeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise GitFailed(f"the repository {common} cannot be written: {error.strerror}") from error
+        try:
+            deadline = time.monotonic() + LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise GitFailed(
+                            f"another process works on {common}; try again when it has ended"
+                        ) from None
+                    time.sleep(0.05)
+            yield cls(environ, lock)
+        finally:
+            os.close(lock)
+
+    def __call__(self, folder: Path, *arguments: str, git_dir: Path | None = None, **options: Any) -> str:
+        """Run one command; returns its output.
+
+        Raises:
+            GitFailed: it failed.
+        """
+        code, output, errors = self.run(folder, *arguments, git_dir=git_dir, **options)
+        if code != 0:
+            raise GitFailed(f"git {arguments[0]}: {one_line(errors.strip() or f'exit code {code}', 600)}")
+        return output
+
+    def succeeds(self, folder: Path, *arguments: str, git_dir: Path | None = None) -> bool:
+        """Whether a command ends with 0."""
+        return self.run(folder, *arguments, git_dir=git_dir)[0] == 0
+
+    def run(
+        self, folder: Path, *arguments: str, git_dir: Path | None = None, text: str = "", index: str = "",
+        config: Sequence[str] = (), most_bytes: int | None = None,
+    ) -> tuple[int, str, str]:  # fmt: skip
+        """Run one command in a folder; returns exit code, output and errors. `text` is its input, `most_bytes` of its
+        output are read."""
+        where = ["--git-dir", str(git_dir), "--work-tree", str(folder)] if git_dir is not None else []
+        options = [part for one in (*_OPTIONS, *config) for part in ("-c", one)]
+        environ = self._environ | ({"GIT_INDEX_FILE": index} if index else {})
+        try:
+            process = subprocess.Popen(
+                ["git", *options, *where, *arguments], cwd=folder, env=environ, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                pass_fds=(self._lock,) if self._lock is not None else (),
+            )  # fmt: skip
+        except OSError as error:
+            raise GitFailed(f"git cannot be run in {folder}: {error.strerror}") from error
+        cut = False
+        with process:
+            try:
+                if most_bytes is not None:
+                    assert process.stdout is not None
+                    output, errors = process.stdout.read(most_bytes), b""
+                    if cut := len(output) == most_bytes:
+                        process.kill()
+                    else:
+                        errors = process.communicate(timeout=GIT_SECONDS)[1]
+                else:
+                    output, errors = process.communicate(
+                        text.encode("utf-8", "surrogateescape"), timeout=GIT_SECONDS
+                    )
+            except subprocess.TimeoutExpired as late:
+                process.kill()
+                raise GitFailed(f"git {arguments[0]} took more than {GIT_SECONDS:.0f} s") from late
+        reach("worktree.git")
+        return (
+            0 if cut else process.returncode,
+            output.decode("utf-8", "surrogateescape"),
+            errors.decode("utf-8", "replace"),
+        )
+
+
+def find_repository(workspace: Path, environ: Mapping[str, str]) -> Repository | str:
+    """The repository that a workspace is in, or why its agents cannot have worktrees; empty where there is none."""
+    git = Git(environ)
+    if shutil.which("git", path=environ.get("PATH")) is None:
+        return ""
+    code, output, errors = git.run(
+        workspace, "rev-parse", "--path-format=absolute", "--show-toplevel", "--absolute-git-dir",
+        "--git-common-dir", "--show-prefix",
+    )  # fmt: skip
+    if code != 0:
+        return "" if "not a git repository" in errors else one_line(errors, 300)
+    top, git_dir, common, prefix = output.split("\n")[:4]
+    prefix = prefix.rstrip("/")
+    if not git.succeeds(workspace, "rev-parse", "-q", "--verify", "HEAD^{commit}"):
+        return "the repository has no commit yet"
+    if prefix and not git.succeeds(workspace, "cat-file", "-e", f"HEAD:{prefix}"):
+        return "the newest commit does not have the workspace's folder"
+    if own := _own_programs(git, workspace):
+        return f"the repository's own configuration runs programs that Watchkeeper does not run: {own}"
+    return Repository(Path(top), Path(git_dir), Path(common), prefix)
+
+
+def _own_programs(git: Git, workspace: Path) -> str:
+    """The filters and merge drivers that the repository's own configuration defines, which an agent or whoever packed
+    the repository may have written. Those of the user's own configuration are the user's."""
+    code, output, errors = git.run(
+        workspace, "config", "--show-scope", "--name-only", "-z", "--get-regexp",
+        r"^(filter\..*\.(clean|smudge|process)|merge\..*\.driver)$",
+    )  # fmt: skip
+    if code not in (0, 1):
+        return one_line(errors, 200)
+    fields = output.split("\0")
+    named = {
+        name for scope, name in zip(fields[::2], fields[1::2], strict=False) if scope in ("local", "worktree")
+    }
+    return ", ".join(sorted(named)[:5])
+
+
+# --- What is done with one worktree -------------------------------------------------------------------------
+
+
+def _admin(tree: Worktree) -> Path:
+    """Where git keeps the state of a worktree. Git is told this place, so that what an agent may do to the file `.git`
+    in its folder changes nothing."""
+    return Path(tree.repository) / "worktrees" / Path(tree.folder).name
+
+
+def _reference(tree: Worktree) -> str:
+    return f"refs/heads/{tree.branch}"
+
+
+def make(git: Git, tree: Worktree) -> None:
+    """Make a worktree whose row is `making`. What an earlier try left is removed first: no agent has been in it.
+
+    Raises:
+        GitFailed: it cannot be made; what there was is as it was.
+    """
+    unmake(git, tree)
+    common, folder = Path(tree.repository), Path(tree.folder)
+    git(common, "worktree", "add", "-q", "--no-track", "-b", tree.branch, str(folder), tree.base_commit)
+    if not (_admin(tree) / "HEAD").is_file():
+        raise GitFailed(f"git made {folder} in another way than expected")
+
+
+def unmake(git: Git, tree: Worktree) -> None:
+    """Remove what is there of a worktree whose row is `making`."""
+    common = Path(tree.repository)
+    shutil.rmtree(tree.folder, ignore_errors=True)
+    shutil.rmtree(_admin(tree), ignore_errors=True)
+    (common / f"{_reference(tree)}.lock").unlink(missing_ok=True)
+    if git.succeeds(common, "rev-parse", "-q", "--verify", _reference(tree)):
+        # Refused where the branch has more than the worktree began with.
+        git(common, "update-ref", "-d", _reference(tree), tree.base_commit)
+
+
+def is_there(git: Git, tree: Worktree) -> bool:
+    """Whether anything is left of a worktree: its folder, or its branch."""
+    return os.path.lexists(tree.folder) or git.succeeds(
+        Path(tree.repository), "rev-parse", "-q", "--verify", _reference(tree)
+    )
+
+
+def restore(git: Git, tree: Worktree) -> None:
+    """Make a worktree that is `ready` usable again, if its folder or git's state of it is missing.
+
+    Raises:
+        GitFailed: its branch is gone too.
+    """
+    folder, admin = Path(tree.folder), _admin(tree)
+    pointer = folder / ".git"
+    if (admin / "HEAD").is_file() and folder.is_dir():
+        if not pointer.is_file() or pointer.read_text("utf-8", "replace").strip() != f"gitdir: {admin}":
+            if pointer.is_dir() and not pointer.is_symlink():
+                raise GitFailed(f"{pointer} is a repository of its own now; move it away")
+            pointer.unlink(missing_ok=True)
+            pointer.write_text(f"gitdir: {admin}\n", "utf-8")
+        return
+    if folder.is_dir() and any(folder.iterdir()):
+        raise GitFailed(f"{folder} is no worktree any more; look what it holds, and move it away")
+    shutil.rmtree(admin, ignore_errors=True)
+    git(Path(tree.repository), "worktree", "add", "-q", "-f", tree.folder, tree.branch)
+
+
+def changes(git: Git, tree: Worktree) -> tuple[int, str]:
+    """What an agent has changed since the recorded commit, new files included: how many files, and `git diff` of it.
+
+    The agent's own index is not touched.
+    """
+    folder, admin = Path(tree.folder), _admin(tree)
+    with tempfile.TemporaryDirectory(prefix="watchkeeper-") as scratch:
+        index = os.path.join(scratch, "index")
+        with suppress(FileNotFoundError):
+            shutil.copyfile(admin / "index", index)
+        git(folder, "add", "--intent-to-add", "--ignore-errors", ".", git_dir=admin, index=index)
+        _, text, _ = git.run(
+            folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "--numstat", "-p",
+            tree.base_commit, git_dir=admin, index=index, most_bytes=DIFF_BYTES,
+        )  # fmt: skip
+    numbers, _, patch = text.partition("\n\n")
+    if len(text.encode("utf-8", "surrogateescape")) >= DIFF_BYTES:
+        patch += "\n[… longer; `git diff` in the worktree shows the whole]"
+    return len(numbers.splitlines()), patch
+
+
+def commit_rest(git: Git, tree: Worktree, message: str) -> str:
+    """Commit what an agent that does not run left in its worktree; returns the newest commit, which its branch has.
+
+    Raises:
+        GitFailed: its worktree is in the middle of a merge, or left the branch.
+    """
+    folder, admin = Path(tree.folder), _admin(tree)
+    (admin / "index.lock").unlink(
+        missing_ok=True
+    )  # of a killed git: no agent runs here, and we hold the lock
+    if git(folder, "ls-files", "--unmerged", git_dir=admin):
+        raise GitFailed(f"the worktree {folder} is in the middle of a merge")
+    if _status(git, folder, admin):
+        git(folder, "add", "-A", git_dir=admin)
+        git(folder, "commit", "-q", "--no-verify", "--allow-empty", "-F", "-", git_dir=admin, text=message,
+            config=_identity(git, folder, admin))  # fmt: skip
+    tip = git(folder, "rev-parse", "HEAD", git_dir=admin).strip()
+    known = git.run(folder, "rev-parse", "-q", "--verify", _reference(tree), git_dir=admin)[1].strip()
+    if known != tip:
+        if known and not git.succeeds(folder, "merge-base", "--is-ancestor", known, tip, git_dir=admin):
+            raise GitFailed(f"the worktree {folder} has left its branch {tree.branch}; merge it by hand")
+        git(folder, "update-ref", _reference(tree), tip, known or "0" * len(tip), git_dir=admin)
+    return tip
+
+
+def _status(git: Git, folder: Path, git_dir: Path, *options: str) -> list[str]:
+    """What is not committed, an entry each."""
+    output = git(folder, "status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=dirty", "--no-renames",
+                 *options, git_dir=git_dir)  # fmt: skip
+    return [entry for entry in output.split("\0") if entry]
+
+
+def _identity(git: Git, folder: Path, git_dir: Path) -> list[str]:
+    """Options for a commit of a user who has not told git a name."""
+    if git.succeeds(folder, "config", "--get", "user.email", git_dir=git_dir):
+        return []
+    user = re.sub(r"[^\w.-]", "", os.environ.get("USER", "")) or "user"
+    return [f"user.name={user}", f"user.email={user}@localhost"]
+
+
+def combine(
+    git: Git, common: Path, onto: str, tips: Sequence[tuple[str, str]]
+) -> tuple[str, list[str], str, str]:
+    """Merge commits in the object store; `tips` are a message and a commit each.
+
+    Returns the commit, the files that conflict (they hold both sides between markers), what git says of the conflicts,
+    and the tree of the last one.
+    """
+    conflicts: dict[str, None] = {}
+    said, tree = [], ""
+    for message, tip in tips:
+        if git.succeeds(common, "merge-base", "--is-ancestor", tip, onto):
+            continue
+        if git.succeeds(common, "merge-base", "--is-ancestor", onto, tip):
+            onto = tip
+            continue
+        code, output, errors = git.run(
+            common, "merge-tree", "--write-tree", "-z", "--name-only", "--messages", onto, tip
+        )
+        if code not in (0, 1) or not output:
+            raise GitFailed(
+                "git cannot merge without a checkout: it must be version 2.38 or newer"
+                if "usage:" in errors or "not a valid" in errors.lower()
+                else f"git merge-tree: {one_line(errors, 600)}"
+            )
+        head, _, rest = output.partition("\0\0")
+        tree, *files = head.split("\0")
+        if code == 1:
+            conflicts.update(dict.fromkeys(filter(None, files)))
+            said += [
+                line.strip() for line in rest.split("\0") if line.startswith("CONFLICT") and ": " in line
+            ]
+        onto = git(common, "commit-tree", tree, "-p", onto, "-p", tip, text=message,
+                   config=_identity(git, common, common)).strip()  # fmt: skip
+    return onto, list(conflicts), "\n".join(said), tree
+
+
+def has_markers(git: Git, common: Path, commit: str, file: str) -> bool:
+    """Whether a file of a commit still has conflict markers."""
+    code, text, _ = git.run(common, "cat-file", "blob", f"{commit}:{file}", most_bytes=10_000_000)
+    return code == 0 and re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE) is not None
+
+
+def hunks(git: Git, common: Path, tree: str, files: Sequence[str]) -> str:
+    """The conflicting places of files of a tree, with their markers."""
+    parts: list[str] = []
+    for file in files[:MOST_NAMED]:
+        _, text, _ = git.run(common, "cat-file", "blob", f"{tree}:{file}", most_bytes=2_000_000)
+        found = re.findall(r"^<{7} .*?^>{7} .*?$", text, re.MULTILINE | re.DOTALL)
+        parts.append("\n".join([f"--- {file}", *found]))
+    whole = "\n".join(parts)
+    return whole if len(whole) <= HUNK_CHARACTERS else whole[:HUNK_CHARACTERS] + "\n[…]"
+
+
+def plan_merge(git: Git, repository: Repository, tree: Worktree, message: str) -> str:
+    """Commit what is left and compute the merge; returns the commit to which the user's branch is to be moved. No file
+    of the user's folder is touched.
+
+    Raises:
+        MergeConflict: with the conflicting places.
+        GitFailed: the user's folder is not ready for it.
+    """
+    top, git_dir, common = repository.top, repository.git_dir, repository.common
+    tip = commit_rest(git, tree, message)
+    if left := [file for file in tree.unresolved if has_markers(git, common, tip, file)]:
+        raise GitFailed(
+            f"conflict markers are still in {_named(left)}; resolve them in the task's worktree first"
+        )
+    if under_way := [name for name in _UNDER_WAY if (git_dir / name).exists()]:
+        raise GitFailed(
+            f"the user's folder {top} is in the middle of something ({under_way[0]}); merge when that has ended"
+        )
+    on = git.run(top, "symbolic-ref", "-q", "--short", "HEAD", git_dir=git_dir)[1].strip()
+    if on != tree.target:
+        raise GitFailed(
+            f"the user's folder is on {on or 'no branch'} now, and the work began on {tree.target or 'no branch'};"
+            f" merge {tree.branch} by hand, or when the user has switched back"
+        )
+    head = git(top, "rev-parse", "HEAD", git_dir=git_dir).strip()
+    merged, conflicts, said, found = combine(git, common, head, [(f"Merge {message}", tip)])
+    if conflicts:
+        raise MergeConflict(
+            f"{tree.branch} conflicts with {tree.target or 'the commit'} of the user's folder in {_named(conflicts)}."
+            f" Nothing was changed.\n{said}\n{hunks(git, common, found, conflicts)}"
+        )
+    touched = set(
+        git(common, "diff-tree", "-r", "-z", "--name-only", "--no-renames", head, merged).split("\0")
+    ) - {""}
+    dirty = [entry[3:] for entry in _status(git, top, git_dir) if _meets(entry[3:], touched)]
+    if dirty:
+        raise GitFailed(
+            f"the user's folder has changes of {_named(dirty)} that are not committed, and the merge touches the same;"
+            " nothing was changed. The user must commit or stash them first"
+        )
+    return merged
+
+
+def _meets(path: str, touched: set[str]) -> bool:
+    """Whether a changed path, or an untracked folder, is among those that a merge writes."""
+    return path in touched or (
+        path.endswith("/") and any(one.startswith(path) for one in touched)
+    )  # a repository inside the folder
+
+
+def fast_forward(git: Git, folder: Path, git_dir: Path, commit: str) -> None:
+    """Move a checkout's branch and files to a descendant of its commit. Git refuses where that would overwrite a change
+    that is not committed, and then changes nothing."""
+    on = git.run(folder, "symbolic-ref", "-q", "--short", "HEAD", git_dir=git_dir)[1].strip()
+    git(folder, "merge", "-q", "--ff-only", "--no-overwrite-ignore", "--no-autostash", "--no-verify-signatures", "--no-stat",
+        commit, git_dir=git_dir, config=[f"branch.{on}.mergeOptions="] if on else [])  # fmt: skip
+
+
+def undo_cut_merge(git: Git, repository: Repository, commit: str) -> bool:
+    """After a crash: whether the user's branch has the commit. If not, files that a killed git had written already
+    are put back, and no others."""
+    top, git_dir = repository.top, repository.git_dir
+    if git.succeeds(top, "merge-base", "--is-ancestor", commit, "HEAD", git_dir=git_dir):
+        return True
+    lock = git_dir / "index.lock"
+    raw = git(top, "diff-tree", "-r", "-z", "--no-renames", "HEAD", commit, git_dir=git_dir).split("\0")
+    if not lock.exists():
+        # Killed before git began, or after it wrote the index: then the branch alone is missing.
+        changed = git(top, "diff-index", "--cached", "-z", "--name-only", commit, git_dir=git_dir).split("\0")
+        if set(raw[1::2]) & set(changed):
+            return False
+        fast_forward(git, top, git_dir, commit)
+        return True
+    if _is_git_at_work(top):
+        return False
+    partly: list[tuple[str, bool]] = []
+    for about, path in zip(raw[::2], raw[1::2], strict=False):
+        old, new = about.split()[2:4]
+        is_new = not old.strip("0")
+        file = top / path
+        try:
+            held = file.read_bytes() if file.is_file() and not file.is_symlink() else None
+        except OSError:
+            continue
+        if held is None and (is_new or file.is_symlink()):
+            continue
+        if held is not None:
+            code, text, _ = (
+                git.run(top, "cat-file", "blob", new, git_dir=git_dir) if new.strip("0") else (1, "", "")
+            )
+            ours = code == 0 and text.encode("utf-8", "surrogateescape").startswith(held)
+            was = (
+                ""
+                if is_new
+                else git(top, "hash-object", f"--path={path}", str(file), git_dir=git_dir).strip()
+            )
+            if not ours or was == old:
+                continue
+        partly.append((path, is_new))
+    lock.unlink()
+    for path, is_new in partly:
+        if is_new:
+            (top / path).unlink()
+    olds = [path for path, is_new in partly if not is_new]
+    if olds:
+        git(top, "checkout-index", "-f", "-z", "--stdin", git_dir=git_dir, text="\0".join(olds) + "\0")
+    return False
+
+
+def _is_git_at_work(top: Path) -> bool:
+    """Whether a git process runs in a folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "comm").read_text().strip() == "git" and Path(os.readlink(process / "cwd")) == top:
+                return True
+    return False
+
+
+def remove(git: Git, tree: Worktree) -> str:
+    """Remove a worktree and its branch, if all that they hold is committed and merged; else why they are kept."""
+    common, folder, admin = Path(tree.repository), Path(tree.folder), _admin(tree)
+    tip = git.run(common, "rev-parse", "-q", "--verify", _reference(tree))[1].strip()
+    if folder.exists():
+        if not (admin / "HEAD").is_file():
+            return f"{folder} is no worktree any more"
+        head = git(folder, "rev-parse", "HEAD", git_dir=admin).strip()
+        if head != tip:
+            return f"{folder} has left its branch {tree.branch}"
+        if left := _status(git, folder, admin, "--ignored"):
+            what = (
+                "that git ignores" if all(one.startswith("!!") for one in left) else "that are not committed"
+            )
+            return f"{folder} has {plural(len(left), 'file')} {what}"
+    into = f"refs/heads/{tree.target}" if tree.target else "HEAD"
+    if tip and not git.succeeds(common, "merge-base", "--is-ancestor", tip, into):
+        return f"{tree.branch} is not merged; `git merge {tree.branch}` does it"
+    if folder.exists():
+        git(common, "worktree", "remove", str(folder))
+    if tip:
+        git(common, "update-ref", "-d", _reference(tree), tip)
+    return ""
+
+
+def clean_up(tree: Worktree, environ: Mapping[str, str]) -> str:
+    """Remove a worktree of a session that has ended, if nothing is lost by that; else one line that says why it is
+    kept. Never raises for what git says."""
+    if not Path(tree.repository).is_dir():
+        return ""
+    try:
+        with Git.exclusive(Path(tree.repository), environ) as git:
+            return remove(git, tree)
+    except (GitFailed, OSError) as error:
+        return f"{tree.folder}: {one_line(str(error), 300)}"
+
+
+def _named(files: Sequence[str]) -> str:
+    more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
+    return ", ".join(files[:MOST_NAMED]) + more
+
+
+# --- The worktrees of a session -----------------------------------------------------------------------------
+
+
+class Worktrees:
+    """The worktrees of one session, as rows and as folders.
+
+    They are in a folder `worktrees` beside the database: outside the workspace, so that `git status` there shows
+    nothing of them, and not below `.git`, which agent programs refuse to write to.
+    """
+
+    def __init__(
+        self, store: SessionStore, workspace: Path, environ: Mapping[str, str], redact: Callable[[Any], Any]
+    ) -> None:
+        self._store = store
+        self._workspace = workspace
+        self._environ = dict(environ)
+        self._redact = redact
+        self._looked: dict[str, float] = {}
+        self._looking: set[str] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._warned: set[str] = set()
+        self._writers: dict[str, str] = {}
+
+    @property
+    def workspace(self) -> Path:
+        """The user's folder."""
+        return self._workspace
+
+    def folder_of(self, task_id: str | None) -> Path:
+        """Where the agents of a task work: its worktree, or the workspace."""
+        tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
+        return tree.place if tree is not None and tree.status != "making" else self._workspace
+
+    async def open(self, task: Task, role: Role, *, program: bool) -> Path:
+        """The folder for an attempt at a task. It has a worktree if the task or the role says so; by default for an
+        agent program whose role may write, and for a task that builds on changes that are not merged.
+
+        Raises:
+            GitFailed: it must have one, and git cannot make it.
+        """
+        tree = programs.load_worktree(self._store, task.id)
+        if (
+            tree is not None
+            and tree.status != "making"
+            and await self._locked(tree.repository, is_there, tree)
+        ):
+            await self.ensure(task.id)
+            return tree.place
+        chosen = task.isolation or role.isolation
+        before = self._unmerged(task)
+        writes = role.may_call("write") or role.may_call("edit")
+        if chosen == "none" or (chosen is None and not before and not (program and writes)):
+            return self._workspace
+        repository = await asyncio.to_thread(find_repository, self._workspace, self._environ)
+        if isinstance(repository, str):
+            why = repository or ("the workspace is in no git repository" if chosen else "")
+            if why and why not in self._warned:
+                self._warned.add(why)
+                await self._warn(f"agents work in the workspace itself, without worktrees: {why}", task.id)
+            return self._workspace
+        made, dirty = await asyncio.to_thread(self._begin, repository, task, before, tree)
+        await self._save(made)
+        reach("worktree.recorded")
+        await self._locked(made.repository, make, made)
+        ready = replace(made, status="ready")
+
+        def write(tx: Transaction) -> None:
+            programs.save_worktree(tx, ready)
+            tx.event("worktree.ready", task_id=task.id, branch=made.branch, folder=made.folder, commit=made.base_commit,
+                     uncommitted=dirty)  # fmt: skip
+            if dirty:
+                tx.event("host.warning", task_id=task.id, text=(
+                    f"{task.name} works in a worktree from commit {made.base_commit[:10]}:"
+                    f" {plural(dirty, 'changed file')} of yours, not committed, {'is' if dirty == 1 else 'are'} not in it"
+                ))  # fmt: skip
+
+        await self._store.commit(write)
+        reach("worktree.ready")
+        return ready.place
+
+    async def ensure(self, task_id: str | None) -> None:
+        """Make the worktree of a task usable, if it has one: after a crash, or where its folder was deleted.
+
+        Raises:
+            GitFailed: it cannot be.
+        """
+        tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
+        if tree is not None and tree.status != "making":
+            await self._locked(tree.repository, restore, tree)
+
+    def note_for(self, task: Task) -> str:
+        """What an agent is told of its worktree; empty where it has none."""
+        tree = programs.load_worktree(self._store, task.id)
+        if tree is None or tree.status == "making":
+            return ""
+        text = (
+            f"You work in {tree.place}, a git worktree on the branch {tree.branch}, from commit"
+            f" {tree.base_commit[:10]}. Change files there only, and not in {self._workspace}: other agents work beside you."
+            " Stay on that branch. You need not commit: what you leave is committed, and merged later."
+        )
+        if tree.unresolved:
+            text += (
+                f"\nThe tasks before yours changed the same places. {_named(tree.unresolved)} hold both sides between"
+                " conflict markers (<<<<<<<, >>>>>>>): resolve these first."
+            )
+        return text
+
+    def look(self, task_id: str | None) -> None:
+        """Bring the stored diff of a task up to date soon, in the background, at most every few seconds."""
+        now = time.monotonic()
+        if (
+            task_id is None
+            or task_id in self._looking
+            or now - self._looked.get(task_id, -LOOK_SECONDS) < LOOK_SECONDS
+        ):
+            return
+        self._looked[task_id] = now
+        task = asyncio.create_task(self.refresh(task_id))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def refresh(self, task_id: str | None) -> None:
+        """Store what the agent of a task has changed so far."""
+        tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
+        if tree is None or tree.status == "making" or tree.task_id in self._looking:
+            return
+        self._looking.add(tree.task_id)
+        try:
+            files, text = await asyncio.to_thread(changes, Git(self._environ), tree)
+        except (GitFailed, OSError) as error:
+            log.warning("the diff of %s: %s", tree.folder, error)
+            return
+        finally:
+            self._looking.discard(tree.task_id)
+        text = self._redact(text.encode("utf-8", "replace").decode())
+        if (files, text) != (tree.files_changed, tree.diff):
+            await self._store.commit(partial(_store_diff, task_id=tree.task_id, files=files, text=text))
+
+    async def merge(self, task: Task) -> str:
+        """Merge what a task changed into the user's branch; says what was done. Doing it twice does it once.
+
+        Raises:
+            GitFailed: it was not merged, with the reason, and nothing in the user's folder was changed.
+        """
+        tree = programs.load_worktree(self._store, task.id)
+        if tree is None or tree.status == "making":
+            raise GitFailed(f"{task.name} has no worktree: what its agent wrote is in the workspace already")
+        if task.status is TaskStatus.RUNNING:
+            raise GitFailed(f"{task.name} is running; merge it when it has ended")
+        if await self._settle(tree):
+            return f"{task.name} is merged"
+        title = one_line(self._redact(task.title), 100)
+        message = f"{one_line(task.name, 60)}: {title}"
+        await self.ensure(task.id)
+        for last in (False,) * (MERGE_TRIES - 1) + (True,):
+            repository = await self._repository()
+            try:
+                commit = await self._locked(tree.repository, plan_merge, repository, tree, message)
+            except MergeConflict as conflict:
+                text = one_line(str(conflict).partition("\n")[0], 500)
+                await self._store.commit(
+                    partial(Transaction.event, kind="worktree.conflict", task_id=task.id, text=text)
+                )
+                raise
+            await self._save(replace(tree, status="merging", merge_commit=commit))
+            reach("worktree.merging")
+            try:
+                await self._locked(tree.repository, fast_forward, repository.top, repository.git_dir, commit)
+            except GitFailed:
+                await self._save(replace(tree, status="ready", merge_commit=None))
+                if last:
+                    raise
+                continue
+            break
+        merging = replace(tree, status="merging", merge_commit=commit)
+        await self._settle(merging)
+        files = f": {plural(tree.files_changed, 'file')}" if tree.files_changed else ""
+        return f"{task.name} is merged into {tree.target or 'the workspace'} ({commit[:10]}){files}"
+
+    async def recover(self) -> None:
+        """After a crash: find out whether the merges that were under way are done, and put back what was half done."""
+        for tree in programs.load_worktrees(self._store, self._store.session_id):
+            try:
+                if tree.status == "merging":
+                    await self._settle(tree)
+                elif tree.status == "making":
+                    await self._locked(tree.repository, unmake, tree)
+                    await self._store.commit(partial(programs.forget_worktree, task_id=tree.task_id))
+            except (GitFailed, OSError) as error:
+                await self._warn(f"the worktree {tree.folder}: {one_line(str(error), 300)}", tree.task_id)
+
+    async def end(self) -> None:
+        """The session has ended: commit what agents left, remove what is merged, and say what is kept."""
+        for tree in programs.load_worktrees(self._store, self._store.session_id):
+            task = plans.load_task(self._store, tree.task_id)
+            name = one_line(task.name if task is not None else tree.branch, 60)
+            with suppress(GitFailed, OSError):
+                if await self._settle(tree):
+                    tree = replace(tree, status="merged")
+                title = one_line(self._redact(task.title), 100) if task is not None else ""
+                await self._locked(tree.repository, commit_rest, tree, f"{name}: {title}")
+            kept = await asyncio.to_thread(clean_up, tree, self._environ)
+            if kept:
+                await self._warn(f"the worktree of {name} is kept: {kept}", tree.task_id)
+            else:
+                await self._store.commit(partial(_removed, tree=tree))
+
+    async def wrote(self, agent_id: str, name: str, task_id: str | None, path: str) -> None:
+        """An agent wrote a file. Warn, once for each file, if another one that has not ended wrote it before."""
+        whole = _absolute(self.folder_of(task_id), path)
+        other = self._writers.get(whole, agent_id)
+        self._writers[whole] = agent_id
+        row = self._store.one("SELECT name, status FROM agents WHERE id = ?", (other,))
+        if other == agent_id or row is None or row[1] in AGENT_ENDED or f"{whole}\0" in self._warned:
+            return
+        self._warned.add(f"{whole}\0")
+        await self._warn(f"{row[0]} and {name} both write {one_line(path, 300)}; the later one wins", task_id)
+
+    async def aclose(self) -> None:
+        """Wait for what runs in the background."""
+        if self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+    # --- parts ------------------------------------------------------------------------------------------------
+
+    def _unmerged(self, task: Task) -> list[Worktree]:
+        """The worktrees of the tasks that a task depends on, as far as they are not merged."""
+        found = (programs.load_worktree(self._store, need) for need in task.depends_on)
+        return [tree for tree in found if tree is not None and tree.status in ("ready", "merging")]
+
+    def _begin(
+        self, repository: Repository, task: Task, before: Sequence[Worktree], known: Worktree | None
+    ) -> tuple[Worktree, int]:
+        """What a new worktree is to be, and how many files of the user are changed and not committed."""
+        with Git.exclusive(repository.common, self._environ) as git:
+            if known is not None and known.status == "making":
+                unmake(git, known)
+            top = repository.top
+            head = git(top, "rev-parse", "HEAD", git_dir=repository.git_dir).strip()
+            target = git.run(top, "symbolic-ref", "-q", "--short", "HEAD", git_dir=repository.git_dir)[
+                1
+            ].strip()
+            tips = []
+            for tree in before:
+                restore(git, tree)
+                message = f"Work for {tree.branch.rpartition('/')[2]}"
+                tips.append((f"Merge {tree.branch}", commit_rest(git, tree, message)))
+            base, unresolved, _, _ = combine(git, repository.common, head, tips)
+            session = self._store.session_id
+            slug = re.sub(r"[^A-Za-z0-9_-]+", "-", task.name).strip("-")[:60] or "task"
+            slug = slug if slug == task.name else f"{slug}-{task.id[:8]}"
+            root = self._store.path.parent.resolve() / "worktrees"
+            root.mkdir(mode=0o700, exist_ok=True)
+            (root / ".gitignore").write_text("*\n")  # where the data folder itself is in a repository
+            number, name = 1, slug
+            while (root / f"{session}-{name}").exists() or git.succeeds(
+                repository.common, "rev-parse", "-q", "--verify", f"refs/heads/{BRANCHES}/{session}/{name}"
+            ):
+                number += 1
+                name = f"{slug}-{number}"
+            made = Worktree(
+                task.id, "making", str(repository.common), str(root / f"{session}-{name}"),
+                f"{BRANCHES}/{session}/{name}", base, target, unresolved=tuple(unresolved), prefix=repository.prefix,
+            )  # fmt: skip
+            return made, len(_status(git, top, repository.git_dir))
+
+    async def _repository(self) -> Repository:
+        repository = await asyncio.to_thread(find_repository, self._workspace, self._environ)
+        if isinstance(repository, str):
+            raise GitFailed(repository or "the workspace is in no git repository any more")
+        return repository
+
+    async def _settle(self, tree: Worktree) -> bool:
+        """Find out whether a merge that was begun is done. If it is, the worktree goes on from its result."""
+        if tree.status != "merging" or tree.merge_commit is None:
+            return False
+        repository = await self._repository()
+        done = await self._locked(tree.repository, undo_cut_merge, repository, tree.merge_commit)
+        if not done:
+            await self._save(replace(tree, status="ready", merge_commit=None))
+            return False
+        merged = replace(tree, status="merged", base_commit=tree.merge_commit, unresolved=())
+        with suppress(GitFailed):
+            await self._locked(
+                tree.repository, fast_forward, Path(tree.folder), _admin(tree), tree.merge_commit
+            )
+
+        def write(tx: Transaction) -> None:
+            programs.save_worktree(tx, merged)
+            tx.event("worktree.merged", task_id=tree.task_id, branch=tree.branch, commit=tree.merge_commit,
+                     into=tree.target)  # fmt: skip
+
+        await self._store.commit(write)
+        reach("worktree.merged")
+        return True
+
+    async def _locked(self, repository: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do some work of git in a thread, under the repository's lock."""
+
+        def run() -> Any:
+            with Git.exclusive(Path(repository), self._environ) as git:
+                return work(git, *arguments)
+
+        return await asyncio.to_thread(run)
+
+    async def _save(self, tree: Worktree) -> None:
+        await self._store.commit(partial(programs.save_worktree, tree=tree))
+
+    async def _warn(self, text: str, task_id: str | None) -> None:
+        text = self._redact(text)
+        await self._store.commit(lambda tx: tx.event("host.warning", task_id=task_id, text=text))
+
+
+def _absolute(folder: Path, path: str) -> str:
+    return os.path.normpath(os.path.join(folder, path))
+
+
+def _store_diff(tx: Transaction, *, task_id: str, files: int, text: str) -> None:
+    tx.execute("UPDATE worktrees SET files_changed = ?, diff = ? WHERE task_id = ?", (files, text, task_id))
+    tx.event("worktree.changed", task_id=task_id, files=files)
+
+
+def _removed(tx: Transaction, *, tree: Worktree) -> None:
+    programs.forget_worktree(tx, tree.task_id)
+    tx.event("worktree.removed", task_id=tree.task_id, branch=tree.branch)
+
+
+# --- The planner's tool -------------------------------------------------------------------------------------
+
+AFTER_CONFLICT = (
+    "\nTo resolve it, add a task that depends on {task}: its agent begins with both sides, between conflict markers, in a"
+    " worktree of its own. Name the files in its instructions, and merge that task when it is done. Or drop {task}."
+)
+
+
+MERGE_TASK = ToolSpec(
+    "merge_task",
+    "Merge what a task changed in its worktree into the branch of the workspace, when the task has ended. A conflict"
+    " changes nothing, and is reported with its places.",
+    {
+        "type": "object",
+        "properties": {"task": {"type": "string", "description": "the task's name or id"}},
+        "required": ["task"],
+        "additionalProperties": False,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTool:
+    """`merge_task`: merge what a task's agent changed in its worktree into the user's branch."""
+
+    worktrees: Worktrees
+    store: SessionStore
+    spec: ToolSpec = MERGE_TASK
+    idempotent: bool = True
+    permission: Permission = Permission.ALLOW
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Merge. What git refuses is a result with `is_error`."""
+        wanted = str(arguments["task"])
+        tasks = plans.load_tasks(self.store, self.store.session_id)
+        task = next((one for one in tasks if wanted in (one.id, one.name)), None)
+        if task is None:
+            named = ", ".join(one.name for one in tasks) or "none yet"
+            return ToolResult(f"no task {wanted!r}; there are {named}", is_error=True)
+        try:
+            return ToolResult(await self.worktrees.merge(task))
+        except MergeConflict as conflict:
+            return ToolResult(f"{conflict}{AFTER_CONFLICT.format(task=task.name)}", is_error=True)
+        except (GitFailed, OSError) as error:
+            return ToolResult(f"{task.name} was not merged: {error}", is_error=True)

@@ -1,0 +1,422 @@
+"""Worktrees: agents beside each other in one repository, and their merges, with real git."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.runtime.conftest import Ground
+
+from watchkeeper.agents.roles import load_roles
+from watchkeeper.agents.worktrees import GitFailed, MergeConflict, MergeTool, Worktrees
+from watchkeeper.records.states import TaskStatus
+from watchkeeper.store import faultpoints, plans, programs
+from watchkeeper.store.plans import Task
+from watchkeeper.store.transaction import Transaction
+
+ROLES = load_roles(Path("/nowhere"))
+
+
+class Crash(BaseException):
+    """Stands for a kill -9: nothing after it runs, but `finally`."""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-c", "user.name=u", "-c", "user.email=u@h", *arguments],
+        cwd=folder, capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+
+
+class Scene:
+    """A repository with one commit, and a session whose workspace it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.ground = Ground(folder)
+        self.workspace = Path(self.ground.store.one("SELECT workspace FROM sessions")[0])
+        git(self.workspace, "init", "-q", "-b", "main")
+        (self.workspace / "a.txt").write_text("one\ntwo\nthree\n")
+        (self.workspace / "b.txt").write_text("b\n")
+        git(self.workspace, "add", "-A")
+        git(self.workspace, "commit", "-q", "-m", "begin")
+        self.ground.write(lambda tx: plans.create_plan(tx, "plan", "goal"))
+        self.trees = self.again()
+
+    def again(self) -> Worktrees:
+        """As a new host has it."""
+        environ = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
+        return Worktrees(self.ground.store, self.workspace, environ, lambda text: text)
+
+    def task(self, name: str, *, after: tuple[str, ...] = (), **about: Any) -> Task:
+        if plans.load_task(self.ground.store, name) is None:
+
+            def add(tx: Transaction) -> None:
+                plans.add_task(
+                    tx, task_id=name, plan_id="plan", name=name, position=len(name), title=f"Do {name}", instructions="",
+                    role="coder", model=None, expected_outputs=[], **about,
+                )  # fmt: skip
+                plans.set_dependencies(tx, name, after)
+
+            self.ground.write(add)
+        task = plans.load_task(self.ground.store, name)
+        assert task is not None
+        return replace(task, status=TaskStatus.DONE)
+
+    async def open(self, name: str, *, program: bool = True, **about: Any) -> Path:
+        return await self.trees.open(self.task(name, **about), ROLES["coder"], program=program)
+
+    async def merge(self, name: str) -> str:
+        return await self.trees.merge(self.task(name))
+
+    def kinds(self) -> list[str]:
+        return [row[0] for row in self.ground.store.all("SELECT kind FROM events ORDER BY seq")]
+
+    def warnings(self) -> str:
+        rows = self.ground.store.all("SELECT data FROM events WHERE kind = 'host.warning'")
+        return "\n".join(row[0] for row in rows)
+
+    def state(self) -> tuple[str, dict[str, str]]:
+        """The user's folder: `git status`, and its files."""
+        files = {
+            str(file.relative_to(self.workspace)): file.read_text()
+            for file in sorted(self.workspace.rglob("*"))
+            if file.is_file() and ".git" not in file.parts
+        }
+        return git(self.workspace, "status", "--porcelain"), files
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    faultpoints.tell(None)
+    made.ground.close()
+
+
+async def test_three_writers_are_merged_one_after_the_other(scene):
+    before = scene.state()
+    for name, line in (("x", "one"), ("y", "two"), ("z", "three")):
+        folder = await scene.open(name)
+        text = (folder / "a.txt").read_text()
+        (folder / "a.txt").write_text(text.replace(line, f"{line}\n{line} by {name}\n-\n-\n-\n"))
+        (folder / f"{name}.txt").write_text(name)
+    assert scene.state() == before
+    for name in "xyz":
+        assert "is merged into main" in await scene.merge(name)
+    status, files = scene.state()
+    assert status == ""
+    assert {"x.txt", "y.txt", "z.txt"} <= set(files)
+    assert all(line in files["a.txt"] for line in ("one by x", "two by y", "three by z"))
+    assert await scene.merge("x") == await scene.merge("x")
+
+
+async def test_a_conflict_changes_nothing_and_a_joining_task_resolves_it(scene):
+    for name in ("x", "y"):
+        folder = await scene.open(name)
+        (folder / "a.txt").write_text(f"{name}\n")
+    await scene.merge("x")
+    before, head = scene.state(), git(scene.workspace, "rev-parse", "HEAD")
+    context: Any = None
+    result = await MergeTool(scene.trees, scene.ground.store).run({"task": "y"}, context)
+    assert result.is_error
+    assert "<<<<<<<" in result.content
+    assert "add a task that depends on y" in result.content
+    assert (scene.state(), git(scene.workspace, "rev-parse", "HEAD")) == (before, head)
+
+    joined = await scene.open("join", after=("y",), program=False)
+    assert "resolve these first" in scene.trees.note_for(scene.task("join"))
+    with pytest.raises(GitFailed, match="markers"):
+        await scene.merge("join")
+    assert scene.state() == before
+    (joined / "a.txt").write_text("x and y\n")
+    await scene.merge("join")
+    assert scene.state() == ("", before[1] | {"a.txt": "x and y\n"})
+    assert "merged" in await scene.merge("y")
+
+
+async def test_a_task_begins_with_the_work_that_it_depends_on(scene):
+    for name in ("x", "y"):
+        (await scene.open(name) / f"{name}.txt").write_text(name)
+    folder = await scene.open("z", after=("x", "y"), program=False)
+    assert (folder / "x.txt").read_text() + (folder / "y.txt").read_text() == "xy"
+    await scene.trees.refresh("z")
+    tree = programs.load_worktree(scene.ground.store, "z")
+    assert tree is not None
+    assert (tree.files_changed, tree.diff) == (0, "")
+
+
+async def test_what_the_user_has_not_committed_stays_and_is_never_overwritten(scene):
+    (scene.workspace / "a.txt").write_text("mine\n")
+    (scene.workspace / "new.txt").write_text("mine too\n")
+    folder = await scene.open("x")
+    assert "2 changed files of yours" in scene.warnings()
+    (folder / "a.txt").write_text("theirs\n")
+    before = scene.state()
+    with pytest.raises(GitFailed, match=r"a\.txt"):
+        await scene.merge("x")
+    git(folder, "checkout", "-q", "HEAD~1", "--", "a.txt")
+    (folder / "new.txt").write_text("theirs\n")
+    with pytest.raises(GitFailed, match=r"new\.txt"):
+        await scene.merge("x")
+    assert scene.state() == before
+    (folder / "new.txt").unlink()
+    (folder / "b.txt").write_text("b2\n")
+    await scene.merge("x")
+    assert scene.state()[1] == before[1] | {"b.txt": "b2\n"}
+    assert (scene.workspace / "a.txt").read_text() == "mine\n"
+
+
+async def test_an_ignored_file_of_the_user_is_not_overwritten(scene):
+    (scene.workspace / ".git/info/exclude").write_text("secret.env\n")
+    (scene.workspace / "secret.env").write_text("mine\n")
+    folder = await scene.open("x")
+    (folder / "secret.env").write_text("theirs\n")
+    git(folder, "add", "-f", "secret.env")
+    with pytest.raises(GitFailed):
+        await scene.merge("x")
+    assert (scene.workspace / "secret.env").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("conflicting", [False, True])
+async def test_a_kill_between_any_two_git_commands_loses_nothing(scene, conflicting):
+    """Work, two merges and the end of the session, killed at each git command and each commit of a row in turn: the
+    user's folder is as it was or merged, and what an agent wrote is in its worktree, on its branch or merged."""
+    killed = 0
+
+    def whole(state: tuple[str, dict[str, str]]) -> bool:
+        status, files = state
+        first = files["a.txt"] in ("one\ntwo\nthree\n", "from x\n", "from y\n")
+        return status == "" and first
+
+    def kept(name: str, text: str) -> bool:
+        refs = git(scene.workspace, "for-each-ref", "--format=%(refname)").split()
+        tree = programs.load_worktree(scene.ground.store, name)
+        places = [Path(tree.folder)] if tree is not None else []
+        return any((place / f"{name}.txt").is_file() for place in places) or any(
+            subprocess.run(["git", "cat-file", "-e", f"{ref}:{name}.txt"], cwd=scene.workspace, check=False, capture_output=True)
+            .returncode == 0
+            for ref in refs
+        )  # fmt: skip
+
+    written: set[str] = set()
+
+    async def work() -> None:
+        scene.trees = scene.again()
+        await scene.trees.recover()
+        assert whole(scene.state())
+        for name in ("x", "y"):
+            folder = await scene.open(name)
+            if name not in written:
+                (folder / f"{name}.txt").write_text(name)
+                if conflicting or name == "x":
+                    (folder / "a.txt").write_text(f"from {name}\n")
+                written.add(name)
+        for name in ("x", "y"):
+            try:
+                await scene.merge(name)
+            except MergeConflict:
+                assert conflicting
+                assert name == "y"
+        await scene.trees.end()
+
+    for step in range(1 + conflicting, 400, 2):
+        count = 0
+
+        def tell(point: str, step: int = step) -> None:
+            nonlocal count
+            if point.startswith("worktree."):
+                count += 1
+                if count == step:
+                    raise Crash
+
+        faultpoints.tell(tell)
+        try:
+            await work()
+        except Crash:
+            killed += 1
+        else:
+            break
+        finally:
+            faultpoints.tell(None)
+        assert whole(scene.state())
+        assert all(kept(name, name) for name in written)
+    assert killed > 10
+    status, files = scene.state()
+    assert files["x.txt"] == "x"
+    assert status == ""
+    assert ("y.txt" in files) is not conflicting
+    assert kept("y", "y")
+
+
+@pytest.mark.parametrize("moment", ["before", "files", "index", "branch"])
+async def test_a_git_that_was_killed_in_the_middle_of_a_merge_leaves_no_half(scene, moment):
+    folder = await scene.open("x")
+    (folder / "a.txt").write_text("from x\n")
+    (folder / "b.txt").unlink()
+    (folder / "new.txt").write_text("new\n")
+    (scene.workspace / "user.txt").write_text("the user's\n")
+    before = scene.state()
+
+    def stop(point: str) -> None:
+        if point == "worktree.merging":
+            raise Crash
+
+    faultpoints.tell(stop)
+    with pytest.raises(Crash):
+        await scene.merge("x")
+    faultpoints.tell(None)
+    tree = programs.load_worktree(scene.ground.store, "x")
+    assert tree is not None
+    assert tree.merge_commit is not None
+    if moment == "files":
+        (scene.workspace / ".git/index.lock").touch()
+        (scene.workspace / "a.txt").write_text("from")
+        (scene.workspace / "b.txt").unlink()
+        (scene.workspace / "new.txt").write_text("new\n")
+    elif moment != "before":
+        git(scene.workspace, "read-tree", "-m", "-u", "HEAD", tree.merge_commit)
+        if moment == "branch":
+            git(scene.workspace, "update-ref", "HEAD", tree.merge_commit)
+    await scene.again().recover()
+    done = moment in ("index", "branch")
+    merged = {"a.txt": "from x\n", "new.txt": "new\n", "user.txt": "the user's\n"}
+    assert scene.state() == (("?? user.txt", merged) if done else before)
+    await scene.merge("x")
+    assert scene.state() == ("?? user.txt", merged)
+
+
+async def test_the_end_of_a_session_deletes_only_what_is_committed_and_merged(scene):
+    folders = {name: await scene.open(name) for name in ("merged", "waiting", "ignored")}
+    (scene.workspace / ".git/info/exclude").write_text("*.log\n")
+    for name, folder in folders.items():
+        (folder / f"{name}.txt").write_text(name)
+    (folders["ignored"] / "run.log").write_text("kept\n")
+    await scene.merge("merged")
+    await scene.merge("ignored")
+    await scene.trees.end()
+    assert [name for name, folder in folders.items() if folder.exists()] == ["waiting", "ignored"]
+    waiting = programs.load_worktree(scene.ground.store, "waiting")
+    assert waiting is not None
+    assert git(scene.workspace, "show", f"{waiting.branch}:waiting.txt") == "waiting"
+    assert f"git merge {waiting.branch}" in scene.warnings()
+    branches = git(scene.workspace, "branch", "--list", "watchkeeper/*")
+    assert "merged" not in branches
+
+
+async def test_a_worktree_is_found_again_or_made_again(scene):
+    folder = await scene.open("x")
+    (folder / "x.txt").write_text("x")
+    assert await scene.again().open(scene.task("x"), ROLES["coder"], program=True) == folder
+    (folder / ".git").unlink()
+    await scene.again().ensure("x")
+    assert git(folder, "status", "--porcelain") == "?? x.txt"
+    shutil.rmtree(folder)
+    await scene.again().ensure("x")
+    assert (folder / "a.txt").is_file()
+    assert scene.state()[0] == ""
+
+
+async def test_nothing_of_the_repository_runs(scene):
+    hooks = scene.workspace / ".git/hooks"
+    hooks.mkdir(exist_ok=True)
+    ran = scene.workspace.parent / "ran"
+    for name in (
+        "pre-commit",
+        "post-commit",
+        "post-checkout",
+        "post-merge",
+        "reference-transaction",
+        "commit-msg",
+    ):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {ran}\n")
+        (hooks / name).chmod(0o755)
+    git(scene.workspace, "config", "core.fsmonitor", f"touch {ran}; false")
+    folder = await scene.open("x")
+    (folder / "x.txt").write_text("x")
+    await scene.trees.refresh("x")
+    await scene.merge("x")
+    assert not ran.exists()
+    git(scene.workspace, "config", "filter.evil.clean", f"touch {ran}; cat")
+    (await scene.open("x") / ".gitattributes").write_text("* filter=evil\n")
+    with pytest.raises(GitFailed, match=r"filter\.evil\.clean"):
+        await scene.merge("x")
+    assert await scene.open("y") == scene.workspace
+    assert "filter.evil.clean" in scene.warnings()
+    assert not ran.exists()
+
+
+async def test_the_diff_has_new_files_and_survives_hostile_names(scene):
+    folder = await scene.open("x")
+    (folder / "a.txt").write_text("one\n\x1b[31mred\n")
+    (folder / "new\x1b]0;title\x07.txt").write_text("new\n")
+    (folder / "big.bin").write_bytes(os.urandom(3_000_000))
+    os.mkfifo(folder / "fifo")
+    await scene.trees.refresh("x")
+    tree = programs.load_worktree(scene.ground.store, "x")
+    assert tree is not None
+    assert tree.files_changed == 3
+    assert "+new" in tree.diff
+    assert git(folder, "diff", "--cached", "--name-only") == ""
+    assert len(tree.diff) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("about", "role", "program", "isolated"),
+    [
+        ({}, "coder", True, True),
+        ({}, "coder", False, False),
+        ({}, "explorer", True, False),
+        ({"isolation": "none"}, "coder", True, False),
+        ({"isolation": "worktree"}, "coder", False, True),
+    ],
+)
+async def test_who_gets_a_worktree(scene, about, role, program, isolated):
+    task = scene.task("x", **about)
+    folder = await scene.trees.open(task, ROLES[role], program=program)
+    assert (folder != scene.workspace) is isolated
+
+
+async def test_a_workspace_below_the_top_of_its_repository(scene, monkeypatch):
+    inner = scene.workspace / "packages/inner"
+    inner.mkdir(parents=True)
+    scene.workspace = inner
+    assert await scene.again().open(scene.task("x"), ROLES["coder"], program=True) == inner
+    assert "does not have the workspace's folder" in scene.warnings()
+    (inner / "i.txt").write_text("i\n")
+    git(inner, "add", "-A")
+    git(inner, "commit", "-q", "-m", "inner")
+    scene.trees = scene.again()
+    folder = await scene.open("y")
+    assert (folder / "i.txt").is_file()
+    (folder / "j.txt").write_text("j\n")
+    await scene.merge("y")
+    assert (inner / "j.txt").is_file()
+
+
+async def test_two_agents_that_write_one_file_without_git_are_named(scene):
+    from watchkeeper.store import agents
+
+    def create(tx: Transaction) -> None:
+        for one in ("p", "q"):
+            agents.create(
+                tx, agent_id=one, name=one, role="coder", model="m", system="", goal="", context_limit=1
+            )
+
+    scene.ground.write(create)
+    for agent, path in (
+        ("p", "a.txt"),
+        ("p", "a.txt"),
+        ("q", "b.txt"),
+        ("q", str(scene.workspace / "a.txt")),
+        ("p", "a.txt"),
+    ):
+        await scene.trees.wrote(agent, agent, None, path)
+    assert scene.warnings().count("both write") == 1
