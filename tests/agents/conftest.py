@@ -20,10 +20,10 @@ FAKE = Path(__file__).parent / "fake_acp.py"
 ENDED = {"done", "error", "denied", "cancelled", "unknown"}
 
 
-def planner(request: ModelRequest, *, model: str) -> Any:
+def planner(request: ModelRequest, *, model: str, instructions: str) -> Any:
     """Give task `a` to the program, and finish when it has ended."""
     if turns(request) == 0:
-        work = task("a", role="coder") | {"model": model, "instructions": "THE PROMPT of a"}
+        work = task("a", role="coder") | {"model": model, "instructions": instructions}
         return [call("create_plan", {"goal": "the goal", "tasks": [work]})]
     kinds = {item["kind"] for message in request.messages for item in inbox_of(message)}
     if kinds & {"task_done", "task_failed"} and not last_results(request):
@@ -43,6 +43,7 @@ class Programs(Bench):
         self.use([sys.executable, "-S", "-E", str(FAKE), str(self.fake)])
 
     model_of_task = "fake/default"
+    instructions = "THE PROMPT of a"
 
     def use(self, command: list[str], name: str = "fake", more: str = "") -> None:
         """Start this command as the program."""
@@ -55,7 +56,7 @@ class Programs(Bench):
         """What the program does: for each process, for each prompt, its actions (see `fake_acp`)."""
         (self.fake / "script.json").write_text(json.dumps({"lives": lives, "replies": replies or {}}))
         settings.setdefault("allow", ("bash", "write"))
-        self.start(partial(planner, model=self.model_of_task), **settings)
+        self.start(partial(planner, model=self.model_of_task, instructions=self.instructions), **settings)
 
     async def played(self, *lives: Any, replies: dict[str, Any] | None = None, **settings: Any) -> HostResult:
         """Run a session in which the program does this; then what holds whatever it does is checked."""
@@ -71,7 +72,8 @@ class Programs(Bench):
         return [(life, one) for life, one in lines if method is None or one.get("method") == method]
 
     def prompts(self) -> list[str]:
-        return [one["params"]["prompt"][0]["text"] for _, one in self.received("session/prompt")]
+        acp = [one["params"]["prompt"][0]["text"] for _, one in self.received("session/prompt")]
+        return acp + [one["params"]["input"][0]["text"] for _, one in self.received("turn/start")]
 
     def calls(self) -> list[tuple[str, str]]:
         """Name and status of each call of the program's tools."""

@@ -269,7 +269,11 @@ class ModelServer:
                      "resets_at": int(self._limits[step.text]) + 1}  # fmt: skip
             return JSONResponse({"error": error}, 429)
         if step.kind == "fail":
-            return JSONResponse({"error": {"message": "x", "type": "server_error"}}, int(step.text))
+            kind = "usage_limit_reached" if step.text == "429" else "server_error"
+            headers = {"x-codex-primary-used-percent": "100", "x-codex-primary-window-minutes": "300",
+                       "x-codex-primary-reset-at": "4102444800"}  # fmt: skip
+            error = {"message": "x", "type": kind, "plan_type": "plus", "resets_at": 4102444800}
+            return JSONResponse({"error": error}, int(step.text), headers)
         return StreamingResponse(self._responses(body, step, names), media_type="text/event-stream")
 
     async def _responses(self, body: dict[str, Any], step: Step, names: list[str]) -> AsyncIterator[bytes]:

@@ -1,0 +1,210 @@
+"""Sessions of the real Codex, played again, and what Watchkeeper sends to it, against Codex's own JSON schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.agents import codex_session
+from tests.agents.conftest import FAKE, Programs
+from tests.agents.test_acp_programs import mutations
+
+RECORD = os.environ.get("WATCHKEEPER_RECORD_CODEX")
+"""Path of Codex: record the sessions anew."""
+PLAYER = str(Path(codex_session.__file__))
+PATCH = "*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\n"
+TOUR = "\n".join([
+    "run: echo hi > hi.txt; echo out",
+    "tool: exec_command " + json.dumps({"cmd": f"apply_patch <<'EOF'\n{PATCH}EOF\n"}),
+    'tool: remember {"text": "the number of codex is 7"}',
+    "run: sleep 3; echo slept",
+    "run: echo never > never.txt",
+    "run: echo more > more.txt",
+    "slow 3: say: all done",
+])  # fmt: skip
+TOUR_THREAD = "00000000-0000-0000-0000-000000000001"
+
+
+@pytest.fixture
+def codex(programs: Programs, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    """Codex as it was recorded; with WATCHKEEPER_RECORD_CODEX, Codex itself."""
+    part = str(request.param)
+    monkeypatch.setattr("watchkeeper.agents.backends.record.SETTLE_SECONDS", 0.2)
+    programs.model_of_task = "codex/gpt-5"
+    if RECORD is None:
+        programs.use([sys.executable, "-S", "-E", PLAYER, "replay", str(programs.fake), part], "codex")
+        yield programs
+        return
+    from tests.agents.model_servers import RunningServer
+
+    with RunningServer() as server:
+        mock = f'{{ name = "mock", base_url = "{server.url}/v1", wire_api = "responses", env_key = "OPENAI_API_KEY", request_max_retries = 0, stream_max_retries = 1 }}'
+        home = programs.fake / "home"
+        home.mkdir()
+        command = [
+            sys.executable,
+            "-S",
+            "-E",
+            PLAYER,
+            "record",
+            str(programs.fake),
+            "--",
+            RECORD,
+            *codex_session.ARGUMENTS,
+        ]
+        programs.use(command, "codex", (
+            f'[agents.codex.environment]\nOPENAI_API_KEY = "sk-x"\nCODEX_HOME = "{home}"\n[agents.codex.options.config]\n'
+            f'model_provider = "mock"\nmodel_providers = {{ mock = {mock} }}\n'))  # fmt: skip
+        yield programs
+    lines = [json.loads(line) for line in (programs.fake / "lines.jsonl").read_text().splitlines()]
+    kept = (
+        [json.loads(line) for line in codex_session.RECORDING.read_text().splitlines()]
+        if codex_session.RECORDING.exists()
+        else []
+    )
+    places = [str(programs.fake.parent), str(Path(RECORD).resolve().parents[4]), os.path.expanduser("~")]
+    kept = [line for line in kept if line[0] != part]
+    kept += [[part, *line] for line in codex_session.cleaned(lines, places)]
+    codex_session.RECORDING.write_text(
+        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in kept)
+    )
+    shutil.rmtree(programs.fake)
+
+
+def events(programs: Programs, kind: str) -> list[Any]:
+    rows = programs.query("SELECT data FROM events WHERE kind = ? ORDER BY seq", kind)
+    return [json.loads(row[0]) for row in rows]
+
+
+async def answered(programs: Programs, number: int) -> None:
+    """Approve the question with that number, from 0."""
+
+    def waiting(state: dict[str, Any]) -> Any:
+        return len(state["approvals"]) > number and state["approvals"][number]["status"] == "waiting"
+
+    await programs.until(waiting)
+    programs.submit("approve", payload={"approval": programs.state["approvals"][number]["id"]})
+
+
+@pytest.mark.parametrize("codex", ["tour"], indirect=True)
+async def test_a_session_with_everything_in_it(codex: Programs) -> None:
+    codex.instructions = f"THE PROMPT of a\n\n#script\n{TOUR}"
+    codex.script(allow=(), approval_timeout_seconds=None)
+
+    async def work_and_pause() -> None:
+        await answered(codex, 0)
+        await answered(codex, 1)
+        await answered(codex, 2)
+        await codex.until(lambda state: len(codex.calls()) == 4)
+        await codex.applied(
+            codex.submit("steer", agent_id=codex.agent()["id"], payload={"text": "Mind the gap."})
+        )
+        await codex.until(lambda state: events(codex, "program.steered"))
+        await codex.until(lambda state: len(state["approvals"]) > 3)
+        codex.submit("pause", payload={"now": True})
+
+    assert (await codex.run_while(work_and_pause)).exit_code == 5
+    assert [one["when"] for one in events(codex, "program.steered")] == ["now"]
+
+    async def compact() -> None:
+        await codex.until(lambda state: len(state["approvals"]) > 4)
+        await codex.applied(codex.submit("compact", agent_id=codex.agent()["id"]))
+        await answered(codex, 4)
+        await codex.until(lambda state: codex.tasks()["a"]["status"] == "done")
+
+    assert (await codex.run_while(compact)).exit_code == 0
+    assert codex.tasks()["a"]["status"] == "done"
+    names = ["bash", "file_change", "mcp__watchkeeper__remember", "bash", "bash", "bash"]
+    assert [name for name, _ in codex.calls()] == names
+    assert [status for _, status in codex.calls()] == ["done"] * 4 + ["denied", "done"]
+    if RECORD is None:
+        codex.assert_whole()
+        valid_by_codex(codex)
+        methods = {one["method"] for _, one in codex.received() if "method" in one}
+        assert methods >= {
+            "thread/start",
+            "thread/resume",
+            "turn/steer",
+            "turn/interrupt",
+            "thread/compact/start",
+        }
+
+
+@pytest.mark.parametrize("codex", ["limit"], indirect=True)
+async def test_a_usage_limit_parks_the_agent_until_it_ends(codex: Programs) -> None:
+    codex.instructions = "THE PROMPT of a\n\n#script\nfail: 429"
+    codex.script()
+
+    async def stop() -> None:
+        await codex.until(lambda state: codex.agent().get("status") == "parked")
+        assert codex.agent()["parked_until"] == 4102444800
+        codex.submit("pause", payload={"now": True})
+
+    await codex.run_while(stop)
+    if RECORD is None:
+        codex.assert_whole()
+
+
+@pytest.mark.parametrize("codex", ["failure"], indirect=True)
+async def test_a_failed_turn_fails_the_task_with_the_reason(codex: Programs) -> None:
+    codex.instructions = "THE PROMPT of a\n\n#script\nfail: 400"
+    codex.script()
+    await codex.run()
+    assert codex.tasks()["a"]["status"] == "failed"
+    if RECORD is None:
+        codex.assert_whole()
+
+
+async def test_no_field_of_a_wrong_type_from_codex_ends_the_loop(programs: Programs) -> None:
+    said: dict[str, Any] = {}
+    for line in codex_session.RECORDING.read_text().splitlines():
+        part, _, who, message = json.loads(line)
+        method = message.get("method")
+        if (
+            part == "tour"
+            and who == "codex"
+            and method
+            and method not in ("thread/started", "turn/completed")
+        ):
+            said[f"{method} {message['params'].get('item', {}).get('type')}"] = message
+    lines: list[Any] = []
+    for number, message in enumerate(said.values()):
+        for place, params in enumerate(mutations(message["params"])):
+            changed = {**message, "params": params} | ({"id": f"{number}/{place}"} if "id" in message else {})
+            lines.append(["line", json.dumps(changed)])
+    last = {"threadId": "t", "itemId": "last", "delta": "It is over."}
+    lines += [["send", {"method": "item/agentMessage/delta", "params": last}],
+              ["send", {"method": "turn/completed", "params": {"threadId": "t", "turn": {"id": "u", "status": "completed"}}}]]  # fmt: skip
+    lines = json.loads(json.dumps(lines).replace(TOUR_THREAD, "t"))
+    replies = {"thread/start": {"thread": {"id": "t"}}, "turn/start": ["then", {"turn": {"id": "u"}}, lines]}
+    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
+    programs.model_of_task = "codex/gpt-5"
+    await programs.played(replies=replies)
+    assert programs.tasks()["a"]["status"] == "done", programs.tasks()["a"]
+    assert "It is over." in programs.tasks()["a"]["result"]
+
+
+def valid_by_codex(programs: Programs) -> None:
+    """All that was sent is what Codex's own schema says, and has no field that it does not know."""
+    whole = json.loads(codex_session.SCHEMA.read_text())
+    recorded = [json.loads(line) for line in codex_session.RECORDING.read_text().splitlines()]
+    asked = {(life, one["id"]): one["method"] for part, life, who, one in recorded
+             if part == "tour" and who == "codex" and {"id", "method"} <= one.keys()}  # fmt: skip
+    checked = 0
+    for life, message in programs.received():
+        method = message.get("method") or asked[life, message["id"]]
+        if method not in whole:
+            assert method == "initialized", method
+            continue
+        given = message["params"] if "method" in message else message["result"]
+        jsonschema.validate(given, {**whole[method], "definitions": whole["definitions"]})
+        unknown = set(given) - set(whole[method]["properties"])
+        assert not unknown, f"{method} has no {unknown}"
+        checked += 1
+    assert checked > 10
