@@ -147,7 +147,7 @@ class ContextState:
                 start -= 1
             state.messages = ordered[start:]
         state._redo = history.redo_stack(state._views, state.view)
-        state._held = bool(state._redo) or state.view.reason == "undo"
+        state._held = state._holds(state._redo) or state.view.reason == "undo"
         state._assembly = state._assemble(state.view)
         return state
 
@@ -511,9 +511,16 @@ class ContextState:
             if view.version == target.version:
                 break
             left.append(view.version)
+        held = self._held or self._holds(left)
         change = self._point_at(target, "undo", at)
         self._redo += left
+        self._held = held
         return change
+
+    def _holds(self, undone: Iterable[int]) -> bool:
+        """Whether automatic passes must wait after these versions were undone: not if all were changes by hand."""
+        views = self._views
+        return any(history.last_change(views, views[one]).reason not in history.BY_HAND for one in undone)
 
     def undo_fits(self, to: int) -> bool:
         """Whether `undo(to=…)` would succeed, as far as messages are loaded."""
@@ -531,7 +538,7 @@ class ContextState:
         """
         change = self._point_at(self._target("redo"), "redo", at)
         self._redo.pop()
-        self._held = bool(self._redo)
+        self._held = self._holds(self._redo)
         return change
 
     # --- surgery by hand ------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Change:
     """Pinned messages that are not whole any more, because the window became too small for the pins."""
 
 
-EDIT, PIN, UNPIN = "edit", "pin", "unpin"
+EDIT, PIN, UNPIN = BY_HAND = "edit", "pin", "unpin"
 """The reasons of views that a person made."""
 
 
@@ -216,12 +216,18 @@ def undo_target(views: Mapping[int, View], current: View) -> View:
     Raises:
         ValueError: there is none.
     """
-    view = current
-    while view.reason in SAME_CONTEXT and view.parent is not None:
-        view = _parent(views, view)
+    view = last_change(views, current)
     if view.parent is None:
         raise ValueError("There is nothing to undo: no compaction has changed this context.")
     return _parent(views, view)
+
+
+def last_change(views: Mapping[int, View], current: View) -> View:
+    """The view of the last compaction or change by hand; the first view if there is none."""
+    view = current
+    while view.reason in SAME_CONTEXT and view.parent is not None:
+        view = _parent(views, view)
+    return view
 
 
 def undo_targets(views: Mapping[int, View], current: View) -> Iterator[View]:
