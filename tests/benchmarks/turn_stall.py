@@ -71,7 +71,9 @@ def summarizer(seconds: float) -> Any:
         await asyncio.sleep(seconds)
         # A summary that named no file would be refused: it would say less than a digest.
         calls = [message["content"][-1] for message in messages if message["role"] == "assistant"]
+        merged = messages[0]["content"][:2_000] if isinstance(messages[0]["content"], str) else ""
         read = dict.fromkeys(call["input"]["file_path"] for call in calls)
+        read |= dict.fromkeys(word.strip(",.") for word in merged.split() if "/" in word)
         return f"{len(messages)} messages were about a build that fails. Read so far: {', '.join(read)}."
 
     return summarize
