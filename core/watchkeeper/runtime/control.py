@@ -63,8 +63,9 @@ def check_key(ref: str, *, environment: str, then: str, base_url: str | None = N
         ref, api_key_env=settings.get("api_key_env"), base_url=base_url or settings.get("base_url")
     )
     if name is not None:
+        other = " or OPENAI_BASE_URL" if provider_of(ref) == "openai-chat" else ""
         raise BadInput(
-            f"no {name} in the environment of {environment}, and {ref} needs a key; set {name}, then {then}"
+            f"no {name} in the environment of {environment}, and {ref} needs a key; set {name}{other}, then {then}"
         )
 
 

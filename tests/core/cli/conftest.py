@@ -60,7 +60,7 @@ def rows(path: Path, sql: str, *parameters: Any) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _a_user_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))]:
+    for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "OPENAI_", "WATCHKEEPER_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))

@@ -298,3 +298,39 @@ def test_the_surveyor_needs_no_model_for_memory_and_a_compaction_names_one_that_
     assert wk("compact", "last", agent).code == 0
     edited = wk("memory", "edit", "last", agent, "--drop", "x")
     assert "'x' names no messages" in edited.error
+
+
+@pytest.mark.parametrize(
+    ("configured", "model", "why"),
+    [
+        ('[openai-chat]\nbase_url = "localhost:8080"', "openai-chat/m", "openai-chat.base_url: 'localhost:8080' is no address; write it as http://HOST:PORT/v1"),
+        ('[openai-chat]\nurl = "x"', "openai-chat/m", "openai-chat.url: Extra inputs"),
+        ("", "openai-chat/m", "set OPENAI_API_KEY or OPENAI_BASE_URL, then run this command again"),
+        ('[openai]\napi_key_env = "TEAM_KEY"', "openai/gpt-5", "no TEAM_KEY in the environment"),
+        ("", "gpt-5", "did you mean openai/gpt-5?"),
+        ("", "openai-chat/", "no model 'openai-chat/'"),
+    ],
+)  # fmt: skip
+def test_a_server_of_openais_apis_that_cannot_be_used_is_refused_in_one_line(
+    wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str, model: str, why: str
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    _configure(configured)
+    (tmp_path / "work").mkdir()
+    said = wk("run", "x", "--headless", "--workspace", tmp_path / "work", "--model", model)
+    assert (said.code, said.out) == (2, "")
+    assert why in said.error
+    assert len(said.error.splitlines()) == 1
+
+
+def test_doctor_names_the_server_and_the_key_of_each_provider(
+    wk: Wk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    _configure('[openai-chat]\nbase_url = "http://127.0.0.1:8080/v1"')
+    lines = {line.split()[1]: line for line in wk("doctor").out.splitlines()}
+    assert "key found" in lines["openai"]
+    assert "http://127.0.0.1:8080/v1; no key needed" in lines["openai-chat"]
+    assert "sk-of-openai" not in str(lines)

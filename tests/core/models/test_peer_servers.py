@@ -1,4 +1,4 @@
-"""Against Messages API servers that somebody else wrote: PyPI llmock, and npm @copilotkit/aimock.
+"""Against servers that somebody else wrote, of the Messages API and of Chat Completions: PyPI llmock, and npm @copilotkit/aimock.
 
 aimock is looked for in `$WATCHKEEPER_AIMOCK`, then in `.ci-cache/aimock` of the checkout (a folder in which
 `npm install @copilotkit/aimock@1.43.0` was run); else npm installs it into a temporary folder.
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.support.model_calls import asking, events_of, model_of, reply_of
+from tests.support.wires import CHAT, MESSAGES, Wire
 
 from watchkeeper.models.failures import RetryPolicy
 from watchkeeper.models.registry import resolve
@@ -31,35 +32,47 @@ LOOK = ToolSpec(
 )
 
 
+PROVIDERS = pytest.mark.parametrize(
+    ("wire", "name"), [(MESSAGES, "anthropic"), (CHAT, "openai")], ids=["anthropic", "openai-chat"]
+)
+
+
 class TestLLMock:
     """llmock breaks streams on demand, and judges its client afterwards."""
 
+    @PROVIDERS
     @pytest.mark.parametrize("after", [1, 2, 3, 4])
     @pytest.mark.parametrize("fault", ["disconnect", "truncate", "corrupt", "stall"])
-    async def test_a_broken_stream_is_asked_for_again(self, llmock: Any, fault: str, after: int) -> None:
+    async def test_a_broken_stream_is_asked_for_again(
+        self, llmock: Any, fault: str, after: int, wire: Wire, name: str
+    ) -> None:
         llmock.call_tool("look", {"path": "a/rather/long/path"}, times=None)
         getattr(llmock, fault)(after_chunks=after)
-        *events, reply = await events_of(model_of(llmock.base_url("anthropic")), asking(tools=[LOOK]))
+        *events, reply = await events_of(model_of(llmock.base_url(name), wire), asking(tools=[LOOK]))
         assert isinstance(reply, Reply)
         assert reply.content[0]["input"] == {"path": "a/rather/long/path"}
         assert reply.retries == 1
         assert sum(isinstance(event, Retrying) for event in events) == 1
         llmock.assert_resilient()
 
-    async def test_an_outage_is_given_up_with_one_line(self, llmock: Any) -> None:
+    @PROVIDERS
+    async def test_an_outage_is_given_up_with_one_line(self, llmock: Any, wire: Wire, name: str) -> None:
         llmock.outage()
         with pytest.raises(ModelError, match=r"overloaded \(503\).*gave up after 2") as caught:
-            await events_of(model_of(llmock.base_url("anthropic"), retries=RetryPolicy(max_retries=2)))
+            await events_of(model_of(llmock.base_url(name), wire, retries=RetryPolicy(max_retries=2)))
         assert caught.value.kind is ErrorKind.RETRY
 
+    @PROVIDERS
     @pytest.mark.parametrize("window", [None, 100], ids=["scripted", "by its own count"])
-    async def test_a_context_overflow_asks_for_compaction(self, llmock: Any, window: int | None) -> None:
+    async def test_a_context_overflow_asks_for_compaction(
+        self, llmock: Any, window: int | None, wire: Wire, name: str
+    ) -> None:
         if window is None:
             llmock.context_overflow()
         else:
             llmock.limits(context_window=window)
         with pytest.raises(ModelError) as caught:
-            await events_of(model_of(llmock.base_url("anthropic")), asking("word " * 400))
+            await events_of(model_of(llmock.base_url(name), wire), asking("word " * 400))
         assert caught.value.kind is ErrorKind.COMPACT
 
     async def test_the_server_can_be_chosen_by_the_environment_alone(self, llmock: Any) -> None:
