@@ -37,13 +37,22 @@ class Programs(Bench):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.fake = folder / "fake"
-        self.fake.mkdir()
-        (folder / "config").mkdir()
+        self.fake.mkdir(exist_ok=True)
+        (folder / "config").mkdir(exist_ok=True)
         self.config = folder / "config" / "config.toml"
         self.use([sys.executable, "-S", "-E", str(FAKE), str(self.fake)])
 
     model_of_task = "fake/default"
     instructions = "THE PROMPT of a"
+
+    @property
+    def planner(self) -> Any:
+        """What the planner does, as a script of its model."""
+        return partial(planner, model=self.model_of_task, instructions=self.instructions)
+
+    def take_over(self, session: str) -> None:
+        """Go on with a session of an earlier process."""
+        self.session, self.model.script = session, self.planner
 
     def use(self, command: list[str], name: str = "fake", more: str = "") -> None:
         """Start this command as the program."""
@@ -56,7 +65,7 @@ class Programs(Bench):
         """What the program does: for each process, for each prompt, its actions (see `fake_acp`)."""
         (self.fake / "script.json").write_text(json.dumps({"lives": lives, "replies": replies or {}}))
         settings.setdefault("allow", ("bash", "write"))
-        self.start(partial(planner, model=self.model_of_task, instructions=self.instructions), **settings)
+        self.start(self.planner, **settings)
 
     async def played(self, *lives: Any, replies: dict[str, Any] | None = None, **settings: Any) -> HostResult:
         """Run a session in which the program does this; then what holds whatever it does is checked."""

@@ -26,6 +26,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,10 @@ class Run(Scene):
 
 def scenes() -> list[Scene]:
     """All of them."""
+    from tests.agents.scene import ProgramRun
     from tests.faults.store_scenes import store_scenes
 
-    return [Run("summary"), Run("observational"), *store_scenes()]
+    return [Run("summary"), Run("observational"), ProgramRun(), *store_scenes()]
 
 
 # --- processes ----------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ class Count:
 def matrix(bench: Bench, count: Count, every: int, only: str | None) -> None:
     """Every point × each `every`-th hit; beyond the hits of the undisturbed run until one is not met."""
     for point, hits in sorted(bench.hits.items()):
-        if only is not None and point != only:
+        if only is not None and not fnmatch(point, only):
             continue
         tried, hit, met = 0, 1 + (hits // 2) % every if every > 1 else 1, 1
         while hit <= hits or (met and every == 1 and hit < 2 * hits + 20):
@@ -237,7 +239,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scene", action="append", help="only this scene (may be given several times)")
-    parser.add_argument("--point", help="only this fault point")
+    parser.add_argument("--point", help="only this fault point, or those of a pattern such as 'program.*'")
     parser.add_argument("--keep", type=Path, help="an empty folder for the files of failed trials")
     options = parser.parse_args()
     from watchkeeper.memory.tokens import default_counter

@@ -25,7 +25,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.workspace = folder / "workspace"
-        self.workspace.mkdir()
+        self.workspace.mkdir(exist_ok=True)
         self.path = folder / "watchkeeper.db"
         self.model = ScriptedModel(lambda request: [])
         self.runtime = Runtime(self.path, model=self.model)
