@@ -153,7 +153,8 @@ class Acp(RpcBackend):
         if turn != self._turn:
             return  # a message was added to the turn
         for call_id, call in self._calls.items():
-            if call.begun and not call.ended:  # an interrupted call is never closed by the program
+            # An interrupted call is never closed by the program. What a call did when the agent died is unknown.
+            if call.begun and not call.ended and ended.kind != "died":
                 self.put(backends.ToolEnd(call_id, "", "cancelled"))
         self._calls.clear()
         self.put(ended)
