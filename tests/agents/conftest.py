@@ -103,7 +103,7 @@ class Programs(Bench):
         blocks = [block for content in self.transcript() if isinstance(content, list) for block in content]
         begun = [block["id"] for block in blocks if block["type"] == "tool_use"]
         ended = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        assert sorted(begun) == sorted(ended)
+        assert sorted(begun) == sorted(ended), (begun, ended, self.transcript())
         assert len(set(begun)) == len(begun)
         assert not self.query("SELECT 1 FROM program_turns WHERE status = 'running'")
         assert not self.query("SELECT 1 FROM approvals WHERE status = 'waiting'")

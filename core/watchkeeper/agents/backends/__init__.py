@@ -28,6 +28,10 @@ LIMIT = re.compile(
 """How programs word a usage limit."""
 
 
+class NotLoggedIn(BackendFailed):
+    """The program has no valid login, or no key."""
+
+
 # --- What a program says ------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from watchkeeper.agents import backends
 from watchkeeper.agents.backends import BackendFailed, BackendSpec, Decision, Features
 from watchkeeper.agents.backends.process import (
     METHOD_NOT_FOUND,
+    NOT_LOGGED_IN,
     ProgramProcess,
     RpcBackend,
     RpcError,
@@ -25,7 +26,6 @@ from watchkeeper.agents.backends.process import (
 from watchkeeper.records.messages import Usage
 from watchkeeper.store.approvals import unified_diff
 
-NOT_LOGGED_IN = -32000
 _OPTIONS: Mapping[Decision, tuple[str, ...]] = {
     "once": ("allow_once", "allow_always"),
     "always": (

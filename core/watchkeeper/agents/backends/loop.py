@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents import backends, reporting, roles
-from watchkeeper.agents.backends import LIMIT, AgentBackend, BackendFailed, BackendSpec, Decision
+from watchkeeper.agents.backends import LIMIT, AgentBackend, BackendFailed, BackendSpec, Decision, NotLoggedIn
 from watchkeeper.agents.backends.process import sweep
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
@@ -67,6 +67,11 @@ CUT_TURN = (
     "[Watchkeeper] You were interrupted: the program or its machine stopped while you worked on the last message. The work"
     " continues in the same session."
 )
+EARLIER_WORK = (
+    "[Watchkeeper] You carry on work that was begun in a session which you cannot see. This is what was said and done"
+    " there, shortened; `read_back` shows what a pointer names:"
+)
+TASK_AGAIN = "This is the task, and what has come since:"
 KNOWN_CALLS = "These tool calls had ended by then, and their results hold:"
 UNKNOWN_CALLS = (
     "These tool calls were running. Whether they took effect, in part or whole, is unknown: verify before you do any of"
@@ -135,6 +140,8 @@ class ProgramLoop:
         self._silent_since = 0.0
         self._interrupting = False
         self._interrupted_at = 0.0
+        self._begins_anew = False
+        """The program has just been given a session in which nothing was said."""
         self._finish: RunResult | None = None
         self._unknown: set[str] = set()
         self._wanted_compaction: tuple[str | None] | None = None
@@ -160,6 +167,8 @@ class ProgramLoop:
             ending = RunResult(TaskOutcome.STOPPED)
         except Interrupted:
             ending = await self._after_interruption()
+        except NotLoggedIn as failed:
+            ending = await self._pause(str(failed), tell=True, blocked=True)
         except BackendFailed as failed:
             ending = await self._fail(str(failed))
         except BaseException:
@@ -209,6 +218,8 @@ class ProgramLoop:
         if opened is not None:
             return opened
         await self._settle_cut_turn()
+        if self._begins_anew:
+            await self._tell_earlier_work()
         while True:
             if self._control.pause_reason is not None:
                 return await self._pause(self._control.pause_reason)
@@ -272,9 +283,13 @@ class ProgramLoop:
             options=program.options,
         )  # fmt: skip
         backend = await self._started(spec)
+        refused = ""
         try:
             session = await backend.open(spec)
-        except BackendFailed:
+        except NotLoggedIn:
+            raise
+        except BackendFailed as failed:
+            refused = str(failed)
             if known is None or await asyncio.to_thread(_is_there, known.transcript):
                 raise
             # A program does not know a session in which nothing was said yet.
@@ -294,13 +309,41 @@ class ProgramLoop:
             assert_mine(tx, agent.id)
             programs.save_session(tx, saved)
             tx.event("program.opened", agent_id=agent.id, task_id=agent.task_id, program=program.name, version=version,
-                     program_session=session, resumed=known is not None)  # fmt: skip
+                     program_session=session, resumed=known is not None,
+                     **({"refused": environment.redact(refused)[:500]} if refused else {}))  # fmt: skip
 
         await self._store.commit(write)
         reach("program.opened")
         self._pump = asyncio.create_task(self._take_events(backend))
         self._record.follow(program, saved)
+        self._begins_anew = known is None
         return None
+
+    async def _tell_earlier_work(self) -> None:
+        """In a session that begins anew, what the agent did in another one: before a fork, or by another program."""
+        text = await self._record.digest()
+        if not text:
+            return
+        waiting = self._unsent_task()
+        notice = self._environment.redact(backends.joined([EARLIER_WORK, text, TASK_AGAIN, waiting]))
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            seq = self._record.append(tx, "user", notice)
+            programs.note_sent(tx, self._agent.id, seq - 1)
+
+        await self._store.commit(write)
+
+    def _unsent_task(self) -> str:
+        """The agent's task in its first message, and what came for it since its last words."""
+        history = load_messages(self._store, self._agent.id)
+        words = [_prompt(message) for message in history]
+        later: list[str] = []
+        for message, text in zip(reversed(history), reversed(words), strict=True):
+            if message.role == "assistant":
+                break
+            later.insert(0, text)
+        return backends.joined([words[0] if words else "", *(text for text in later if text != words[0])])
 
     def _inherited(self) -> ProgramSession | None:
         """The session of the attempt whose memory this one continues, if the same program worked on it."""

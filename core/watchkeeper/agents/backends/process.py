@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.backends import Ask, BackendFailed, Decision, Event, Raw
+from watchkeeper.agents.backends import Ask, BackendFailed, Decision, Event, NotLoggedIn, Raw
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked, kill_tree
 from watchkeeper.models.stream import without_lone_surrogates
@@ -33,6 +33,8 @@ WATCH_SECONDS = 0.2
 LAST_OUTPUT_SECONDS = 1.0
 """How long what a process wrote may arrive after its end."""
 METHOD_NOT_FOUND = -32601
+NOT_LOGGED_IN = -32000
+"""What ACP programs answer without a login."""
 INVALID_PARAMS = -32602
 LARGEST_COUNT = 2**53
 WRONG_SHAPE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
@@ -342,7 +344,8 @@ class RpcBackend:
         try:
             return await self._process.call(method, params, timeout_seconds)
         except RpcError as error:
-            raise BackendFailed(f"{self.name} refuses {method}: {error}") from error
+            failed = NotLoggedIn if error.code == NOT_LOGGED_IN else BackendFailed
+            raise failed(f"{self.name} refuses {method}: {error}") from error
 
 
 async def _refuse(method: str, params: dict[str, Any], number: int | str) -> Any:

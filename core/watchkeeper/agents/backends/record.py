@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 2.0
 """How long the program's record may lag behind its last word."""
 SETTLE_STEP_SECONDS = 0.1
+DIGEST_TOKENS = 8_000
+"""Of what an agent did before, for a session that begins anew."""
 PROMPT_END = 200
 """Characters of the end of a prompt by which it is found in the program's record."""
 
@@ -132,6 +134,20 @@ class ProgramRecord:
             for said in _texts(message.content)
         )
 
+    async def digest(self) -> str:
+        """What was done so far, for a program that has no session in which it was done; empty where nothing was."""
+        from watchkeeper.memory.digest import DigestNotes
+
+        history = message_rows.load_messages(self._store, self._agent.id)
+        if not any(message.role == "assistant" for message in history):
+            return ""
+        covers, counter = (1, history[-1].seq), self._environment.counter
+
+        def write() -> str:
+            return DigestNotes.gather(self._agent.id, covers, (), history).write(DIGEST_TOKENS, counter).text
+
+        return await asyncio.to_thread(write)
+
     def snapshot(self) -> Snapshot:
         """The agent's memory as Watchkeeper has it: the messages; the program keeps its own context."""
         row = self._store.one(
@@ -150,8 +166,9 @@ class ProgramRecord:
         self._stored = {
             row[0]
             for row in self._store.all(
-                "SELECT request_id FROM model_calls WHERE agent_id = ? AND request_id IS NOT NULL",
-                (self._agent.id,),
+                "SELECT request_id FROM model_calls WHERE request_id IS NOT NULL AND agent_id IN"
+                " (SELECT agent_id FROM agent_programs WHERE program_session = ? AND program = ?)",
+                (session.program_session, program.name),
             )
         }
         if program.reader is not None and session.transcript:
