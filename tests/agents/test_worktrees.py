@@ -420,3 +420,33 @@ async def test_two_agents_that_write_one_file_without_git_are_named(scene):
     ):
         await scene.trees.wrote(agent, agent, None, path)
     assert scene.warnings().count("both write") == 1
+
+
+async def test_the_diff_is_shown_by_the_command_without_control_characters(scene):
+    from click.testing import CliRunner
+
+    from watchkeeper.cli.app import wk
+
+    folder = await scene.open("x")
+    (folder / "a.txt").write_text("\x1b[31mred\n")
+    await scene.trees.refresh("x")
+    database = ["--db", str(scene.ground.store.path)]
+    shown = CliRunner().invoke(wk, ["diff", scene.ground.session, "x", *database]).output
+    assert "1 file, ready, branch watchkeeper/" in shown
+    assert "-two" in shown
+    assert "red" in shown
+    assert "\x1b" not in shown
+
+
+async def test_a_failed_session_keeps_its_worktrees_and_a_pruned_one_what_is_not_merged(scene):
+    from watchkeeper.agents.worktrees import clean_up
+
+    folder = await scene.open("x")
+    (folder / "x.txt").write_text("x")
+    tree = programs.load_worktree(scene.ground.store, "x")
+    assert tree is not None
+    assert "not committed" in clean_up(tree, os.environ)
+    await scene.merge("x")
+    assert clean_up(tree, os.environ) == ""
+    assert not folder.exists()
+    assert clean_up(tree, os.environ) == ""

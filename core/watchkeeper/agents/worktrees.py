@@ -597,7 +597,7 @@ class Worktrees:
     def folder_of(self, task_id: str | None) -> Path:
         """Where the agents of a task work: its worktree, or the workspace."""
         tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
-        return tree.place if tree is not None and tree.status != "making" else self._workspace
+        return tree.place if tree is not None and tree.is_there else self._workspace
 
     async def open(self, task: Task, role: Role, *, program: bool) -> Path:
         """The folder for an attempt at a task. It has a worktree if the task or the role says so; by default for an
@@ -653,13 +653,13 @@ class Worktrees:
             GitFailed: it cannot be.
         """
         tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
-        if tree is not None and tree.status != "making":
+        if tree is not None and tree.is_there:
             await self._locked(tree.repository, restore, tree)
 
     def note_for(self, task: Task) -> str:
         """What an agent is told of its worktree; empty where it has none."""
         tree = programs.load_worktree(self._store, task.id)
-        if tree is None or tree.status == "making":
+        if tree is None or not tree.is_there:
             return ""
         text = (
             f"You work in {tree.place}, a git worktree on the branch {tree.branch}, from commit"
@@ -690,7 +690,7 @@ class Worktrees:
     async def refresh(self, task_id: str | None) -> None:
         """Store what the agent of a task has changed so far."""
         tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
-        if tree is None or tree.status == "making" or tree.task_id in self._looking:
+        if tree is None or not tree.is_there or tree.task_id in self._looking:
             return
         self._looking.add(tree.task_id)
         try:
@@ -711,7 +711,9 @@ class Worktrees:
             GitFailed: it was not merged, with the reason, and nothing in the user's folder was changed.
         """
         tree = programs.load_worktree(self._store, task.id)
-        if tree is None or tree.status == "making":
+        if tree is None or not tree.is_there:
+            if tree is not None and tree.merge_commit is not None:
+                return f"{task.name} is merged"
             raise GitFailed(f"{task.name} has no worktree: what its agent wrote is in the workspace already")
         if task.status is TaskStatus.RUNNING:
             raise GitFailed(f"{task.name} is running; merge it when it has ended")
@@ -760,6 +762,8 @@ class Worktrees:
     async def end(self) -> None:
         """The session has ended: commit what agents left, remove what is merged, and say what is kept."""
         for tree in programs.load_worktrees(self._store, self._store.session_id):
+            if not tree.is_there:
+                continue
             task = plans.load_task(self._store, tree.task_id)
             name = one_line(task.name if task is not None else tree.branch, 60)
             with suppress(GitFailed, OSError):
@@ -889,7 +893,7 @@ def _store_diff(tx: Transaction, *, task_id: str, files: int, text: str) -> None
 
 
 def _removed(tx: Transaction, *, tree: Worktree) -> None:
-    programs.forget_worktree(tx, tree.task_id)
+    programs.save_worktree(tx, replace(tree, status="removed"))
     tx.event("worktree.removed", task_id=tree.task_id, branch=tree.branch)
 
 

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "restore": ("library", "Restore a deleted session"),
     "prune": ("library", "Permanently delete finished sessions and free space"),
     "backup": ("library", "Copy the database, safely while runs are active"),
+    "diff": ("show", "Show what agents changed in their worktrees"),
     "artifacts": ("show", "List what a session produced, or print one"),
     "import": ("imports", "Import sessions of Claude Code, Codex and OpenCode"),
     "export": ("show", "Write a whole session into one file: Markdown, a web page, or JSON"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,7 @@ def prune(
     if asks and not click.confirm("Delete them permanently?", default=False):
         click.echo("nothing was done")
         return 0
+    kept_trees = _remove_worktrees(opened, [one.id for one in plan.doomed])
     done = prune_sessions(opened.path, plan)
     worth_it = bool(done.sessions) or plan.free_bytes > plan.file_bytes // 20
     shrunk = _vacuum(opened.path) if vacuum and worth_it else None
@@ -269,8 +271,19 @@ def prune(
     }
     deleted = f"{plural(len(done.sessions), 'session')} and {plural(done.artifacts, 'artifact')} deleted"
     summary = "; ".join(filter(None, [deleted if plan.doomed else None, shrunk]))
-    kept = [f"kept: {line}" for line in done.refused]
+    answer |= {"worktrees_kept": kept_trees}
+    kept = [f"kept: {clean(line)}" for line in (*done.refused, *kept_trees)]
     return respond(as_json, answer, [summary, *kept] if summary else kept)
+
+
+def _remove_worktrees(opened: SessionHandle, session_ids: Sequence[str]) -> list[str]:
+    """Remove the worktrees of sessions that are to be deleted; those that hold work that is not committed and merged
+    are kept, with a line each."""
+    from watchkeeper.agents.worktrees import clean_up
+    from watchkeeper.store.programs import load_worktrees
+
+    trees = [tree for one in session_ids for tree in load_worktrees(opened, one) if tree.status != "removed"]
+    return [why for tree in trees if (why := clean_up(tree, os.environ))]
 
 
 @click.command()

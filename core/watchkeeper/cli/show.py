@@ -34,6 +34,7 @@ from watchkeeper.store import database, driver, state
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe
+from watchkeeper.store.programs import load_worktrees
 from watchkeeper.store.search.index import index_until, unindexed
 from watchkeeper.store.search.messages import search_by_session
 from watchkeeper.store.search.sessions import list_sessions, parse_filters
@@ -288,6 +289,44 @@ def artifacts(opened: SessionHandle, name: str | None, as_json: bool) -> int:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
     return 0
+
+
+@click.command()
+@last_session_argument
+@click.argument("task", required=False)
+@db_option
+@json_option
+@reads_session
+def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
+    """Show what the agents of SESSION (default: the newest) changed in their git worktrees, or that of one TASK.
+
+    New files are included. While an agent works, this is what the background process saw last.
+    """
+    trees = load_worktrees(opened, opened.session_id)
+    if task is not None:
+        task_id = opened.task(task)
+        if task_id is None:
+            raise NotFound(f"no task {task!r} in session {opened.session_id}")
+        trees = [tree for tree in trees if tree.task_id == task_id]
+    names = dict(opened.all("SELECT id, name FROM tasks WHERE session_id = ?", (opened.session_id,)))
+    rows = [
+        {
+            "task": names.get(tree.task_id, tree.task_id), "status": tree.status, "branch": tree.branch,
+            "folder": tree.folder, "base_commit": tree.base_commit, "merge_commit": tree.merge_commit,
+            "files_changed": tree.files_changed, "diff": tree.diff,
+        }
+        for tree in trees
+    ]  # fmt: skip
+
+    def lines() -> Iterator[str]:
+        for row in rows:
+            about = (
+                f"{plural(row['files_changed'], 'file')}, {row['status']}, branch {clean(row['branch'], 200)}"
+            )
+            yield f"{clean(row['task'], 60)}: {about}, {clean(row['folder'], 300)}"
+            yield from (clean(line, 1_000) if line.strip() else "" for line in row["diff"].split("\n"))
+
+    return respond(as_json, rows, lines(), empty="no agent has a worktree")
 
 
 def cost_of(row: dict[str, Any]) -> str:

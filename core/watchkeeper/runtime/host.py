@@ -613,7 +613,11 @@ class SessionHost:
             "SELECT status, status_reason FROM sessions WHERE id = ?", (self.store.session_id,)
         )
         status = SessionStatus(row[0])
-        if self._once is None and status in SESSION_ENDED and self.environment.worktrees is not None:
+        if (
+            self._once is None
+            and status in (SessionStatus.DONE, SessionStatus.CANCELLED)
+            and self.environment.worktrees
+        ):
             await self.environment.worktrees.end()
         if self._once is None and status is SessionStatus.RUNNING:
             reason, code = self._stopping or ("stopped", PAUSED_EXIT)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines
+from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
+from watchkeeper.store.programs import Worktree, load_worktree
 from watchkeeper.store.snapshot import (
     COMPACTION_COLUMNS,
     AgentFacts,
@@ -405,6 +406,8 @@ class ReportFacts:
     """Those of them whose tokens are an estimate."""
     estimated_price: int
     unpriced: int
+    worktree: Worktree | None = None
+    """Where it works, and what it has changed there."""
 
 
 class ReportReader:
@@ -442,6 +445,7 @@ class ReportReader:
             tools,
             self._artifacts,
             *self._models(connection),
+            load_worktree(Queries(connection), agent.task_id) if agent.task_id is not None else None,
         )
         if report != self._report:
             self._report = report

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store.driver import decode, encode
+from watchkeeper.store.driver import decode_or, encode
 from watchkeeper.store.transaction import Transaction
 
 
@@ -112,7 +112,8 @@ class Worktree:
 
     task_id: str
     status: str
-    """`making` until the folder is whole, then `ready`, `merging` while its merge is under way, and `merged`."""
+    """`making` until the folder is whole, then `ready`, `merging` while its merge is under way, `merged`, and `removed`
+    with the folder."""
     repository: str
     """The folder that all worktrees of the repository share (`.git`)."""
     folder: str
@@ -130,6 +131,11 @@ class Worktree:
     """What its agent has changed, as it was last looked at, for the screen."""
     prefix: str = ""
     """The workspace below `folder`; empty where that is the workspace's counterpart."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether an agent may work in it."""
+        return self.status not in ("making", "removed")
 
     @property
     def place(self) -> Path:
@@ -160,7 +166,7 @@ def load_worktrees(reads: Any, session_id: str) -> list[Worktree]:
 def _worktree(row: Any) -> Worktree:
     return Worktree(
         task_id=row[0], status=row[1], repository=row[2], folder=row[3], branch=row[4], base_commit=row[5], target=row[6],
-        merge_commit=row[7], unresolved=tuple(decode(row[8])), files_changed=row[9], diff=row[10], prefix=row[11],
+        merge_commit=row[7], unresolved=tuple(decode_or(row[8], [])), files_changed=row[9], diff=row[10], prefix=row[11],
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ Each value says whether it is exact, estimated, or unpriced.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from watchkeeper.store.agent_snapshot import ReportFacts
 from watchkeeper.store.plans import current_step
@@ -16,6 +17,7 @@ from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.session_status import agent_condition, lasted, task_condition
 from watchkeeper_tui.widgets.cells import Piece
 
+DIFF_ROLES = {"+": "done", "-": "failed", "@": "accent"}
 FOLDED = 4
 """Lines of a text that are shown before Enter unfolds it."""
 EXACT: Piece = ("  exact", "muted")
@@ -31,7 +33,7 @@ def report_page(view: PageContext) -> list[PageLine]:
                 (("reports cover the current session, not a step of a replay", "faint"),),
             )
         ]
-    return [*_standing(view), *_asked(view, report), *_result(view, report), *_tasks(view), *_artifacts(view, report),
+    return [*_standing(view), *_asked(view, report), *_result(view, report), *_changes(view, report), *_tasks(view), *_artifacts(view, report),
             *_tools(view, report), *_bill(view, report)]  # fmt: skip
 
 
@@ -114,6 +116,20 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
         ]
     note = "nothing yet" if agent.ended_at is None else "nothing: another attempt has the task now"
     return [heading("result", "Result", note), blank("result.end")]
+
+
+def _changes(view: PageContext, report: ReportFacts) -> list[PageLine]:
+    """What the agent has changed in its git worktree."""
+    tree = report.worktree
+    if tree is None:
+        return []
+    note = f"{formatting.plural(tree.files_changed, 'file')}, {sanitize(tree.status)}, branch {sanitize(tree.branch)}"
+    lines = [heading("changes", "Changes", clip(note, max(12, view.width - 12)))]
+    for line in _folding(view, "changes.text", tree.diff) if tree.diff else []:
+        text = "".join(piece for piece, _ in line.pieces).strip()
+        role = DIFF_ROLES.get(text[:1], "muted")
+        lines.append(replace(line, pieces=tuple((piece, role) for piece, _ in line.pieces)))
+    return [*lines, blank("changes.end")]
 
 
 def _tasks(view: PageContext) -> list[PageLine]:

@@ -273,7 +273,9 @@ class ProgramLoop:
                 await environment.worktrees.ensure(agent.task_id)
             except GitFailed as failed:
                 return await self._pause(f"its worktree cannot be used: {failed}", tell=True, blocked=True)
-        folder = Path(known.folder) if known is not None else environment.folder_of(agent.task_id)
+        folder = environment.folder_of(agent.task_id)
+        if known is not None and _is_there(known.folder):
+            folder = Path(known.folder)
         environ = program.environment(services.environ, agent.id)
         system = roles.with_pinned(agent.system, pinned_lines(self._store, environment.session_id))
         spec = BackendSpec(
