@@ -180,7 +180,7 @@ def _has_context(agent: AgentFacts) -> bool:
 
 def _was_compacted(agent: AgentFacts) -> bool:
     """Or changed by hand, which may be undone as well."""
-    return agent.compactions > 0 or agent.view_version > 1
+    return agent.program is None and (agent.compactions > 0 or agent.view_version > 1)
 
 
 def _why_not_compact(target: Target) -> str:
@@ -194,7 +194,23 @@ def _why_not_compact(target: Target) -> str:
 def _why_not_undo(target: Target) -> str:
     if not target.agents:
         return "select an agent first"
-    return "" if any(map(_was_compacted, target.agents)) else "nothing was compacted"
+    return _why_not_ours(target) or (
+        "" if any(map(_was_compacted, target.agents)) else "nothing was compacted"
+    )
+
+
+def _why_not_ours(target: Target) -> str:
+    """Why a context cannot be changed: an agent program keeps it."""
+    programs = {agent.program for agent in target.agents}
+    return (
+        f"{sanitize(programs.pop() or '')} keeps its own context"
+        if len(programs) == 1 and None not in programs
+        else ""
+    )
+
+
+def _why_not_edit(target: Target) -> str:
+    return _why_not_compact(target) or _why_not_ours(target)
 
 
 def _why_not_answer(target: Target) -> str:
@@ -394,7 +410,7 @@ _ACTIONS: tuple[Action, ...] = (
         "Drop messages",
         "show messages of the selected agent as pointers alone",
         _drop,
-        _why_not_compact,
+        _why_not_edit,
         _edit_lines(_drop, "Drop these messages from the context of {name}."),
         asks="Numbers of the messages, such as 12,14-16",
         once=True,

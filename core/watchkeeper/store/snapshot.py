@@ -220,6 +220,8 @@ class AgentFacts(Spending):
     live: LiveFacts | None = None
     parked_until: float | None = None
     """Wall time at which the usage limit ends for which it is parked."""
+    program: str | None = None
+    """The agent program that does its work, and keeps its context; None for Watchkeeper's own loop."""
 
     @property
     def context_used(self) -> int:
@@ -395,6 +397,7 @@ _AGENTS = row_lines(
             *(f"l.{each}" for each in _LIVE_COLUMNS),
             "substr(l.text, -4000), substr(a.current_goal, 1, 4000)",
             _AGENT_ESTIMATED,
+            "(SELECT program FROM agent_programs WHERE agent_id = a.id)",
         ]
     ),
     "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.ordinal",
@@ -549,7 +552,7 @@ def _task(raw: Raw) -> TaskFacts:
 
 
 def _agent(raw: Raw) -> AgentFacts:
-    *columns, text, goal, estimated = raw
+    *columns, text, goal, estimated, program = raw
     values = dict(zip((*_AGENT_COLUMNS, *_LIVE_COLUMNS), columns, strict=True))
     live = {each: values.pop(each) for each in _LIVE_COLUMNS}
     return AgentFacts(
@@ -557,6 +560,7 @@ def _agent(raw: Raw) -> AgentFacts:
         goal=goal,
         live=LiveFacts(**live, text=text) if live["activity"] is not None else None,
         cost_estimated=bool(estimated),
+        program=program,
     )
 
 
