@@ -3,7 +3,7 @@
 `BufferingCoordinator` does the bookkeeping. It calls an observer over messages ahead of need and keeps the
 observations as chunks until a caller activates them. It calls a reflector over observations in the same way.
 At most one call of each kind runs. The coordinator judges nothing and changes no context; the engine around
-it (`watchkeeper.memory.observational`) does.
+it (`watchkeeper.memory.engine`) does.
 """
 
 from __future__ import annotations

@@ -81,12 +81,16 @@ class Context(RuleBasedStateMachine):
         assert self.views[change.view.version] == change.view
 
     def say(self, role: str, content: Any) -> None:
-        before = (self.state.view, self.state.last_seq)
+        before, tokens = (self.state.view, self.state.last_seq), self.state.tokens
         if role == "assistant":
             self.orphans |= set(self.open)
         change = self.state.append(role, content, at=float(self.state.last_seq))  # type: ignore[arg-type]
         assert change.messages[0].seq == before[1] + 1
         assert change.messages[0].content == content, "a message is stored as it was said"
+        assert change.cache_tokens_invalidated <= tokens, "no more than there was could be cached"
+        compacted = change.observations or change.view.elided != before[0].elided
+        assert compacted or change.tokens_before == change.tokens
+        assert not change.observations or change.tokens_before > self.state.limit
         self.took(change)
 
     @rule(size=SIZES, role=st.sampled_from(["user", "assistant"]))
