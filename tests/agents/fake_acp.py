@@ -11,7 +11,7 @@ number of the process before it; FOLDER/pids every process. Only the standard li
 
 Actions: ["line", text] prints it; ["send", message]; ["update", fields] is a `session/update`; ["say", text];
 ["tool", id, fields…]; ["ask", id, tool call] puts a question and goes on; ["await", id] waits for its answer; ["spawn",
-shell command] starts a process in a session and with an environment of its own; ["until", method] waits for that message;
+shell command] starts a process in a session and with an environment of its own; ["until", method] waits for that message; ["file", name] for a file in FOLDER;
 ["die"]; ["orphan"] kills its parent; ["deaf"] reads nothing more; ["end", reason]; ["error", code, message, data].
 """
 
@@ -162,6 +162,9 @@ class Fake:
                 )
                 with (self.folder / "pids").open("a") as pids:
                     pids.write(f"{child.pid}\n")
+            elif verb == "file":
+                while not (self.folder / rest[0]).exists():
+                    time.sleep(0.01)
             elif verb == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif verb == "orphan":

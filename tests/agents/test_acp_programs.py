@@ -186,6 +186,27 @@ async def test_a_program_that_dies_is_started_again_and_told_what_is_known(
     assert not late.exists()
 
 
+@pytest.mark.parametrize("how", ["the program dies", "a pause at once"])
+async def test_no_question_waits_that_the_program_would_not_hear(programs: Programs, how: str) -> None:
+    asking = [bash("t1"), question(0, "t1"), ["file", "go"], ["die"]]
+    paused = [bash("t1"), question(0, "t1"), ["until", "session/cancel"], ["end", "cancelled"]]
+    lives = [[asking if how == "the program dies" else paused], [[["say", "finished"]]]]
+    programs.script(*lives, allow=(), approval_timeout_seconds=None)
+
+    async def end() -> None:
+        await programs.waiting()
+        (programs.fake / "go").touch()
+        if how == "a pause at once":
+            programs.submit("pause", payload={"now": True})
+        await programs.until(lambda state: state["approvals"][0]["status"] == "cancelled")
+
+    await programs.run_while(end)
+    programs.assert_whole()
+    await programs.run()
+    programs.assert_whole()
+    assert programs.tasks()["a"]["status"] == "done"
+
+
 @pytest.mark.parametrize("method", ["initialize", "session/new"])
 async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(
     programs: Programs, method: str

@@ -38,7 +38,7 @@ from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.models.failures import body_reset_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
-from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
+from watchkeeper.records.states import AgentStatus, ApprovalStatus, TaskStatus, ToolCallStatus
 from watchkeeper.store import agents, plans, programs
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import decode
@@ -376,6 +376,7 @@ class ProgramLoop:
         if turn is None or turn.status != "running":
             return
         since = turn.prompt_seq
+        await self._cancel_questions()
         told = await asyncio.to_thread(self._record.told_since, self._sent_text(since))
         known: list[str] = []
         unknown: list[str] = []
@@ -779,11 +780,17 @@ class ProgramLoop:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if tasks:
-            await self._store.commit(self._cancel_questions)
+        await self._cancel_questions()
 
-    def _cancel_questions(self, tx: Transaction) -> None:
-        agents.cancel_questions(tx, self._agent.id, self._agent.task_id, "the turn was interrupted")
+    async def _cancel_questions(self) -> None:
+        """No question waits for an answer that the program would not hear."""
+        waits = "SELECT 1 FROM approvals WHERE agent_id = ? AND status = ?"
+        if self._store.one(waits, (self._agent.id, ApprovalStatus.WAITING)) is None:
+            return
+        why = "the turn was interrupted"
+        await self._store.commit(
+            lambda tx: agents.cancel_questions(tx, self._agent.id, self._agent.task_id, why)
+        )
 
     # --- its context --------------------------------------------------------------------------------------------
 
