@@ -1,6 +1,6 @@
 """Codex, Claude Code and OpenCode themselves as sub-agents, over a mock model server: the whole demo, and the crash matrix.
 
-    python -m tests.agents.real_programs                            the demo, the matrix and the fault points
+    python -m tests.agents.real_programs                            the demo, controls, the matrix and the fault points
     python -m tests.agents.real_programs --only matrix --program codex --moment question --target host
     python -m tests.agents.real_programs --random 20 --seed 3       everything is killed at a random moment
 
@@ -122,8 +122,10 @@ class Trial:
         with closing(sqlite3.connect(f"file:{self.db}?mode=ro", uri=True, timeout=10)) as connection:
             try:
                 return list(connection.execute(sql, parameters).fetchall())
-            except sqlite3.OperationalError:
-                return []
+            except sqlite3.OperationalError as error:
+                if "no such table" in str(error):
+                    return []
+                raise
 
     def until(self, condition: Callable[[], Any], seconds: float = LONGEST_SECONDS) -> Any:
         """Wait for a condition; None where the host ended before."""
@@ -140,17 +142,17 @@ class Trial:
         assert self.host is not None
         return self.host.wait(LONGEST_SECONDS)
 
-    def answer_questions(self, stop: threading.Event) -> None:
-        """Approve every question, from a shell, as it comes."""
+    def answer_questions(self, stop: threading.Event, answer: str) -> None:
+        """Approve or deny every question, from a shell, as it comes."""
         while not stop.is_set():
             for (number,) in self.rows("SELECT id FROM approvals WHERE status = 'waiting'"):
-                self.wk("approve", str(number)).wait(30)
+                self.wk(answer, str(number)).wait(30)
             time.sleep(0.2)
 
     @contextmanager
-    def approving(self) -> Iterator[None]:
+    def answering(self, answer: str) -> Iterator[None]:
         stop = threading.Event()
-        thread = threading.Thread(target=self.answer_questions, args=(stop,), daemon=True)
+        thread = threading.Thread(target=self.answer_questions, args=(stop, answer), daemon=True)
         thread.start()
         try:
             yield
@@ -304,7 +306,7 @@ def crash(trial: Trial, program: str, moment: str, target: str) -> list[str]:
     if pid is None:
         return [f"there is no {target}"]
     os.kill(pid, signal.SIGKILL)
-    with trial.approving():
+    with trial.answering("approve"):
         if target == "host":
             trial.ended()
             trial.resume()
@@ -360,6 +362,71 @@ def chaos(trial: Trial, dice: random.Random) -> list[str]:
     )
 
 
+CONTROLS = """\
+run: echo denied >> ledger.txt
+run: echo one >> ledger.txt; sleep 3
+run: echo two >> ledger.txt
+run: echo three >> ledger.txt
+run: echo four >> ledger.txt
+slow 3: say: all done"""
+
+
+def controls(trial: Trial, program: str) -> list[str]:
+    """Deny, steer, pause in front of a question, resume and compact, all from a shell."""
+    found = []
+
+    def asks(label: str) -> Any:
+        """The question whose call has this label, once it waits."""
+        rows = trial.rows(
+            "SELECT p.id FROM approvals p JOIN tool_calls c ON c.id = p.tool_call_id JOIN messages m ON m.agent_id = c.agent_id"
+            " WHERE p.status = 'waiting' AND m.role = 'assistant' AND instr(m.content, c.tool_use_id) AND instr(m.content, ?)",
+            f"echo {label}",
+        )
+        return rows[0][0] if rows else None
+
+    def wk(*words: str) -> None:
+        if code := trial.wk(*words).wait(40):
+            found.append(f"wk {words[0]} ended with {code}")
+
+    def kinds(kind: str) -> int:
+        return int(trial.rows("SELECT count(*) FROM events WHERE kind = ?", kind)[0][0])
+
+    trial.begin(goal_of((program,), lambda _: CONTROLS), allow=())
+    denied = trial.until(lambda: asks("denied"))
+    session = trial.rows("SELECT id FROM sessions")[0][0]
+    agent = trial.rows("SELECT name FROM agents WHERE task_id IS NOT NULL")[0][0]
+    wk("deny", denied, "--reason", "not that one")
+    wk("approve", trial.until(lambda: asks("one")))
+    trial.until(lambda: trial.ledger.exists() and "one" in trial.ledger.read_text())
+    wk("steer", session, agent, "Mind the gap.")
+    trial.until(lambda: asks("two"))
+    wk("pause", session, "--now")
+    if (code := trial.ended()) != 5:
+        found.append(f"the paused run ended with {code}")
+    if trial.rows("SELECT 1 FROM approvals WHERE status = 'waiting'"):
+        found.append("a question of the turn that was cut still waits")
+    trial.resume()
+    number = trial.until(
+        lambda: next(
+            (row[0] for row in trial.rows("SELECT id FROM approvals WHERE status = 'waiting'")), None
+        )
+    )
+    if number is None:
+        return [*found, "the question after the pause never came"]
+    wk("compact", session, agent)
+    wk("approve", number)
+    with trial.answering("deny"):  # the model may have forgotten what it did
+        code = trial.ended()
+    if not kinds("program.steered"):
+        found.append("the message was not sent into the turn")
+    if not kinds("compaction.applied"):
+        found.append("no compaction was shown")
+    counts = Counter(trial.ledger.read_text().split())
+    if counts["denied"] or counts["one"] != 1 or counts.total() != 2:
+        found.append(f"effects: {dict(counts)}")
+    return found + trial.violations(None, len(counts), code)
+
+
 # --- the demo ----------------------------------------------------------------------------------------------------
 
 
@@ -412,7 +479,7 @@ def demo(trial: Trial) -> list[str]:
     trial.until(lambda: trial.rows("SELECT 1 FROM sessions"))
     screen = Screen(trial)
     try:
-        with trial.approving():
+        with trial.answering("approve"):
             code = trial.ended()
     finally:
         screen.close()
@@ -458,7 +525,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--npm", type=Path, default=ROOT / ".ci-cache" / "agents")
-    parser.add_argument("--only", choices=("demo", "matrix", "points", "random"))
+    parser.add_argument("--only", choices=("demo", "controls", "matrix", "points", "random"))
     parser.add_argument("--program", choices=tuple(MODELS), action="append")
     parser.add_argument("--moment", choices=MOMENTS, action="append")
     parser.add_argument("--target", choices=TARGETS, action="append")
@@ -476,6 +543,8 @@ def main() -> int:
     trials: list[tuple[str, Callable[[Trial], list[str]]]] = []
     if only in (None, "demo"):
         trials.append(("demo", demo))
+    if only in (None, "controls"):
+        trials += [(f"{one} controls", lambda trial, a=one: controls(trial, a)) for one in ours]
     if only in (None, "matrix"):
         trials += [(f"{one} {moment} {target}", lambda trial, a=(one, moment, target): crash(trial, *a))
                    for one in ours for moment in options.moment or MOMENTS for target in options.target or TARGETS]  # fmt: skip
