@@ -3,7 +3,7 @@
 `FOLDER/script.json` has:
 
     replies  method → the result, or {"error": …}, of a request of the client, in place of the usual one. ["die", n]: the
-             first n processes die there; ["each", results]: one after the other; ["then", result, actions]
+             first n processes die there; ["each", results]: one after the other; ["lives", results]: one for each process; ["then", result, actions]
     lives    for each process that is started, for each of its prompts: a list of actions
 
 A prompt without actions is answered with "done". FOLDER/received.jsonl gets every line that the client sends, with the
@@ -113,6 +113,8 @@ class Fake:
             if self.life < reply[1]:
                 os.kill(os.getpid(), signal.SIGKILL)
             reply = {"sessionId": SESSION}
+        elif verb == "lives":
+            return self.answer(number, reply[1][self.life])
         elif verb == "each":
             return self.answer(number, reply[1].pop(0))
         elif verb == "then":

@@ -190,6 +190,57 @@ async def test_no_field_of_a_wrong_type_from_codex_ends_the_loop(programs: Progr
     assert "It is over." in programs.tasks()["a"]["result"]
 
 
+async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_ones_are_unknown(
+    programs: Programs,
+) -> None:
+    rollout = programs.fake / f"rollout-2026-01-01T00-00-00-{TOUR_THREAD}.jsonl"
+    thread = {"thread": {"id": TOUR_THREAD, "path": str(rollout)}}
+    ended = {"method": "turn/completed", "params": {"turn": {"id": "u", "status": "completed"}}}
+    turns = [
+        ["then", {"turn": {"id": "u"}}, [["file", "go"], ["die"]]],
+        ["then", {"turn": {"id": "v"}}, [["send", ended]]],
+    ]
+    replies = {"thread/start": thread, "thread/resume": thread, "turn/start": ["lives", turns]}
+    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
+    programs.model_of_task = "codex/gpt-5"
+    programs.script(replies=replies)
+
+    async def write_the_record() -> None:
+        await programs.until(lambda state: programs.prompts())
+        message = {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": programs.prompts()[0]}],
+        }
+        items: list[dict[str, Any]] = [message]
+        for call, output in (
+            ("c1", "all is well"),
+            ("c2", "Wall time: 0.1 seconds\naborted by user"),
+            ("c3", None),
+        ):
+            arguments = json.dumps({"cmd": f"echo {call}"})
+            items.append(
+                {"type": "function_call", "name": "exec_command", "call_id": call, "arguments": arguments}
+            )
+            if output is not None:
+                items.append({"type": "function_call_output", "call_id": call, "output": output})
+        meta = {"type": "session_meta", "payload": {"id": TOUR_THREAD, "cwd": str(programs.workspace)}}
+        lines = [meta, *({"type": "response_item", "payload": one} for one in items)]
+        now = {"timestamp": "2026-01-01T00:00:00.000Z"}
+        rollout.write_text("".join(json.dumps(now | line) + "\n" for line in lines))
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(write_the_record)
+    programs.assert_whole()
+    assert [status for _, status in programs.calls()] == ["done", "unknown", "unknown"]
+    known, _, unknown = programs.prompts()[1].partition("is unknown: verify")
+    assert "(c1)" in known
+    assert "(c2)" in unknown
+    assert "(c3)" in unknown
+    assert "may not have reached you" not in programs.prompts()[1]
+
+
 def valid_by_codex(programs: Programs) -> None:
     """All that was sent is what Codex's own schema says, and has no field that it does not know."""
     whole = json.loads(codex_session.SCHEMA.read_text())

@@ -7,6 +7,7 @@ program has none that Watchkeeper reads, what it reports counts, marked as an es
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,6 +49,10 @@ SETTLE_SECONDS = 2.0
 SETTLE_STEP_SECONDS = 0.1
 DIGEST_TOKENS = 8_000
 """Of what an agent did before, for a session that begins anew."""
+CUT_RESULT = re.compile(
+    r"\baborted( by user)?( after [\d.]+ ?s)?[\s.\]]*$|\[Tool execution was interrupted\]|\[Request interrupted by user|Tool execution aborted"
+)
+"""What programs write as the result of a call that they cut themselves, when their input ended or they came back."""
 PROMPT_END = 200
 """Characters of the end of a prompt by which it is found in the program's record."""
 
@@ -231,6 +236,8 @@ class ProgramRecord:
                     if record.role == "assistant" and (step := _step(block)):
                         told.steps.append(step)
                     if block.get("type") == "tool_result" and block.get("content"):
+                        if CUT_RESULT.search(_result_text(block["content"])):
+                            told.cut.add(str(block.get("tool_use_id")))
                         told.results[str(block.get("tool_use_id"))] = self._environment.redact(
                             block["content"]
                         )
@@ -402,6 +409,10 @@ class ProgramRecord:
         message_rows.add_view(
             tx, self._agent.id, view, tokens=sum(one.tokens for one in observations), compaction_id=compaction
         )
+
+
+def _result_text(content: Any) -> str:
+    return content if isinstance(content, str) else "\n".join(_texts(content))
 
 
 def _step(block: Block) -> str | ToolBegin | None:
