@@ -412,3 +412,30 @@ def test_every_surface_gives_a_context_the_same_size(wk: Wk, demo: Path, tmp_pat
     assert wk("export", "last", "--format", "json", "--output", tmp_path / "e.json").code == 0
     assert wk("import", tmp_path / "e.json", "--db", tmp_path / "imported.db").code == 0
     assert sizes(tmp_path / "imported.db") == here
+
+
+def test_a_preview_shows_the_prompt_that_a_change_leads_to_and_changes_nothing(wk: Wk, demo: Path) -> None:
+    before = (
+        demo.read_bytes(),
+        rows(demo, "SELECT count(*) FROM commands"),
+        rows(demo, "SELECT count(*) FROM views"),
+    )
+    dropped = wk("memory", "edit", "last", "planner", "--drop", "3", "--preview", "--json").json
+    assert dropped.keys() >= {
+        "agent_id", "name", "model", "tokens_before", "tokens", "limit", "cache_tokens_void", "cache_tokens_written",
+        "cost_usd", "high_water", "messages_cached", "messages_removed", "messages", "sizes",
+    }  # fmt: skip
+    assert dropped["tokens"] == sum(dropped["sizes"]) < dropped["tokens_before"]
+    assert dropped["messages_cached"] == 2, "the prompt changes from the third message on"
+    assert dropped["cache_tokens_written"] == sum(dropped["sizes"][2:])
+    pinned = wk("memory", "edit", "last", "planner", "--pin", "3", "--preview").out
+    assert "the cached prompt stays as it is" in pinned
+    assert wk("compact", "last", "planner", "--preview", "--json").json["high_water"] > 1
+    refused = wk("memory", "edit", "last", "planner", "--unpin", "3", "--preview")
+    assert (refused.code, refused.error) == (2, "Message 3 is not pinned.")
+    after = (
+        demo.read_bytes(),
+        rows(demo, "SELECT count(*) FROM commands"),
+        rows(demo, "SELECT count(*) FROM views"),
+    )
+    assert after == before
