@@ -75,6 +75,9 @@ _OF_DAY = re.compile(
     r"resets?(?: at)?(?: ([a-z]{3})[a-z]* (\d{1,2}),?(?: at)?)? (\d{1,2})(?::(\d{2}))?\s*(am|pm)?\s*\(?(UTC|GMT|[A-Z][A-Za-z_]+/[A-Za-z_/]+)\)?",
     re.IGNORECASE,
 )
+_LOCAL = re.compile(
+    r"again at (?:([a-z]{3}) (\d{1,2})\w{2}, (\d{4}) )?(\d{1,2}):(\d{2}) ([AP])M\b", re.IGNORECASE
+)
 _SPEAKS_OF_TIME = re.compile(
     r"reset|regain|try again|available again|retry|limit reached|until", re.IGNORECASE
 )
@@ -129,6 +132,7 @@ def _worded_reset_seconds(message: str, now: float) -> float | None:
         (_DATE, lambda found: _calendar_seconds([*map(int, found.groups()), 0, 0, 0], None, now)),
         (_AGAIN_IN, lambda found: _duration(found[1])),
         (_OF_DAY, lambda found: _time_of_day(found, now)),
+        (_LOCAL, lambda found: _local_time(found, now)),
     )
     return next((read(found) for form, read in readers if (found := form.search(message))), None)
 
@@ -234,6 +238,25 @@ def _time_of_day(found: re.Match[str], now: float) -> float | None:
             moment += timedelta(days=1)
     except ValueError:
         return None
+    return moment.timestamp() - now
+
+
+def _local_time(found: re.Match[str], now: float) -> float | None:
+    """`try again at 3:05 PM`, `try again at Nov 24th, 2026 12:34 PM`, in this machine's time, as Codex words it."""
+    month, day, year, hour, minute, half = found.groups()
+    moment = datetime.fromtimestamp(now)
+    try:
+        if month is not None:
+            moment = moment.replace(int(year), _MONTHS.index(month.lower()) + 1, int(day))
+        hours = int(hour) % 12 + (12 if half.upper() == "P" else 0)
+        # A minute later: the words leave the seconds out.
+        moment = moment.replace(hour=hours, minute=int(minute), second=0, microsecond=0) + timedelta(
+            minutes=1
+        )
+    except ValueError:
+        return None
+    if month is None and moment.timestamp() < now:
+        moment += timedelta(days=1)
     return moment.timestamp() - now
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from watchkeeper.agents import backends
 from watchkeeper.agents.backends import BackendFailed, BackendSpec, Decision, Features
 from watchkeeper.agents.backends.process import (
+    CLIENT,
     METHOD_NOT_FOUND,
     NOT_LOGGED_IN,
     ProgramProcess,
@@ -76,7 +77,6 @@ class Acp(RpcBackend):
         super().__init__(process)
         self.name, self.features, self._program = program.label, program.features, program
         self._session = ""
-        self._path: Path | None = None
         self._calls: dict[str, _Call] = {}
         self._turn = 0
         self._cancelled = False
@@ -86,7 +86,7 @@ class Acp(RpcBackend):
         hello = {
             "protocolVersion": 1,
             "clientCapabilities": {"session": {"compaction": {}, "subagents": {}}},
-            "clientInfo": {"name": "watchkeeper", "title": "Watchkeeper", "version": "1"},
+            "clientInfo": CLIENT,
         }
         said = object_of(await self.request("initialize", hello))
         can = object_of(said.get("agentCapabilities"))
@@ -107,7 +107,7 @@ class Acp(RpcBackend):
             self._replaying = False
         if spec.model:
             await self.set(spec.model, None)
-        self._path = self._program.transcript(spec, self._session)
+        self.record = str(self._program.transcript(spec, self._session) or "")
         return self._session
 
     async def prompt(self, text: str) -> None:
@@ -136,9 +136,6 @@ class Acp(RpcBackend):
             await self.request("session/set_config_option", given)
         if mode:
             await self.request("session/set_mode", {"sessionId": self._session, "modeId": mode})
-
-    def transcript(self) -> Path | None:
-        return self._path
 
     async def _turn_of(self, turn: int, text: str) -> None:
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}

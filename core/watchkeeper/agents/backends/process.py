@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -32,6 +33,8 @@ _LAST_WORDS = 20
 WATCH_SECONDS = 0.2
 LAST_OUTPUT_SECONDS = 1.0
 """How long what a process wrote may arrive after its end."""
+CLIENT = {"name": "watchkeeper", "title": "Watchkeeper", "version": "1"}
+"""How Watchkeeper introduces itself."""
 METHOD_NOT_FOUND = -32601
 NOT_LOGGED_IN = -32000
 """What ACP programs answer without a login."""
@@ -274,6 +277,8 @@ class RpcBackend:
 
     name = "the program"
     version = ""
+    record = ""
+    """Path of the program's own record of the session; empty where it is not known."""
 
     def __init__(self, process: ProgramProcess) -> None:
         self._process = process
@@ -299,6 +304,10 @@ class RpcBackend:
         question = self._questions.pop(ask_id, None)
         if question is not None and not question.done():
             question.set_result(decision)
+
+    def transcript(self) -> Path | None:
+        """The program's own record of this session, if it is known; it may not exist yet."""
+        return Path(self.record) if self.record else None
 
     async def close(self, grace_seconds: float) -> None:
         """End the process and all that it started."""
@@ -360,6 +369,22 @@ async def sweep(agent_id: str) -> list[int]:
 def object_of(value: Any) -> dict[str, Any]:
     """A JSON object, or an empty one in the place of anything else that a program sent."""
     return value if isinstance(value, dict) else {}
+
+
+def objects_of(value: Any) -> list[dict[str, Any]]:
+    """The JSON objects in a list, or none in the place of anything else that a program sent."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def shell_command(value: Any) -> str:
+    """A command as a person would type it: without the shell that a program wraps it in."""
+    text = str(value or "")
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text
+    wrapped = len(words) == 3 and words[0].endswith("sh") and words[1] in ("-lc", "-c")
+    return words[2] if wrapped else text
 
 
 def count_of(value: Any) -> int:
