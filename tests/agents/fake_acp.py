@@ -112,7 +112,7 @@ class Fake:
         if verb == "die":
             if self.life < reply[1]:
                 os.kill(os.getpid(), signal.SIGKILL)
-            reply = {"sessionId": SESSION}
+            reply = self.usual("session/new") | self.usual("initialize")
         elif verb == "lives":
             return self.answer(number, reply[1][self.life])
         elif verb == "each":

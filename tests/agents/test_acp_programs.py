@@ -211,8 +211,16 @@ async def test_no_question_waits_that_the_program_would_not_hear(programs: Progr
 async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(
     programs: Programs, method: str
 ) -> None:
-    await programs.played(replies={method: ["die", 9]})
+    await programs.played(replies={method: ["die", 1]})
+    assert programs.tasks()["a"]["status"] == "done"
+    assert len(programs.received("initialize")) == 2
+    assert len(programs.prompts()) == 1
+
+
+async def test_a_program_that_can_never_be_opened_fails_its_task(programs: Programs) -> None:
+    await programs.played(replies={"initialize": ["die", 9]})
     assert programs.tasks()["a"]["status"] == "failed"
+    assert len(programs.received("initialize")) == 4
     assert programs.prompts() == []
 
 

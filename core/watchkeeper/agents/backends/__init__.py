@@ -28,6 +28,10 @@ LIMIT = re.compile(
 """How programs word a usage limit."""
 
 
+class ProgramEnded(BackendFailed):
+    """The program's process has ended by itself; it may be started again."""
+
+
 class NotLoggedIn(BackendFailed):
     """The program has no valid login, or no key."""
 

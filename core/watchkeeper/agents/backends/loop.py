@@ -26,7 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents import backends, reporting, roles
-from watchkeeper.agents.backends import LIMIT, AgentBackend, BackendFailed, BackendSpec, Decision, NotLoggedIn
+from watchkeeper.agents.backends import (
+    LIMIT,
+    AgentBackend,
+    BackendFailed,
+    BackendSpec,
+    Decision,
+    NotLoggedIn,
+    ProgramEnded,
+)
 from watchkeeper.agents.backends.process import sweep
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
@@ -214,7 +222,10 @@ class ProgramLoop:
                 await self._close()
 
     async def _converse(self) -> RunResult:
-        opened = await self._open()
+        try:
+            opened = await self._open()
+        except ProgramEnded as gone:
+            raise _ProgramDied(str(gone)) from gone
         if opened is not None:
             return opened
         await self._settle_cut_turn()
@@ -288,7 +299,7 @@ class ProgramLoop:
         refused = ""
         try:
             session = await backend.open(spec)
-        except NotLoggedIn:
+        except (NotLoggedIn, ProgramEnded):
             raise
         except BackendFailed as failed:
             refused = str(failed)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.backends import Ask, BackendFailed, Decision, Event, NotLoggedIn, Raw
+from watchkeeper.agents.backends import Ask, BackendFailed, Decision, Event, NotLoggedIn, ProgramEnded, Raw
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked, kill_tree
 from watchkeeper.models.stream import without_lone_surrogates
@@ -182,14 +182,14 @@ class ProgramProcess:
     async def _send(self, message: dict[str, Any]) -> None:
         process = self._process
         if process is None or process.stdin is None or not self.running:
-            raise BackendFailed(self._why_ended())
+            raise ProgramEnded(self._why_ended())
         if self._version_field:
             message = {"jsonrpc": "2.0", **message}
         try:
             process.stdin.write(json.dumps(message).encode() + b"\n")
             await process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
-            raise BackendFailed(self._why_ended()) from None
+            raise ProgramEnded(self._why_ended()) from None
 
     async def _read_output(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -268,7 +268,7 @@ class ProgramProcess:
     def _end(self, reason: str) -> None:
         for answer in self._pending.values():
             if not answer.done():
-                answer.set_exception(BackendFailed(reason))
+                answer.set_exception(ProgramEnded(reason))
         self.ended.set()
 
 
