@@ -511,8 +511,27 @@ allow_model_option = click.option(
     " configuration).",
 )
 @allow_model_option
+@click.option("--agent", metavar="PROGRAM", help="With --continue: codex, claude-code or opencode.")
+@click.option(
+    "--continue",
+    "thread",
+    metavar="THREAD",
+    help="Go on with a session of PROGRAM that was begun outside (its id, a unique beginning, or its file); GOAL is its next"
+    " message.",
+)
+@click.option(
+    "--yes", is_flag=True, help="With --continue: do not ask whether nothing else uses the session."
+)
 @driving_options
-def run(goal: str | None, from_session: str | None, model: str | None, **options: Any) -> int:
+def run(
+    goal: str | None,
+    from_session: str | None,
+    model: str | None,
+    agent: str | None,
+    thread: str | None,
+    yes: bool,
+    **options: Any,
+) -> int:
     """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
 
     With a terminal, it runs in a background process (the host) and the dashboard opens; quitting the dashboard
@@ -527,7 +546,116 @@ def run(goal: str | None, from_session: str | None, model: str | None, **options
         )
     if goal is not None and not goal.strip():
         raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
-    return _start(goal, model, options, from_session)
+    if (agent is None) != (thread is None) or (thread is not None and goal is None):
+        raise click.UsageError(
+            'a session that was begun outside: wk run --agent PROGRAM --continue THREAD "MESSAGE"'
+        )
+    outside = _outside(agent, thread, options, yes) if agent is not None and thread is not None else None
+    return _start(goal, model, options, from_session, outside)
+
+
+SECONDS_AT_REST = 60.0
+"""A session that another process has written to more recently is not taken over."""
+
+
+def _outside(agent: str, thread: str, options: dict[str, Any], yes: bool) -> dict[str, str]:
+    """The session of a program that is to be gone on with. The workspace becomes its folder.
+
+    Raises:
+        BadInput: it is not known, or something else may be using it.
+    """
+    from watchkeeper.agents.backends.programs import load_programs
+    from watchkeeper.runtime.config import load_config
+    from watchkeeper.transcripts.reading import by_name
+    from watchkeeper.transcripts.tail import find_sessions
+
+    program = load_programs(load_config().agents).get({"claude": "claude-code"}.get(agent, agent))
+    reader = by_name(program.reader) if program is not None and program.reader else None
+    if program is None or reader is None:
+        raise BadInput(
+            f"--agent {clean(agent, 60)}: sessions of codex, claude-code and opencode can be continued"
+        )
+    environ = program.environment(os.environ, "")
+    try:
+        found = find_sessions(reader, thread, environ, Path(environ.get("HOME") or Path.home()))
+    except OSError as error:
+        raise BadInput(f"the sessions of {program.label} cannot be read: {error}") from None
+    if len(found) != 1:
+        named = ", ".join(clean(one.session, 60) for one in found[:5])
+        what = (
+            f"means several sessions: {named}"
+            if found
+            else "is no session of it here; give its id or its file"
+        )
+        raise BadInput(f"{program.label}: {clean(thread, 200)} {what}")
+    one = found[0]
+    if not one.folder or not Path(one.folder).is_dir():
+        raise BadInput(f"the folder of the session is not there: {clean(one.folder or 'unknown', 300)}")
+    if (
+        options["workspace"] is not None
+        and options["workspace"].expanduser().resolve() != Path(one.folder).resolve()
+    ):
+        raise BadInput(f"the session works in {clean(one.folder, 300)}; leave --workspace out")
+    options["workspace"] = Path(one.folder)
+    _refuse_worked_on(database_path(options["db"]), one.session)
+    if (holder := _holder(one.path, one.session)) is not None:
+        raise BadInput(f"process {holder} uses the session; end it first, or two would write to it")
+    if program.name != "codex":  # which refuses a second holder itself
+        seconds = time.time() - one.changed_at
+        if seconds < SECONDS_AT_REST:
+            raise BadInput(
+                f"the session changed {max(seconds, 0):.0f} s ago, so something may use it; end that, and wait a minute"
+            )
+        warning = (
+            f"{program.label} lets two programs write to one session, and then work is lost. Close the session wherever"
+            " else it is open"
+        )
+        if not yes and not may_ask(as_json=bool(options["as_json"])):
+            raise BadInput(f"{warning}, then give --yes")
+        if not yes and not click.confirm(f"{warning}. Go on?", default=False, err=True):
+            raise click.Abort
+    return {
+        "program": program.name, "session": one.session, "transcript": str(one.path.resolve()), "folder": one.folder,
+        "model": f"{program.name}/default",
+    }  # fmt: skip
+
+
+def _refuse_worked_on(path: Path, program_session: str) -> None:
+    """Two agents never work on one session of a program."""
+    from watchkeeper.store import database
+
+    if not database.is_there(path):
+        return
+    opened = SessionHandle(path)
+    row = opened.one(
+        "SELECT a.name, a.session_id FROM agent_programs p JOIN agents a ON a.id = p.agent_id JOIN sessions s ON s.id ="
+        " a.session_id WHERE p.program_session = ? AND s.status IN ('running', 'paused')",
+        (program_session,),
+    )
+    if row is not None:
+        raise BadInput(f"the agent {clean(row[0], 60)} of session {row[1]} works on it already")
+
+
+def _holder(path: Path, program_session: str) -> int | None:
+    """A process that has the file open, or names the session in its command; not this one and those that started it."""
+    own, parent = set(), os.getpid()
+    while parent > 1 and parent not in own:
+        own.add(parent)
+        with suppress(OSError, ValueError, IndexError):
+            stat = Path(f"/proc/{parent}/stat").read_text()
+            parent = int(stat.rpartition(")")[2].split()[1])
+    beside = {str(path.resolve()) + end for end in ("", "-wal", "-shm")}
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) in own:
+            continue
+        with suppress(OSError):
+            if program_session.encode() in (process / "cmdline").read_bytes():
+                return int(process.name)
+            for one in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if os.readlink(one) in beside:
+                        return int(process.name)
+    return None
 
 
 @click.command()
@@ -633,7 +761,11 @@ def _await_others(opened: SessionHandle) -> None:
 
 
 def _start(
-    goal: str | None, model: str | None, options: dict[str, Any], from_session: str | None = None
+    goal: str | None,
+    model: str | None,
+    options: dict[str, Any],
+    from_session: str | None = None,
+    outside: dict[str, str] | None = None,
 ) -> int:
     from watchkeeper.runtime.control import check_configuration, check_key, refuse_agents
     from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, check_workspace, create_session
@@ -646,6 +778,8 @@ def _start(
     as_json = bool(options["as_json"])
     arguments = click.get_current_context().find_object(tuple) or ("run", *([goal] if goal else []))
     asking = may_ask(as_json=as_json)
+    if outside is not None and model is None and config.model is None:
+        model = outside["model"]
     chosen = choose_model(model, config, arguments=arguments, may_ask=asking)
     ref = chosen.ref
     headless = bool(options["headless"]) or as_json or not is_terminal()
@@ -656,6 +790,11 @@ def _start(
         _check_model(config.memory.model, config, {})
         check_key(config.memory.model, environment="this shell", then="run this command again")
     allowed = tuple(options.get("allow_models", ()))
+    if outside is not None:
+        _check_model(outside["model"], config, {})
+        if ref.startswith(f"{outside['program']}/"):
+            outside["model"] = ref
+        allowed += (f"{outside['program']}/*",)
     allowed += confirm_roles(workspace, ref, allowed, may_ask=asking, show=headless and not as_json)
     carried = _carried(path, from_session, workspace, quiet=as_json) if from_session is not None else None
     wanted = NewSession(
@@ -670,6 +809,7 @@ def _start(
             deny=tuple(options["deny"]),
             base_url=chosen.base_url,
             allow_models=allowed,
+            continues=outside,
         ),
         budgets=limits,
     )

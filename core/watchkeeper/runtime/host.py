@@ -37,7 +37,15 @@ from watchkeeper.runtime.background import CommandWatch, Heartbeat, Indexing
 from watchkeeper.runtime.commands import CommandQueue
 from watchkeeper.runtime.config import RoleModel, task_model
 from watchkeeper.runtime.lifecycle import SessionSettings
-from watchkeeper.runtime.scheduler import Schedule, dispatch, ensure_planner, inputs_of
+from watchkeeper.runtime.scheduler import (
+    ATTACHED_NOTE,
+    ATTACHED_ROLE,
+    Schedule,
+    attach,
+    dispatch,
+    ensure_planner,
+    inputs_of,
+)
 from watchkeeper.store import agents, commands, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import plain
@@ -306,7 +314,10 @@ class SessionHost:
                     self._roles["planner"],
                     model=self._models["planner"].model,
                     agents_md=self._agents_md,
+                    note=ATTACHED_NOTE if self._settings.continues is not None else "",
                 )
+                if self._settings.continues is not None:
+                    await attach(self.environment, self._roles[ATTACHED_ROLE], self._settings.continues)
             background = [
                 asyncio.create_task(self._live.run()),
                 asyncio.create_task(self.heartbeat.run()),

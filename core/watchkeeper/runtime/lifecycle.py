@@ -45,6 +45,9 @@ class SessionSettings:
     allow_models: tuple[str, ...] = ()
     """Models that the user allowed although they cost more: `provider/model`, or `role=provider/model`
     (`runtime.role_models`)."""
+    continues: dict[str, str] | None = None
+    """A session of an agent program, begun outside, that an agent goes on with: `program`, `session`, `transcript`,
+    `folder` and the agent's `model`."""
 
     @classmethod
     def load(cls, text: str) -> SessionSettings:

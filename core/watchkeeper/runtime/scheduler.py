@@ -9,13 +9,15 @@ nothing that the database does not, so a new host begins by reading the rows.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents import roles
+from watchkeeper.agents import backends, roles
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of
+from watchkeeper.agents.backends.record import ProgramRecord
 from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.roles import Input, Role
 from watchkeeper.agents.toolbox import Toolbox
@@ -23,12 +25,16 @@ from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.recall.pinned import lift
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.states import AgentStatus, TaskStatus
+from watchkeeper.records.messages import Cost, PriceStatus, Purpose, Usage
+from watchkeeper.records.messages import Role as MessageRole
+from watchkeeper.records.states import AgentStatus, ModelCallStatus, TaskStatus
+from watchkeeper.records.text import one_line
 from watchkeeper.runtime.continuation import bounded_text, brief_of, room_for
-from watchkeeper.store import agents, artifacts, facts, plans
+from watchkeeper.store import agents, artifacts, facts, plans, programs
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import encode
 from watchkeeper.store.plans import Standing, Task
+from watchkeeper.store.programs import ProgramSession
 from watchkeeper.store.transaction import Transaction
 
 SATISFIED = frozenset({TaskStatus.DONE, TaskStatus.DROPPED})
@@ -257,7 +263,7 @@ async def dispatch(
             inputs,
             memory_delta_ref=delta_ref,
             facts=[fact.cited() for fact in known],
-            resumed_memory=source is not None,
+            resumed_memory=source is not None and task.attempt > 1,
             place=place,
         )
         memory.append("user", environment.redact(text), at=tx.now).write(tx)
@@ -289,10 +295,13 @@ async def dispatch(
     return agent.id
 
 
-async def ensure_planner(environment: Environment, role: Role, *, model: str, agents_md: str | None) -> None:
+async def ensure_planner(
+    environment: Environment, role: Role, *, model: str, agents_md: str | None, note: str = ""
+) -> None:
     """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
 
-    `model` is what the role runs on. If the session continues another, the message includes the notes of that
+    `model` is what the role runs on, `note` what it is told beside the goal.
+    If the session continues another, the message includes the notes of that
     one.
     """
     store = environment.store
@@ -310,7 +319,7 @@ async def ensure_planner(environment: Environment, role: Role, *, model: str, ag
         agents_md=agents_md,
         folder=environment.workspace,
     )
-    message = roles.goal_message(goal, workspace)
+    message = backends.joined([roles.goal_message(goal, workspace), note])
     brief = brief_of(store, store.session_id)
     if brief is not None:
         message += "\n\n" + environment.redact(bounded_text(brief, room_for(agent.context_limit)))
@@ -323,6 +332,90 @@ async def ensure_planner(environment: Environment, role: Role, *, model: str, ag
         tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
 
     await store.commit(write)
+
+
+ATTACHED_ROLE = "coder"
+"""The role of an agent that goes on with a session which began outside."""
+ATTACHED_NOTE = (
+    "There is a plan already. Its one task, `continue`, gives this goal as the next message to an agent that has worked"
+    " before this session. You are woken when it has ended: then finish the session, or go on with the plan."
+)
+ATTACHED_MESSAGES = 400
+"""Of what was said in such a session, the newest messages are shown."""
+ATTACHED_CHARACTERS = 20_000
+"""Of each of them."""
+
+
+async def attach(environment: Environment, role: Role, outside: Mapping[str, str]) -> None:
+    """Give a session of a program that began outside to an agent: a plan of one task that starts from it.
+
+    Nothing is done where there is a plan already. One transaction. What was said there is shown as messages of an agent
+    that has ended; its earlier calls are known, and count for nothing here.
+    """
+    store = environment.store
+    if store.one("SELECT 1 FROM plans WHERE session_id = ?", (store.session_id,)) is not None:
+        return
+    program = environment.programs.found.get(outside["program"]) if environment.programs is not None else None
+    if program is None:
+        raise BadInput(f"there is no agent program {outside['program']}")
+    goal, planner_id = store.one(
+        "SELECT goal, planner_agent_id FROM sessions WHERE id = ?", (store.session_id,)
+    )
+    agent, limits = _new_agent(
+        environment, role, None, name=f"{program.name}-before", model=outside["model"], goal=goal, agents_md=None,
+        folder=environment.workspace,
+    )  # fmt: skip
+    said, calls = await asyncio.to_thread(_told_outside, program.reader or "", outside)
+    said = [(who, environment.redact(text)) for who, text in said]
+    record = ProgramRecord(environment, agent)
+    plan_id, task_id = environment.new_id(), environment.new_id()
+
+    def write(tx: Transaction) -> None:
+        _create(tx, environment, agent, limits, parent_agent_id=planner_id)
+        seq = 0
+        for who, text in said:
+            seq = record.append(tx, who, text)
+        for key in calls:
+            agents.add_model_call(
+                tx, agent_id=agent.id, turn=0, purpose=Purpose.TURN, model=agent.model, status=ModelCallStatus.DONE,
+                usage=Usage(), cost=Cost(0.0, PriceStatus.EXACT), started_at=tx.now, latency_seconds=0.0, request_id=key,
+            )  # fmt: skip
+        agents.move(tx, agent.id, AgentStatus.DONE, "begun outside")
+        programs.save_session(tx, ProgramSession(
+            agent.id, program.name, "", outside["session"], None, outside["transcript"], outside["folder"], seq,
+        ))  # fmt: skip
+        plans.create_plan(tx, plan_id, goal)
+        plans.add_task(
+            tx, task_id=task_id, plan_id=plan_id, name="continue", position=0, title=one_line(goal, 80),
+            instructions=goal, role=role.name, model=outside["model"], expected_outputs=[], isolation="none",
+        )  # fmt: skip
+        tx.execute("UPDATE tasks SET starts_from = ? WHERE id = ?", (agent.id, task_id))
+        plans.revise(tx, plan_id, "created")
+        tx.event("program.attached", agent_id=agent.id, task_id=task_id, program=program.name,
+                 program_session=outside["session"], messages=len(said))  # fmt: skip
+        agents.move(tx, planner_id, AgentStatus.IDLE)
+
+    await store.commit(write)
+
+
+def _told_outside(reader: str, outside: Mapping[str, str]) -> tuple[list[tuple[MessageRole, str]], list[str]]:
+    """What was said in a program's session, and the ids of its calls to a model."""
+    from watchkeeper.transcripts.records import MAIN, ImportedMessage, ModelCall
+    from watchkeeper.transcripts.tail import SessionTail
+
+    said: list[tuple[MessageRole, str]] = []
+    calls: dict[str, None] = {}
+    for one in SessionTail(reader, Path(outside["transcript"]), outside["session"]).read():
+        if isinstance(one, ModelCall):
+            calls[one.key or f"{one.agent}:{one.at}:{one.output_tokens}"] = None
+        elif isinstance(one, ImportedMessage) and one.agent == MAIN and not one.injected:
+            blocks = [{"type": "text", "text": one.content}] if isinstance(one.content, str) else one.content
+            text = "\n".join(
+                str(block.get("text", "")) for block in blocks if block.get("type") == "text"
+            ).strip()
+            if text:
+                said.append((one.role, text[:ATTACHED_CHARACTERS]))
+    return said[-ATTACHED_MESSAGES:], list(calls)
 
 
 def inputs_of(reads: Any, task: Task) -> list[Input]:
