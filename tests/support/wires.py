@@ -194,7 +194,7 @@ def _responses_rule(body: Body) -> str | None:
                 return f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
             if not isinstance(item.get("summary"), list):
                 return f"Missing required parameter: 'input[{place}].summary'."
-        if item.get("role") == "assistant" and not isinstance(item["content"], str):
+        if item.get("role") == "assistant" and {part["type"] for part in item["content"]} != {"output_text"}:
             return f"Invalid value: input[{place}].content: 'input_text'"
         extra = set(item) - {"type", "role", "content", "phase", "call_id", "name", "arguments", "output"}
         if kind != "reasoning" and extra:

@@ -63,7 +63,16 @@ def usable(
             if not isinstance(block.get("input"), dict):
                 block = block | {"input": {}}
         kept.append(block)
-    return kept or [{"type": "text", "text": "(an empty reply)"}], invalid
+    return kept or [{"type": "text", "text": EMPTY_REPLY}], invalid
+
+
+EMPTY_REPLY = "(an empty reply)"
+"""Stored in the place of a reply without content."""
+
+
+def says_nothing(said: str) -> bool:
+    """Whether a reply has no text, which is no result of a task."""
+    return said in ("", EMPTY_REPLY)
 
 
 def _fresh_id(taken: set[str], turn: int) -> str:
@@ -183,6 +192,8 @@ class AgentLoop:
         self._system = agent.system
         self._used_ids = used_ids(self.memory.state.messages)
         self._continuations = 0
+        self._asked_for_result = False
+        """After a reply that said nothing; once for a task."""
         self._squeezed = False
         """Compacted after "prompt too long"; once for a call."""
         self._repetition = Repetition()
@@ -267,7 +278,7 @@ class AgentLoop:
         change = self.memory.append("assistant", content, at=now)
         ending: RunResult | None = None
         if not uses:
-            ending = self._how_it_ends(called.reply.stop_reason)
+            ending = self._how_it_ends(called.reply.stop_reason, text_of(content))
         snapshot = self.memory.snapshot() if ending is not None else None
 
         def write(tx: Transaction) -> None:
@@ -304,7 +315,7 @@ class AgentLoop:
         if ending is not None:
             return ending
         if not uses:
-            return await self._continue_reply(called.reply.stop_reason)
+            return await self._continue_reply(called.reply.stop_reason, text_of(content))
         return await self._finish_turn(content)
 
     def _intent(self, block: Block) -> tuple[str, str, bool, str]:
@@ -479,20 +490,22 @@ class AgentLoop:
         self._environment.live.show(self._agent.id, "idle")
         return RunResult(TaskOutcome.IDLE)
 
-    async def _continue_reply(self, stop_reason: str) -> RunResult | None:
+    async def _continue_reply(self, stop_reason: str, said: str) -> RunResult | None:
         self._continuations += 1
-        text = (
-            "Your reply was cut at its length limit. Go on where it stopped."
-            if stop_reason == "max_tokens"
-            else "Go on."
-        )
+        if stop_reason == "max_tokens":
+            text = "Your reply was cut at its length limit. Go on where it stopped."
+        elif says_nothing(said):
+            self._asked_for_result = True
+            text = "Your reply was empty. Say your result in a few sentences, or what keeps you from it."
+        else:
+            text = "Go on."
         change = self.memory.append("user", text, at=self._environment.clock.now())
         await self._environment.store.commit(change.write)
         return None
 
     # --- endings --------------------------------------------------------------------------------------------
 
-    def _how_it_ends(self, stop_reason: str) -> RunResult | None:
+    def _how_it_ends(self, stop_reason: str, said: str) -> RunResult | None:
         """The result of a reply without tool calls; None: ask the model to continue."""
         if stop_reason in ("max_tokens", "pause_turn") and self._continuations < MOST_CONTINUATIONS:
             return None
@@ -500,6 +513,8 @@ class AgentLoop:
             return RunResult(TaskOutcome.FAILED, "the model refused to go on")
         if self._agent.task_id is None:
             return RunResult(TaskOutcome.IDLE)
+        if says_nothing(said) and not self._asked_for_result:
+            return None
         return RunResult(TaskOutcome.DONE)
 
     async def _fail(self, reason: str) -> RunResult:

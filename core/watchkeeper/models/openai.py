@@ -144,7 +144,7 @@ def _assistant_items(blocks: list[Block]) -> Iterator[dict[str, Any]]:
                 sealed = block.get("signature")
                 held.append({**kept, "encrypted_content": sealed} if sealed else dict(kept))
             case "text" if block.get("text"):
-                item = {"role": "assistant", "content": block["text"], **kept}
+                item = _said(block["text"]) | kept
             case "tool_use":
                 item = {
                     "type": "function_call",
@@ -157,7 +157,12 @@ def _assistant_items(blocks: list[Block]) -> Iterator[dict[str, Any]]:
             yield from (*held, item)
             held, said = [], True
     if not said:
-        yield {"role": "assistant", "content": NOTHING_SAID}
+        yield _said(NOTHING_SAID)
+
+
+def _said(text: str) -> dict[str, Any]:
+    # A plain text would do for OpenAI; llama.cpp wants parts.
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
 def _responses_part(block: Block) -> dict[str, Any] | None:
@@ -272,16 +277,23 @@ class _OpenAIAssembler(ReplyAssembler):
 
     def finish(self) -> list[Block]:
         if self.started and self.stop_reason is not None:
-            calls = 0
-            for index, (block, raw) in enumerate(self._parts()):
-                if block["type"] == "tool_use":
-                    calls += 1
+            parts = self._with_written_calls(list(self._parts()))
+            calls = sum(block["type"] == "tool_use" for block, _ in parts)
+            for index, (block, raw) in enumerate(parts):
                 self.add_block(index, block, raw)
             if self._refused:
                 self.stop_reason = "refusal"
             elif self.stop_reason in ("end_turn", "tool_use"):
                 self.stop_reason = "tool_use" if calls else "end_turn"
         return super().finish()
+
+    def _with_written_calls(self, parts: list[tuple[Block, str]]) -> list[tuple[Block, str]]:
+        """The parts, with calls in the place of a text that is nothing but calls."""
+        texts = [block["text"] for block, _ in parts if block["type"] == "text" and block["text"].strip()]
+        if not self._names or len(texts) != 1 or any(block["type"] == "tool_use" for block, _ in parts):
+            return parts
+        written = [self._call(name, None, raw) for name, raw in calls_in(texts[0], self._names)]
+        return [*(part for part in parts if part[0]["type"] != "text"), *written] if written else parts
 
     @abstractmethod
     def _take_whole(self, message: Any) -> Iterator[Delta]:
@@ -356,10 +368,11 @@ class ResponsesAssembler(_OpenAIAssembler):
             case "response.created" | "response.in_progress" | "response.queued":
                 self._begin(event.get("response"))
             case "response.output_item.added" | "response.output_item.done" as kind:
-                item, index = event.get("item"), event.get("output_index")
-                if not self.started or not isinstance(item, dict) or not isinstance(index, int):
+                item = event.get("item")
+                if not self.started or not isinstance(item, dict):
                     raise BrokenStream(f"{kind} out of place")
-                opened = self._items.setdefault(index, _Item(item))
+                found = self._index({"item_id": item.get("id"), **event})
+                opened = self._items.setdefault(len(self._items) if found is None else found, _Item(item))
                 opened.item, opened.done = item, kind.endswith("done")
             case "response.output_text.delta" | "response.refusal.delta":
                 yield from self._piece(event, "text")
@@ -415,12 +428,21 @@ class ResponsesAssembler(_OpenAIAssembler):
             self.stop_reason = "end_turn"
         self.stopped = True
 
+    def _index(self, event: dict[str, Any]) -> int | None:
+        """The index of the item that an event is about, by its number, else by its id, which llama.cpp gives alone;
+        None for one that has not begun."""
+        index, item_id = event.get("output_index"), event.get("item_id")
+        if isinstance(index, int):
+            return index
+        return next(
+            (at for at, one in self._items.items() if item_id and one.item.get("id") == item_id), None
+        )
+
     def _item(self, event: dict[str, Any]) -> _Item:
-        """The item that an event is about; the last one, where a server leaves its index out."""
-        index = event.get("output_index", max(self._items, default=None))
-        if not isinstance(index, int) or index not in self._items:
+        opened = self._items.get(-1 if (index := self._index(event)) is None else index)
+        if opened is None:
             raise BrokenStream(f"{event['type']} out of place")
-        return self._items[index]
+        return opened
 
     def _piece(self, event: dict[str, Any], kind: str) -> Iterator[Delta]:
         opened, delta = self._item(event), event.get("delta")
@@ -625,13 +647,9 @@ class ChatAssembler(_OpenAIAssembler):
         if self._thinking:
             # For people: these servers want none of it back.
             yield {"type": "thinking", "thinking": "".join(self._thinking), VENDOR_KEY: {}}, ""
-        text = "".join(self._text)
-        written = calls_in(text, self._names) if self._names and not self._calls else []
-        yield {"type": "text", "text": "" if written else text}, ""
+        yield {"type": "text", "text": "".join(self._text)}, ""
         for call in self._calls:
             yield self._call(call.name, call.id, "".join(call.raw))
-        for name, raw in written:
-            yield self._call(name, None, raw)
 
 
 # --- The server, and whether a call to it would find a key --------------------------------------------------

@@ -102,6 +102,21 @@ async def test_an_unknown_tool_is_an_error_that_names_those_there_are(ground: Gr
     assert ground.query("SELECT count(*) FROM plans") == [(1,)]
 
 
+async def test_a_task_that_ends_without_a_word_is_asked_for_its_result_once(ground: Ground) -> None:
+    notes = Notes(
+        [task("one"), task("two")],
+        work=lambda name, turn, body: Reply([] if turn == 0 or name == "two" else [says("It is so.")]),
+    )
+    server = ground.serve(notes)
+    assert (await ground.drive()).status == "done"
+    results = dict(ground.query("SELECT name, result FROM tasks"))
+    assert results["one"] == "It is so."
+    assert notes.asked["two", 1] == 1
+    assert not notes.asked["two", 2]
+    assert "Your reply was empty" in str([body["messages"] for body in server.requests])
+    ground.assert_done()
+
+
 async def test_tools_that_ask_are_denied_when_nobody_is_there_to_answer(ground: Ground) -> None:
     asked = [uses("write", file_path="new.txt", content="x"), uses("bash", command="touch made")]
     server = await in_one_task(ground, asked, role="coder")

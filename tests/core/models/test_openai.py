@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -78,7 +79,12 @@ async def test_reasoning_stays_sealed_and_is_sent_back_unchanged(serve: Serve) -
             "summary": [{"type": "summary_text", "text": "let me see"}],
             "encrypted_content": "c2VhbGVk",
         },
-        {"role": "assistant", "content": "On it.", "phase": "commentary"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "On it."}],
+            "phase": "commentary",
+        },
         {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": '{"path": "a"}'},
     ]
     assert server.requests[1]["include"] == ["reasoning.encrypted_content"]
@@ -118,6 +124,14 @@ async def test_a_history_of_one_vendor_is_legal_for_each_other(serve: Serve) -> 
             assert wire is MESSAGES or "Error: no such file" in sent
             assert sent.count('"type": "reasoning"') == (1 if wire is RESPONSES else 0)
             assert wire is not MESSAGES or '"openai"' not in sent
+
+
+async def test_items_are_told_apart_by_their_ids_where_a_server_gives_no_index(serve: Serve) -> None:
+    """As llama.cpp streams them."""
+    events = RESPONSES.events(Reply(BLOCKS), model="m", usage={"input_tokens": 3})
+    stream = b"".join(re.sub(rb'"output_index": \d+, ', b"", event) for event in events)
+    reply = await reply_of(model_of(serve(in_turn(Raw(stream))), RESPONSES), asking(tools=[LOOK]))
+    assert reply.content[1:] == BLOCKS[1:]
 
 
 @pytest.mark.parametrize(
@@ -243,11 +257,12 @@ def test_calls_are_put_together_whatever_a_server_leaves_out(
         ("```", []),
     ],
 )  # fmt: skip
+@OPENAI
 async def test_a_reply_that_is_nothing_but_calls_written_as_text_is_those_calls(
-    serve: Serve, said: str, calls: list[str]
+    serve: Serve, said: str, calls: list[str], wire: Wire
 ) -> None:
     """As small models write them where their server does not know their form."""
-    model = model_of(serve(lambda body: Reply([text(said)])), CHAT)
+    model = model_of(serve(lambda body: Reply([text(said)], piece=4_096)), wire)
     reply = await reply_of(model, asking(tools=[LOOK]))
     assert [block["input"]["path"] for block in reply.content if block["type"] == "tool_use"] == calls
     assert reply.stop_reason == ("tool_use" if calls else "end_turn")
