@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from watchkeeper.records.text import program_event
 from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.result_words import result_words
@@ -136,6 +137,8 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
     if subject == "agent" and verb == "created":
         model = formatting.model_name(_one(data, "model"))
         return f"created as {_one(data, 'role')}" + (f" on {model}" if model else "")
+    if subject == "program":
+        return program_event(verb, data)
     if subject in ("agent", "session"):
         return verb.replace("_", " ") + _said(data, "reason", " — ")
     return _other(verb, data)

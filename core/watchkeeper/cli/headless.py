@@ -29,7 +29,7 @@ from watchkeeper.cli.options import (
 )
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault, message_of
-from watchkeeper.records.text import clock_text, cost_text, countdown, plural
+from watchkeeper.records.text import clock_text, cost_text, countdown, plural, program_event
 from watchkeeper.store import budgets, state
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import decode
@@ -280,9 +280,8 @@ def describe(kind: str, data: dict[str, Any]) -> str:
         case "model.replied":
             tools = called_tools(data.get("tools") or [])
             said = clean(str(data.get("preview") or "").partition("cursor: {")[0], 90)
-            return (
-                f"turn {data.get('turn')}  {data.get('tokens', 0):,} tok  {'→ ' + tools if tools else said}"
-            )
+            tokens = f"{data['tokens']:,} tok  " if "tokens" in data else ""
+            return f"turn {data.get('turn')}  {tokens}{'→ ' + tools if tools else said}"
         case "compaction.applied":
             # Logs of other programs do not always record the size of a context.
             before, after = (
@@ -309,6 +308,8 @@ def describe(kind: str, data: dict[str, Any]) -> str:
             seconds = f"  {data['seconds']:.1f} s" if "seconds" in data else ""
             preview = clean(data.get("preview") or "", 120)
             return f"{clean(data.get('tool') or '?', 40)}{seconds}  {preview}".rstrip()
+        case _ if kind.startswith("program."):
+            return clean(program_event(kind.partition(".")[2], data), 160)
         case _ if kind.startswith("task."):
             reason = data.get("reason")
             return clean(data.get("title") or "", 80) + (f"  ({clean(reason, 100)})" if reason else "")

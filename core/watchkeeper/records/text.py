@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import UTC, datetime
+from typing import Any
 
 _SEQUENCES = re.compile(
     r"\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC: title, clipboard, links
@@ -145,3 +146,32 @@ def message_numbers(text: str) -> list[int]:
             raise ValueError(f"{part!r} names no messages; write numbers such as 12,14-16")
         found += range(int(first), int(last) + 1)
     return found
+
+
+def program_event(verb: str, data: dict[str, Any]) -> str:
+    """What an agent program did, by the event `program.VERB`. Not sanitised."""
+    program, reason = str(data.get("program") or "the program"), str(data.get("reason") or "")
+    match verb:
+        case "opened":
+            begun = "continues session" if data.get("resumed") else "begins session"
+            refused = f" (the earlier one was refused: {data['refused']})" if data.get("refused") else ""
+            return f"{program} {data.get('version') or ''} {begun} {data.get('program_session')}{refused}"
+        case "prompted":
+            return f"prompt sent to {program}"
+        case "steered":
+            return "message sent: it is read " + (
+                "now" if data.get("when") == "now" else "with the next model call"
+            )
+        case "plan":
+            items = [one for one in data.get("items") or [] if isinstance(one, dict)]
+            done = sum(one.get("status") == "done" for one in items)
+            now = next((str(one.get("title")) for one in items if one.get("status") == "running"), "")
+            return f"to-do list: {done} of {len(items)} done" + (f", now {now}" if now else "")
+        case "unknown":
+            return f"sent something that this version does not know: {data.get('name')}"
+        case _ if verb.startswith("child_"):
+            return f"its sub-agent {verb.removeprefix('child_')}: {data.get('title') or data.get('child')}"
+        case _ if verb.startswith("turn_"):
+            return f"turn {verb.removeprefix('turn_')}" + (f": {reason}" if reason else "")
+        case _:
+            return verb.replace("_", " ")
