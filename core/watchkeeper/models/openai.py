@@ -520,7 +520,7 @@ def calls_in(text: str, tools: Container[str]) -> list[tuple[str, str]]:
             if len(one) > 2 and name not in tools:
                 return []
             found.append((name, json.dumps(given)))
-        rest = rest[end:].lstrip(" \t\r\n,;")
+        rest = rest[end:].lstrip(" \t\r\n,;}]")  # a bracket too many is the usual slip
     return found
 
 

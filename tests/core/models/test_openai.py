@@ -248,6 +248,7 @@ def test_calls_are_put_together_whatever_a_server_leaves_out(
         ('[{"name": "look", "arguments": {"path": "a"}}, {"name": "look", "arguments": {"path": "b"}}]', ["a", "b"]),
         ('I call it: {"name": "look", "arguments": {"path": "a"}}', []),
         ('{"name": "look", "arguments": {"path": "a"}} and then?', []),
+        ('{"name": "look", "arguments": {"path": "a"}}}\n\n{"name": "look", "arguments": {"path": "b"}}}', ["a", "b"]),
         ('{"name": "look", "arguments": "a"}', []),
         ('{"name": "look", "arguments": {"path": "a"}, "status": "done"}', ["a"]),
         ('{"name": "a book", "arguments": {"path": "a"}}', []),
