@@ -106,15 +106,14 @@ class Trial:
         command = [sys.executable, "-m", "watchkeeper", *arguments]
         return subprocess.Popen(command, env=environ, cwd=self.folder, stdout=log, stderr=log, text=True)
 
-    def begin(self, goal: str, *, allow: tuple[str, ...] = ("bash",), fault: str = "") -> None:
+    def begin(self, goal: str, *more: str, allow: tuple[str, ...] = ("bash",), fault: str = "") -> None:
         allowed = [word for name in allow for word in ("--allow", name)]
         self.host = self.wk("run", goal, "--headless", "--model", "anthropic/claude-sonnet-5", "--workspace", str(self.folder / "ws"),
-                            "--approval-timeout", "60", *allowed, fault=fault)  # fmt: skip
+                            "--approval-timeout", "60", *allowed, *more, fault=fault)  # fmt: skip
 
-    def resume(self) -> None:
-        self.host = self.wk(
-            "resume", self.rows("SELECT id FROM sessions")[0][0], "--headless", "--approval-timeout", "60"
-        )
+    def resume(self, *more: str) -> None:
+        session = self.rows("SELECT id FROM sessions")[0][0]
+        self.host = self.wk("resume", session, "--headless", "--approval-timeout", "60", *more)
 
     def rows(self, sql: str, *parameters: Any) -> list[Any]:
         if not self.db.exists():
@@ -427,6 +426,26 @@ def controls(trial: Trial, program: str) -> list[str]:
     return found + trial.violations(None, len(counts), code)
 
 
+def budget(trial: Trial, program: str) -> list[str]:
+    """A budget ends the turn of a program; with a new one the agent goes on."""
+    script = "\n".join(f"run: echo {n} >> ledger.txt; sleep 0.5" for n in range(8)) + "\nsay: all done"
+    trial.begin(goal_of((program,), lambda _: script), "--budget-tokens", "9000")
+    found = [] if (code := trial.ended()) == 5 else [f"the run was not paused by its budget: {code}"]
+    if (done := len(trial.ledger.read_text().split())) >= 8:
+        found.append(f"{done} effects before the pause")
+    before = trial.acknowledged()
+    if cut := trial.rows("SELECT name FROM tool_calls WHERE status IN ('cancelled', 'unknown')"):
+        found.append(f"calls were cut: {cut}")
+    trial.resume("--budget-tokens", "+90000")
+    code = trial.ended()
+    counts = Counter(trial.ledger.read_text().split())
+    if (
+        len(counts) < 7
+    ):  # after an interruption Claude Code adds a reply of its own, which the script takes for a step
+        found.append(f"effects: {dict(counts)}")
+    return found + trial.violations(before, len(counts), code)
+
+
 # --- the demo ----------------------------------------------------------------------------------------------------
 
 
@@ -545,6 +564,7 @@ def main() -> int:
         trials.append(("demo", demo))
     if only in (None, "controls"):
         trials += [(f"{one} controls", lambda trial, a=one: controls(trial, a)) for one in ours]
+        trials += [(f"{one} budget", lambda trial, a=one: budget(trial, a)) for one in ours]
     if only in (None, "matrix"):
         trials += [(f"{one} {moment} {target}", lambda trial, a=(one, moment, target): crash(trial, *a))
                    for one in ours for moment in options.moment or MOMENTS for target in options.target or TARGETS]  # fmt: skip

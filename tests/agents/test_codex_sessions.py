@@ -241,6 +241,41 @@ async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_
     assert "may not have reached you" not in programs.prompts()[1]
 
 
+async def test_a_budget_ends_the_turn_at_the_end_of_the_tool_call(programs: Programs) -> None:
+    command = {"type": "commandExecution", "id": "c1", "command": "make"}
+    last = {"totalTokens": 9000, "inputTokens": 8000, "outputTokens": 1000}
+    turn = [
+        ["send", {"method": "item/started", "params": {"item": command}}],
+        ["send", {"method": "thread/tokenUsage/updated", "params": {"tokenUsage": {"last": last}}}],
+        ["file", "go"],
+        [
+            "send",
+            {
+                "method": "item/completed",
+                "params": {"item": command | {"status": "completed", "aggregatedOutput": "made"}},
+            },
+        ],
+    ]
+    ended = {"method": "turn/completed", "params": {"turn": {"id": "u", "status": "interrupted"}}}
+    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
+    programs.model_of_task = "codex/gpt-5"
+    replies = {
+        "thread/start": {"thread": {"id": "t"}}, "turn/start": ["then", {"turn": {"id": "u"}}, turn],
+        "turn/interrupt": ["then", {}, [["send", ended]]],
+    }  # fmt: skip
+    programs.script(replies=replies, budgets={"tokens": 5000})
+
+    async def end_the_call() -> None:
+        await programs.until(lambda state: events(programs, "budget.reached"))
+        assert not programs.received("turn/interrupt")
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.agent()["status"] == "paused")
+
+    assert (await programs.run_while(end_the_call)).exit_code == 5
+    assert programs.calls() == [("bash", "done")]
+    programs.assert_whole()
+
+
 def valid_by_codex(programs: Programs) -> None:
     """All that was sent is what Codex's own schema says, and has no field that it does not know."""
     whole = json.loads(codex_session.SCHEMA.read_text())

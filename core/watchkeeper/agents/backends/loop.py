@@ -553,7 +553,8 @@ class ProgramLoop:
         if reached is not None and self._control.pause_reason is None:
             await self._store.commit(partial(note_budget, agent=self._agent, reached=reached))
             self._control.pause(reached.reason)
-            await self._interrupt()
+            if not self._calls:  # else at the end of the call, whose effect would be in doubt
+                await self._interrupt()
 
     async def _interrupt(self) -> None:
         """End the turn. Every open question is answered with `cancel` first."""
