@@ -131,6 +131,12 @@ _PROXY = (
 )
 _XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 
+OPENCODE_PERMISSION = {
+    "*": "ask",
+    **dict.fromkeys(("read", "list", "glob", "grep", "todowrite", "todoread"), "allow"),
+}
+"""OpenCode allows every call unless it is told to ask."""
+
 BUILT_IN: tuple[Program, ...] = (
     Program(
         "codex", "Codex", ("codex", *CODEX_ARGUMENTS), Codex, Codex.features, reader="codex",
@@ -147,7 +153,8 @@ BUILT_IN: tuple[Program, ...] = (
     Program(
         "opencode", "OpenCode", ("opencode", "acp"), partial(Acp, program=OPENCODE), OPENCODE.features,
         reader="opencode", passed=("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", *_XDG, *_PROXY),
-        fixed={"npm_config_offline": "true", "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
+        fixed={"npm_config_offline": "true", "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
+               "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_PERMISSION": json.dumps(OPENCODE_PERMISSION)},
     ),
 )  # fmt: skip
 """The programs that Watchkeeper knows by name. A driver for another one is one more entry."""
