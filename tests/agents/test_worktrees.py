@@ -450,3 +450,57 @@ async def test_a_failed_session_keeps_its_worktrees_and_a_pruned_one_what_is_not
     assert clean_up(tree, os.environ) == ""
     assert not folder.exists()
     assert clean_up(tree, os.environ) == ""
+
+
+async def test_agents_of_our_own_loop_write_in_their_worktrees_and_the_planner_merges(tmp_path, monkeypatch):
+    from tests.core.runtime.conftest import Bench
+    from tests.support import scripted
+    from tests.support.scripted import call, inbox_of, role_of, said, task_of, turns
+
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    bench = Bench(tmp_path)
+    git(bench.workspace, "init", "-q", "-b", "main")
+    (bench.workspace / "a.txt").write_text("a\n")
+    git(bench.workspace, "add", "-A")
+    git(bench.workspace, "commit", "-q", "-m", "begin")
+    prompts: list[str] = []
+
+    def script(request: Any) -> Any:
+        if role_of(request) == "planner":
+            if turns(request) == 0:
+                tasks = [scripted.task(name, role="coder") | {"isolation": "worktree"} for name in ("p", "q")]
+                return [call("create_plan", {"goal": "g", "tasks": tasks})]
+            told = [
+                item
+                for message in request.messages
+                for item in inbox_of(message)
+                if item["kind"] == "task_done"
+            ]
+            calls = [block for message in request.messages if isinstance(message["content"], list)
+                     for block in message["content"] if block.get("type") == "tool_use"]  # fmt: skip
+            if len(told) < 2:
+                return [said("I wait.")]
+            assert {item["branch"].rpartition("/")[2] for item in told} == {"p", "q"}
+            for name in ("p", "q"):
+                if not any(one["input"] == {"task": name} for one in calls):
+                    return [call("merge_task", {"task": name}, f"m{name}")]
+            return [call("finish_session", {"summary": "merged"})]
+        prompts.append(request.system)
+        if turns(request) == 0:
+            name = task_of(request)
+            return [
+                call("write", {"file_path": f"{name}.txt", "content": name}, "w"),
+                call("bash", {"command": "pwd >> where.txt; mv where.txt $(basename $PWD).where"}, "b"),
+            ]
+        return [said("done")]
+
+    bench.start(script, allow=("write", "bash"))
+    result = await bench.run()
+    assert result.status == "done", result
+    assert (bench.workspace / "p.txt").read_text() + (bench.workspace / "q.txt").read_text() == "pq"
+    wheres = [file.read_text().strip() for file in bench.workspace.glob("*.where")]
+    assert sorted(Path(one).name.rpartition("-")[2] for one in wheres) == ["p", "q"]
+    assert all(str(tmp_path / "worktrees") in prompt for prompt in prompts)
+    assert list((tmp_path / "worktrees").iterdir()) == [tmp_path / "worktrees/.gitignore"]
+    assert git(bench.workspace, "status", "--porcelain") == ""
+    bench.assert_sound()
