@@ -685,7 +685,12 @@ class Worktrees:
         self._looked[task_id] = now
         task = asyncio.create_task(self.refresh(task_id))
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._looked_at)
+
+    def _looked_at(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a diff was not stored: %s", error)  # the host ends by itself where it cannot write
 
     async def refresh(self, task_id: str | None) -> None:
         """Store what the agent of a task has changed so far."""
