@@ -72,6 +72,10 @@ _SUMMARISES = re.compile(r"compaction|summary of|summari[sz]e|handoff summary", 
 """How programs ask their model for a summary."""
 
 
+SYNTHETIC = "No response requested."
+"""What Claude Code writes by itself into a session whose turn was cut."""
+
+
 def _summary(turns: list[Turn]) -> str:
     """The summary of a conversation: what is left of its script, so that the work goes on."""
     left = []
@@ -102,6 +106,8 @@ def next_step(turns: list[Turn], passed: Container[str] = ()) -> Step:
             place += 1
 
     for turn in turns[begun + 1 :]:
+        if turn.text.strip() == SYNTHETIC:
+            continue
         heard += turn.text if turn.who == "user" else ""
         skip()
         if turn.who == "result" or (turn.who == "said" and steps[place].kind != "await"):

@@ -439,9 +439,8 @@ def budget(trial: Trial, program: str) -> list[str]:
     trial.resume("--budget-tokens", "+90000")
     code = trial.ended()
     counts = Counter(trial.ledger.read_text().split())
-    if (
-        len(counts) < 7
-    ):  # after an interruption Claude Code adds a reply of its own, which the script takes for a step
+    # After an interruption a program may add words of its own, which the script takes for a step.
+    if len(counts) < 7:
         found.append(f"effects: {dict(counts)}")
     return found + trial.violations(before, len(counts), code)
 
