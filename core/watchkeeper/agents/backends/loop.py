@@ -39,6 +39,7 @@ from watchkeeper.agents.backends.process import sweep
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
 from watchkeeper.agents.environment import AgentControl, AgentStopped, Environment, Interrupted
+from watchkeeper.agents.limits import Admission
 from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import Permission
@@ -251,17 +252,25 @@ class ProgramLoop:
             if (reached := self._environment.budgets.reached(self._agent.task_id)) is not None:
                 await self._store.commit(partial(note_budget, agent=self._agent, reached=reached))
                 return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
+            limits = self._environment.usage_limits
             try:
-                self._environment.usage_limits.admit(self._agent.model)
+                admission = limits.admit(self._agent.model)
             except ModelError as limit:
                 return (
                     await self._park(str(limit), limit.until)
                     if limit.until
                     else await self._pause(str(limit), tell=True, blocked=True)
                 )
-            prompt = self._unsent()
-            ended = await self._run_turn(partial(_send, text=prompt), self._record.last_seq)
-            self._environment.usage_limits.end_test(self._agent.model, succeeded=ended.status == "completed")
+            if admission is Admission.WAIT:
+                await self._control.abandonable(limits.await_test(self._agent.model))
+                continue
+            completed = False
+            try:
+                ended = await self._run_turn(partial(_send, text=self._unsent()), self._record.last_seq)
+                completed = ended.status == "completed" and self._limit_in(ended).status == "completed"
+            finally:
+                if admission is Admission.TEST:
+                    limits.end_test(self._agent.model, succeeded=completed)
             ending = await self._after_turn(ended)
             if ending is not None:
                 return ending
