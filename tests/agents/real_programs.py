@@ -515,6 +515,32 @@ def demo(trial: Trial) -> list[str]:
     return found + costs(trial)
 
 
+def login(trial: Trial) -> list[str]:
+    """Claude Code with the login of a subscription alone: a file with credentials, and no key anywhere."""
+    token = "sk-ant-oat01-of-the-file"
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        del trial.environ[name]
+    goal = 'Do it.\n\n#script\nrun: echo login >> ledger.txt\ntool: finish_session {"summary": "all", "status": "done"}'
+
+    def run() -> int:
+        trial.host = trial.wk("run", goal, "--headless", "--model", MODELS["claude-code"], "--workspace",
+                              str(trial.folder / "ws"), "--allow", "bash")  # fmt: skip
+        return trial.ended()
+
+    found = [] if run() == 5 else ["it did not pause without a login"]
+    said = trial.rows("SELECT status_reason FROM sessions")[0][0]
+    found += [] if "log" in (said or "").lower() else [f"without a login it said {said!r}"]
+    credentials = trial.folder / "home" / ".claude" / ".credentials.json"
+    credentials.parent.mkdir(exist_ok=True)
+    credentials.write_text(json.dumps({"claudeAiOauth": {
+        "accessToken": token, "refreshToken": "sk-ant-ort01-of-the-file", "expiresAt": 4_102_444_800_000,
+        "scopes": ["user:inference", "user:profile"], "subscriptionType": "max",
+    }}))  # fmt: skip
+    found += [] if run() == 0 else ["it did not finish with the login"]
+    stored = b"".join(path.read_bytes() for path in trial.folder.glob("db.sqlite*") if path.is_file())
+    return found + (["the token is in the database"] if token.encode() in stored else [])
+
+
 def costs(trial: Trial) -> list[str]:
     """Tokens and USD of each program, as this session has them and as `wk import` of the same files has them."""
     columns = "count(*), sum(m.input_tokens), sum(m.output_tokens), sum(m.cache_read_tokens), sum(m.cache_write_tokens), sum(m.cost_usd)"
@@ -543,7 +569,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--npm", type=Path, default=ROOT / ".ci-cache" / "agents")
-    parser.add_argument("--only", choices=("demo", "controls", "matrix", "points", "random"))
+    parser.add_argument("--only", choices=("demo", "login", "controls", "matrix", "points", "random"))
     parser.add_argument("--program", choices=tuple(MODELS), action="append")
     parser.add_argument("--moment", choices=MOMENTS, action="append")
     parser.add_argument("--target", choices=TARGETS, action="append")
@@ -561,6 +587,8 @@ def main() -> int:
     trials: list[tuple[str, Callable[[Trial], list[str]]]] = []
     if only in (None, "demo"):
         trials.append(("demo", demo))
+    if only in (None, "login"):
+        trials.append(("claude-code login", login))
     if only in (None, "controls"):
         trials += [(f"{one} controls", lambda trial, a=one: controls(trial, a)) for one in ours]
         trials += [(f"{one} budget", lambda trial, a=one: budget(trial, a)) for one in ours]
