@@ -174,4 +174,4 @@ def program_event(verb: str, data: dict[str, Any]) -> str:
         case _ if verb.startswith("turn_"):
             return f"turn {verb.removeprefix('turn_')}" + (f": {reason}" if reason else "")
         case _:
-            return verb.replace("_", " ")
+            return verb.replace("_", " ") + (f": {reason}" if reason else "")

@@ -52,12 +52,6 @@ def load_session(reads: Any, agent_id: str) -> ProgramSession | None:
     return ProgramSession(*row) if row is not None else None
 
 
-def load_sessions(reads: Any, session_id: str) -> list[ProgramSession]:
-    """The programs' sessions of all agents of a session."""
-    rows = reads.all(f"SELECT {_COLUMNS} FROM agent_programs WHERE session_id = ?", (session_id,))
-    return [ProgramSession(*row) for row in rows]
-
-
 def save_session(tx: Transaction, session: ProgramSession) -> None:
     """Write which session an agent is; a later call for the same agent replaces it."""
     tx.execute(

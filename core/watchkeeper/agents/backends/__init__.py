@@ -193,16 +193,11 @@ Decision = Literal["once", "always", "deny", "cancel"]
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a program can do, and why not where it cannot; the dashboard greys those keys with the reason."""
+    """What a program can do, where that differs; a command that asks for more is refused with the reason."""
 
-    steer: Literal["now", "next"] = "next"
-    """Whether a message reaches the running turn at once, or with its next model call."""
     compacts: bool = True
     compact_instructions: bool = True
     """Whether instructions for a compaction are followed."""
-    reports_plan: bool = True
-    sandbox: bool = False
-    """Whether it has a sandbox of its own for commands."""
     undo: str = "the program keeps its own context; Watchkeeper cannot undo its compactions"
     """Why compactions cannot be undone."""
 

@@ -331,5 +331,5 @@ def _opencode_transcript(spec: BackendSpec, session: str) -> Path | None:
 
 
 OPENCODE = AcpProgram(
-    "OpenCode", Features(compact_instructions=False, reports_plan=False), transcript=_opencode_transcript,
+    "OpenCode", Features(compact_instructions=False), transcript=_opencode_transcript,
 )  # fmt: skip

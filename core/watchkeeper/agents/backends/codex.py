@@ -25,7 +25,7 @@ _CALLS = ("commandExecution", "fileChange", "mcpToolCall", "webSearch", "dynamic
 class Codex(rpc.RpcBackend):
     """One thread of Codex."""
 
-    name, features = "Codex", Features(steer="now", compact_instructions=False, sandbox=True)
+    name, features = "Codex", Features(compact_instructions=False)
     _thread = _turn = ""
     _resets_at: float | None = None
 

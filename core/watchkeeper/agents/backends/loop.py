@@ -891,6 +891,8 @@ class ProgramLoop:
             if self._has_mail() or self._unsent():
                 await note("completed")
                 return None
+            if self._wanted_compaction is not None:
+                await self._note("program.not_compacted", reason="its work ended first")
             if self._finish is not None:
                 return await self._end(self._finish, self._finish.reason, "completed")
             if self._agent.task_id is None:
