@@ -573,7 +573,7 @@ class Worktrees:
     """The worktrees of one session, as rows and as folders.
 
     They are in a folder `worktrees` beside the database: outside the workspace, so that `git status` there shows
-    nothing of them, and not below `.git`, which agent programs refuse to write to.
+    nothing of them, and not below `.git`, where a sandbox of an agent program may forbid to write.
     """
 
     def __init__(
