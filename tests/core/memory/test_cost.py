@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -93,7 +94,17 @@ async def turns(manager: HierarchicalContextManager, count: int) -> None:
 
 
 @pytest.mark.parametrize("summarises", [False, True])
-def test_a_turn_costs_the_same_after_a_thousand_and_after_ten_thousand_messages(summarises: bool) -> None:
+def test_a_turn_costs_the_same_after_a_thousand_and_after_ten_thousand_messages(
+    summarises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock of its own and no threads: how many passes fit between turns does not depend on the machine."""
+
+    async def beside(call: Callable[..., Any], *arguments: Any) -> Any:
+        return call(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", beside)
+    seconds = itertools.count()
+
     async def summarize(
         messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
     ) -> str:
@@ -101,7 +112,11 @@ def test_a_turn_costs_the_same_after_a_thousand_and_after_ten_thousand_messages(
 
     async def go() -> tuple[int, int]:
         manager = HierarchicalContextManager(
-            2_000, tokenizer=Words(), summarizer=summarize if summarises else None, passes_per_hour=1_000_000
+            2_000,
+            tokenizer=Words(),
+            summarizer=summarize if summarises else None,
+            passes_per_hour=1_000_000,
+            monotonic=lambda: float(next(seconds)),
         )
         await turns(manager, 1_000)
         with counted_calls() as early:
