@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "budget": ("control", "Set or lift a budget of a session or a task"),
     "sessions": ("show", "List every session"),
     "show": ("show", "Show the whole state of a session"),
+    "usage": ("show", "What all sessions used and cost, by day, week, month, model or project"),
     "rename": ("library", "Give a session a title"),
     "tag": ("library", "Add tags to a session, or remove them"),
     "fork": ("library", "Make a new session from any step of another"),

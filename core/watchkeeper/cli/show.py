@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -38,6 +39,8 @@ from watchkeeper.store.programs import load_worktrees
 from watchkeeper.store.search.index import index_until, unindexed
 from watchkeeper.store.search.messages import search_by_session
 from watchkeeper.store.search.sessions import list_sessions, parse_filters
+from watchkeeper.store.usage import GROUPS, UsageRow
+from watchkeeper.store.usage import usage as usage_by
 from watchkeeper.store.user_secrets import user_redactor
 
 if TYPE_CHECKING:
@@ -336,6 +339,56 @@ def cost_of(row: dict[str, Any]) -> str:
         return text
     estimated, more = "~" if row["cost_estimated"] else "", "+" if row["unpriced_calls"] else ""
     return f"{estimated}{text}{more}"
+
+
+def _day(_: click.Context, parameter: click.Parameter, text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.strptime(text, "%Y-%m-%d")
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no day; write it like 2026-11-01", param=parameter) from None
+
+
+@click.command()
+@click.option("--by", type=click.Choice(GROUPS), default="day", show_default=True)
+@click.option(
+    "--since", callback=_day, metavar="DATE", help="Only calls since this day (2026-11-01), in local time."
+)
+@click.option("--until", callback=_day, metavar="DATE", help="Only calls until this day, the day included.")
+@db_option
+@json_option
+def usage(by: str, since: datetime | None, until: datetime | None, db: Path | None, as_json: bool) -> int:
+    """Show tokens and cost of all sessions, own and imported.
+
+    Each model call counts once, also if sessions were forked. A week starts on Monday. `input` is what no cache
+    served.
+    """
+    path = database_path(db)
+    rows: list[UsageRow] = []
+    total = UsageRow("total")
+    if db is not None or database.is_there(path):
+        begins = since.timestamp() if since else 0.0
+        ends = (until + timedelta(days=1)).timestamp() if until else 1e11
+        rows, total = usage_by(SessionHandle(path).connection, by, since=begins, until=ends)
+    value = {"by": by, "rows": [row.as_json() for row in rows], "total": total.as_json()}
+    return respond(as_json, value, _usage_lines(by, rows, total), empty="no model calls in these days")
+
+
+def _usage_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]:
+    if not rows:
+        return
+    width = max(len(by), *(min(50, len(clean(row.key))) for row in rows))
+    columns = ("calls", "input", "output", "cache read", "cache write", "cost")
+    yield f"{by:<{width}} " + " ".join(f"{name:>13}" for name in columns)
+    for row in (*rows, total):
+        tokens = (
+            row.model_calls,
+            row.input_tokens,
+            row.output_tokens,
+            row.cache_read_tokens,
+            row.cache_write_tokens,
+        )
+        cost = cost_of(row.as_json())
+        yield f"{clean(row.key, width):<{width}} " + " ".join(f"{n:>13,}" for n in tokens) + f" {cost:>13}"
 
 
 SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.replay import open_recording
 from watchkeeper.store.snapshot import SessionSnapshotReader
+from watchkeeper.store.usage import GROUPS
 from watchkeeper_tui.widgets.plan import context_bar
 
 NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
@@ -439,3 +441,70 @@ def test_a_preview_shows_the_prompt_that_a_change_leads_to_and_changes_nothing(w
         rows(demo, "SELECT count(*) FROM views"),
     )
     assert after == before
+
+
+class TestUsage:
+    """`wk usage` counts each model call of every session once."""
+
+    @pytest.fixture
+    def spent(self, demo: Path) -> Path:
+        change(demo, "UPDATE model_calls SET cost_usd = 0.25 * (1 + id % 3), price_status = 'exact'")
+        return demo
+
+    @pytest.mark.parametrize("by", GROUPS)
+    def test_every_grouping_adds_up_to_the_calls_of_the_sessions(self, wk: Wk, spent: Path, by: str) -> None:
+        told = wk("usage", "--by", by, "--json").json
+        tokens = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens"
+        (expected,) = rows(spent, f"SELECT count(*), sum({tokens}), sum(cost_usd) FROM model_calls")
+        for shown in (
+            told["total"],
+            {name: sum(row[name] for row in told["rows"]) for name in ("model_calls", "cost_usd")},
+        ):
+            assert (shown["model_calls"], shown["cost_usd"]) == (expected[0], pytest.approx(expected[2]))
+        assert (
+            sum(row["tokens"]["total"] for row in told["rows"])
+            == told["total"]["tokens"]["total"]
+            == expected[1]
+        )
+        assert len(wk("usage", "--by", by).out.splitlines()) == len(told["rows"]) + 2
+
+    def test_what_a_fork_copied_is_not_counted_again_and_what_it_did_is(self, wk: Wk, spent: Path) -> None:
+        before = wk("usage", "--json").json["total"]
+        assert wk("fork", "last", "--json").code == 0
+        assert len(wk("sessions", "--json").json) == 2
+        assert wk("usage", "--json").json["total"] == before
+        change(
+            spent,
+            "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, input_tokens, cost_usd, started_at,"
+            " commit_seq) SELECT id, planner_agent_id, 99, 'turn', model, 'done', 7, 1.0, last_active, event_seq + 1"
+            " FROM sessions WHERE origin = 'fork'",
+        )
+        after = wk("usage", "--json").json["total"]
+        assert after["cost_usd"] == pytest.approx(before["cost_usd"] + 1)
+        assert after["tokens"]["input"] == before["tokens"]["input"] + 7
+
+    def test_periods_are_those_of_local_time_and_dates_limit_them(
+        self, wk: Wk, spent: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        late = 1_774_738_800.0  # 2026-03-28 23:00 UTC: the next day in Berlin, whose clocks change that night
+        change(spent, "UPDATE model_calls SET started_at = ? + 3600 * (id % 2)", late)
+        monkeypatch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        try:
+            days = {
+                by: [row["key"] for row in wk("usage", "--by", by, "--json").json["rows"]]
+                for by in GROUPS[:3]
+            }
+            assert days == {"day": ["2026-03-29"], "week": ["2026-03-23"], "month": ["2026-03"]}
+            assert wk("usage", "--since", "2026-03-29", "--until", "2026-03-29", "--json").json["rows"]
+            for outside in (("--until", "2026-03-28"), ("--since", "2026-03-30")):
+                assert wk("usage", *outside, "--json").json["rows"] == []
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+
+    def test_without_a_database_or_with_a_wrong_date_it_says_what_to_do(self, wk: Wk) -> None:
+        assert "no model calls in these days" in wk("usage").out
+        refused = wk("usage", "--since", "yesterday")
+        assert refused.code == 2
+        assert "'yesterday' is no day; write it like 2026-11-01" in refused.err

@@ -1,0 +1,129 @@
+"""What all sessions together used and cost, by day, week, month, model, project or program.
+
+It counts each model call once: the calls that a fork copied belong to the session that it was forked from. Periods
+are those of local time; a week starts on Monday.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from watchkeeper.store.driver import Connection
+
+PERIODS = ("day", "week", "month")
+GROUPS = (*PERIODS, "model", "project", "program", "session")
+
+
+@dataclass(slots=True)
+class UsageRow:
+    """The model calls of one group. Tokens as providers count them: `input_tokens` are those that no cache served."""
+
+    key: str
+    """`2026-11-23` (of a week: its Monday), `2026-11`, a model, a folder, a program or a session's id. Hostile text."""
+    model_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_usd: float | None = None
+    """US dollars; None if no call has a price."""
+    cost_estimated: bool = False
+    """Some of the cost rests on an estimated price or on estimated tokens."""
+    unpriced_calls: int = 0
+    sessions: set[str] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    def add(self, other: UsageRow) -> None:
+        """Count the calls of another row too."""
+        for name in ("model_calls", "unpriced_calls", *_TOKENS):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
+        self.cost_estimated |= other.cost_estimated
+        self.sessions |= other.sessions
+        self.models |= other.models
+
+    def as_json(self) -> dict[str, Any]:
+        """As `wk usage --json` prints it."""
+        tokens = {name.removesuffix("_tokens"): getattr(self, name) for name in _TOKENS}
+        return {
+            "key": self.key,
+            "sessions": len(self.sessions),
+            "model_calls": self.model_calls,
+            "tokens": tokens | {"total": self.total_tokens},
+            "cost_usd": None if self.cost_usd is None else round(self.cost_usd, 10),
+            "cost_estimated": self.cost_estimated,
+            "unpriced_calls": self.unpriced_calls,
+            "models": sorted(self.models),
+        }
+
+
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+_CALLS = (
+    "SELECT c.started_at, c.model, s.workspace, s.origin, s.id, c.input_tokens, c.output_tokens, c.cache_read_tokens,"
+    " c.cache_write_tokens, c.cost_usd, c.price_status = 'estimated' OR c.usage_exact = 0"
+    " FROM model_calls c JOIN sessions s ON s.id = c.session_id"
+    " WHERE s.deleted_at IS NULL AND c.status <> 'running' AND c.started_at >= ? AND c.started_at < ?"
+    " AND (s.origin <> 'fork' OR coalesce(c.commit_seq, 0) > coalesce(s.forked_at_seq, 0))"
+)
+
+
+def usage(
+    connection: Connection, by: str = "day", *, since: float = 0.0, until: float = 1e11
+) -> tuple[list[UsageRow], UsageRow]:
+    """The groups, and their sum. Periods come in order of time, other groups by cost, the most expensive first.
+
+    `by` is one of `GROUPS`; `since` and `until` are seconds since 1970, and `until` is the first that does not count.
+    """
+    key = _keys(by)
+    rows: dict[str, UsageRow] = {}
+    for at, model, workspace, origin, session_id, *tokens, cost, estimated in connection.execute(
+        _CALLS, (since, until)
+    ):
+        name = key(at, model, workspace, origin, session_id)
+        if (row := rows.get(name)) is None:
+            row = rows[name] = UsageRow(name)
+        row.model_calls += 1
+        row.input_tokens += tokens[0]
+        row.output_tokens += tokens[1]
+        row.cache_read_tokens += tokens[2]
+        row.cache_write_tokens += tokens[3]
+        if cost is None:
+            row.unpriced_calls += any(tokens)
+        else:
+            row.cost_usd = (row.cost_usd or 0.0) + cost
+            row.cost_estimated |= bool(estimated)
+        row.sessions.add(session_id)
+        row.models.add(model)
+    total = UsageRow("total")
+    for row in rows.values():
+        total.add(row)
+    if by in PERIODS:
+        return [rows[name] for name in sorted(rows)], total
+    return sorted(rows.values(), key=lambda row: (-(row.cost_usd or 0.0), -row.total_tokens, row.key)), total
+
+
+def _keys(by: str) -> Callable[[float, str, str, str, str], str]:
+    """What the key of a call is, from its time, model, folder, program and session."""
+    if by not in PERIODS:
+        place = {"model": 1, "project": 2, "program": 3, "session": 4}[by]
+        return lambda *call: str(call[place])
+    known: dict[int, str] = {}
+
+    def period(at: float, *_: str) -> str:
+        slot = int(at // 900)  # every time zone differs from UTC by whole quarters of an hour
+        if (name := known.get(slot)) is None:
+            day = datetime.fromtimestamp(slot * 900)
+            if by == "week":
+                day -= timedelta(days=day.weekday())
+            name = known[slot] = f"{day:%Y-%m}" if by == "month" else f"{day:%Y-%m-%d}"
+        return name
+
+    return period
