@@ -12,7 +12,7 @@ import pytest
 SAMPLE = {
     ("run-summary",): 60,
     ("run-observational",): 60,
-    ("migrate", "import", "fork", "prune", "index", "backup"): 14,
+    ("migrate", "import", "fork", "prune", "index", "backup"): 28,
 }
 """Scenes, and which n-th hit of every fault point is tried: the first of them at least."""
 

@@ -9,9 +9,10 @@ import pytest
 from tests.faults import mutants
 
 
-def test_every_subject_is_found_and_each_of_its_mutants_is_a_program() -> None:
+def test_every_subject_is_found_and_its_mutants_are_programs() -> None:
+    """Every twelfth mutant of each subject, and the first."""
     for subject in mutants.SUBJECTS:
-        for mutant in mutants.mutants_of(subject):
+        for mutant in list(mutants.mutants_of(subject))[::12]:
             source = (mutants.ROOT / mutant.path).read_bytes()
             assert mutant.apply(source) != source
             compile(mutant.apply(source), mutant.path, "exec")
