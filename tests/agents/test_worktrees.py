@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from tests.core.runtime.conftest import Ground
 
 from watchkeeper.agents.roles import load_roles
+from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.agents.worktrees import GitFailed, MergeConflict, MergeTool, Worktrees
 from watchkeeper.records.states import TaskStatus
 from watchkeeper.store import faultpoints, plans, programs
@@ -76,6 +78,13 @@ class Scene:
     async def merge(self, name: str) -> str:
         return await self.trees.merge(self.task(name))
 
+    async def call_merge(self, name: str, keep: str = "", answered: str = "") -> ToolResult:
+        """The planner's tool, after a person answered the question with that digest."""
+        self.task(name)
+        arguments = {"task": name} | ({"keep": keep} if keep else {})
+        context = ToolContext("s", "planner", None, self.workspace, subject_digest=answered)
+        return await MergeTool(self.trees, self.ground.store).run(arguments, context)
+
     def kinds(self) -> list[str]:
         return [row[0] for row in self.ground.store.all("SELECT kind FROM events ORDER BY seq")]
 
@@ -124,8 +133,7 @@ async def test_a_conflict_changes_nothing_and_a_joining_task_resolves_it(scene):
         (folder / "a.txt").write_text(f"{name}\n")
     await scene.merge("x")
     before, head = scene.state(), git(scene.workspace, "rev-parse", "HEAD")
-    context: Any = None
-    result = await MergeTool(scene.trees, scene.ground.store).run({"task": "y"}, context)
+    result = await scene.call_merge("y")
     assert result.is_error
     assert "<<<<<<<" in result.content
     assert "add a task that depends on y" in result.content
@@ -140,6 +148,66 @@ async def test_a_conflict_changes_nothing_and_a_joining_task_resolves_it(scene):
     await scene.merge("join")
     assert scene.state() == ("", before[1] | {"a.txt": "x and y\n"})
     assert "merged" in await scene.merge("y")
+
+
+KINDS = ("text", "latin-1", "binary", "deleted", "added", "mode", "rename")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("side", ["ours", "theirs"])
+async def test_a_person_keeps_one_side_of_a_conflict_and_both_of_the_rest(scene, kind, side):
+    """Whatever the conflict is of, also in a name and a text that are no UTF-8."""
+    name = os.fsencode("é").decode("utf-8").encode("latin-1") + b" a.txt" if kind == "latin-1" else b"c.txt"
+    file = Path(os.fsdecode(os.path.join(os.fsencode(scene.workspace), name)))
+    many = "".join(f"{number}\n" for number in range(20))
+    began = {"binary": b"\0began", "latin-1": b"\xe9\n"}.get(kind, many.encode())
+    if kind != "added":
+        file.write_bytes(began)
+    git(scene.workspace, "add", "-A")
+    git(scene.workspace, "commit", "-q", "--allow-empty", "-m", "more")
+    for writer in ("ours", "theirs"):
+        folder = await scene.open(writer)
+        own = folder / file.name
+        (folder / f"{writer}.txt").write_text(writer)
+        mark = f"by {writer}\n".encode()
+        if kind in ("text", "mode"):
+            top, low = ("10", "1\n2\n") if writer == "ours" else ("10", "18\n19\n")
+            own.write_bytes(began.replace(b"10\n", mark).replace(low.encode(), b"+" + low.encode()))
+            if kind == "mode":
+                own.chmod(0o755)
+        elif kind == "rename" and writer == "ours":
+            own.rename(folder / "renamed.txt")
+            (folder / "renamed.txt").write_bytes(began.replace(b"10\n", mark))
+        elif kind == "deleted" and writer == "ours":
+            own.unlink()
+        else:
+            own.write_bytes(began.replace(b"10\n", mark) if kind == "rename" else began[:1] + mark)
+    await scene.merge("ours")
+    before, head = git(scene.workspace, "status", "--porcelain"), git(scene.workspace, "rev-parse", "HEAD")
+    asked = (await scene.call_merge("theirs")).question
+    assert asked is not None
+    told = json.dumps(asked.arguments)
+    assert "Do ours" in told
+    assert "Do theirs" in told
+    assert (await scene.call_merge("theirs", side)).question == asked  # a planner's own choice does not count
+    assert (await scene.call_merge("theirs", side, "of another conflict")).question == asked
+    assert (await scene.call_merge("theirs", "", asked.digest)).question is None  # left to the planner
+    assert (git(scene.workspace, "status", "--porcelain"), git(scene.workspace, "rev-parse", "HEAD")) == (before, head)
+
+    result = await scene.call_merge("theirs", side, asked.digest)
+    assert not result.is_error, result.content
+    assert before == git(scene.workspace, "status", "--porcelain") == ""
+    assert (scene.workspace / "theirs.txt").exists()
+    assert (scene.workspace / "ours.txt").exists()
+    if kind == "rename":
+        file = scene.workspace / "renamed.txt"
+    assert file.exists() is not (kind == "deleted" and side == "ours")
+    held = file.read_bytes() if file.exists() else b"by ours"
+    assert f"by {side}".encode() in held
+    assert b"<<<<<<<" not in held
+    if kind in ("text", "mode"):
+        assert b"+1\n" in held
+        assert b"+18\n" in held
 
 
 async def test_a_task_begins_with_the_work_that_it_depends_on(scene):

@@ -18,6 +18,7 @@ from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import (
     OutsideTool,
     Permission,
+    PersonQuestion,
     ProgramRun,
     StoreTool,
     ToolContext,
@@ -37,7 +38,7 @@ from watchkeeper.records.messages import Block, ToolSpec
 from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
 from watchkeeper.store import agents, artifacts, commands
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.approvals import Grant, editable, live_grants, unified_diff
+from watchkeeper.store.approvals import CONFLICT, Grant, editable, live_grants, unified_diff
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import decode
 from watchkeeper.store.faultpoints import reach
@@ -210,11 +211,16 @@ class Approvals:
         self._note = note
         self._folder = folder
 
-    async def permit(self, call: Call, permission: Permission, changed: str = "") -> Permit:
+    async def permit(
+        self, call: Call, permission: Permission, changed: str = "", question: PersonQuestion | None = None
+    ) -> Permit:
         """Decide, and wait for a person where one must. `permission` is not DENY.
 
-        `changed`: why an answer that was given does not count any more; empty where it does.
+        `changed`: why an answer that was given does not count any more; empty where it does. `question`: what the tool
+        itself asks.
         """
+        if question is not None:
+            return await self._ask(call, None, question.cause, question.note, question)
         store = self._environment.store
         row = store.one(
             "SELECT id, status, cause, note, scope FROM approvals WHERE tool_call_id = ? ORDER BY"
@@ -233,7 +239,10 @@ class Approvals:
                 )
                 permit = await self._ask(call, row["id"] if waiting else None, "changed", changed)
                 row = None
-            elif row is not None and row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
+            elif row is not None and (
+                row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
+                or (row["status"] == ApprovalStatus.EXPIRED and row["cause"] == CONFLICT)
+            ):
                 permit = self._answered(call, row["id"])
             elif row is not None and row["status"] == ApprovalStatus.WAITING:
                 permit = await self._ask(call, row["id"], row["cause"] or "permission", row["note"] or "")
@@ -245,7 +254,7 @@ class Approvals:
                 return Permit(call, True, program=granted[1])
             else:
                 permit = await self._ask(call, None, "permission", self._note)
-            if not permit.allowed or not permit.subject_digest:
+            if not permit.allowed or not permit.subject_digest or call.name not in FILE_CHANGES:
                 return permit
             digest = await self._digest(permit.call)
             if permit.subject_digest == digest:
@@ -302,13 +311,17 @@ class Approvals:
         protected = protected_files(environment.store.path)
         return await asyncio.to_thread(holds_already, self._workspace, call.name, call.arguments, protected)
 
-    async def _ask(self, call: Call, approval_id: str | None, cause: str, note: str) -> Permit:
-        """Put a question, or the one with that id again, and wait for its answer."""
+    async def _ask(
+        self, call: Call, approval_id: str | None, cause: str, note: str, asked: PersonQuestion | None = None
+    ) -> Permit:
+        """Put a question, or the one with that id again, and wait for its answer. `asked`: what the tool asks."""
         environment, agent = self._environment, self._agent
         is_new = approval_id is None
         question_id = approval_id or environment.new_id()
-        question = f"{call.name} {json.dumps(environment.redact(call.arguments), ensure_ascii=False)}"
-        digest = await self._digest(call) if is_new else ""
+        about = asked.arguments if asked is not None else call.arguments
+        question = f"{call.name} {json.dumps(environment.redact(about), ensure_ascii=False)}"
+        note = environment.redact(note)
+        digest = "" if not is_new else asked.digest if asked is not None else await self._digest(call)
         folder = self._folder or (
             environment.pool.at(self._workspace).shell_folder(agent.id) if call.name == "bash" else None
         )
@@ -333,7 +346,8 @@ class Approvals:
                     folder=folder,
                     subject_digest=digest or None,
                 )
-            agents.move(tx, agent.id, AgentStatus.WAITING, f"may it run {call.name}?")
+            what = f"a conflict of {call.name}" if cause == CONFLICT else f"may it run {call.name}?"
+            agents.move(tx, agent.id, AgentStatus.WAITING, what)
 
         decided = environment.decisions.setdefault(question_id, asyncio.Event())
         await environment.store.commit(put)
@@ -395,13 +409,17 @@ class Approvals:
     def _answered(self, call: Call, question_id: str) -> Permit:
         """The stored answer of a question."""
         row = self._environment.store.one(
-            "SELECT a.status, a.reason, a.subject_digest, a.scope, c.edited_input FROM approvals a"
+            "SELECT a.status, a.reason, a.subject_digest, a.scope, c.edited_input, a.cause FROM approvals a"
             " JOIN tool_calls c ON c.id = a.tool_call_id WHERE a.id = ?",
             (question_id,),
         )
-        status, reason, digest, scope, edited = row
+        status, reason, digest, scope, edited, cause = row
+        if status == ApprovalStatus.EXPIRED and cause == CONFLICT:
+            return Permit(call, True, subject_digest=digest or "")  # the tool goes on without an answer
         if status != ApprovalStatus.APPROVED:
             silent = "a person denied it" if status == ApprovalStatus.DENIED else "the approval timed out"
+            if cause == CONFLICT and status == ApprovalStatus.DENIED:
+                silent = "a person cancelled this merge; nothing was changed"
             return Permit(call, False, reason or silent)
         if edited is not None:
             original = call.original if call.original is not None else call.arguments
@@ -526,7 +544,7 @@ class Toolbox:
         tool, permission = environment.tools[call.name], environment.permission(call.name)
         changed, result = "", ToolResult(SUBJECT_CHANGED, is_error=True)
         for _ in range(MOST_CHANGES):
-            permit = await self._approvals.permit(call, permission, changed)
+            permit = await self._approvals.permit(call, permission, changed, result.question)
             call = permit.call
             if not permit.allowed:
                 refused = ToolResult(
@@ -544,6 +562,8 @@ class Toolbox:
                     call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began
                 )
             result = ran
+            if result.question is not None:
+                continue
             if not (result.is_error and result.content == SUBJECT_CHANGED):
                 break
             changed = "the file changed just before it was written, after the question was answered"

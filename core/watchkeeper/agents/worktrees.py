@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import logging
 import os
 import re
@@ -24,16 +25,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
+from watchkeeper.agents.tools.contract import Permission, PersonQuestion, ToolContext, ToolResult
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.states import AGENT_ENDED, TaskStatus
 from watchkeeper.records.text import one_line, plural
 from watchkeeper.store import plans, programs
+from watchkeeper.store.approvals import CONFLICT
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.plans import Task
 from watchkeeper.store.programs import Worktree
@@ -55,6 +57,8 @@ DIFF_BYTES = 200_000
 """Of a diff on the screen."""
 HUNK_CHARACTERS = 6_000
 """Of the conflicting places that a planner is sent."""
+QUESTION_CHARACTERS = 200_000
+"""Of the conflicting places that a person is shown."""
 MOST_NAMED = 20
 MERGE_TRIES = 3
 
@@ -78,6 +82,10 @@ class GitFailed(Exception):
 
 class MergeConflict(GitFailed):
     """The changes contradict what the user's branch has; nothing was changed."""
+
+    def __init__(self, message: str, question: PersonQuestion) -> None:
+        super().__init__(message)
+        self.question = question
 
 
 # --- Running git --------------------------------------------------------------------------------------------
@@ -352,15 +360,28 @@ def _identity(git: Git, folder: Path, git_dir: Path) -> list[str]:
     return [f"user.name={user}", f"user.email={user}@localhost"]
 
 
-def combine(
-    git: Git, common: Path, onto: str, tips: Sequence[tuple[str, str]]
-) -> tuple[str, list[str], str, str]:
-    """Merge commits in the object store; `tips` are a message and a commit each.
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """What a merge in the object store gives."""
 
-    Returns the commit, the files that conflict (they hold both sides between markers), what git says of the conflicts,
-    and the tree of the last one.
-    """
+    commit: str
+    tree: str
+    """Of the last merge; empty where each was a fast-forward."""
+    conflicts: tuple[str, ...] = ()
+    """Files that hold both sides between markers, or that git cannot merge."""
+    said: tuple[str, ...] = ()
+    """What git says of the conflicts."""
+    stages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of the last merge: for each file that conflicts, mode and blob of the base (1), ours (2) and theirs (3)."""
+    kinds: frozenset[str] = frozenset()
+    """Git's names of the conflicts: `contents`, `modify/delete`, …"""
+
+
+def combine(git: Git, common: Path, onto: str, tips: Sequence[tuple[str, str]]) -> Combined:
+    """Merge commits in the object store; `tips` are a message and a commit each."""
     conflicts: dict[str, None] = {}
+    stages: dict[str, dict[str, str]] = {}
+    kinds: set[str] = set()
     said, tree = [], ""
     for message, tip in tips:
         if git.succeeds(common, "merge-base", "--is-ancestor", tip, onto):
@@ -368,9 +389,7 @@ def combine(
         if git.succeeds(common, "merge-base", "--is-ancestor", onto, tip):
             onto = tip
             continue
-        code, output, errors = git.run(
-            common, "merge-tree", "--write-tree", "-z", "--name-only", "--messages", onto, tip
-        )
+        code, output, errors = git.run(common, "merge-tree", "--write-tree", "-z", "--messages", onto, tip)
         if code not in (0, 1) or not output:
             raise GitFailed(
                 "git cannot merge without a checkout: it must be version 2.38 or newer"
@@ -378,15 +397,58 @@ def combine(
                 else f"git merge-tree: {one_line(errors, 600)}"
             )
         head, _, rest = output.partition("\0\0")
-        tree, *files = head.split("\0")
+        tree, *entries = head.split("\0")
+        stages = {}
         if code == 1:
-            conflicts.update(dict.fromkeys(filter(None, files)))
-            said += [
-                line.strip() for line in rest.split("\0") if line.startswith("CONFLICT") and ": " in line
-            ]
+            for about, _, file in (one.partition("\t") for one in entries if one):
+                blob, _, stage = about.rpartition(" ")
+                stages.setdefault(file, {})[stage] = blob
+            conflicts.update(dict.fromkeys(stages))
+            for line in rest.split("\0"):
+                if line.startswith("CONFLICT (") and line.endswith(")"):
+                    kinds.add(line[len("CONFLICT (") : -1])
+                elif line.startswith("CONFLICT") and ": " in line:
+                    said.append(line.strip())
         onto = git(common, "commit-tree", tree, "-p", onto, "-p", tip, text=message,
                    config=_identity(git, common, common)).strip()  # fmt: skip
-    return onto, list(conflicts), "\n".join(said), tree
+    return Combined(onto, tree, tuple(conflicts), tuple(said), stages, frozenset(kinds))
+
+
+ONE_SIDE = frozenset({"contents", "modify/delete", "binary"})
+"""Conflicts in which a side can be kept; those of renames and folders need more than a choice."""
+_FILES = ("100644", "100755")
+
+
+def keep_side(git: Git, common: Path, found: Combined, side: str) -> str:
+    """The tree of a merge whose conflicting places are all of one side, `ours` or `theirs`; what does not conflict is
+    of both."""
+    kept = "2" if side == "ours" else "3"
+    with tempfile.TemporaryDirectory(prefix="watchkeeper-") as scratch:
+        index = os.path.join(scratch, "index")
+        git(common, "read-tree", found.tree, index=index)
+        entries = []
+        for file, stages in found.stages.items():
+            entry = stages.get(kept)
+            if (
+                entry is not None
+                and len(stages) == 3
+                and all(one.split()[0] in _FILES for one in stages.values())
+            ):
+                entry = f"{entry.split()[0]} {_merged_blob(git, common, stages, side, scratch) or entry.split()[1]}"
+            entries.append(f"{entry}\t{file}\0" if entry is not None else f"0 {'0' * len(found.commit)}\t{file}\0")
+        git(common, "update-index", "-z", "--index-info", index=index, text="".join(entries))
+        return git(common, "write-tree", index=index).strip()
+
+
+def _merged_blob(git: Git, common: Path, stages: Mapping[str, str], side: str, scratch: str) -> str:
+    """A text merged with one side's conflicting places; empty where it is no text."""
+    files = []
+    for stage in "213":
+        _, text, _ = git.run(common, "cat-file", "blob", stages[stage].split()[1])
+        files.append(os.path.join(scratch, stage))
+        Path(files[-1]).write_bytes(text.encode("utf-8", "surrogateescape"))
+    code, merged, _ = git.run(common, "merge-file", "-p", f"--{side}", *files)
+    return git(common, "hash-object", "-w", "--stdin", text=merged).strip() if code == 0 else ""
 
 
 def has_markers(git: Git, common: Path, commit: str, file: str) -> bool:
@@ -395,20 +457,60 @@ def has_markers(git: Git, common: Path, commit: str, file: str) -> bool:
     return code == 0 and re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE) is not None
 
 
-def hunks(git: Git, common: Path, tree: str, files: Sequence[str]) -> str:
-    """The conflicting places of files of a tree, with their markers."""
-    parts: list[str] = []
-    for file in files[:MOST_NAMED]:
-        _, text, _ = git.run(common, "cat-file", "blob", f"{tree}:{file}", most_bytes=2_000_000)
-        found = re.findall(r"^<{7} .*?^>{7} .*?$", text, re.MULTILINE | re.DOTALL)
-        parts.append("\n".join([f"--- {file}", *found]))
+def hunks(git: Git, common: Path, tree: str, file: str) -> str:
+    """The conflicting places of a file of a tree, with their markers; empty where it has none."""
+    _, text, _ = git.run(common, "cat-file", "blob", f"{tree}:{file}", most_bytes=2_000_000)
+    if "\0" in text:
+        return ""
+    return "\n".join(re.findall(r"^<{7} .*?^>{7} .*?$", text, re.MULTILINE | re.DOTALL))
+
+
+def _conflict(git: Git, common: Path, tree: Worktree, head: str, tip: str, found: Combined) -> MergeConflict:
+    """What the planner gets of a conflict, and what a person is asked."""
+    ours, theirs = tree.target or "the commit of the workspace", tree.branch
+
+    def named(text: str) -> str:
+        return text.replace(head, f"ours ({ours})").replace(tip, f"theirs ({theirs})")
+
+    def author(of: str, other: str, file: str) -> str:
+        return git.run(
+            common, "log", "-1", "--no-merges", "--format=%h %an: %s", f"{other}..{of}", "--", f":(top,literal){file}"
+        )[1].strip() or git.run(common, "log", "-1", "--format=%h %an: %s", of)[1].strip()  # fmt: skip
+
+    left = QUESTION_CHARACTERS
+    parts, conflicts = [], []
+    for file in found.conflicts:
+        text = named(hunks(git, common, found.tree, file))
+        parts.append(f"--- {file}\n{text}")
+        text = text or "\n".join(named(line) for line in found.said if file in line)
+        if len(text) > left:
+            text = f"{text[:left]}\n[… longer; `git diff {ours}...{theirs}` shows the whole]"
+        left -= min(left, len(text))
+        about = {"ours": author(head, tip, file), "theirs": author(tip, head, file)}
+        conflicts.append({"file": file, **about, "text": text})
     whole = "\n".join(parts)
-    return whole if len(whole) <= HUNK_CHARACTERS else whole[:HUNK_CHARACTERS] + "\n[…]"
+    whole = whole if len(whole) <= HUNK_CHARACTERS else whole[:HUNK_CHARACTERS] + "\n[…]"
+    where = f"{theirs} conflicts with {ours} of the user's folder in {_named(found.conflicts)}"
+    message = "\n".join([f"{where}. Nothing was changed.", *map(named, found.said), whole])
+    one_side = bool(found.kinds) and found.kinds <= ONE_SIDE
+    question = PersonQuestion(
+        CONFLICT,
+        {"task": "", "conflicts": conflicts, "one_side": one_side},
+        one_line(_readable(where), 500),
+        hashlib.sha256(repr(sorted((file, sorted(one.items())) for file, one in found.stages.items())).encode(
+            "utf-8", "surrogateescape"
+        )).hexdigest(),
+    )  # fmt: skip
+    return MergeConflict(_readable(message), _readable(question))
 
 
-def plan_merge(git: Git, repository: Repository, tree: Worktree, message: str) -> str:
+def plan_merge(
+    git: Git, repository: Repository, tree: Worktree, message: str, keep: str = "", answered: str = ""
+) -> str:
     """Commit what is left and compute the merge; returns the commit to which the user's branch is to be moved. No file
     of the user's folder is touched.
+
+    `keep`: the side, `ours` or `theirs`, that a person chose for the conflict with the digest `answered`.
 
     Raises:
         MergeConflict: with the conflicting places.
@@ -431,12 +533,15 @@ def plan_merge(git: Git, repository: Repository, tree: Worktree, message: str) -
             f" merge {tree.branch} by hand, or when the user has switched back"
         )
     head = git(top, "rev-parse", "HEAD", git_dir=git_dir).strip()
-    merged, conflicts, said, found = combine(git, common, head, [(f"Merge {message}", tip)])
-    if conflicts:
-        raise MergeConflict(
-            f"{tree.branch} conflicts with {tree.target or 'the commit'} of the user's folder in {_named(conflicts)}."
-            f" Nothing was changed.\n{said}\n{hunks(git, common, found, conflicts)}"
-        )
+    found = combine(git, common, head, [(f"Merge {message}", tip)])
+    merged = found.commit
+    if found.conflicts:
+        conflict = _conflict(git, common, tree, head, tip, found)
+        if not keep or conflict.question.digest != answered or not conflict.question.arguments["one_side"]:
+            raise conflict
+        kept = f"Merge {message}\n\nWhere both changed the same, {keep} is kept, as the user chose."
+        merged = git(common, "commit-tree", keep_side(git, common, found, keep), "-p", head, "-p", tip, text=kept,
+                     config=_identity(git, common, common)).strip()  # fmt: skip
     touched = set(
         git(common, "diff-tree", "-r", "-z", "--name-only", "--no-renames", head, merged).split("\0")
     ) - {""}
@@ -559,6 +664,23 @@ def clean_up(tree: Worktree, environ: Mapping[str, str]) -> str:
             return remove(git, tree)
     except (GitFailed, OSError) as error:
         return f"{tree.folder}: {one_line(str(error), 300)}"
+
+
+T = TypeVar("T")
+
+
+def _readable(value: T) -> T:
+    """Text of files and names that are no UTF-8, for the store: what cannot be read is replaced."""
+    found: Any = value
+    if isinstance(found, str):
+        found = found.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    elif isinstance(found, PersonQuestion):
+        found = replace(found, arguments=_readable(found.arguments), note=_readable(found.note))
+    elif isinstance(found, dict):
+        found = {name: _readable(one) for name, one in found.items()}
+    elif isinstance(found, list):
+        found = [_readable(one) for one in found]
+    return found  # type: ignore[no-any-return]
 
 
 def _named(files: Sequence[str]) -> str:
@@ -709,8 +831,10 @@ class Worktrees:
         if (files, text) != (tree.files_changed, tree.diff):
             await self._store.commit(partial(_store_diff, task_id=tree.task_id, files=files, text=text))
 
-    async def merge(self, task: Task) -> str:
+    async def merge(self, task: Task, keep: str = "", answered: str = "") -> str:
         """Merge what a task changed into the user's branch; says what was done. Doing it twice does it once.
+
+        `keep` and `answered`: see `plan_merge`.
 
         Raises:
             GitFailed: it was not merged, with the reason, and nothing in the user's folder was changed.
@@ -730,8 +854,13 @@ class Worktrees:
         for last in (False,) * (MERGE_TRIES - 1) + (True,):
             repository = await self._repository()
             try:
-                commit = await self._locked(tree.repository, plan_merge, repository, tree, message)
+                commit = await self._locked(
+                    tree.repository, plan_merge, repository, tree, message, keep, answered
+                )
             except MergeConflict as conflict:
+                conflict.question.arguments["task"] = task.name
+                if conflict.question.digest == answered:
+                    raise
                 text = one_line(str(conflict).partition("\n")[0], 500)
                 await self._store.commit(
                     partial(Transaction.event, kind="worktree.conflict", task_id=task.id, text=text)
@@ -750,7 +879,8 @@ class Worktrees:
         merging = replace(tree, status="merging", merge_commit=commit)
         await self._settle(merging)
         files = f": {plural(tree.files_changed, 'file')}" if tree.files_changed else ""
-        return f"{task.name} is merged into {tree.target or 'the workspace'} ({commit[:10]}){files}"
+        kept = f"; of conflicting places, {keep}" if keep else ""
+        return f"{task.name} is merged into {tree.target or 'the workspace'} ({commit[:10]}){files}{kept}"
 
     async def recover(self) -> None:
         """After a crash: find out whether the merges that were under way are done, and put back what was half done."""
@@ -822,7 +952,7 @@ class Worktrees:
                 restore(git, tree)
                 message = f"Work for {tree.branch.rpartition('/')[2]}"
                 tips.append((f"Merge {tree.branch}", commit_rest(git, tree, message)))
-            base, unresolved, _, _ = combine(git, repository.common, head, tips)
+            started = combine(git, repository.common, head, tips)
             session = self._store.session_id
             slug = re.sub(r"[^A-Za-z0-9_-]+", "-", task.name).strip("-")[:60] or "task"
             slug = slug if slug == task.name else f"{slug}-{task.id[:8]}"
@@ -837,7 +967,8 @@ class Worktrees:
                 name = f"{slug}-{number}"
             made = Worktree(
                 task.id, "making", str(repository.common), str(root / f"{session}-{name}"),
-                f"{BRANCHES}/{session}/{name}", base, target, unresolved=tuple(unresolved), prefix=repository.prefix,
+                f"{BRANCHES}/{session}/{name}", started.commit, target, unresolved=started.conflicts,
+                prefix=repository.prefix,
             )  # fmt: skip
             return made, len(_status(git, top, repository.git_dir))
 
@@ -912,11 +1043,17 @@ AFTER_CONFLICT = (
 
 MERGE_TASK = ToolSpec(
     "merge_task",
-    "Merge what a task changed in its worktree into the branch of the workspace, when the task has ended. A conflict"
-    " changes nothing, and is reported with its places.",
+    "Merge what a task changed in its worktree into the branch of the workspace, when the task has ended. At a conflict"
+    " a person is asked; if they leave it to you, nothing is changed, and you get its places.",
     {
         "type": "object",
-        "properties": {"task": {"type": "string", "description": "the task's name or id"}},
+        "properties": {
+            "task": {"type": "string", "description": "the task's name or id"},
+            "keep": {
+                "enum": ["ours", "theirs"],
+                "description": "what a person answers to a conflict; leave it out",
+            },
+        },
         "required": ["task"],
         "additionalProperties": False,
     },
@@ -934,7 +1071,7 @@ class MergeTool:
     permission: Permission = Permission.ALLOW
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Merge. What git refuses is a result with `is_error`."""
+        """Merge. What git refuses is a result with `is_error`. A conflict is a question to a person first."""
         wanted = str(arguments["task"])
         tasks = plans.load_tasks(self.store, self.store.session_id)
         task = next((one for one in tasks if wanted in (one.id, one.name)), None)
@@ -942,8 +1079,11 @@ class MergeTool:
             named = ", ".join(one.name for one in tasks) or "none yet"
             return ToolResult(f"no task {wanted!r}; there are {named}", is_error=True)
         try:
-            return ToolResult(await self.worktrees.merge(task))
+            keep = str(arguments.get("keep") or "") if context.subject_digest else ""
+            return ToolResult(await self.worktrees.merge(task, keep, context.subject_digest))
         except MergeConflict as conflict:
-            return ToolResult(f"{conflict}{AFTER_CONFLICT.format(task=task.name)}", is_error=True)
+            text = f"{conflict}{AFTER_CONFLICT.format(task=task.name)}"
+            is_answered = conflict.question.digest == context.subject_digest
+            return ToolResult(text, is_error=True, question=None if is_answered else conflict.question)
         except (GitFailed, OSError) as error:
-            return ToolResult(f"{task.name} was not merged: {error}", is_error=True)
+            return ToolResult(_readable(f"{task.name} was not merged: {error}"), is_error=True)

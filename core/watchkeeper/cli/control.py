@@ -36,7 +36,7 @@ from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, Watc
 from watchkeeper.records.text import plural, reveal
 from watchkeeper.runtime import control
 from watchkeeper.store import budgets
-from watchkeeper.store.approvals import Question, find_questions, load_grants, load_question
+from watchkeeper.store.approvals import CONFLICT, Question, find_questions, load_grants, load_question
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
 from watchkeeper.store.imports import refuse_imported
@@ -395,12 +395,17 @@ def _question(opened: SessionHandle, approval_id: str) -> Question:
     metavar="TEXT",
     help="Run this instead: a command for bash, else the input as JSON; - reads standard input.",
 )
+@click.option(
+    "--keep",
+    type=click.Choice(["ours", "theirs"]),
+    help="At a conflict of a merge: keep your branch's side, or the task's. Without it the planner resolves the conflict.",
+)
 @click.option("--reason", help="Reason shown to the model.")
 @db_option
 @json_option
 def approve(
-    words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, reason: str | None,
-    db: Path | None, as_json: bool,
+    words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, keep: str | None,
+    reason: str | None, db: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Allow the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session.
 
@@ -422,9 +427,16 @@ def approve(
             payload |= {"scope": "pattern", "pattern": pattern_of(parse_pattern(pattern))}
         except ValueError as fault:
             raise BadInput(str(fault)) from None
-    if edit is not None:
+    if keep is not None:
+        question = _question(opened, approval_id)
+        if not question.allows_sides:
+            raise BadInput("--keep answers only a conflict in which one side can be kept")
+        payload["edited_input"] = question.keeping(keep)
+    elif edit is not None:
         text = sys.stdin.read().removesuffix("\n") if edit == "-" else edit
         question = _question(opened, approval_id)
+        if not question.allows_edit:
+            raise BadInput("a conflict is answered with --keep, not with --edit")
         try:
             edited = payload["edited_input"] = question.edited_arguments(text)
         except ValueError as fault:
@@ -496,6 +508,12 @@ def question_with_answers(question: Question) -> Iterator[str]:
         yield f"\n{question.status}{by}"
         return
     where = f"{question.session_id} {question.id}"
+    if question.cause == CONFLICT:
+        yield f"\n  wk approve {where}   the planner resolves it"
+        if question.allows_sides:
+            yield f"  wk approve {where} --keep ours   or   --keep theirs"
+        yield f"  wk deny {where}   cancel the merge"
+        return
     yield f"\n  wk approve {where}   or   wk deny {where}"
     if question.allows_always:
         words = question.suggested_pattern

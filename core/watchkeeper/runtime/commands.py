@@ -43,7 +43,7 @@ from watchkeeper.records.states import (
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.approvals import add_grant, revoke_grant
+from watchkeeper.store.approvals import CONFLICT, add_grant, revoke_grant
 from watchkeeper.store.driver import decode
 from watchkeeper.store.plans import Task
 from watchkeeper.store.session_store import SessionStore
@@ -440,6 +440,8 @@ class CommandQueue:
             return scope, None
         if cause == "repetition":
             raise ValueError("this call repeats itself; it can be allowed once, not always")
+        if cause == CONFLICT:
+            raise ValueError("an answer to a conflict holds for this conflict alone, not always")
         if scope == "tool":
             return scope, None
         if tool_name != "bash":

@@ -402,7 +402,7 @@ def ask_approval(
 ) -> None:
     """Put a question to a person.
 
-    `cause`: `permission`, `repetition` or `changed`; `note` says in a line why it is asked. `folder` is that
+    `cause`: `permission`, `repetition`, `changed` or `conflict`; `note` says in a line why it is asked. `folder` is that
     of the agent's shell, `subject_digest` that of the file that would change (`records.approval_subjects`).
     """
     tx.execute(

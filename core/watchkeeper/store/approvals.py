@@ -29,6 +29,9 @@ from watchkeeper.store.transaction import Transaction
 
 PROGRAM_CHANGES = "file_change"
 """What the edits that an agent program asks for are called: `{"changes": [{"path", "diff"}]}`."""
+CONFLICT = "conflict"
+"""The cause of a question about a merge: `{"task", "conflicts": [{"file", "ours", "theirs", "text"}], "one_side"}`.
+Approving it leaves the conflict to the planner; an edited input `{"task", "keep": "ours" or "theirs"}` keeps one side."""
 CONTEXT_LINES = 3
 _MOST_COMPARISONS = 4_000_000
 """Pairs of lines. Beyond this, a difference is shown as all old lines and all new ones: as true, and without
@@ -62,7 +65,7 @@ class Question:
     folder: str
     """Where the call would run: the folder of the agent's shell, else the workspace."""
     cause: str
-    """`permission`, `repetition` or `changed`."""
+    """`permission`, `repetition`, `changed` or `conflict`."""
     note: str
     """Why it is asked, beyond the permission; empty where there is nothing to say."""
     arguments: dict[str, Any]
@@ -79,8 +82,22 @@ class Question:
 
     @property
     def allows_always(self) -> bool:
-        """Whether "always" may be answered: not where a call repeats itself."""
-        return self.cause != "repetition"
+        """Whether "always" may be answered: not where a call repeats itself, nor to a conflict."""
+        return self.cause not in ("repetition", CONFLICT)
+
+    @property
+    def allows_edit(self) -> bool:
+        """Whether the input may be edited: a conflict has its own answers."""
+        return self.cause != CONFLICT
+
+    @property
+    def allows_sides(self) -> bool:
+        """Whether "keep ours" and "keep theirs" may be answered."""
+        return self.cause == CONFLICT and bool(self.original.get("one_side"))
+
+    def keeping(self, side: str) -> dict[str, Any]:
+        """The input of a merge that keeps a side, `ours` or `theirs`, where the two conflict."""
+        return {"task": self.original.get("task"), "keep": side}
 
     @property
     def suggested_pattern(self) -> str:
@@ -112,9 +129,16 @@ class Question:
             raise ValueError("the input must be a JSON object")
         return edited
 
+    @property
+    def headline(self) -> str:
+        """Who asks for what. Not sanitised."""
+        if self.cause == CONFLICT:
+            return f"{self.agent} wants to merge {self.original.get('task')}, which conflicts"
+        return f"{self.agent} wants to run {self.tool}"
+
     def lines(self) -> Iterator[str]:
         """The question as plain lines, for a terminal that only prints. Not sanitised."""
-        yield f"{self.agent} wants to run {self.tool}"
+        yield self.headline
         yield f"  task    {self.task or '(the planner has none)'}"
         yield f"  folder  {self.folder}" + (
             f"  (workspace {self.workspace})" if self.folder != self.workspace else ""
@@ -158,12 +182,16 @@ def load_question(reads: Any, database_path: Path, approval_id: str) -> Question
         question, content, position,
     ) = row  # fmt: skip
     # The change of files that a program asks for is in its question; its call has the program's own form.
-    original = _input_of(None if tool == PROGRAM_CHANGES else content, position, tool, question)
+    # What a conflict is about stands there too.
+    told_whole = tool == PROGRAM_CHANGES or cause == CONFLICT
+    original = _input_of(None if told_whole else content, position, tool, question)
     edited = decode_or(of_answer or of_call or "null", None)
     arguments = edited if isinstance(edited, dict) else original
     protected = protected_files(database_path) if tool in FILE_CHANGES else frozenset()
     sections, digest = sections_of(tool, arguments, Path(workspace), protected)
-    if arguments != original:
+    if arguments != original and cause == CONFLICT:
+        sections = (*sections, *sections_of(tool, original, Path(workspace))[0])
+    elif arguments != original:
         before, _ = sections_of(tool, original, Path(workspace), protected)
         sections = (
             *sections,
@@ -227,6 +255,9 @@ def sections_of(
             sections.append(
                 Section(f"change of {found.get('path')}", str(found.get("diff") or "(no text)"), "diff")
             )
+    if isinstance(parts.get("conflicts"), list) and tool == "merge_task":
+        parts.pop("one_side", None)
+        sections.extend(_conflict_sections(parts.pop("conflicts")))
     command = parts.get("command")
     if tool == "bash" and isinstance(command, str):
         del parts["command"]
@@ -237,6 +268,15 @@ def sections_of(
         else:
             sections.append(Section(name, json.dumps(value, ensure_ascii=False, indent=2), "json"))
     return tuple(sections) or (Section("input", "{}", "json"),), ""
+
+
+def _conflict_sections(conflicts: list[Any]) -> Iterator[Section]:
+    for one in conflicts:
+        found = one if isinstance(one, dict) else {}
+        sides = [f"{side:<6}  {found.get(side) or 'unknown'}" for side in ("ours", "theirs")]
+        yield Section(
+            f"conflict in {found.get('file')}", "\n".join([*sides, "", str(found.get("text") or "")]), "text"
+        )
 
 
 def _input_of(content: str | None, position: int | None, tool: str, question: str) -> dict[str, Any]:

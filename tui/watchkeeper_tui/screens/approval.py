@@ -23,7 +23,7 @@ from textual.widgets import TextArea
 from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
 from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.records.text import reveal
-from watchkeeper.store.approvals import Question, Section, load_question, sections_of
+from watchkeeper.store.approvals import CONFLICT, Question, Section, load_question, sections_of
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -83,7 +83,8 @@ class QuestionView(RowView[Line]):
 
 
 class ApprovalScreen(WatchScreen):
-    """`y` once, `a` always, `e` edit, `n` deny, `r` deny with a reason, Esc later."""
+    """`y` once, `a` always, `e` edit, `n` deny, `r` deny with a reason, Esc later; at the conflict of a merge `o` and `t`
+    keep one side, and `y` leaves it to the planner."""
 
     DEFAULT_CSS = """
     ApprovalScreen { layout: vertical; }
@@ -99,6 +100,8 @@ class ApprovalScreen(WatchScreen):
         Binding("y", "approve", "Approve once", show=False, id="approval.approve"),
         Binding("a", "always", "Approve always", show=False, id="approval.always"),
         Binding("e", "edit", "Edit", show=False, id="approval.edit"),
+        Binding("o", "keep('ours')", "Keep ours", show=False, id="approval.ours"),
+        Binding("t", "keep('theirs')", "Keep theirs", show=False, id="approval.theirs"),
         Binding("n", "deny", "Deny", show=False, id="approval.deny"),
         Binding("r", "deny_with_reason", "Deny with a reason", show=False, id="approval.reason"),
         Binding("ctrl+s", "edited", "Use the edit", show=False, id="approval.edited", priority=True),
@@ -176,6 +179,7 @@ class ApprovalScreen(WatchScreen):
             self.lay_out()
         elif self._edited is None:
             self._question = result
+        self._draw_keys()
 
     # Drawing.
 
@@ -280,6 +284,14 @@ class ApprovalScreen(WatchScreen):
         ]
         if self.app.size.width < CRAMPED[0] or self.app.size.height < CRAMPED[1]:
             hints = [*hints[1:], hints[0]]  # the last one is shown alone
+        question = self._question
+        if question is not None and question.cause == CONFLICT:
+            sides = [KeyHint("o", "keep ours", "keep('ours')"), KeyHint("t", "keep theirs", "keep('theirs')")]
+            named = {"y": "the planner resolves it", "n": "cancel the merge", "r": "cancel, say why"}
+            hints = [
+                *(sides if question.allows_sides else ()),
+                *(replace(one, label=named.get(one.key, one.label)) for one in hints if one.key not in "ae"),
+            ]
         self.query_one(KeyLine).show(hints)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -353,12 +365,19 @@ class ApprovalScreen(WatchScreen):
         if self._may_approve():
             self._send("approve", self._about("approve"))
 
+    def action_keep(self, side: str) -> None:
+        """Answer the conflict of a merge with one side."""
+        question = self._question
+        if question is not None and question.allows_sides and self._may_approve():
+            self._send("approve", f"keep {side}", edited_input=question.keeping(side))
+
     def action_always(self) -> None:
         question = self._question
         if question is None or not self._may_approve():
             return
         if not question.allows_always:
-            self.say("this call repeats itself: it can be approved once, not always", "waiting")
+            once = "this call repeats itself: it can be approved once, not always"
+            self.say("a conflict is answered once" if question.cause == CONFLICT else once, "waiting")
             return
         tool = clip(sanitize(question.tool), 40)
         lines: list[list[Piece]] = [
@@ -422,7 +441,7 @@ class ApprovalScreen(WatchScreen):
 
     def action_edit(self) -> None:
         question = self._question
-        if question is None or self.has_class("-editing"):
+        if question is None or self.has_class("-editing") or not question.allows_edit:
             return
         area = self.query_one(TextArea)
         area.load_text(question.editable)
@@ -492,6 +511,7 @@ class ApprovalScreen(WatchScreen):
                     ("e", "edit the input; ctrl+s shows the edit, then y runs it"),
                     ("n", "deny"),
                     ("r", "deny, with a reason sent to the agent"),
+                    ("o t", "at the conflict of a merge: keep your branch's side, or the task's; y: the planner resolves it"),
                     ("j k, arrows, PgUp PgDn, Home End", "scroll; the mouse and its wheel too"),
                     ("esc", "leave the question waiting"),
                 ],
@@ -522,7 +542,7 @@ def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
         yield ((f"{name:<7} ", "muted"), (first, role))
         yield from ((("        ", "muted"), (line, role)) for line in rest)
 
-    yield ((f"{reveal(question.agent)} wants to run {reveal(question.tool)}".replace("\n", " "), "waiting"),)
+    yield ((reveal(question.headline).replace("\n", " "), "waiting"),)
     yield from named("task", question.task or "none: it is the planner")
     yield from named("folder", question.folder)
     if question.folder != question.workspace:

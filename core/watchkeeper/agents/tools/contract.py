@@ -58,9 +58,22 @@ class ToolContext:
     once."""
     subject_digest: str = ""
     """Digest of the file whose change a person approved (see `records.approval_subjects`); the tool changes
-    no other."""
+    no other. For a call that asked a `PersonQuestion`: the digest of the one that was answered."""
     program: ProgramRun | None = None
     """For `bash`: run this program outside the shell, instead of the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersonQuestion:
+    """What a tool must know from a person before it goes on."""
+
+    cause: str
+    arguments: dict[str, Any]
+    """Shown in place of the call's input (see `store.approvals.sections_of`)."""
+    note: str
+    """In a line, why it is asked."""
+    digest: str
+    """Of what is asked about: an answer holds for that alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,9 @@ class ToolResult:
     effects: dict[str, Any] = field(default_factory=dict)
     """For the agent loop alone: what the call asks of it (`compact`, `finish`, …). Never shown to the
     model."""
+    question: PersonQuestion | None = None
+    """Put this to a person, and run the call again with the answer: its input as edited, and the question's
+    digest as `subject_digest`. Where no person answers in time it runs with the digest alone."""
 
 
 @runtime_checkable
