@@ -1,4 +1,5 @@
-"""A run whose task is done by an agent program, for the crash matrix (`tests.faults.crash_matrix --scene program`).
+"""Runs for the crash matrix: a task of an agent program (`tests.faults.crash_matrix --scene program`), and a merge with a
+conflict that a person answers (`--scene merge`).
 
 The program's first process dies in a tool call, so that also the settling of a cut turn is killed.
 """
@@ -7,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import mcp.server.lowlevel  # noqa: F401  (what a host loads late is here before the matrix forks)
 import uvicorn  # noqa: F401
 from tests.agents.conftest import Programs
+from tests.core.runtime.conftest import Bench
 from tests.faults.scenario import session_of
 from tests.faults.scene import Scene
+from tests.support import scripted
+from tests.support.scripted import call, flat, inbox_of, role_of, said, task_of, turns
 
 CALL = {"title": "bash", "kind": "execute", "rawInput": {"command": "true"}}
 QUESTION = {"toolCallId": "t2", **CALL}
@@ -52,3 +57,94 @@ class ProgramRun(Scene):
         programs.take_over(str(session_of(programs.path)))
         programs.assert_whole()
         return {name: task["status"] for name, task in programs.tasks().items()}
+
+
+# --- A merge with a conflict ------------------------------------------------------------------------------------
+
+WRITERS = ("p", "q")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-c", "user.name=u", "-c", "user.email=u@h", *arguments],
+        cwd=folder, capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+
+
+def repository(workspace: Path) -> None:
+    """A repository with one commit."""
+    git(workspace, "init", "-q", "-b", "main")
+    (workspace / "a.txt").write_text("one\n")
+    git(workspace, "add", "-A")
+    git(workspace, "commit", "-q", "-m", "begin")
+
+
+def assert_no_half_merge(workspace: Path) -> None:
+    """The user's folder is as one of the commits has it."""
+    assert git(workspace, "status", "--porcelain") == ""
+    assert not (workspace / ".git/MERGE_HEAD").exists()
+    assert (workspace / "a.txt").read_text() in ("one\n", "by p\n", "by q\n")
+
+
+def merging(request: Any) -> Any:
+    """A planner with two coders in worktrees, whose changes conflict; it merges both, and finishes whatever came of it."""
+    if role_of(request) != "planner":
+        name = task_of(request)
+        files = (("a.txt", f"by {name}\n"), (f"{name}.txt", name))
+        writes = [call("write", {"file_path": file, "content": text}, file) for file, text in files]
+        return writes if turns(request) == 0 else [said("done")]
+    if turns(request) == 0:
+        tasks = [scripted.task(name, role="coder") | {"isolation": "worktree"} for name in WRITERS]
+        return [call("create_plan", {"goal": "g", "tasks": tasks})]
+    told = [item for message in request.messages for item in inbox_of(message)]
+    if sum(item["kind"] == "task_done" for item in told) < len(WRITERS):
+        return [said("I wait.")]
+    made = [block["input"] for message in request.messages if isinstance(message["content"], list)
+            for block in message["content"] if block.get("type") == "tool_use"]  # fmt: skip
+    for name in WRITERS:
+        if {"task": name} not in made:
+            return [call("merge_task", {"task": name}, f"m-{name}")]
+    return [call("finish_session", {"summary": flat(request.messages[-1:])})]
+
+
+class MergeRun(Scene):
+    """A person keeps one side of a conflict."""
+
+    name = "merge"
+
+    def prepare(self, folder: Path) -> None:
+        repository(Bench(folder).workspace)
+
+    def work(self, folder: Path) -> int:
+        os.environ["WATCHKEEPER_CONFIG_DIR"] = str(folder / "config")
+        assert_no_half_merge(folder / "workspace")
+        bench = Bench(folder)
+        session = session_of(bench.path)
+        if session is None:
+            bench.start(merging, allow=("write",), approval_timeout_seconds=None)
+        else:
+            bench.session, bench.model.script = session, merging
+
+        async def answer() -> None:
+            (question,) = await bench.waiting()
+            keep = {"approval": question["id"], "edited_input": {"task": "q", "keep": "theirs"}}
+            if not any(one["kind"] == "approve" for one in bench.state["commands"]):
+                bench.submit("approve", payload=keep)
+            await asyncio.Event().wait()
+
+        return asyncio.run(bench.run_while(answer)).exit_code
+
+    def look(self, folder: Path) -> Any:
+        bench, workspace = Bench(folder), folder / "workspace"
+        bench.session = str(session_of(bench.path))
+        bench.assert_sound()
+        assert_no_half_merge(workspace)
+        files = {file.name: file.read_text() for file in workspace.glob("*.txt")}
+        asked = [(one["status"], one["cause"]) for one in bench.state["approvals"]]
+        subjects = sorted(git(workspace, "log", "--format=%s").split("\n"))
+        return {
+            "files": files,
+            "asked": asked,
+            "subjects": subjects,
+            "left": os.listdir(folder / "worktrees"),
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.runtime.conftest import Ground
+from tests.agents.scene import assert_no_half_merge, git, merging, repository
+from tests.core.runtime.conftest import Bench, Ground
 
 from watchkeeper.agents.roles import load_roles
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
@@ -27,13 +29,6 @@ ROLES = load_roles(Path("/nowhere"))
 
 class Crash(BaseException):
     """Stands for a kill -9: nothing after it runs, but `finally`."""
-
-
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ["git", "-c", "user.name=u", "-c", "user.email=u@h", *arguments],
-        cwd=folder, capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
 
 
 class Scene:
@@ -102,6 +97,19 @@ class Scene:
         return git(self.workspace, "status", "--porcelain"), files
 
 
+def conflicting(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Bench:
+    """A planner that merges two coders whose changes conflict."""
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(folder / "config"))
+    home = folder / "home"
+    home.mkdir()
+    (home / ".gitconfig").write_text("[user]\nname = u\nemail = u@h\n")
+    monkeypatch.setenv("HOME", str(home))
+    bench = Bench(folder)
+    repository(bench.workspace)
+    bench.start(merging, allow=("write",), **settings)
+    return bench
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     made = Scene(tmp_path)
@@ -150,14 +158,14 @@ async def test_a_conflict_changes_nothing_and_a_joining_task_resolves_it(scene):
     assert "merged" in await scene.merge("y")
 
 
-KINDS = ("text", "latin-1", "binary", "deleted", "added", "mode", "rename")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("side", ["ours", "theirs"])
+@pytest.mark.parametrize(
+    ("kind", "side"),
+    [("text", "ours"), ("latin-1", "theirs"), ("binary", "theirs"), ("deleted", "ours"), ("deleted", "theirs"),
+     ("added", "ours"), ("mode", "theirs"), ("rename", "ours")],
+)  # fmt: skip
 async def test_a_person_keeps_one_side_of_a_conflict_and_both_of_the_rest(scene, kind, side):
     """Whatever the conflict is of, also in a name and a text that are no UTF-8."""
-    name = os.fsencode("é").decode("utf-8").encode("latin-1") + b" a.txt" if kind == "latin-1" else b"c.txt"
+    name = b"\xe9 a.txt" if kind == "latin-1" else b"c.txt"
     file = Path(os.fsdecode(os.path.join(os.fsencode(scene.workspace), name)))
     many = "".join(f"{number}\n" for number in range(20))
     began = {"binary": b"\0began", "latin-1": b"\xe9\n"}.get(kind, many.encode())
@@ -171,7 +179,7 @@ async def test_a_person_keeps_one_side_of_a_conflict_and_both_of_the_rest(scene,
         (folder / f"{writer}.txt").write_text(writer)
         mark = f"by {writer}\n".encode()
         if kind in ("text", "mode"):
-            top, low = ("10", "1\n2\n") if writer == "ours" else ("10", "18\n19\n")
+            low = "1\n2\n" if writer == "ours" else "18\n19\n"
             own.write_bytes(began.replace(b"10\n", mark).replace(low.encode(), b"+" + low.encode()))
             if kind == "mode":
                 own.chmod(0o755)
@@ -192,7 +200,10 @@ async def test_a_person_keeps_one_side_of_a_conflict_and_both_of_the_rest(scene,
     assert (await scene.call_merge("theirs", side)).question == asked  # a planner's own choice does not count
     assert (await scene.call_merge("theirs", side, "of another conflict")).question == asked
     assert (await scene.call_merge("theirs", "", asked.digest)).question is None  # left to the planner
-    assert (git(scene.workspace, "status", "--porcelain"), git(scene.workspace, "rev-parse", "HEAD")) == (before, head)
+    assert (git(scene.workspace, "status", "--porcelain"), git(scene.workspace, "rev-parse", "HEAD")) == (
+        before,
+        head,
+    )
 
     result = await scene.call_merge("theirs", side, asked.digest)
     assert not result.is_error, result.content
@@ -520,55 +531,61 @@ async def test_a_failed_session_keeps_its_worktrees_and_a_pruned_one_what_is_not
     assert clean_up(tree, os.environ) == ""
 
 
-async def test_agents_of_our_own_loop_write_in_their_worktrees_and_the_planner_merges(tmp_path, monkeypatch):
-    from tests.core.runtime.conftest import Bench
-    from tests.support import scripted
-    from tests.support.scripted import call, inbox_of, role_of, said, task_of, turns
+async def test_agents_of_our_own_loop_write_in_their_worktrees_and_a_person_answers_a_conflict(
+    tmp_path, monkeypatch
+):
+    """Asked once, though the host pauses in front of the question; the dashboard's and `wk`'s words are shown."""
+    from click.testing import CliRunner
 
-    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
-    bench = Bench(tmp_path)
-    git(bench.workspace, "init", "-q", "-b", "main")
-    (bench.workspace / "a.txt").write_text("a\n")
-    git(bench.workspace, "add", "-A")
-    git(bench.workspace, "commit", "-q", "-m", "begin")
-    prompts: list[str] = []
+    from watchkeeper.cli.app import wk
 
-    def script(request: Any) -> Any:
-        if role_of(request) == "planner":
-            if turns(request) == 0:
-                tasks = [scripted.task(name, role="coder") | {"isolation": "worktree"} for name in ("p", "q")]
-                return [call("create_plan", {"goal": "g", "tasks": tasks})]
-            told = [
-                item
-                for message in request.messages
-                for item in inbox_of(message)
-                if item["kind"] == "task_done"
-            ]
-            calls = [block for message in request.messages if isinstance(message["content"], list)
-                     for block in message["content"] if block.get("type") == "tool_use"]  # fmt: skip
-            if len(told) < 2:
-                return [said("I wait.")]
-            assert {item["branch"].rpartition("/")[2] for item in told} == {"p", "q"}
-            for name in ("p", "q"):
-                if not any(one["input"] == {"task": name} for one in calls):
-                    return [call("merge_task", {"task": name}, f"m{name}")]
-            return [call("finish_session", {"summary": "merged"})]
-        prompts.append(request.system)
-        if turns(request) == 0:
-            name = task_of(request)
-            return [
-                call("write", {"file_path": f"{name}.txt", "content": name}, "w"),
-                call("bash", {"command": "pwd >> where.txt; mv where.txt $(basename $PWD).where"}, "b"),
-            ]
-        return [said("done")]
+    bench = conflicting(tmp_path, monkeypatch, approval_timeout_seconds=None)
 
-    bench.start(script, allow=("write", "bash"))
+    async def pause() -> None:
+        await bench.waiting()
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(pause)).exit_code == 5
+    assert_no_half_merge(bench.workspace)
+    (question,) = bench.state["approvals"]
+
+    def command(*words: str) -> str:
+        result = CliRunner().invoke(wk, [*words, "--db", str(bench.path)])
+        return f"{result.output}{result.exception or ''}"
+
+    shown = command("approve", "--show", question["id"])
+    for part in ("wants to merge q, which conflicts", "conflict in a.txt", "u: p: Do p", "u: q: Do q", "<<<<<<< ours (main)",
+                 "by p", ">>>>>>> theirs (watchkeeper/", "by q", "--keep ours"):  # fmt: skip
+        assert part in shown
+    assert "--keep" in command("approve", question["id"], "--edit", "{}")
+    command("approve", question["id"], "--keep", "theirs")
     result = await bench.run()
     assert result.status == "done", result
+    assert "of conflicting places, theirs" in bench.state["session"]["status_reason"]
+    assert len(bench.state["approvals"]) == 1
+    assert (bench.workspace / "a.txt").read_text() == "by q\n"
     assert (bench.workspace / "p.txt").read_text() + (bench.workspace / "q.txt").read_text() == "pq"
-    wheres = [file.read_text().strip() for file in bench.workspace.glob("*.where")]
-    assert sorted(Path(one).name.rpartition("-")[2] for one in wheres) == ["p", "q"]
-    assert all(str(tmp_path / "worktrees") in prompt for prompt in prompts)
     assert list((tmp_path / "worktrees").iterdir()) == [tmp_path / "worktrees/.gitignore"]
-    assert git(bench.workspace, "status", "--porcelain") == ""
+    assert_no_half_merge(bench.workspace)
+    bench.assert_sound()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("deny", "cancelled this merge"), ("", "add a task that depends on q")],
+)
+async def test_a_conflict_that_no_side_is_kept_of_changes_nothing(tmp_path, monkeypatch, kind, told):
+    """The person cancels the merge, or does not answer in time: then it is left to the planner."""
+    bench = conflicting(tmp_path, monkeypatch, approval_timeout_seconds=None if kind else 0.0)
+
+    async def answer() -> None:
+        (question,) = await bench.waiting()
+        bench.submit(kind, payload={"approval": question["id"]})
+        await asyncio.Event().wait()
+
+    await (bench.run_while(answer) if kind else bench.run())
+    assert told in bench.state["session"]["status_reason"]
+    assert len(bench.state["approvals"]) == 1
+    assert (bench.workspace / "a.txt").read_text() == "by p\n"
+    assert_no_half_merge(bench.workspace)
     bench.assert_sound()

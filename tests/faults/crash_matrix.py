@@ -66,10 +66,10 @@ class Run(Scene):
 
 def scenes() -> list[Scene]:
     """All of them."""
-    from tests.agents.scene import ProgramRun
+    from tests.agents.scene import MergeRun, ProgramRun
     from tests.faults.store_scenes import store_scenes
 
-    return [Run("summary"), Run("observational"), ProgramRun(), *store_scenes()]
+    return [Run("summary"), Run("observational"), ProgramRun(), MergeRun(), *store_scenes()]
 
 
 # --- processes ----------------------------------------------------------------------------------------------

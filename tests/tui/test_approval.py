@@ -117,6 +117,38 @@ async def test_every_answer_is_one_command(
         assert not isinstance(pilot.app.screen, ApprovalScreen)
 
 
+@pytest.mark.parametrize(("keys", "wanted"), [
+    ("t", ("approve", {"edited_input": {"task": "q", "keep": "theirs"}})),
+    ("o", ("approve", {"edited_input": {"task": "q", "keep": "ours"}})),
+    ("eay", ("approve", {})),
+    ("n", ("deny", {})),
+])  # fmt: skip
+async def test_the_conflict_of_a_merge_is_shown_whole_and_has_answers_of_its_own(
+    desk: Desk, keys: str, wanted: tuple[str, dict[str, Any]]
+) -> None:
+    conflict = {
+        "file": "a.txt",
+        "ours": "1a2b u: p: Do p",
+        "theirs": "3c4d u: q: Do q",
+        "text": "<<<<<<< ours (main)",
+    }
+    ask(
+        desk,
+        "merge_task",
+        {"task": "q", "conflicts": [conflict], "one_side": True},
+        cause="conflict",
+        note="q conflicts",
+    )
+    async with desk.app().run_test(size=(110, 24)) as pilot:
+        await opened(pilot, desk)
+        for words in ("wants to merge q, which conflicts", "conflict in a.txt", *list(conflict.values())[1:], "keep ours",
+                      "keep theirs", "the planner resolves it", "cancel the merge"):  # fmt: skip
+            assert words in text_of(pilot)
+        await pilot.press(*keys)
+        await until(pilot, lambda: bool(written(desk)))
+        assert written(desk) == [(wanted[0], {"approval": "appr1", **wanted[1]})]
+
+
 async def test_a_pattern_that_matches_nothing_is_refused_and_nothing_is_sent(desk: Desk) -> None:
     ask(desk, "bash", {"command": "git status"})
     async with desk.app().run_test(size=(80, 24)) as pilot:

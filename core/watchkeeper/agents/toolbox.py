@@ -243,6 +243,7 @@ class Approvals:
                 row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
                 or (row["status"] == ApprovalStatus.EXPIRED and row["cause"] == CONFLICT)
             ):
+                await self._stop_waiting()
                 permit = self._answered(call, row["id"])
             elif row is not None and row["status"] == ApprovalStatus.WAITING:
                 permit = await self._ask(call, row["id"], row["cause"] or "permission", row["note"] or "")
@@ -264,6 +265,13 @@ class Approvals:
                     permit, subject_digest=digest
                 )  # the host died after the write; it writes the same again
             call, changed = permit.call, FILE_CHANGED
+
+    async def _stop_waiting(self) -> None:
+        """Where a host died between a person's answer and what follows from it, the agent waits no more."""
+        agent_id = self._agent.id
+        row = self._environment.store.one("SELECT status FROM agents WHERE id = ?", (agent_id,))
+        if row is not None and row[0] == AgentStatus.WAITING:
+            await self._environment.store.commit(lambda tx: agents.move(tx, agent_id, AgentStatus.WORKING))
 
     def _repeated(self, call: Call) -> str:
         """That an identical call ran as often as one may without a question; empty where it did not."""

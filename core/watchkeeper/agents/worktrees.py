@@ -435,7 +435,9 @@ def keep_side(git: Git, common: Path, found: Combined, side: str) -> str:
                 and all(one.split()[0] in _FILES for one in stages.values())
             ):
                 entry = f"{entry.split()[0]} {_merged_blob(git, common, stages, side, scratch) or entry.split()[1]}"
-            entries.append(f"{entry}\t{file}\0" if entry is not None else f"0 {'0' * len(found.commit)}\t{file}\0")
+            entries.append(
+                f"{entry}\t{file}\0" if entry is not None else f"0 {'0' * len(found.commit)}\t{file}\0"
+            )
         git(common, "update-index", "-z", "--index-info", index=index, text="".join(entries))
         return git(common, "write-tree", index=index).strip()
 

@@ -12,7 +12,7 @@ import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
-from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.agents.toolbox import Approvals, Toolbox
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.run_session import Asking
@@ -441,6 +441,24 @@ async def test_an_approved_write_whose_host_died_after_it_is_finished_without_an
     assert note.read_text() == "hello"
     assert len(bench.state["approvals"]) == 1
     assert bench.query("SELECT status FROM tool_calls WHERE name = 'write'") == [("done",)]
+
+
+async def test_an_answer_whose_host_died_before_it_was_used_is_used(bench, note, monkeypatch):
+    dies = iter([True])
+
+    def settled(*arguments: Any, **options: Any) -> Any:
+        if next(dies, False):
+            raise RuntimeError("the host dies here")
+        return settle(*arguments, **options)
+
+    settle = Approvals._settle
+    monkeypatch.setattr(Approvals, "_settle", settled)
+    bench.coder(writes)
+    with pytest.raises(RuntimeError, match="dies here"):
+        await bench.run_while(answers(bench, {}))
+    assert (await bench.run()).exit_code == 0
+    assert note.read_text() == "hello"
+    assert len(bench.state["approvals"]) == 1
 
 
 async def test_an_edited_call_that_a_crash_cut_off_before_it_began_runs_as_edited(bench, monkeypatch):

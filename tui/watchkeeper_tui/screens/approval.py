@@ -511,7 +511,10 @@ class ApprovalScreen(WatchScreen):
                     ("e", "edit the input; ctrl+s shows the edit, then y runs it"),
                     ("n", "deny"),
                     ("r", "deny, with a reason sent to the agent"),
-                    ("o t", "at the conflict of a merge: keep your branch's side, or the task's; y: the planner resolves it"),
+                    (
+                        "o t",
+                        "at the conflict of a merge: keep your branch's side, or the task's; y: the planner resolves it",
+                    ),
                     ("j k, arrows, PgUp PgDn, Home End", "scroll; the mouse and its wheel too"),
                     ("esc", "leave the question waiting"),
                 ],
