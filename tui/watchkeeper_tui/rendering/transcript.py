@@ -1,0 +1,520 @@
+"""Messages as items of a transcript: what was said, and each tool call with its result.
+
+`fold_message` parses a stored message once. An item is folded to a few lines or unfolded; its lines are made
+when they come in sight (`documents`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from watchkeeper.store.agent_snapshot import StoredMessage, ToolCallFacts
+from watchkeeper.store.approvals import unified_diff
+from watchkeeper.store.snapshot import LiveFacts
+from watchkeeper_tui import formatting
+from watchkeeper_tui.rendering.code import Line, changed_lines, harmless, language_of, marked
+from watchkeeper_tui.rendering.documents import (
+    NUMBERED,
+    PageLine,
+    Unit,
+    estimate,
+    is_numbered,
+    parse_json,
+    render_text,
+    text_units,
+)
+from watchkeeper_tui.result_words import result_words
+from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
+from watchkeeper_tui.widgets.cells import Piece, clip_pieces, pieces_width
+
+MOST_LINES = 400
+"""Lines of a block that are searched, copied from and compared; all of them are shown."""
+MOST_COLUMNS = 4_000
+
+LOOKS = {
+    "user": ("»", "user"),
+    "assistant": ("●", "assistant"),
+    "thinking": ("∴", "thinking"),
+    "tool_use": ("→", "tool"),
+    "tool_result": ("←", "muted"),
+    "tool_error": ("✗", "failed"),
+    "attachment": ("+", "muted"),
+    "live": ("▸", "working"),
+}
+"""The glyph and the role of each kind of block."""
+_FOLDED_LINES = {"thinking": 2, "user": 12}
+_LONGEST = 16
+"""Lines shown of a folded block of any other kind."""
+_FOLDED_DIFF, _FOLDED_LIST, _FOLDED_TEXT = 8, 20, 3
+"""Lines shown of the parts of a folded call."""
+_MOST_COMPARISONS = 250_000
+"""Pairs of lines that are compared for a difference; beyond, all old lines come before all new ones."""
+_SUBJECTS = (
+    "file_path", "filePath", "path", "notebook_path", "command", "cmd", "pattern", "query", "url", "description", "title", "subject",
+    "task", "name", "skill", "prompt",
+)  # fmt: skip
+"""What a call is about: the first of these that its input has."""
+_STATES = {
+    "pending": ("◌", "waiting to run", "waiting"),
+    "running": ("●", "running", "working"),
+    "unknown": ("?", "outcome unknown", "failed"),
+    "error": ("✗", "failed", "failed"),
+    "denied": ("✗", "denied", "failed"),
+}
+_MARKS = {"completed": "x", "done": "x", "in_progress": "~", "running": "~", "cancelled": "-", "failed": "-"}
+
+
+@dataclass(frozen=True)
+class TranscriptBlock:
+    """One block of a message."""
+
+    key: str
+    """Unique in the agent: `seq.index`."""
+    seq: int
+    kind: str
+    """`user`, `assistant`, `thinking`, `tool_use`, `tool_result`, `tool_error`, `attachment`, `live`."""
+    title: str
+    """Sanitised."""
+    text: str
+    """As stored: hostile until rendered."""
+    tokens: int
+    at: float
+    call_id: str = ""
+    """Of a tool call and of its result."""
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The input of a tool call: hostile."""
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The text as plain, sanitised lines, at most `MOST_LINES`."""
+        lines = sanitize_lines(self.text[:100_000].strip("\n"), limit=MOST_LINES)
+        return tuple(line if len(line) <= MOST_COLUMNS else clip(line, MOST_COLUMNS) for line in lines)
+
+    @property
+    def hidden(self) -> int:
+        """How many lines `lines` leaves out."""
+        return max(0, self.text.count("\n") + 1 - len(self.lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One block, or a tool call with its result."""
+
+    block: TranscriptBlock
+    result: TranscriptBlock | None = None
+
+    @property
+    def seqs(self) -> tuple[int, ...]:
+        """The messages that it is made of."""
+        return (self.block.seq,) if self.result is None else (self.block.seq, self.result.seq)
+
+    def holds(self, words: str) -> bool:
+        """Whether the words, in lower case, are in its title or its text."""
+        blocks = (self.block,) if self.result is None else (self.block, self.result)
+        return any(words in block.title.casefold() or words in block.text.casefold() for block in blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemState:
+    """What the lines of an item depend on, beside the item."""
+
+    width: int
+    is_unfolded: bool = False
+    call: ToolCallFacts | None = None
+    """What the store says of a tool call."""
+    now: float = 0.0
+    is_stopped: bool = False
+    """The session's process is gone: nothing runs."""
+    is_pinned: bool = False
+    words: tuple[str, ...] = ()
+    """Words to mark, in lower case."""
+
+
+def fold_message(message: StoredMessage, tool_names: dict[str, str]) -> list[TranscriptBlock]:
+    """The blocks of one message. `tool_names` learns which tool each `tool_use` id called, so that results
+    can name it."""
+
+    def block(
+        index: int, kind: str, title: str, text: str, call_id: str = "", arguments: Any = None
+    ) -> TranscriptBlock:
+        return TranscriptBlock(
+            f"{message.seq}.{index}", message.seq, kind, clip(sanitize(title), 300), text,
+            0 if index else message.tokens, message.created_at, call_id, arguments or {},
+        )  # fmt: skip
+
+    role = message.role
+    if message.cut:
+        return [block(0, role, f"{role} (too large to fold)", message.content)]
+    try:
+        content = json.loads(message.content)
+    except (ValueError, RecursionError):
+        content = message.content
+    if isinstance(content, str):
+        return [block(0, role, role, content)]
+    found = []
+    for index, part in enumerate(content if isinstance(content, list) else [content]):
+        if not isinstance(part, dict):
+            found.append(block(index, role, role, str(part)))
+            continue
+        kind = part.get("type")
+        if kind == "text":
+            found.append(block(index, role, role, str(part.get("text", ""))))
+        elif kind in ("thinking", "redacted_thinking"):
+            found.append(block(index, "thinking", "thinking", str(part.get("thinking", "(redacted)"))))
+        elif kind == "tool_use":
+            name, given, call_id = str(part.get("name", "?")), part.get("input"), str(part.get("id"))
+            tool_names[call_id] = name
+            arguments = given if isinstance(given, dict) else {}
+            found.append(block(index, "tool_use", name, _arguments_text(given), call_id, arguments))
+        elif kind == "tool_result":
+            call_id = str(part.get("tool_use_id"))
+            of = "tool_error" if part.get("is_error") else "tool_result"
+            found.append(
+                block(
+                    index, of, tool_names.get(call_id, "result"), _result_text(part.get("content")), call_id
+                )
+            )
+        else:
+            found.append(block(index, "attachment", str(kind), _attachment_text(part)))
+    return found
+
+
+def live_block(live: LiveFacts | None) -> TranscriptBlock | None:
+    """What streams in now, as a block after the last one."""
+    if live is None or not live.text:
+        return None
+    return TranscriptBlock("live", 1 << 60, "live", "writing", live.text, 0, live.updated_at)
+
+
+def items_of(blocks: Iterable[TranscriptBlock]) -> list[Item]:
+    """The blocks as items, in order: a result joins its call, where that is among them."""
+    found: list[Item] = []
+    calls: dict[str, int] = {}
+    for block in blocks:
+        at = calls.pop(block.call_id, None) if block.kind in ("tool_result", "tool_error") else None
+        if at is not None:
+            found[at] = Item(found[at].block, block)
+            continue
+        if block.kind == "tool_use":
+            calls[block.call_id] = len(found)
+        found.append(Item(block))
+    return found
+
+
+def item_units(item: Item, state: ItemState) -> list[Unit]:
+    """The units of one item: one of a few lines where it is folded, else its head and the parts of its
+    text."""
+    block, result = item.block, item.result
+    runs = block.kind == "tool_use" and result is None
+    version: Hashable = (
+        state.width, state.is_unfolded, state.is_pinned, state.words, result is not None and result.key, hash(block.text),
+        (state.call, int(state.now), state.is_stopped) if runs else state.call,
+    )  # fmt: skip
+
+    def render() -> list[PageLine]:
+        body = () if state.is_unfolded else _folded(item, state.width)
+        rows = [_head(item, state), *(marked(row, state.words) for row in body)]
+        return [PageLine(f"{block.key}.{at}", row, block.key, _copied(item)) for at, row in enumerate(rows)]
+
+    head = Unit(block.key, version, 1 if state.is_unfolded else _estimate(item, state.width), render)
+    if not state.is_unfolded:
+        return [head]
+    units = [head]
+    for number, part in enumerate(_parts(item)):
+        units += text_units(
+            f"{block.key}/{number}", part.text, part.format, state.width, role=part.role, key=block.key, before=part.before,
+            words=state.words,
+        )  # fmt: skip
+    return units
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    text: str
+    format: str
+    role: str = "text"
+    folded: int = _FOLDED_TEXT
+    before: Piece = ("  ", "text")
+
+
+def _parts(item: Item) -> list[_Part]:
+    """What an item shows below its head."""
+    block, result = item.block, item.result
+    match block.kind:
+        case "tool_use":
+            parts = [_call_part(block)]
+            if result is not None and not (_is_change(parts[0]) and result.kind == "tool_result"):
+                parts.append(_result_part(result, block.arguments))
+            elif result is not None:
+                # A change that was made: its difference says more than the answer of the tool.
+                parts.append(_Part(result.text, "", "muted", 0, ("  ← ", "muted")))
+            return [part for part in parts if part.text]
+        case "tool_result" | "tool_error":
+            return [_result_part(block, {})]
+        case "thinking":
+            return [_Part(block.text.strip("\n"), "", "thinking", _FOLDED_LINES["thinking"])]
+        case _:
+            return [
+                _Part(block.text.strip("\n"), "markdown", "text", _FOLDED_LINES.get(block.kind, _LONGEST))
+            ]
+
+
+def _is_change(part: _Part) -> bool:
+    return part.format == "diff" or part.folded == _FOLDED_LIST
+
+
+def _call_part(block: TranscriptBlock) -> _Part:
+    """The input of a call: a difference, a list of things to do, a command, or names and values."""
+    given = block.arguments
+    difference = _difference(block.title, given)
+    if difference is not None:
+        return _Part(difference, "diff", folded=_FOLDED_DIFF)
+    checklist = _checklist(given)
+    if checklist is not None:
+        return _Part(checklist, "markdown", folded=_FOLDED_LIST)
+    for name in ("command", "cmd"):
+        command = given.get(name)
+        if isinstance(command, list) and all(isinstance(word, str) for word in command):
+            command = (
+                command[-1]
+                if command[:2] in (["bash", "-lc"], ["sh", "-c"], ["bash", "-c"])
+                else " ".join(command)
+            )
+        if isinstance(command, str):
+            return _Part(command, "bash", folded=0 if "\n" not in command else _FOLDED_TEXT)
+    return _Part(block.text, "", "muted", folded=0 if _subject(given) else _FOLDED_TEXT)
+
+
+def _difference(tool: str, given: Mapping[str, Any]) -> str | None:
+    """What an edit changes, or a file that is written; None of any other call."""
+    path = next((value for name in _SUBJECTS[:4] if isinstance(value := given.get(name), str)), "")
+    changes = given.get("changes")
+    if (
+        isinstance(changes, list)
+        and changes
+        and all(isinstance(each, dict) and "diff" in each for each in changes)
+    ):
+        return "\n".join(f"*** {each.get('path')}\n{each.get('diff')}" for each in changes)
+    edits = given.get("edits")
+    parts = [each for each in edits if isinstance(each, dict)] if isinstance(edits, list) else [given]
+    found = [
+        _changed(old, new, path)
+        for old, new in map(_old_and_new, parts)
+        if isinstance(old, str) and isinstance(new, str)
+    ]
+    if found and len(found) == len(parts):
+        return "\n".join(found)
+    content = given.get("content")
+    if isinstance(content, str) and path and tool.casefold().startswith(("write", "create")):
+        return _changed(None, content, path)
+    for name in ("input", "patch", "patchText"):
+        patch = given.get(name)
+        if isinstance(patch, str) and patch.lstrip().startswith(("*** Begin Patch", "diff --git", "--- ")):
+            return patch
+    return None
+
+
+def _old_and_new(edit: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The texts of one edit, by the names that the programs give them."""
+    return edit.get("old_string", edit.get("oldString")), edit.get("new_string", edit.get("newString"))
+
+
+def _changed(old: str | None, new: str, path: str) -> str:
+    if old is not None and old.count("\n") * new.count("\n") > _MOST_COMPARISONS:
+        return "\n".join(
+            [*(f"-{line}" for line in old.split("\n")), *(f"+{line}" for line in new.split("\n"))]
+        )
+    # The head of the item names the file.
+    return unified_diff(old, new, path).partition("\n")[2].partition("\n")[2] or "(no change)"
+
+
+def _checklist(given: Mapping[str, Any]) -> str | None:
+    """A list of things to do, as Markdown; None where the call has none."""
+    for name in ("todos", "plan", "items", "tasks"):
+        listed = given.get(name)
+        if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
+            continue
+        lines = []
+        for each in listed:
+            text = next(
+                (
+                    each[key]
+                    for key in ("content", "step", "title", "subject", "text")
+                    if isinstance(each.get(key), str)
+                ),
+                None,
+            )
+            if text is None or not isinstance(each.get("status"), str):
+                return None
+            lines.append(f"- [{_MARKS.get(each['status'], ' ')}] {' '.join(text.split())}")
+        return "\n".join(lines)
+    return None
+
+
+def _result_part(result: TranscriptBlock, given: Mapping[str, Any]) -> _Part:
+    text, before = result.text.strip("\n"), ("  ← ", "muted")
+    if result.kind == "tool_error":
+        return _Part(text, "", "failed", 4, ("  ✗ ", "failed"))
+    if text.startswith(("diff --git ", "--- ")):
+        return _Part(text, "diff", folded=_FOLDED_DIFF, before=before)
+    if text[:1] in ("{", "[") and len(text) <= 100_000 and (parsed := parse_json(text)) is not None:
+        return _Part(json.dumps(parsed[0], ensure_ascii=False, indent=2), "json", "muted", 1, before)
+    path = next((value for name in _SUBJECTS[:4] if isinstance(value := given.get(name), str)), "")
+    if path and is_numbered(text):
+        return _Part(text, NUMBERED + language_of(path), "muted", _FOLDED_TEXT, before)
+    return _Part(text, "", "muted", _FOLDED_TEXT, before)
+
+
+def _folded(item: Item, width: int) -> Iterator[Line]:
+    """The first lines of an item, and how many there are more."""
+    left = 0
+    for part in _parts(item):
+        room = max(4, width - pieces_width((part.before,)))
+        if part.folded == 0:
+            left += part.text.count("\n") + 1 if "←" not in part.before[0] else 0
+            continue
+        if part.format == "json":
+            words = result_words(json.dumps(json.loads(part.text), ensure_ascii=False)[:400])
+            yield (part.before, *harmless(((clip(sanitize(words), room), "muted"),)))
+            left += part.text.count("\n")
+            continue
+        cut = _beginning(part.text, part.folded, room)
+        rows = render_text(cut, part.format, room, part.role)
+        for at, row in enumerate(rows[: part.folded]):
+            yield (part.before if at == 0 else (" " * (width - room), "text"), *row)
+        left += max(0, len(rows) - part.folded) + (
+            part.text.count("\n", len(cut)) or len(cut) < len(part.text)
+        )
+    if left > 0:
+        yield ((f"  … {formatting.plural(left, 'more line')}, Enter unfolds", "faint"),)
+
+
+def _beginning(text: str, lines: int, width: int) -> str:
+    """As much of a text as fills so many rows, cut at the end of a line where there is one."""
+    limit = lines * (width + 1) * 2
+    if len(text) <= limit:
+        return text
+    end = text.rfind("\n", 0, limit)
+    return text[: end if end > 0 else limit]
+
+
+def _estimate(item: Item, width: int) -> int:
+    """How many lines a folded item may have."""
+    block = item.block
+    if block.kind == "tool_use":
+        return 2 if item.result is None else 5
+    most = _FOLDED_LINES.get(block.kind, _FOLDED_TEXT if block.kind.startswith("tool") else _LONGEST)
+    return 1 + min(most + 1, estimate(block.text[: most * width * 2], width))
+
+
+def _head(item: Item, state: ItemState) -> Line:
+    """One line: what it is, how it went, which message, and when."""
+    block = item.block
+    glyph, role = LOOKS.get(block.kind, ("·", "muted"))
+    end: list[Piece] = [*_outcome(item, state)]
+    if block.kind != "live":
+        end.append((f"  #{block.seq}", "faint"))
+    if state.is_pinned:
+        end.append(("  ⚑ pinned", "kind_pinned"))
+    if block.tokens:
+        end.append((f"  {formatting.tokens(block.tokens)} tok", "faint"))
+    end.append((f"  {formatting.time_of_day(block.at)}", "faint"))
+    title = block.title or block.kind
+    if block.kind == "live" and state.is_stopped:
+        title = "was writing when the host died"
+    start: list[Piece] = [(f"{glyph} ", role), (title, role)]
+    if block.kind == "tool_use":
+        subject = " ".join(sanitize(_subject(block.arguments)[:2_000]).split())
+        difference = _difference(block.title, block.arguments)
+        if difference is not None:
+            added, removed = changed_lines("\n".join(difference.split("\n", 5_000)[:5_000]))
+            end[:0] = [(f"  +{added}", "done"), (f" -{removed}", "failed")]
+        room = state.width - pieces_width(start) - pieces_width(end) - 2
+        if subject and room >= 4:
+            start.append((f"  {_clip_path(subject, room)}", "text"))
+    return harmless(clip_pieces(marked((*start, *end), state.words), state.width))
+
+
+def _outcome(item: Item, state: ItemState) -> Iterator[Piece]:
+    """How a call went, and how long it took."""
+    block, result, call = item.block, item.result, state.call
+    if block.kind != "tool_use":
+        return
+    status = call.status if call is not None else ""
+    if result is None and not status:
+        return
+    took = ""
+    if (
+        call is not None
+        and call.started_at is not None
+        and (call.ended_at is not None or status == "running")
+    ):
+        took = formatting.duration((call.ended_at or state.now) - call.started_at)
+    elif result is not None and result.at > block.at:
+        took = formatting.duration(result.at - block.at)
+    if result is not None and result.kind == "tool_error" and status not in _STATES:
+        status = "error"
+    if state.is_stopped and status == "running":
+        yield ("  ✗ was running when the host died", "dead")
+        return
+    glyph, word, role = _STATES.get(status, ("✓", "", "done"))
+    yield (" ".join(filter(None, (f"  {glyph}", word, took))), role)
+
+
+def _clip_path(text: str, cells: int) -> str:
+    """As `clip`, but of a path the end, which says more."""
+    if not text.startswith("/") or " " in text or not text.isascii() or len(text) <= cells:
+        return clip(text, cells)
+    return "…" + text[len(text) - cells + 1 :]
+
+
+def _subject(given: Mapping[str, Any]) -> str:
+    for name in _SUBJECTS:
+        value = given.get(name)
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+            return " ".join(value)
+    return ""
+
+
+def _copied(item: Item) -> str:
+    return item.block.text if item.result is None else f"{item.block.text}\n\n{item.result.text}"
+
+
+def _arguments_text(value: Any) -> str:
+    """A call's input: one `key: value` a line; a long string keeps its own lines."""
+    if not isinstance(value, dict):
+        return _flat(value)
+    return "\n".join(
+        f"{key}: {each if isinstance(each, str) else _flat(each)}" for key, each in value.items()
+    )
+
+
+def _result_text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(
+            (str(each["text"]) if "text" in each else _attachment_text(each))
+            if isinstance(each, dict)
+            else str(each)
+            for each in content
+        )
+    return _flat(content)
+
+
+def _attachment_text(part: Mapping[str, Any]) -> str:
+    """An image or a document in a message: its kind, its type and its size."""
+    source = part.get("source")
+    if not isinstance(source, dict) or not isinstance(source.get("data"), str):
+        return f"[{part.get('type')}]"
+    return f"[{part.get('type')}: {source.get('media_type')}, {formatting.plural(len(source['data']) * 3 // 4, 'byte')}]"
+
+
+def _flat(value: Any) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
