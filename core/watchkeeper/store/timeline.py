@@ -1,0 +1,302 @@
+"""When each agent of a session did what: spans and marks on one axis of time, for people to look at.
+
+Nothing is decided by these times; the order of what happened is that of the events. Texts are hostile until
+sanitised.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from watchkeeper.store.driver import Connection
+
+
+class Activity(StrEnum):
+    """What an agent does during a span. Where spans overlap, the earlier member is what a person wants to see."""
+
+    QUESTION = "waiting for you"
+    PARKED = "parked"
+    PAUSED = "paused"
+    RETRYING = "retrying"
+    SLOT = "waiting for a slot"
+    TOOL = "tool"
+    MODEL = "working"
+    COMPACTION = "compacting"
+    """In the background: it is shown beside what the agent does meanwhile."""
+
+
+class MarkKind(StrEnum):
+    """What happened at one moment."""
+
+    FAILED = "failed"
+    KILLED = "killed"
+    RESUMED = "resumed"
+    COMPACTED = "compacted"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One activity of one agent. Seconds since 1970."""
+
+    agent_id: str
+    activity: Activity
+    begins: float
+    ends: float | None
+    """None: it goes on."""
+    label: str = ""
+    """The tool, the model or the reason."""
+    event_seq: int | None = None
+    """The event at which replay shows it."""
+    message_seq: int | None = None
+    """The message of the agent that it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One moment, of an agent or of the whole session (no `agent_id`)."""
+
+    kind: MarkKind
+    at: float
+    agent_id: str | None = None
+    label: str = ""
+    event_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineAgent:
+    """A row. `depth`: how many agents are above it."""
+
+    id: str
+    name: str
+    task: str
+    status: str
+    begins: float
+    ends: float | None
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Rows in the order of the agents' creation, each below its parent; spans by agent, those that have ended first."""
+
+    agents: tuple[TimelineAgent, ...] = ()
+    spans: dict[str, tuple[Span, ...]] = field(default_factory=dict)
+    marks: tuple[Mark, ...] = ()
+    begins: float = 0.0
+    ends: float = 0.0
+    """The last moment of which something is known."""
+
+
+class TimelineReader:
+    """Reads a session's timeline again and again. A reading costs what was added, and the spans of agents that changed."""
+
+    def __init__(self, connection: Connection, session_id: str) -> None:
+        self._connection = connection
+        self._session = session_id
+        self._last = dict.fromkeys(_QUERIES, 0)
+        self._open: dict[str, dict[int, Span]] = {name: {} for name in _QUERIES}
+        """Calls that go on, by their number."""
+        self._ended: dict[str, list[Span]] = {}
+        self._spans: dict[str, tuple[Span, ...]] = {}
+        self._changed: set[str] = set()
+        self._event_seq = 0
+        self._at = 0.0
+        """When the last event happened."""
+        self._rests = False
+        """The session was paused or has ended: its next host follows no kill."""
+        self._kills: list[float] = []
+        self._marks: list[Mark] = []
+        self._states: dict[str, Span] = {}
+        """Agents that are parked or paused."""
+
+    def read(self, *, live: bool = False) -> Timeline:
+        """Everything up to now. `live`: a background process runs, so what it said last of its agents holds."""
+        self._read_events()
+        passing: list[Span] = [*self._states.values(), *self._questions(), *(self._now() if live else ())]
+        for name in _QUERIES:
+            self._read_calls(name)
+            passing += [span for span in self._open[name].values() if span.begins != _NOT_BEGUN]
+        for agent_id in self._changed:
+            self._spans[agent_id] = tuple(sorted(self._ended[agent_id], key=lambda span: span.begins))
+        self._changed.clear()
+        spans = dict(self._spans)
+        for span in passing:
+            spans[span.agent_id] = (*spans.get(span.agent_id, ()), self._until_kill(span))
+        agents = self._agents()
+        ends = [self._at, *(each.ends or each.begins for each in agents)]
+        ends += [
+            max(span.ends or span.begins for span in found[-_OVERLAPPING:])
+            for found in spans.values()
+            if found
+        ]
+        begins = min((each.begins for each in agents), default=self._at)
+        return Timeline(agents, spans, tuple(self._marks), begins, max(ends))
+
+    def _agents(self) -> tuple[TimelineAgent, ...]:
+        rows = self._connection.execute(
+            "SELECT a.id, a.name, coalesce(t.title, ''), a.status, coalesce(a.started_at, a.created_at), a.ended_at,"
+            " a.parent_agent_id FROM agents a LEFT JOIN tasks t ON t.id = a.task_id WHERE a.session_id = ?"
+            " ORDER BY a.ordinal",
+            (self._session,),
+        ).fetchall()
+        known = {row[0] for row in rows}
+        below: dict[str | None, list[tuple[str, TimelineAgent]]] = {}
+        for agent_id, name, task, status, begins, ends, parent in rows:
+            above = parent if parent in known and parent != agent_id else None
+            agent = TimelineAgent(agent_id, name, task, status, begins, ends, 0)
+            below.setdefault(above, []).append((agent_id, agent))
+        ordered: list[TimelineAgent] = []
+        left = [(each, 0) for each in reversed(below.pop(None, []))]
+        while left:
+            (agent_id, agent), depth = left.pop()
+            ordered.append(replace(agent, depth=depth))
+            left += [(each, depth + 1) for each in reversed(below.pop(agent_id, []))]
+        return tuple(ordered)
+
+    def _read_calls(self, name: str) -> None:
+        first, later, again = _QUERIES[name]
+        opened, last = self._open[name], self._last[name]
+        rows = [row for number in list(opened) for row in self._connection.execute(again, (number,))]
+        rows += self._connection.execute(later if last else first, (self._session, last))
+        for number, agent_id, begins, ends, ended, label, event_seq, message_seq, waited in rows:
+            self._last[name] = max(self._last[name], number)
+            opened.pop(number, None)
+            if begins is None:
+                if not ended:
+                    opened[number] = Span(agent_id, _ACTIVITIES[name], _NOT_BEGUN, None)
+                continue
+            span = Span(agent_id, _ACTIVITIES[name], begins, ends, label or "", event_seq, message_seq)
+            if waited >= SHORTEST_WAIT:
+                self._end(replace(span, activity=Activity.SLOT, begins=begins - waited, ends=begins))
+            if ended:
+                self._end(span)
+            else:
+                opened[number] = span
+
+    def _end(self, span: Span) -> None:
+        span = self._until_kill(span)
+        self._ended.setdefault(span.agent_id, []).append(
+            span if span.ends else replace(span, ends=span.begins)
+        )
+        self._changed.add(span.agent_id)
+
+    def _until_kill(self, span: Span) -> Span:
+        """A call whose end is not known ended with the process; a question, a limit or a pause outlasts it."""
+        if span.ends is not None or span.activity in _OUTLASTING:
+            return span
+        later = bisect_left(self._kills, span.begins)
+        return replace(span, ends=self._kills[later]) if later < len(self._kills) else span
+
+    def _questions(self) -> Iterator[Span]:
+        rows = self._connection.execute(
+            "SELECT agent_id, created_at, decided_at, tool, commit_seq FROM approvals WHERE session_id = ?",
+            (self._session,),
+        )
+        for agent_id, begins, ends, tool, event_seq in rows:
+            yield Span(agent_id, Activity.QUESTION, begins, ends, tool, event_seq)
+
+    def _now(self) -> Iterator[Span]:
+        rows = self._connection.execute(
+            "SELECT agent_id, since, activity, detail FROM live WHERE session_id = ?", (self._session,)
+        )
+        for agent_id, since, activity, detail in rows:
+            if activity in _LIVE:
+                yield Span(agent_id, _LIVE[activity], since, None, detail)
+
+    def _read_events(self) -> None:
+        rows = self._connection.execute(
+            "SELECT seq, at, kind, agent_id, data FROM events WHERE session_id = ? AND seq > ? ORDER BY seq",
+            (self._session, self._event_seq),
+        )
+        for seq, at, kind, agent_id, data in rows:
+            self._event_seq = seq
+            if kind == "host.started":
+                if self._at and not self._rests:
+                    self._kills.append(self._at)
+                    self._marks.append(
+                        Mark(MarkKind.KILLED, self._at, None, "the background process stopped", seq - 1)
+                    )
+                if self._at:
+                    self._marks.append(Mark(MarkKind.RESUMED, at, None, "", seq))
+                self._rests = False
+            elif kind in ("session.paused", "session.done", "session.failed", "session.cancelled"):
+                self._rests = True
+            elif kind.startswith("agent.") and agent_id:
+                self._agent_changed(seq, at, kind.removeprefix("agent."), agent_id, data)
+            elif kind in _FAILURES:
+                self._marks.append(Mark(MarkKind.FAILED, at, agent_id, _reason(data), seq))
+            elif kind == "compaction.applied":
+                self._marks.append(Mark(MarkKind.COMPACTED, at, agent_id, "", seq))
+            self._at = max(self._at, at)
+
+    def _agent_changed(self, seq: int, at: float, state: str, agent_id: str, data: str) -> None:
+        if (open_state := self._states.pop(agent_id, None)) is not None:
+            self._end(replace(open_state, ends=at))
+        if state in ("parked", "paused"):
+            self._states[agent_id] = Span(agent_id, Activity(state), at, None, _reason(data), seq)
+        elif state in ("failed", "interrupted"):
+            self._marks.append(Mark(MarkKind.FAILED, at, agent_id, _reason(data), seq))
+        elif state in ("done", "cancelled"):
+            self._marks.append(Mark(MarkKind.ENDED, at, agent_id, state, seq))
+
+
+SHORTEST_WAIT = 0.5
+"""Seconds that a call waited for a slot, from which on it is shown."""
+
+_NOT_BEGUN = float("inf")
+_OVERLAPPING = 16
+"""How many of an agent's last spans may end last: as many as it has tools at once."""
+_OUTLASTING = (Activity.QUESTION, Activity.PARKED, Activity.PAUSED)
+_ACTIVITIES = {"model": Activity.MODEL, "tool": Activity.TOOL, "compaction": Activity.COMPACTION}
+_LIVE = {
+    "working": Activity.MODEL, "tool": Activity.TOOL, "slot": Activity.SLOT, "rate_limited": Activity.RETRYING,
+    "retrying": Activity.RETRYING,
+}  # fmt: skip
+_FAILURES = ("model.error", "tool.error", "task.failed")
+
+
+def _queries(columns: str, table: str, of_session: str, which: str = "") -> tuple[str, str, str]:
+    """The first reading, the next ones, and one row again. All take the session and a number but the last."""
+    read = f"SELECT {columns} FROM {table} c"
+    return (
+        f"{read} WHERE {of_session} AND c.id > ?{which} ORDER BY c.id",
+        f"{read} WHERE c.session_id = ? AND c.id > ?{which} ORDER BY c.id",
+        f"{read} WHERE c.id = ?",
+    )
+
+
+_QUERIES = {
+    "model": _queries(
+        "c.id, c.agent_id, c.started_at, c.started_at + c.latency_seconds, c.status <> 'running', c.model,"
+        " c.commit_seq, NULL, c.waited_seconds",
+        "model_calls",
+        "c.session_id = ?",
+        " AND c.purpose IN ('turn', 'planner')",
+    ),
+    "tool": _queries(
+        "c.id, c.agent_id, c.started_at, c.ended_at, c.status NOT IN ('pending', 'running'), c.name, c.commit_seq,"
+        " c.seq, 0",
+        "tool_calls",
+        "c.agent_id IN (SELECT id FROM agents WHERE session_id = ?)",
+    ),
+    "compaction": _queries(
+        "c.id, c.agent_id, c.requested_at, c.ended_at, c.ended_at IS NOT NULL, c.trigger, c.commit_seq, NULL, 0",
+        "compactions",
+        "c.session_id = ?",
+    ),
+}
+
+
+def _reason(data: str) -> str:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return ""
+    if not isinstance(found, dict):
+        return ""
+    return next((str(found[name]) for name in ("reason", "error", "preview") if found.get(name)), "")
