@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -156,6 +156,7 @@ class TimelineReader:
             (agent_id, agent), depth = left.pop()
             ordered.append(replace(agent, depth=depth))
             left += [(each, depth + 1) for each in reversed(below.pop(agent_id, []))]
+        ordered += [agent for agents in below.values() for _, agent in agents]  # a circle of callers
         return tuple(ordered)
 
     def _read_calls(self, name: str) -> None:
@@ -300,3 +301,19 @@ def _reason(data: str) -> str:
     if not isinstance(found, dict):
         return ""
     return next((str(found[name]) for name in ("reason", "error", "preview") if found.get(name)), "")
+
+
+def merged(spans: Iterable[Span], gap_seconds: float) -> list[Span]:
+    """The spans in order of their beginning; those of one activity that are at most `gap_seconds` apart are one."""
+    joined: dict[Activity, Span] = {}
+    result: list[Span] = []
+    for span in sorted(spans, key=lambda each: each.begins):
+        last = joined.get(span.activity)
+        if last is not None and (last.ends is None or span.begins - last.ends <= gap_seconds):
+            ends = None if last.ends is None or span.ends is None else max(last.ends, span.ends)
+            joined[span.activity] = replace(last, ends=ends)
+            continue
+        if last is not None:
+            result.append(last)
+        joined[span.activity] = span
+    return sorted([*result, *joined.values()], key=lambda each: each.begins)

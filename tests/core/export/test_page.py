@@ -230,8 +230,27 @@ def test_agents_that_name_each_other_as_callers_are_drawn_once_each(made: Make, 
     one.tx.execute("UPDATE agents SET parent_agent_id = ? WHERE id = ?", (a, a))
     one.done()
     text = export(one.connection, one.session_id, "html").text
-    plan = text[text.index('<section id="plan">') : text.index('<section id="cost">')]
-    assert [plan.count(f">{name}</a>") for name in ("lead", "first", "second")] == [1, 1, 1]
+    for section, after in (("plan", "timeline"), ("timeline", "cost")):
+        part = text[text.index(f'<section id="{section}">') : text.index(f'<section id="{after}">')]
+        assert [part.count(f">{name}</a>") for name in ("lead", "first", "second")] == [1, 1, 1]
+
+
+def test_the_timeline_draws_each_activity_at_its_place_on_the_axis(made: Make, export: Export) -> None:
+    one = made()
+    agent = one.agent("lead")
+    sql = "UPDATE agents SET created_at = 1000, started_at = 1000, ended_at = 2000, last_active = 2000 WHERE id = ?"
+    one.tx.execute(sql, (agent,))
+    one.tx.execute(
+        "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, started_at, latency_seconds)"
+        " VALUES (?, ?, 1, 'turn', 'm', 'done', 1250, 500)",
+        (one.session_id, agent),
+    )
+    one.tx.execute("UPDATE events SET at = 1000 WHERE session_id = ?", (one.session_id,))
+    one.done()
+    text = export(one.connection, one.session_id, "html").text
+    assert '<rect class="model" x="250.0" y="2" width="500.0" height="10"/>' in text
+    assert '<rect class="alive" x="0.0" y="7" width="1000.0" height="2"/>' in text
+    assert "<title>working 8 min 20 s</title>" in text
 
 
 needs_browser = pytest.mark.skipif(

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from watchkeeper.records.text import cost_text, duration_text, one_line, plural,
 from watchkeeper.store.backup import unfinished
 from watchkeeper.store.driver import Connection, decode, decode_or
 from watchkeeper.store.imports import missing_logs, partial_reason
+from watchkeeper.store.timeline import Activity, TimelineReader, merged
 from watchkeeper.transcripts.export.document import write_json
 
 if TYPE_CHECKING:
@@ -584,12 +586,68 @@ def _write(
             places={agent["id"]: place for place, agent in enumerate(session["agents"])},
             most_tokens=max((agent["spent"].total for agent in session["agents"]), default=0),
             compactions=lambda: _bounded(compactions(connection, session_id, clean)),
+            timeline=_timeline(connection, session),
             artifacts=lambda: _artifacts(connection, session, clean),
             messages=lambda agent: transcript(connection, agent["id"], clean),
             chunks=lambda agent: _chunks(transcript(connection, agent["id"], clean), share),
         )
     )
     return secrets.count if secrets is not None else None
+
+
+MOST_TIMELINE_ROWS = 200
+_AXIS = 1_000
+"""Units of the timeline's axis, and its finest detail."""
+
+
+def _timeline(connection: Connection, session: Row) -> Row:
+    """What the page draws: for each of the first agents, rectangles and marks on an axis of `_AXIS` units.
+
+    Nothing that a model or a tool wrote is in it.
+    """
+    found = TimelineReader(connection, session["id"]).read()
+    seconds = max(found.ends - found.begins, 1.0)
+
+    def at(moment: float | None) -> float:
+        return round(_AXIS * min(1.0, max(0.0, ((moment or found.ends) - found.begins) / seconds)), 1)
+
+    marks: dict[str | None, list[Row]] = {}
+    for mark in found.marks:
+        marks.setdefault(mark.agent_id, []).append({"kind": mark.kind.value, "x": at(mark.at)})
+    rows = []
+    for agent in found.agents[:MOST_TIMELINE_ROWS]:
+        spans = merged(found.spans.get(agent.id, ()), seconds / _AXIS)
+        used: Counter[str] = Counter()
+        for span in spans:
+            used[span.activity.value] += int(1000 * ((span.ends or found.ends) - span.begins))
+        boxes = [
+            {
+                "kind": span.activity.name.lower(),
+                "x": at(span.begins),
+                "width": max(0.8, at(span.ends) - at(span.begins)),
+            }
+            for span in sorted(spans, key=lambda span: span.activity is Activity.COMPACTION)
+        ]
+        summary = ", ".join(f"{name} {duration_text(spent / 1000)}" for name, spent in used.most_common())
+        alive = {"x": at(agent.begins), "width": max(0.8, at(agent.ends) - at(agent.begins))}
+        rows.append(
+            {
+                "id": agent.id,
+                "depth": agent.depth,
+                "alive": alive,
+                "boxes": boxes,
+                "summary": summary,
+                "marks": marks.get(agent.id, []),
+            }
+        )
+    return {
+        "begins": found.begins,
+        "ends": found.ends,
+        "rows": rows,
+        "marks": marks.get(None, []),
+        "more": len(found.agents) - len(rows),
+        "kinds": [(activity.name.lower(), activity.value) for activity in Activity],
+    }
 
 
 @cache
