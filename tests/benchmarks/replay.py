@@ -23,7 +23,7 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.history import History, RowsAt
 from watchkeeper.store.replay import open_recording
-from watchkeeper_tui.replaying import Frame, News, Projector
+from watchkeeper_tui.replay_source import Frame, News, Projector
 
 START = 1_790_000_000.0
 SESSION = "longone2"

@@ -162,7 +162,7 @@ def test_built_in_roles_are_those_of_the_guide(tmp_path: Path) -> None:
 
 def test_the_keys_and_commands_of_the_dashboard_are_those_of_the_guide() -> None:
     from watchkeeper_tui.actions import ACTIONS
-    from watchkeeper_tui.slash import SLASHES
+    from watchkeeper_tui.keymap import SLASHES
 
     actions = [
         f"| `{one.key}` | {one.label} | {one.help[0].upper()}{one.help[1:]} |\n" for one in ACTIONS if one.key
@@ -179,7 +179,8 @@ def test_the_keys_and_commands_of_the_dashboard_are_those_of_the_guide() -> None
 
 
 def test_the_ids_of_keys_are_those_of_the_guide_and_its_example_can_be_used() -> None:
-    from watchkeeper_tui.keymap import active_together, usable_keys
+    from watchkeeper_tui.app import active_together
+    from watchkeeper_tui.keymap import usable_keys
 
     groups = active_together()
     ids = dict.fromkeys(

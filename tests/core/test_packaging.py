@@ -95,7 +95,7 @@ def test_the_wheel_brings_both_commands_and_says_what_it_needs(unpacked: Path) -
 
 def test_themes_and_roles_are_found_in_an_installed_wheel(unpacked: Path, tmp_path: Path) -> None:
     printed = run(
-        "import watchkeeper, watchkeeper_tui.themes as t; from pathlib import Path\n"
+        "import watchkeeper, watchkeeper_tui.theming as t; from pathlib import Path\n"
         "from watchkeeper.agents.roles import load_roles\n"
         "themes, problems = t.load_themes([t.shipped_folder()])\n"
         "print(watchkeeper.__file__, t.shipped_folder(), len(themes), problems, 'planner' in"
@@ -112,7 +112,7 @@ def test_themes_and_roles_are_found_in_an_installed_wheel(unpacked: Path, tmp_pa
 
 def test_themes_of_a_checkout_are_those_that_are_edited(tmp_path: Path) -> None:
     printed = run(
-        "import watchkeeper_tui.themes as t; print(t.shipped_folder())", ROOT / "core", ROOT / "tui", cwd=tmp_path,
+        "import watchkeeper_tui.theming as t; print(t.shipped_folder())", ROOT / "core", ROOT / "tui", cwd=tmp_path,
     )  # fmt: skip
     assert printed == str(ROOT / "themes")
 

@@ -16,11 +16,11 @@ from textual.pilot import Pilot
 
 from watchkeeper.store.search.messages import search
 from watchkeeper.store.search.sessions import search_messages
+from watchkeeper_tui.actions import Request
 from watchkeeper_tui.app import WatchkeeperApp
-from watchkeeper_tui.prompt_preview import PromptPreview
+from watchkeeper_tui.control import PromptPreview
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.targets import Request
 
 
 class FakeFeed:
@@ -148,8 +148,10 @@ def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config" / "watchkeeper"))
     time.tzset()
     # A search gives up after a time that a busy machine may need for three messages.
-    monkeypatch.setattr("watchkeeper_tui.finding.search_messages", partial(search_messages, seconds=30))
-    monkeypatch.setattr("watchkeeper_tui.finding.search", partial(search, deadline_seconds=30))
+    monkeypatch.setattr(
+        "watchkeeper_tui.screens.sessions.search_messages", partial(search_messages, seconds=30)
+    )
+    monkeypatch.setattr("watchkeeper_tui.screens.sessions.search", partial(search, deadline_seconds=30))
     monkeypatch.setattr("watchkeeper_tui.screens.message.search", partial(search, deadline_seconds=30))
     # After each key Textual waits, in slices of 20 ms, for an idle one: shorter slices find that sooner, and
     # still hold a frame.

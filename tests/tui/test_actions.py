@@ -12,10 +12,10 @@ from tests.tui.fake_store import insert
 from textual.pilot import Pilot
 
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper_tui.prompt_preview import read
+from watchkeeper_tui.control import read
+from watchkeeper_tui.screens.dialogs import PromptScreen
 from watchkeeper_tui.screens.live import LiveScreen
-from watchkeeper_tui.screens.prompt_preview import PromptScreen
-from watchkeeper_tui.widgets.page import PageView
+from watchkeeper_tui.widgets.rows import PageView
 
 WIDE = (120, 40)
 

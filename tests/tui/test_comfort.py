@@ -14,10 +14,9 @@ from textual import events
 from textual.pilot import Pilot
 
 from watchkeeper.store.agent_snapshot import CallFacts
-from watchkeeper_tui.layout import Layout, load_layout
 from watchkeeper_tui.pages.memory import seconds_to_compaction
 from watchkeeper_tui.screens.live import LiveScreen
-from watchkeeper_tui.settings import load_settings
+from watchkeeper_tui.settings import Layout, load_layout, load_settings
 
 WIDE = (120, 40)
 

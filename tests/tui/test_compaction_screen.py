@@ -11,8 +11,7 @@ from tests.tui.fake_store import HOSTILE, FakeSession, insert
 from textual.pilot import Pilot
 
 from watchkeeper.store.agent_snapshot import compaction_detail
-from watchkeeper_tui.identifiers import not_carried_over
-from watchkeeper_tui.screens.compaction import CompactionScreen
+from watchkeeper_tui.screens.compaction import CompactionScreen, not_carried_over
 
 WIDE = (120, 40)
 

@@ -10,9 +10,9 @@ from tests.tui.test_compaction_screen import compacted
 from tests.tui.told import told_session
 from textual.pilot import Pilot
 
-from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.screens.compaction import CompactionScreen
 from watchkeeper_tui.screens.replay import ReplayScreen
+from watchkeeper_tui.widgets.agent import PAGES
 
 WIDE = (120, 44)
 VALUES = ["{broken", "", "5", '"words"', "null", '[{"a": 1}, "x", null, 3]', '{"a": {"b": [1]}}', "[1e999]"]

@@ -8,7 +8,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import insert
 
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, SessionSnapshotReader
-from watchkeeper_tui.estimates import estimate_compaction
+from watchkeeper_tui.actions import estimate_compaction
 
 WIDE = (120, 40)
 

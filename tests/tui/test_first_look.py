@@ -12,9 +12,9 @@ from tests.tui.test_compaction_screen import compacted
 
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages import PAGES
-from watchkeeper_tui.pages.compactions import compaction_pieces, pass_number
-from watchkeeper_tui.widgets.plan import PlanView
+from watchkeeper_tui.pages.memory import compaction_pieces, pass_number
+from watchkeeper_tui.widgets.agent import PAGES
+from watchkeeper_tui.widgets.panes import PlanView
 
 LONG = " ".join(f"word{number:03d}" for number in range(300))
 

@@ -14,7 +14,7 @@ from tests.tui.fake_store import NOW, FakeSession, create, insert, small_session
 from watchkeeper.store.database import open_readonly
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.snapshot import EVENTS_KEPT, SessionReading, SessionSnapshotReader, accept_any_text
-from watchkeeper_tui.detail import DetailFold
+from watchkeeper_tui.reader import DetailFold
 from watchkeeper_tui.snapshot import AgentDetail
 
 TEXTS = st.sampled_from(

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from watchkeeper.store.snapshot import SessionFacts
-from watchkeeper_tui.actions import ACTIONS, Action
+from watchkeeper_tui.actions import ACTIONS, Action, Target
 from watchkeeper_tui.snapshot import SessionState, Snapshot
-from watchkeeper_tui.targets import Target
 
 OURS = SessionFacts(
     id="s", goal="g", title=None, workspace="/w", model="m", origin="run", status="running", status_reason=None, created_at=0.0,

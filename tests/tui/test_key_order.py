@@ -10,10 +10,10 @@ from tests.tui.conftest import Desk, text_of, until
 from textual import events
 
 from watchkeeper_tui.app import SnapshotReady, WatchkeeperApp
-from watchkeeper_tui.key_order import LONGEST_WAIT
-from watchkeeper_tui.roster import Roster
+from watchkeeper_tui.keymap import LONGEST_WAIT
 from watchkeeper_tui.screens.live import LiveScreen
-from watchkeeper_tui.widgets.events import EventsView
+from watchkeeper_tui.snapshot import Roster
+from watchkeeper_tui.widgets.panes import EventsView
 
 WIDE = (120, 40)
 
@@ -39,7 +39,7 @@ async def test_keys_of_one_burst_go_where_each_belongs(desk: Desk) -> None:
 async def test_a_reading_that_comes_while_a_key_is_under_way_waits_until_the_key_is_painted(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("watchkeeper_tui.key_order.LONGEST_WAIT", 1_000.0)  # however busy the machine is
+    monkeypatch.setattr("watchkeeper_tui.keymap.LONGEST_WAIT", 1_000.0)  # however busy the machine is
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))

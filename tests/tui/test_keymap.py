@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 
-from watchkeeper_tui.keymap import active_together, is_key, usable_keys
+from watchkeeper_tui.app import active_together
+from watchkeeper_tui.keymap import is_key, usable_keys
 from watchkeeper_tui.settings import Settings
 
 

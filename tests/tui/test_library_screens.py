@@ -16,8 +16,8 @@ from tests.tui.test_sessions_screen import add_session
 from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import delete_session
-from watchkeeper_tui.screens.filtering import values_of, with_filter
 from watchkeeper_tui.screens.message import marked
+from watchkeeper_tui.screens.sessions import values_of, with_filter
 from watchkeeper_tui.widgets.sessions import DeletedLine, wrapped
 
 WIDE = (120, 40)
@@ -141,7 +141,7 @@ async def test_a_fork_is_made_from_the_step_that_was_chosen(
         made.append((session_id, at))
         return ForkResult("newone23", session_id, 2, "paused", 1, 2)
 
-    monkeypatch.setattr("watchkeeper_tui.screens.fork.fork_session", fork)
+    monkeypatch.setattr("watchkeeper_tui.screens.dialogs.fork_session", fork)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot)
         await pilot.press("j", "F")
@@ -298,7 +298,7 @@ async def test_an_export_runs_beside_the_dashboard_and_shows_where_it_is(
         "print(json.dumps({'path': path, 'bytes': 77, 'redacted': 2}))\n"
     )
     stand_in.chmod(0o755)
-    monkeypatch.setattr("watchkeeper_tui.exporting.sys.executable", str(stand_in))
+    monkeypatch.setattr("watchkeeper_tui.control.sys.executable", str(stand_in))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "older234.html").write_text("mine")
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
@@ -317,7 +317,7 @@ async def test_an_export_that_fails_says_why(
     stand_in = tmp_path / "python"
     stand_in.write_text("#!/bin/sh\necho 'wk: the disk is full' >&2\nexit 2\n")
     stand_in.chmod(0o755)
-    monkeypatch.setattr("watchkeeper_tui.exporting.sys.executable", str(stand_in))
+    monkeypatch.setattr("watchkeeper_tui.control.sys.executable", str(stand_in))
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot, "migrate billing")
         await pilot.press("x", "m")

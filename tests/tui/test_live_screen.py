@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.header import Header
+from watchkeeper_tui.widgets.bars import Header
 from watchkeeper_tui.widgets.rows import RowView
 
 WIDE, SMALL = (120, 40), (80, 24)

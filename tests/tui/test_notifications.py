@@ -11,8 +11,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import HOSTILE, insert
 from textual import events
 
-from watchkeeper_tui.app import WatchkeeperApp
-from watchkeeper_tui.notifications import Notice, is_unattended, terminal_signal
+from watchkeeper_tui.app import Notice, WatchkeeperApp, is_unattended, terminal_signal
 from watchkeeper_tui.settings import Notifications, Settings, load_settings
 
 WIDE = (120, 40)
@@ -164,7 +163,7 @@ async def test_a_key_that_is_taken_is_refused_in_one_line(desk: Desk) -> None:
 async def test_notices_wait_for_whoever_comes_back_and_cover_little(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], most: int
 ) -> None:
-    monkeypatch.setattr("watchkeeper_tui.notifier.SEEN_SECONDS", 0.05)
+    monkeypatch.setattr("watchkeeper_tui.app.SEEN_SECONDS", 0.05)
     app = desk.app(settings=Settings(notifications=Notifications(terminal="off")))
     async with app.run_test(size=size, notifications=True) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))

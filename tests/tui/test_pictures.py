@@ -15,7 +15,7 @@ from tests.tui.test_library_screens import library_of
 from tests.tui.told import told_session
 from textual.pilot import Pilot
 
-from watchkeeper_tui.prompt_preview import read
+from watchkeeper_tui.control import read
 from watchkeeper_tui.screens.approval import ApprovalScreen
 from watchkeeper_tui.screens.compaction import CompactionScreen
 from watchkeeper_tui.screens.replay import ReplayScreen

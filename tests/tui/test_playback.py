@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watchkeeper_tui.playback import IDLE_SECONDS, SPEEDS, Playback
+from watchkeeper_tui.replay_source import IDLE_SECONDS, SPEEDS, Playback
 
 
 @settings(deadline=None)

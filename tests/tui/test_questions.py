@@ -12,8 +12,7 @@ from tests.tui.test_mouse import click
 from textual import events
 from textual.pilot import Pilot
 
-from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.status import StatusLine
+from watchkeeper_tui.widgets.bars import Prompt, StatusLine
 
 SIZES = [(120, 40), (80, 24)]
 LIST_KEYS = ("Replay", "Freeze", "Pause", "Compact")

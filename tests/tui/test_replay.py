@@ -11,9 +11,8 @@ from tests.tui.told import STEPS, told_session
 from textual.pilot import Pilot
 
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.screens.replay import ReplayScreen
+from watchkeeper_tui.screens.replay import ReplayScreen, Scrubber
 from watchkeeper_tui.settings import Settings
-from watchkeeper_tui.widgets.scrubber import Scrubber
 
 WIDE = (120, 40)
 

@@ -9,11 +9,10 @@ import pytest
 from tests.tui.conftest import Desk, text_of, until
 
 from watchkeeper.store.snapshot import EventFacts
-from watchkeeper_tui.pages.compaction_sides import _block
-from watchkeeper_tui.result_words import result_words
+from watchkeeper_tui.formatting import event_words, result_words
 from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.screens.compaction import _block
 from watchkeeper_tui.snapshot import TranscriptBlock
-from watchkeeper_tui.wording import event_words
 
 LISTING = {
     "path": "cli", "next": None, "totals": {"files": 28, "folders": 2, "links": 0, "bytes": 193_836, "lines": 3_060},

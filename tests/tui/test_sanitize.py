@@ -12,8 +12,15 @@ from rich.segment import Segment
 from tests.tui.fake_store import HOSTILE
 from textual.color import Color
 
-from watchkeeper_tui.line_filter import HostileTextFilter
-from watchkeeper_tui.sanitize import clip, fit, sanitize, sanitize_lines, sanitize_text, wrap
+from watchkeeper_tui.sanitize import (
+    HostileTextFilter,
+    clip,
+    fit,
+    sanitize,
+    sanitize_lines,
+    sanitize_text,
+    wrap,
+)
 
 anything = st.text(st.characters(), max_size=200) | st.lists(
     st.sampled_from(

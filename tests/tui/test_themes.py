@@ -8,10 +8,18 @@ import pytest
 from tests.tui.conftest import Desk, text_of, until
 from textual.color import Color
 
-from watchkeeper_tui import theme_watch
-from watchkeeper_tui.palette import ROLES, Palette, on_selection, parse_style
+from watchkeeper_tui import theming as theme_watch
 from watchkeeper_tui.settings import Settings
-from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, shipped_folder
+from watchkeeper_tui.theming import (
+    DEFAULT_THEME,
+    ROLES,
+    TERMINAL_THEME,
+    Palette,
+    load_themes,
+    on_selection,
+    parse_style,
+    shipped_folder,
+)
 
 
 def test_the_shipped_themes_are_found_and_readable() -> None:

@@ -7,16 +7,308 @@ host applies or refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchkeeper.records.text import message_numbers
-from watchkeeper.store.snapshot import AgentFacts
-from watchkeeper_tui.previews import budget_lines, cancel_lines, compact_lines, rerun_lines
+from watchkeeper.store.imports import imported_from
+from watchkeeper.store.snapshot import AgentFacts, ApprovalFacts, CompactionFacts, TaskFacts
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.snapshot import SessionState
-from watchkeeper_tui.targets import Request, Target, budget_of, cancellable, is_planner
+from watchkeeper_tui.snapshot import SessionState, Snapshot
+
+OPENED_READ_ONLY = "opened read-only"
+"""Why a session is only looked at that the user opened so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who an action is about: the selected row, or the marked ones."""
+
+    snapshot: Snapshot
+    agents: tuple[AgentFacts, ...] = ()
+    tasks: tuple[TaskFacts, ...] = ()
+    """The tasks of the rows, also those that no agent has yet."""
+    read_only: str = ""
+    """Why the session is only looked at; empty where it is not."""
+
+    @property
+    def agent(self) -> AgentFacts | None:
+        return self.agents[0] if self.agents else None
+
+    @property
+    def hosted(self) -> bool:
+        """A process drives the session now."""
+        return self.snapshot.host_pid is not None
+
+    @property
+    def pausing(self) -> tuple[AgentFacts, ...]:
+        """The agents that received a pause and still work."""
+        return tuple(agent for agent in self.agents if agent.id in self.snapshot.pausing)
+
+    @property
+    def not_ours(self) -> str:
+        """Why nothing can be controlled here: another program ran the session, or it is only looked at; empty
+        where it can."""
+        session = self.snapshot.session
+        program = imported_from(session.origin) if session is not None else None
+        if program:
+            return f"imported sessions are read-only (from {program})"
+        if self.read_only == OPENED_READ_ONLY:
+            return "the session is open read-only; press s, then Enter opens it to act on it"
+        return f"{self.read_only}: nothing can be done here" if self.read_only else ""
+
+    @property
+    def names(self) -> str:
+        """The agents' names, or the tasks' titles, for a sentence."""
+        if len(self.agents) > 3:
+            return formatting.plural(len(self.agents), "agent")
+        if self.agents:
+            return ", ".join(sanitize(agent.name or agent.role) for agent in self.agents)
+        return ", ".join(f"“{clip(sanitize(task.title), 40)}”" for task in self.tasks) or "nothing"
+
+    @property
+    def approvals(self) -> tuple[ApprovalFacts, ...]:
+        """The questions of these agents; else those of the session."""
+        mine = {agent.id for agent in self.agents}
+        questions = self.snapshot.approvals
+        return tuple(each for each in questions if each.agent_id in mine) or questions
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One command to write."""
+
+    kind: str
+    agent_id: str | None = None
+    task_id: str | None = None
+    payload: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
+    """For the status line: `pause coder-17`."""
+
+
+def target_of(
+    snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]], *, read_only: str = ""
+) -> Target:
+    """The target that rows of the plan stand for, each agent and task once and as it is now."""
+    agents: dict[str, AgentFacts] = {}
+    tasks: dict[str, TaskFacts] = {}
+    for agent, task in rows:
+        if agent is not None:
+            agents.setdefault(agent.id, snapshot.agent(agent.id) or agent)
+        if task is None and agent is not None:
+            task = snapshot.task(agent.task_id)
+        if task is not None:
+            tasks.setdefault(task.id, snapshot.task(task.id) or task)
+    return Target(snapshot, tuple(agents.values()), tuple(tasks.values()), read_only)
+
+
+def is_planner(target: Target) -> bool:
+    """The planner alone is meant, which has no task: what would end it is the end of the run."""
+    session = target.snapshot.session
+    agent = target.agent
+    return (
+        len(target.agents) == 1
+        and not target.tasks
+        and session is not None
+        and agent is not None
+        and (agent.id == session.planner_agent_id)
+    )
+
+
+def cancellable(target: Target) -> list[TaskFacts]:
+    """The tasks that have not ended."""
+    return [task for task in target.tasks if task.status not in ("done", "failed", "cancelled", "dropped")]
+
+
+def budget_of(text: str) -> tuple[str, float | None]:
+    """A budget's kind and amount as typed; None lifts it.
+
+    Raises:
+        ValueError: the amount is no number.
+    """
+    kind, _, amount = text.strip().partition(" ")
+    wanted = amount.strip()
+    return kind, None if wanted in ("none", "off", "") else float(wanted.lstrip("$").replace(",", ""))
+
+
+KEPT_SHARE = 0.2
+"""Of the window: about what a pass leaves verbatim."""
+SUMMARY_TOKENS = 2_048
+"""The longest summary that a pass asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionEstimate:
+    """A guess, to be labelled as one."""
+
+    tokens_now: int
+    tokens_left: int
+    tokens_fixed: int
+    """Of both, what no pass touches: the system prompt, the tools and the pinned."""
+    model: str
+    cost_usd: float | None
+    """None where nothing that has a price is known of the model."""
+    basis: str
+    """What the guess rests on, in words."""
+
+
+def estimate_compaction(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> CompactionEstimate:
+    """What compacting this agent now would leave and cost. `passes` are the session's, in any order.
+
+    What a pass is said to have made of how much is without the overhead, which stays.
+    """
+    now = agent.context_used
+    fixed = min(now, dict(agent.composition).get("overhead", 0))
+    ended = [
+        each
+        for each in passes
+        if each.status == "applied" and each.tokens_before and each.tokens_after is not None
+    ]
+    mine = [each for each in ended if each.agent_id == agent.id] or [
+        each for each in ended if each.model == agent.model
+    ]
+    before = sum(each.tokens_before or 0 for each in mine)
+    messages = dict(agent.composition).get("messages", now)
+    if before:
+        left = fixed + int((now - fixed) * sum(each.tokens_after or 0 for each in mine) / before)
+        whose = "its" if mine[0].agent_id == agent.id else "this model's"
+        basis = f"{whose} {formatting.plural(len(mine), 'earlier pass', 'earlier passes')}"
+    else:
+        kept = min(messages, int(agent.context_limit * KEPT_SHARE))
+        left = min(now, now - messages + kept + min(SUMMARY_TOKENS, messages - kept))
+        basis = "what is kept verbatim and the longest summary; there was no pass yet"
+    return CompactionEstimate(now, max(0, left), fixed, agent.model, _cost(agent, mine, messages), basis)
+
+
+def _cost(agent: AgentFacts, passes: Sequence[CompactionFacts], messages: int) -> float | None:
+    """By what earlier passes cost a token, else by what the agent's own calls did."""
+    priced = [each for each in passes if each.cost_usd is not None]
+    read = sum(each.tokens_before or 0 for each in priced)
+    if read:
+        return sum(each.cost_usd or 0.0 for each in priced) / read * agent.context_used
+    if agent.cost_usd is not None and agent.total_tokens:
+        return agent.cost_usd / agent.total_tokens * (messages + SUMMARY_TOKENS)
+    return None
+
+
+def cancel_lines(target: Target, text: str) -> list[str]:
+    """Which tasks would end."""
+    lines = [
+        f"Cancel {formatting.plural(len(cancellable(target)), 'task')}: "
+        + ", ".join(clip(sanitize(t.title), 40) for t in target.tasks)
+    ]
+    lines.append(
+        "Its agent stops at once; what it did is kept, and the planner is notified. r resumes it later."
+    )
+    return lines
+
+
+def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
+    """Which tasks would run again, what their last attempt took, and what comes after them."""
+
+    def preview(target: Target, text: str) -> list[str]:
+        lines = []
+        for task in target.tasks[:4]:
+            agent = target.snapshot.agent(task.assigned_agent)
+            spent = (
+                f"; attempt {task.attempt} took {formatting.tokens(agent.total_tokens)} tok,"
+                f" {formatting.bill(agent)}"
+                if agent
+                else ""
+            )
+            lines.append(f"Re-run “{clip(sanitize(task.title), 50)}” as attempt {task.attempt + 1}{spent}")
+        names = {task.id: task for task in target.snapshot.tasks}
+        ids = {task.id for task in target.tasks}
+        later = [
+            each
+            for each in names.values()
+            if ids & set(each.depends_on) and each.status not in ("pending", "dropped")
+        ]
+        memory = (
+            "The new agent starts with an empty memory."
+            if fresh
+            else "The new agent keeps what the old one remembers."
+        )
+        lines.append(
+            memory
+            + (f" {formatting.plural(len(later), 'dependent task')} may run again too." if later else "")
+        )
+        if any(task.status in ("running", "paused") for task in target.tasks):
+            lines.append("The attempt that is under way is cancelled first.")
+        return lines
+
+    return preview
+
+
+HARDLY_LESS = 0.97
+"""A pass that would leave more of a context than this share is hardly worth its price."""
+
+
+def compact_lines(target: Target, text: str) -> list[str]:
+    """What a pass over each agent's context would free, and its cost, as far as both can be estimated."""
+    lines = []
+    for agent in target.agents[:4]:
+        guess = estimate_compaction(agent, target.snapshot.compactions)
+        price = "unpriced" if guess.cost_usd is None else f"about {formatting.money(guess.cost_usd)}"
+        left = f"about {formatting.tokens(guess.tokens_left)} ({formatting.change(guess.tokens_now, guess.tokens_left)})"
+        if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
+            left = "about as many: little can be freed yet"
+        lines.append(
+            f"Compact {sanitize(agent.name)}: {formatting.tokens(guess.tokens_now)} of"
+            f" {formatting.tokens(agent.context_limit)} tok"
+            f" now → {left}, by {sanitize(formatting.model_name(guess.model))}, {price}"
+        )
+        if guess.tokens_fixed:
+            moving = f"{formatting.tokens(guess.tokens_now - guess.tokens_fixed)} → {formatting.tokens(guess.tokens_left - guess.tokens_fixed)}"
+            lines.append(
+                f"  messages and observations {moving}; system prompt and tools,"
+                f" {formatting.tokens(guess.tokens_fixed)}, stay"
+            )
+        lines.append(f"  estimated from {guess.basis}; {_meanwhile(target, agent)}")
+    if len(target.agents) > 4:
+        lines.append(f"  and {len(target.agents) - 4} more")
+    lines.append("Nothing is lost: messages stay in the store, and u goes back to the view before.")
+    if text.strip():
+        lines.append(f"Instructions: {clip(sanitize(text), 160)}")
+    return lines
+
+
+def _meanwhile(target: Target, agent: AgentFacts) -> str:
+    """What else goes on while the pass runs."""
+    if not target.hosted:
+        return "a host is started for it alone"
+    return (
+        "it has ended, and keeps its result"
+        if agent.ended_at is not None
+        else "the agent goes on working meanwhile"
+    )
+
+
+def budget_lines(target: Target, text: str) -> list[str]:
+    """The limit wanted beside the one that holds; or what a budget is, where the text is none."""
+    now = (
+        ", ".join(
+            f"{sanitize(each.kind)} {each.amount:g}"
+            for each in target.snapshot.budgets
+            if each.task_id is None
+        )
+        or "none"
+    )
+    try:
+        kind, amount = budget_of(text)
+    except ValueError:
+        return [
+            "A budget is a kind and an amount: usd 5, tokens 2000000, turns 200, seconds 3600; `usd none`"
+            " lifts it"
+        ]
+    wanted = "no limit" if amount is None else f"{amount:g}"
+    return [
+        f"Set the run's budget: {sanitize(kind)} {wanted} (now: {now})",
+        "Reaching it pauses the run; everything done is kept.",
+    ]
+
 
 _ENDED = ("done", "failed", "cancelled")
 _RESUMABLE = ("paused", "parked", "failed", "cancelled")
@@ -564,7 +856,5 @@ _ACTIONS: tuple[Action, ...] = (
         text_optional=True,
     ),
 )
-
 ACTIONS: tuple[Action, ...] = tuple(_of_ours(action) for action in _ACTIONS)
-
 BY_ID = {action.id: action for action in ACTIONS}

@@ -6,13 +6,14 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, Literal
 
 from textual import events
 from textual.app import SystemCommand
+from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.message import Message
@@ -23,20 +24,150 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.lease import Presence
 from watchkeeper.store.sessions import find
-from watchkeeper_tui.actions import ACTIONS
+from watchkeeper.store.snapshot import BudgetFacts
+from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
-from watchkeeper_tui.keymap import active_together, shown_key, usable_keys
-from watchkeeper_tui.layout import layout_file, load_layout, save_layout
-from watchkeeper_tui.line_filter import HostileTextFilter
-from watchkeeper_tui.notifications import news
-from watchkeeper_tui.notifier import NotifyingApp
+from watchkeeper_tui.formatting import question_words
+from watchkeeper_tui.keymap import normal, shown_key, usable_keys
 from watchkeeper_tui.reader import Reader, lease_pid
-from watchkeeper_tui.sanitize import sanitize, sanitize_text
+from watchkeeper_tui.sanitize import HostileTextFilter, clip, sanitize, sanitize_text
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.live import LiveScreen
-from watchkeeper_tui.settings import Settings, load_settings
-from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.targets import OPENED_READ_ONLY
+from watchkeeper_tui.settings import (
+    Notifications,
+    Settings,
+    layout_file,
+    load_layout,
+    load_settings,
+    save_layout,
+)
+from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.theming import ThemedApp
+
+NEAR = 0.8
+"""The share of a budget from which on it is near."""
+UNATTENDED_SECONDS = 60.0
+"""Without a key for so long, a terminal that never tells of its focus counts as looked away from."""
+Severity = Literal["information", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing to tell. Texts are sanitised."""
+
+    title: str
+    text: str
+    severity: Severity
+
+
+def news(before: Snapshot, after: Snapshot, wanted: Notifications) -> list[Notice]:
+    """What has happened between two readings of one session; nothing where they are of different ones."""
+    if (
+        before.session is None
+        or after.session is None
+        or before.session.id != after.session.id
+        or before.problem
+    ):
+        return []
+    found: list[Notice] = []
+    if wanted.needs_input:
+        found += _questions(before, after)
+    if wanted.task_failed:
+        found += _failures(before, after)
+    if wanted.budget:
+        found += _budgets(before, after)
+    if wanted.run_finished:
+        found += _ended(before, after)
+    return found
+
+
+def _questions(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    known = {each.id for each in before.approvals}
+    for each in after.approvals:
+        if each.id not in known:
+            agent = after.agent(each.agent_id)
+            name = sanitize(agent.name) if agent else "an agent"
+            question = clip(sanitize(question_words(each.tool, each.question)), 160)
+            yield Notice(f"{name} needs you", f"wants to run {sanitize(each.tool)} {question}", "warning")
+
+
+def _failures(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    failed = {task.id for task in before.tasks if task.status == "failed"}
+    for task in after.tasks:
+        if task.status == "failed" and task.id not in failed:
+            yield Notice(
+                "task failed", clip(f"{sanitize(task.title)}: {sanitize(task.error or '')}", 200), "error"
+            )
+
+
+def budget_share(snapshot: Snapshot, budget: BudgetFacts) -> float:
+    """The spent fraction of a budget; 0 if it is unknown."""
+    session = snapshot.session
+    if session is None or budget.amount <= 0:
+        return 0.0
+    if budget.task_id is None:
+        turns, seconds = sum(agent.turn for agent in snapshot.agents), session.hosted_seconds
+        spent = {"usd": session.cost_usd, "tokens": session.total_tokens, "turns": turns, "seconds": seconds}
+    else:
+        mine = [agent for agent in snapshot.agents if agent.task_id == budget.task_id]
+        spent = {
+            "usd": sum(agent.cost_usd or 0.0 for agent in mine),
+            "tokens": sum(agent.total_tokens for agent in mine),
+            "turns": sum(agent.turn for agent in mine),
+            "seconds": sum(agent.active_seconds for agent in mine),
+        }
+    return (spent.get(budget.kind) or 0.0) / budget.amount
+
+
+def _budgets(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    earlier = {(each.task_id, each.kind): each for each in before.budgets}
+    for each in after.budgets:
+        was = earlier.get((each.task_id, each.kind))
+        share, then = budget_share(after, each), budget_share(before, was) if was is not None else 0.0
+        what = f"{each.amount:g} {sanitize(each.kind)}"
+        reached = each.reached_at is not None or share >= 1
+        if reached and not (was is not None and (was.reached_at is not None or then >= 1)):
+            yield Notice("budget reached", f"{what} is spent; B raises it, r goes on", "error")
+        elif share >= NEAR and then < NEAR and not reached:
+            yield Notice("budget near", f"{share * 100:.0f} % of {what} is spent", "warning")
+
+
+def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    ends: dict[SessionState, tuple[str, Severity]] = {
+        SessionState.DONE: ("run finished", "information"),
+        SessionState.FAILED: ("run failed", "error"),
+        SessionState.CANCELLED: ("run cancelled", "warning"),
+        SessionState.DEAD: ("run stopped: the background process is gone", "error"),
+    }
+    if before.state is SessionState.LIVE and after.state in ends and after.session is not None:
+        title, severity = ends[after.state]
+        session = after.session
+        cost = formatting.bill(session)
+        yield Notice(title, f"{clip(sanitize(session.title or session.goal), 80)}  {cost}", severity)
+
+
+def terminal_signal(notice: Notice, how: str) -> str:
+    """What is written to the terminal: a bell, or a desktop notification that holds no character that
+    acts."""
+    title, text = clip(sanitize(f"watchkeeper: {notice.title}"), 80), clip(sanitize(notice.text), 200)
+    if how == "osc9":
+        return f"\x1b]9;{title} — {text}\x07"
+    if how == "osc777":
+        return f"\x1b]777;notify;{title.replace(';', ',')};{text.replace(';', ',')}\x07"
+    return "\x07" if how == "bell" else ""
+
+
+def is_unattended(focused: bool | None, last_input: float, now: float) -> bool:
+    """Whether the user is away: the terminal lost the focus, or it reports no focus (None) and no key came
+    for a while."""
+    return now - last_input >= UNATTENDED_SECONDS if focused is None else not focused
+
+
+SEEN_SECONDS = 6.0
+"""How long a notice stays after the user returns."""
+A_DAY = 86_400.0
+
 
 ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
 
@@ -45,24 +176,17 @@ class SnapshotReady(Message):
     """A newer snapshot waits in the app. At most one of these is under way at a time."""
 
 
-class WatchkeeperApp(NotifyingApp):
+class WatchkeeperApp(ThemedApp):
     """A viewer: it reads the store and writes commands, and may be killed at any moment."""
 
     TITLE = "watchkeeper"
     ENABLE_COMMAND_PALETTE = True
     INHERIT_BINDINGS: ClassVar[bool] = True
-
-    CSS = """
-    Screen { background: $background; color: $foreground; }
-    RowView { background: $background; }
-    RowView:focus { background: $background; }
-    .-cramped RowView, .-cramped RowView:focus, .-cramped .pane, .-cramped .pane:focus-within { border: none; }
-    .-cramped HitPane { max-height: 1; }
-    CommandPalette SearchIcon { display: none; }
-    ToastRack { margin-bottom: 2; }
-    .-cramped Prompt { max-height: 100%; border-top: none; scrollbar-size: 0 0; }
-    .-cramped Prompt.-typing #question { display: none; }
-    """
+    CSS_PATH: ClassVar[list[str | PurePath]] = [
+        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval",
+                                              "message", "compare", "dialogs")),
+        "app.tcss",
+    ]  # fmt: skip
 
     def __init__(
         self,
@@ -82,9 +206,13 @@ class WatchkeeperApp(NotifyingApp):
         self.settings = settings if settings is not None else load_settings()
         self._layout_path = layout_path or layout_file()
         self.layout_kept, self._layout_problem = load_layout(self._layout_path)
-        super().__init__(
-            theme or self.settings.theme or self.layout_kept.theme or None, theme_folders, now=now
-        )
+        super().__init__(theme or self.settings.theme or self.layout_kept.theme or None, theme_folders)
+        self.now = now
+        self._focused: bool | None = None
+        """Whether the terminal has the focus; None until it reports it."""
+        self._last_input = now()
+        self._seen = False
+        """The user has returned, but has not yet had time to read the notices."""
         if self.settings.reduced_motion:
             self.animation_level = "none"
         self.database_path = database_path
@@ -115,6 +243,13 @@ class WatchkeeperApp(NotifyingApp):
 
     def theme_chosen(self, name: str) -> None:
         self.remember(theme=name)
+
+    def themes_reloaded(self) -> None:
+        said = "; ".join(self.theme_problems)
+        if isinstance(self.screen, WatchScreen):
+            self.screen.say(
+                sanitize(said) if said else "themes reloaded", "failed" if said else "muted", beside=True
+            )
 
     # Snapshots.
 
@@ -366,6 +501,46 @@ class WatchkeeperApp(NotifyingApp):
         )
         yield SystemCommand("Quit", "leave the dashboard; the run goes on", lambda: self.exit(0))
 
+    def tell(self, notices: list[Notice], wanted: Notifications) -> None:
+        """Show these notices in the dashboard and signal the terminal, as the settings say."""
+        unattended = is_unattended(self._focused, self._last_input, self.now())
+        if not notices or not (wanted.when_focused or unattended):
+            return
+        room = 3 if self.size.height >= 30 else 1
+        if len(self._notifications) + len(notices) > room:
+            self.clear_notifications()  # they must not cover what they tell of
+        for number, notice in enumerate(notices[:room], start=1):
+            more = f"  (+{len(notices) - room} more)" if number == room < len(notices) else ""
+            seconds = A_DAY if unattended else SEEN_SECONDS
+            self.notify(
+                f"{notice.text}{more}",
+                title=notice.title,
+                severity=notice.severity,
+                timeout=seconds,
+                markup=False,
+            )
+        signal = terminal_signal(notices[0], wanted.terminal)
+        if signal and self._driver is not None:
+            self._driver.write(signal)
+
+    def on_app_focus(self) -> None:
+        self._focused, self._last_input = True, self.now()
+
+    def on_app_blur(self) -> None:
+        self._focused = False
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.InputEvent):
+            self._last_input = self.now()
+        if isinstance(event, (events.Key, events.MouseDown)) and len(self._notifications) and not self._seen:
+            self._seen = True
+            self.set_timer(SEEN_SECONDS, self._put_notices_away)
+        await super().on_event(event)
+
+    def _put_notices_away(self) -> None:
+        self._seen = False
+        self.clear_notifications()
+
 
 def _at_home(driver: type[Driver]) -> type[Driver]:
     """The driver of a terminal of this machine with what we add to it; any other as it is."""
@@ -376,6 +551,34 @@ def _at_home(driver: type[Driver]) -> type[Driver]:
     from watchkeeper_tui.terminal import TerminalDriver
 
     return TerminalDriver if driver is LinuxDriver else driver
+
+
+def active_together() -> list[list[BindingType]]:
+    """The bindings of each screen, and of the panes in it that have keys of their own, with those that every
+    screen has."""
+    from watchkeeper_tui.screens.approval import ApprovalScreen
+    from watchkeeper_tui.screens.base import WatchScreen
+    from watchkeeper_tui.screens.compaction import CompactionScreen
+    from watchkeeper_tui.screens.compare import CompareScreen
+    from watchkeeper_tui.screens.dialogs import ForkScreen
+    from watchkeeper_tui.screens.live import LiveScreen
+    from watchkeeper_tui.screens.message import MessageScreen
+    from watchkeeper_tui.screens.replay import ReplayAgentPane, ReplayScreen
+    from watchkeeper_tui.screens.sessions import SessionsScreen
+    from watchkeeper_tui.widgets.agent import AgentPane
+    from watchkeeper_tui.widgets.rows import RowView
+
+    common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
+    screens = (
+        LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
+    )  # fmt: skip
+    groups = [[*screen.BINDINGS, *common] for screen in screens]
+    for screen, pane in ((LiveScreen, AgentPane), (ReplayScreen, ReplayAgentPane)):
+        own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}
+        # Where a pane has a key of the screen's for itself, that is meant.
+        rest = [each for each in screen.BINDINGS if isinstance(each, Binding) and not normal(each.key) & own]
+        groups.append([*pane.BINDINGS, *rest, *common])
+    return groups
 
 
 def share_the_processor() -> None:

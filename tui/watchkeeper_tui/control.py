@@ -1,17 +1,147 @@
-"""Writing commands, beside the event loop. What became of each is read from the `commands` table like all
-else."""
+"""What the dashboard does to a run: commands written beside the event loop, hosts, exports, and previews of prompts in
+processes of their own. What became of a command is read from the `commands` table like all else."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.process_secrets import handed_over
+from watchkeeper.store.agent_snapshot import StoredMessage
+from watchkeeper.store.user_secrets import config_text
+from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Request
+from watchkeeper_tui.reader import fold_message
+from watchkeeper_tui.snapshot import TranscriptBlock
 
-if TYPE_CHECKING:
-    from watchkeeper_tui.prompt_preview import PromptPreview
-    from watchkeeper_tui.targets import Request
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A command that this dashboard wrote."""
+
+    command_id: int | None
+    """None while it is being written, and where a host was started instead."""
+    about: str
+    at: float
+    said: str = ""
+    """What came of it where no command tells."""
+    group: int = 0
+    """Commands that one key wrote have the same number."""
+    compacts: str | None = None
+    """The agent whose context it compacts: its pass is followed after the command was applied."""
+
+
+MOST_SENT = 100
+"""As many commands are followed: as many agents may be marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """One message of the prompt."""
+
+    role: str
+    tokens: int
+    blocks: tuple[TranscriptBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPreview:
+    """What the change would lead to, as the store has it; or why it cannot be made."""
+
+    tokens_before: int = 0
+    tokens: int = 0
+    limit: int = 0
+    cache_tokens_written: int = 0
+    """Tokens behind the first change: the next call writes them to the prompt cache again."""
+    cost_usd: float | None = None
+    """Of these; None without a known price."""
+    messages_cached: int = 0
+    high_water: int | None = None
+    messages: tuple[PromptMessage, ...] = ()
+    problem: str = ""
+
+    def lines(self) -> list[str]:
+        """The preview in words."""
+        if self.problem:
+            return [self.problem]
+        change = formatting.change(self.tokens_before, self.tokens)
+        before, after = formatting.tokens(self.tokens_before), formatting.tokens(self.tokens)
+        lines = [
+            f"Messages and observations: {before} → {after} of {formatting.tokens(self.limit)} tok ({change})"
+        ]
+        if self.high_water is not None:
+            lines[0] += f", up to #{self.high_water}, with a digest in place of the summary"
+        if not self.cache_tokens_written:
+            return [*lines, "Prompt cache: stays as it is."]
+        cost = "" if self.cost_usd is None else f", about {formatting.money(self.cost_usd)}"
+        kept = formatting.plural(self.messages_cached, "message")
+        lines.append(
+            f"Prompt cache: keeps {kept}; {formatting.tokens(self.cache_tokens_written)} tok behind"
+            f" are written again{cost}."
+        )
+        return lines
+
+
+def arguments(session_id: str, request: Request) -> tuple[list[str], str]:
+    """The command line that previews a command, and its standard input; no words where it has none."""
+    payload, agent = request.payload, request.agent_id or ""
+    if request.kind == "compact":
+        return ["compact", session_id, agent, "--preview"], ""
+    if request.kind != "edit":
+        return [], ""
+    words = ["memory", "edit", session_id, agent, "--preview"]
+    for name in ("drop", "pin", "unpin"):
+        if payload.get(name):
+            words += [f"--{name}", ",".join(map(str, payload[name]))]
+    for number, text in payload.get("texts", {}).items():
+        return [*words, "--observation", str(number), "--text", "-"], str(text)
+    return words, ""
+
+
+async def preview(database_path: Path, session_id: str, request: Request) -> PromptPreview | None:
+    """Run the preview of a command and wait for its end; None where it has none."""
+    words, given = arguments(session_id, request)
+    if not words:
+        return None
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "watchkeeper", *words, "--json", "--db", str(database_path),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        out, err = await process.communicate(given.encode("utf-8", "replace"))
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        lines = err.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1].removeprefix("wk: ") if lines else f"exit code {process.returncode}"
+        # A summary may be shorter than the digest that has nothing to gain.
+        return PromptPreview(
+            problem=f"{'This would be refused' if request.kind == 'edit' else 'No preview'}: {why}"
+        )
+    return read(json.loads(out))
+
+
+def read(value: Mapping[str, Any]) -> PromptPreview:
+    """A preview from the JSON of the command line."""
+    names: dict[str, str] = {}
+    messages = []
+    for place, (message, tokens) in enumerate(zip(value["messages"], value["sizes"], strict=True), 1):
+        text = json.dumps(message["content"])
+        stored = StoredMessage(place, message["role"], text, tokens, 0, 0.0, len(text))
+        messages.append(PromptMessage(message["role"], tokens, tuple(fold_message(stored, names))))
+    return PromptPreview(
+        value["tokens_before"], value["tokens"], value["limit"], value["cache_tokens_written"], value["cost_usd"],
+        value["messages_cached"], value["high_water"], tuple(messages),
+    )  # fmt: skip
 
 
 class Control(Protocol):
@@ -111,6 +241,53 @@ class StoreControl:
         )
 
     async def preview(self, session_id: str, request: Request) -> PromptPreview | None:
-        from watchkeeper_tui.prompt_preview import preview
-
         return await preview(self._path, session_id, request)
+
+
+FORMS = {"h": ("html", "a web page"), "m": ("md", "Markdown"), "j": ("json", "JSON, everything")}
+"""By key: the form's name, which is the file's ending too, and what people call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What came of it: the file, or why there is none."""
+
+    path: str
+    bytes: int
+    redacted: int | None
+    """How many secrets were taken out."""
+    problem: str = ""
+
+
+def free_name(folder: Path, session_id: str, form: str) -> Path:
+    """A name that no file has: `SESSION.html`, `SESSION-2.html`, …"""
+    path, number = folder / f"{session_id}.{form}", 1
+    while os.path.lexists(path):
+        number += 1
+        path = folder / f"{session_id}-{number}.{form}"
+    return path
+
+
+async def export(database_path: Path, session_id: str, form: str, folder: Path) -> Exported:
+    """Run `wk export` and wait for its end. It never takes the place of a file."""
+    path = free_name(folder, session_id, form)
+    with handed_over(config_text()) as handover:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "watchkeeper", "export", session_id, "--format", form, "--output", str(path), "--json",
+            "--db", str(database_path),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=handover.environment, pass_fds=handover.descriptors,
+        )  # fmt: skip
+    try:
+        out, err = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        lines = err.decode("utf-8", "replace").strip().splitlines()
+        return Exported(
+            str(path), 0, None, lines[-1].removeprefix("wk: ") if lines else f"exit code {process.returncode}"
+        )
+    report = json.loads(out.decode("utf-8", "replace").strip().splitlines()[-1])
+    return Exported(str(report["path"]), int(report["bytes"]), report.get("redacted"))

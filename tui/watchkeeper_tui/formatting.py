@@ -1,17 +1,22 @@
-"""Numbers formatted for people: tokens, money, durations, shares, bars and sparklines. Pure functions."""
+"""Text for people. Pure functions: tokens, money, durations, shares, bars and sparklines; events and results put into
+words, one line each."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from watchkeeper.records.text import plural as plural
+from watchkeeper.records.text import program_event
+from watchkeeper.store.snapshot import EventFacts
+from watchkeeper_tui.sanitize import clip, sanitize
 
 _DATED = re.compile(r"[-@]20\d{6}$")
 """The day of a release, at the end of a model's name."""
-
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -185,3 +190,387 @@ def model_name(ref: str) -> str:
     `surveyor`."""
     name = ref.rsplit("/", 1)[-1].removeprefix("claude-")
     return _DATED.sub("", name)
+
+
+_NAMING = ("path", "name", "title", "file_path", "url", "message", "text", "body", "status", "error")
+"""Keys whose value says enough by itself."""
+_UNTOLD = re.compile(r"(?i)(.*_)?(id|ids|ref|key|hash|digest|sha256|cursor|next|etag)")
+"""Keys whose value tells a reader nothing."""
+_OPENING = {"{": "}", "[": "]"}
+_MOST_CHARS = 500
+"""Longer than any preview; what is nested that deep can still be read."""
+
+
+def result_words(text: str) -> str:
+    """One line for a result, or for its beginning. Text that is not JSON, or has nothing to summarise, stays
+    as it is.
+
+    To be sanitised, even if the text was: JSON spells characters out.
+    """
+    if text[:1] not in _OPENING or len(text) > _MOST_CHARS:
+        return text
+    value = _parsed(text)
+    if isinstance(value, list):
+        return _listed(value) or text
+    return ", ".join(_told(value)) or text if isinstance(value, dict) else text
+
+
+def _listed(value: list[Any]) -> str:
+    """The first of a list, which may have been cut before its end."""
+    first = value[0] if value else None
+    said = (
+        ", ".join(_told(first))
+        if isinstance(first, dict)
+        else str(first)
+        if isinstance(first, (str, int, float))
+        else ""
+    )
+    return f"{said}, …" if said and len(value) > 1 else said
+
+
+def _told(value: dict[str, Any]) -> Iterator[str]:
+    """What names it first, then its counts, then the rest that is short enough to read."""
+    yield from (one for key in _NAMING if isinstance(one := value.get(key), str) and one)
+    for key, each in value.items():
+        if key in _NAMING or _UNTOLD.fullmatch(key):
+            continue
+        words = key.replace("_", " ")
+        if isinstance(each, dict):
+            counts = [_counted(name.replace("_", " "), one) for name, one in each.items() if _is_count(one)]
+            yield from counts or ([_counted(words, len(each))] if each and words.endswith("s") else [])
+        elif _is_count(each):
+            yield _counted(words, each)
+        elif isinstance(each, float):
+            yield f"{words} {each:g}"
+        elif isinstance(each, str) and each:
+            yield f"{words} {each}"
+        elif each is True:
+            yield words
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value != 0
+
+
+def _counted(noun: str, count: int) -> str:
+    """`28 files`, `1 file`; a number that counts nothing after its name: `revision 2`."""
+    if not noun.endswith("s") or noun.endswith("ss"):
+        return f"{noun} {count}"
+    return f"{count:,} {noun[:-1] if count == 1 else noun}"
+
+
+def _parsed(text: str) -> Any:
+    """The value, also of a text that was cut: without the last thing in it, which may be half of one. None
+    where it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    for end, closing in _ends(text):
+        try:
+            return json.loads(text[:end] + closing)
+        except ValueError:
+            continue
+    return None
+
+
+def _ends(text: str) -> Iterator[tuple[int, str]]:
+    """Where the text could end, the last place first, and what would close it there."""
+    open_now: list[str] = []
+    found: list[tuple[int, str]] = []
+    in_string = escaped = False
+    for place, character in enumerate(text):
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_string = True
+        elif character in _OPENING:
+            open_now.append(_OPENING[character])
+            found.append((place + 1, "".join(reversed(open_now))))
+        elif open_now and character == open_now[-1]:
+            open_now.pop()
+            found.append((place + 1, "".join(reversed(open_now))))
+        elif character == "," and open_now:
+            found.append((place, "".join(reversed(open_now))))
+    return reversed(found)
+
+
+_ROLES = {
+    "failed": "failed",
+    "error": "failed",
+    "refused": "failed",
+    "denied": "failed",
+    "rejected": "failed",
+    "unknown": "failed",
+    "reached": "failed",
+    "done": "done",
+    "applied": "done",
+    "approved": "done",
+    "paused": "paused",
+    "parked": "slot",
+    "cancelled": "paused",
+    "abandoned": "paused",
+    "dropped": "paused",
+    "stale": "retrying",
+    "retrying": "retrying",
+    "rate_limited": "retrying",
+    "asked": "waiting",
+    "waiting": "waiting",
+    "running": "working",
+    "working": "working",
+    "created": "working",
+    "started": "working",
+    "replied": "assistant",
+    "remembered": "kind_facts",
+    "saved": "kind_observations",
+    "delivered": "user",
+}
+_KIND_ROLES = {
+    "plan": "accent",
+    "compaction": "compaction",
+    "memory": "compaction",
+    "tool": "tool",
+    "approval": "waiting",
+}
+_WORDS = {
+    "session": "run",
+    "compaction": "compact",
+    "artifact": "output",
+    "approval": "asks",
+    "command": "control",
+    "assistant": "reply",
+}
+_SAID = (
+    "text",
+    "message",
+    "question",
+    "summary",
+    "title",
+    "error",
+    "result",
+    "reason",
+    "goal",
+    "detail",
+    "name",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventWords:
+    """The display text of an event. Sanitised."""
+
+    kind: str
+    role: str
+    text: str
+
+
+def event_words(event: EventFacts) -> EventWords:
+    """The display text of an event."""
+    subject, _, verb = event.kind.partition(".")
+    data = _data(event.data)
+    role = _ROLES.get(verb) or _KIND_ROLES.get(subject, "muted")
+    if subject == "tool" and verb in ("done", "started"):
+        role = "tool"
+    if data.get("is_error") in (True, 1):
+        role = "failed"
+    text = _text(subject, verb, data)
+    return EventWords(
+        sanitize(_WORDS.get(subject, subject))[:8], role, clip(" ".join(sanitize(text).split()), 400)
+    )
+
+
+def question_words(tool: str, question: str) -> str:
+    """A question without the tool's name, which is shown before it. Not sanitised."""
+    return question.removeprefix(f"{tool} ")
+
+
+def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
+    if subject == "plan" and "revision" in data:
+        return f"r{data['revision']}: {_one(data, 'reason') or 'revised'}" + _suffix(data, "tasks", "task")
+    if subject == "tool":
+        return _tool(verb, data)
+    if subject == "model":
+        return _model(verb, data)
+    if subject == "host":
+        return f"{verb} by resume" if data.get("resume") else verb
+    if subject == "artifact":
+        return f"{verb} {_one(data, 'name')} ({_one(data, 'bytes')} bytes)"
+    if subject == "inbox":
+        items = data.get("items")
+        return (
+            "notified: " + ", ".join(str(item).replace("_", " ") for item in items)
+            if isinstance(items, list)
+            else verb
+        )
+    if subject == "memory" and "fact_kind" in data:
+        return f"{verb} {_one(data, 'fact_kind')} {_one(data, 'fact')}{_said(data, 'text', ': ')}"
+    if subject == "memory" and isinstance(data.get("messages"), list):
+        named = ", ".join(f"#{seq}" for seq in data["messages"][:12] if isinstance(seq, int))
+        return f"{verb.replace('_', ' ')} {named}"
+    if subject == "compaction":
+        return _compaction(verb, data)
+    if subject == "command":
+        done = "applied" if verb == "applied" else verb
+        return f"{_one(data, 'command_kind')} {done}" + _said(data, "result", " — ")
+    if subject == "approval":
+        asked = question_words(_one(data, "tool"), _one(data, "question"))
+        return f"{verb} {_one(data, 'tool')}{': ' if asked else ''}{asked}{_said(data, 'reason', ' — ')}"
+    if subject == "task":
+        return f"{verb} {_quoted(data, 'title')}{_said(data, 'reason', ' — ')}"
+    if subject == "agent" and verb == "created":
+        model = model_name(_one(data, "model"))
+        return f"created as {_one(data, 'role')}" + (f" on {model}" if model else "")
+    if subject == "program":
+        return program_event(verb, data)
+    if subject in ("agent", "session"):
+        return verb.replace("_", " ") + _said(data, "reason", " — ")
+    return _other(verb, data)
+
+
+def _tool(verb: str, data: dict[str, Any]) -> str:
+    name = _one(data, "tool") or _one(data, "name")
+    said = result_words(_one(data, "preview") or _one(data, "result"))
+    if verb == "started":
+        return f"{name} …"
+    if verb == "unknown":
+        return f"{name}: interrupted, outcome unknown"
+    arrow = {"done": "→", "error": "✗"}.get(verb, verb)
+    return (
+        f"{name}{_said(data, 'input', ' ')} {arrow} {said}".strip()
+        if said or verb != "done"
+        else f"{name} done"
+    )
+
+
+def _model(verb: str, data: dict[str, Any]) -> str:
+    if verb != "replied":
+        return verb + _said(data, "error", ": ")
+    tools = data.get("tools")
+    calls = "calls " + ", ".join(str(tool) for tool in tools) if isinstance(tools, list) and tools else ""
+    return " · ".join(part for part in (f"turn {_one(data, 'turn')}", calls, _one(data, "preview")) if part)
+
+
+def _compaction(verb: str, data: dict[str, Any]) -> str:
+    before, after = data.get("tokens_before"), data.get("tokens_after")
+    text = verb.replace("_", " ")
+    if isinstance(before, (int, float)) and isinstance(after, (int, float)):
+        text += f" {tokens(before)} → {tokens(after)} {change(before, after)}"
+    elif isinstance(data.get("high_water"), int):
+        text += f" up to #{data['high_water']}"
+    return text + _said(data, "reason", " — ")
+
+
+def _other(verb: str, data: dict[str, Any]) -> str:
+    parts = [verb.replace("_", " ")] if verb else []
+    for key in _SAID:
+        if data.get(key) not in (None, "", [], {}):
+            parts.append(_one(data, key))
+    if len(parts) <= 1:
+        parts += [f"{key}={_flat(value)}" for key, value in data.items() if value not in (None, "", [], {})][
+            :6
+        ]
+    return " ".join(parts)
+
+
+def _data(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"text": text}
+    return value if isinstance(value, dict) else {"text": value}
+
+
+def _flat(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=True)[:400]
+
+
+def _one(data: dict[str, Any], key: str) -> str:
+    value = data.get(key)
+    return "" if value is None else _flat(value)[:400]
+
+
+def _said(data: dict[str, Any], key: str, before: str) -> str:
+    value = _one(data, key)
+    return before + value if value else ""
+
+
+def _quoted(data: dict[str, Any], key: str) -> str:
+    value = _one(data, key)
+    return f"“{value}”" if value else ""
+
+
+def _suffix(data: dict[str, Any], key: str, noun: str) -> str:
+    value = data.get(key)
+    return f" ({plural(value, noun)})" if isinstance(value, int) else ""
+
+
+class EventLine:
+    """One event. It is put into words when it is first looked at: of thousands that come, a screen shows a
+    few."""
+
+    __slots__ = ("_words", "agent_id", "at", "facts", "seq", "task_id")
+
+    def __init__(self, facts: EventFacts) -> None:
+        self.facts = facts
+        self.seq, self.at = facts.seq, facts.at
+        self.agent_id, self.task_id = facts.agent_id, facts.task_id
+        self._words: EventWords | None = None
+
+    @property
+    def _said(self) -> EventWords:
+        if self._words is None:
+            self._words = event_words(self.facts)
+        return self._words
+
+    @property
+    def kind(self) -> str:
+        """The word shown: `tool`, `plan`, `error`, … Sanitised."""
+        return self._said.kind
+
+    @property
+    def role(self) -> str:
+        """The palette role that colours the word."""
+        return self._said.role
+
+    @property
+    def text(self) -> str:
+        """What happened, in one line. Sanitised."""
+        return self._said.text
+
+    def __eq__(self, other: object) -> bool:
+        return self.facts == other.facts if isinstance(other, EventLine) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.seq)
+
+
+class EventFilter:
+    """Filters one reading's events after the other."""
+
+    def __init__(self) -> None:
+        self._for: tuple[str, dict[str, str]] = ("", {})
+        self._events: Sequence[EventLine] = ()
+        self._found: tuple[EventLine, ...] = ()
+
+    def matching(self, events: Sequence[EventLine], words: str, names: dict[str, str]) -> Sequence[EventLine]:
+        """Those of `events` that hold every word; `names` are agents' names by id."""
+        wanted = words.casefold().split()
+        if not wanted:
+            return events
+        last = self._events[-1].seq if self._events and events else 0
+        if (words, names) != self._for or not last or events[-1].seq < last:
+            self._for, self._found, last = (words, names), (), 0
+        elif events is self._events:
+            return self._found
+        self._events = events
+        oldest = events[0].seq if events else 0
+        kept = [event for event in self._found if event.seq >= oldest]
+        fresh = [event for event in events if event.seq > last and _holds(event, wanted, names)]
+        self._found = (*kept, *fresh)
+        return self._found
+
+
+def _holds(event: EventLine, wanted: Sequence[str], names: dict[str, str]) -> bool:
+    text = f"{event.kind} {names.get(event.agent_id or '', '')} {event.text}".casefold()
+    return all(word in text for word in wanted)

@@ -1,11 +1,26 @@
-"""The user's keys: which may be changed, whether they clash, and what a key is called on screen."""
+"""Keys and the command bar: which keys the user may change and whether they clash, the slash commands, and keys that act
+one after the other.
+
+Textual passes a key to the focused widget and hears of it again when it has bubbled up; only then does a binding act. Of
+keys that come in one burst (typed under load, pasted, sent by tmux) all would go to the widget that was focused before
+the first acted: `:resume` would open the command bar and then press `r`, `e`, `s`, … `KeyOrder` passes none on before the
+one before it has done what it does.
+
+What a key does goes before what the database says: a reading that comes meanwhile is drawn after the key was painted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+from textual import events
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, _character_to_key, key_to_character
+from textual.message import Message
 
 _SHOWN = {"left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=", "slash": "/", "colon": ":",
           "question_mark": "?", "exclamation_mark": "!", "escape": "esc"}  # fmt: skip
@@ -33,35 +48,6 @@ def is_key(name: str) -> bool:
         return key.isprintable() and not key.isspace()
     character = key_to_character(key)
     return key in _NAMED or (character is not None and _character_to_key(character) == key)
-
-
-def active_together() -> list[list[BindingType]]:
-    """The bindings of each screen, and of the panes in it that have keys of their own, with those that every
-    screen has."""
-    from watchkeeper_tui.screens.approval import ApprovalScreen
-    from watchkeeper_tui.screens.base import WatchScreen
-    from watchkeeper_tui.screens.compaction import CompactionScreen
-    from watchkeeper_tui.screens.compare import CompareScreen
-    from watchkeeper_tui.screens.fork import ForkScreen
-    from watchkeeper_tui.screens.live import LiveScreen
-    from watchkeeper_tui.screens.message import MessageScreen
-    from watchkeeper_tui.screens.replay import ReplayScreen
-    from watchkeeper_tui.screens.sessions import SessionsScreen
-    from watchkeeper_tui.widgets.agent import AgentPane
-    from watchkeeper_tui.widgets.replay import ReplayAgentPane
-    from watchkeeper_tui.widgets.rows import RowView
-
-    common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
-    screens = (
-        LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
-    )  # fmt: skip
-    groups = [[*screen.BINDINGS, *common] for screen in screens]
-    for screen, pane in ((LiveScreen, AgentPane), (ReplayScreen, ReplayAgentPane)):
-        own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}
-        # Where a pane has a key of the screen's for itself, that is meant.
-        rest = [each for each in screen.BINDINGS if isinstance(each, Binding) and not normal(each.key) & own]
-        groups.append([*pane.BINDINGS, *rest, *common])
-    return groups
 
 
 def usable_keys(
@@ -111,3 +97,172 @@ def shown_key(keys: str) -> str:
     """The first of `keys`, as the footer shows it."""
     first = keys.split(",")[0].strip()
     return _SHOWN.get(first, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    """One command of the bar."""
+
+    name: str
+    argument: str
+    help: str
+    action: str = ""
+    """The id of its action in `actions.ACTIONS`; empty if the screen handles the command by name."""
+
+
+SLASHES: tuple[Slash, ...] = (
+    Slash("pause", "[run or now]", "pause the selected agent, the whole run, or the agent at once", "pause"),
+    Slash("resume", "", "resume what is paused; if nothing is running, the whole run", "resume"),
+    Slash("rerun", "[fresh]", "run the selected task again", "rerun"),
+    Slash("cancel", "[run]", "cancel the selected task, or the whole run", "cancel"),
+    Slash("compact", "[instructions]", "compact the selected agent's context", "compact"),
+    Slash("undo", "", "undo the selected agent's last compaction", "undo"),
+    Slash("redo", "", "reapply the last undone compaction", "redo"),
+    Slash("drop", "NUMBERS", "show these messages of the selected agent as pointers alone", "drop"),
+    Slash("rewrite", "NUMBER TEXT", "rewrite a summary or an observation of the selected agent", "rewrite"),
+    Slash("steer", "TEXT", "send the selected agent a message", "steer"),
+    Slash("approve", "", "approve the pending question", "approve"),
+    Slash("grants", "", "what runs without a question in this run; revoke one"),
+    Slash("deny", "[reason]", "deny the pending question", "deny"),
+    Slash("budget", "KIND AMOUNT", "usd, tokens, turns or seconds; `none` lifts it", "budget"),
+    Slash("memory", "status, sync, search WORDS", "the agent's memory; persist every agent's; find in it"),
+    Slash(
+        "pin",
+        "TEXT, #FACT or NUMBERS",
+        "put a text, or a fact, into every prompt; or keep messages as they are",
+        "pin",
+    ),
+    Slash(
+        "unpin",
+        "#FACT or NUMBERS",
+        "remove a fact from the prompts, or let messages be compacted again",
+        "unpin",
+    ),
+    Slash("context", "", "what the agent's context is made of"),
+    Slash("usage", "", "tokens and cost of the agent"),
+    Slash("cost", "", "the same as usage"),
+    Slash("export", "[FORM]", "this run as one file in the folder you started in: html, md or json"),
+    Slash("sessions", "[words]", "every session"),
+    Slash("replay", "", "replay this session step by step"),
+    Slash("agent", "report", "the selected agent's task, result, artifacts and statistics"),
+    Slash("autosave_load", "[SESSION]", "resume this run, or another session, from its last step", "resume"),
+    Slash("theme", "NAME", "another theme"),
+    Slash("freeze", "", "hold the view still, or let it go on"),
+    Slash("help", "", "keys and commands"),
+    Slash("quit", "", "leave the dashboard"),
+)
+BY_NAME = {slash.name: slash for slash in SLASHES}
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What was typed: a command and its argument, or why it is none."""
+
+    slash: Slash | None
+    argument: str
+    problem: str = ""
+
+
+def parse(line: str) -> Parsed:
+    """Read a line of the bar. The leading slash may be left out; a unique beginning is enough."""
+    text = line.strip().lstrip("/:").strip()
+    name, _, argument = text.partition(" ")
+    name = name.casefold()
+    if not name:
+        return Parsed(None, "", "")
+    exact = BY_NAME.get(name)
+    if exact is None:
+        near = [slash for slash in SLASHES if slash.name.startswith(name)]
+        if len(near) != 1:
+            several = ", ".join(f"/{slash.name}" for slash in near[:6])
+            return Parsed(
+                None,
+                argument,
+                f"/{name} could be {several}" if near else f"no command /{name}; ? shows them all",
+            )
+        exact = near[0]
+    return Parsed(exact, argument.strip())
+
+
+def completions(line: str) -> list[Slash]:
+    """The commands that a line could still become."""
+    text = line.strip().lstrip("/:")
+    name = text.partition(" ")[0].casefold()
+    return [slash for slash in SLASHES if slash.name.startswith(name)]
+
+
+LONGEST_WAIT = 0.5
+"""Seconds after which a key counts as done whatever became of it: its widget may have gone."""
+
+
+class KeyPassed(Message):
+    """Follows a key on its way up; when it arrives, the key has arrived before it, or was consumed."""
+
+
+class KeyOrder(App[int]):
+    """An application that takes its keys in order."""
+
+    def __init__(self, *, ansi_color: bool | None = None) -> None:
+        super().__init__(ansi_color=ansi_color)
+        self._waiting: deque[events.Key] = deque()
+        self._unpainted = False
+        """A key has done what it does, and that is not on the screen yet."""
+        self._held: Callable[[], None] | None = None
+
+    _passed_at: float | None = None
+    """When the key was passed on that is still under way."""
+
+    @property
+    def _under_way(self) -> bool:
+        return self._passed_at is not None and time.monotonic() - self._passed_at < LONGEST_WAIT
+
+    def after_keys(self, do: Callable[[], None]) -> None:
+        """Do it now; or, while a key is under way, when that key has been painted. The last of several is
+        done."""
+        if self._under_way or self._unpainted:
+            self._held = do
+        else:
+            self._held = None
+            do()
+
+    def release(self) -> None:
+        """The key was painted: do what was held back."""
+        self._unpainted = False
+        held, self._held = self._held, None
+        if held is not None:
+            held()
+
+    def release_lost(self) -> None:
+        """Do what was held back for a key that never came back; what waits for one that is under way, waits
+        on."""
+        if not self._under_way:
+            self.release()
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key) and not self.screen_stack:
+            return  # typed on while the program ends: nothing is there any more that could hear it
+        if not isinstance(event, events.Key) or event.is_forwarded:
+            await super().on_event(event)
+            return
+        if self._under_way:
+            self._waiting.append(event)
+            return
+        self._waiting.append(event)
+        await self._pass_next()
+
+    async def on_key_passed(self) -> None:
+        self._passed_at = None
+        if not self._unpainted:
+            self._unpainted = True
+            self.call_after_refresh(self.release)
+        await self._pass_next()
+
+    async def _pass_next(self) -> None:
+        if not self._waiting or not self.screen_stack:
+            return
+        key, target = self._waiting.popleft(), self.focused or self.screen
+        self._passed_at = time.monotonic()
+        await super().on_event(key)
+        if not target.post_message(KeyPassed()):
+            self._passed_at = None
+            await self._pass_next()

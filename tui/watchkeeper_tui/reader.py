@@ -6,20 +6,213 @@ between them. A receiver may keep a snapshot for any time.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from watchkeeper.records.errors import StoreUnusable, WatchkeeperError
+from watchkeeper.store import agent_snapshot
+from watchkeeper.store.agent_snapshot import ReportReader, StoredMessage, ViewFacts
 from watchkeeper.store.database import Identity, identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.snapshot import EVENTS_KEPT, AgentFacts, SessionSnapshotReader, Undone, accept_any_text
-from watchkeeper_tui.detail import DetailFold
-from watchkeeper_tui.event_line import EventLine
-from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, session_state
+from watchkeeper.store.snapshot import (
+    EVENTS_KEPT,
+    AgentFacts,
+    LiveFacts,
+    SessionSnapshotReader,
+    Undone,
+    accept_any_text,
+)
+from watchkeeper_tui.formatting import EventLine
+from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
+from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, TranscriptBlock, session_state
+
+MOST_LINES = 400
+"""Lines of one block that are kept for the screen."""
+MOST_CHARS = 100_000
+MOST_COLUMNS = 4_000
+"""Columns of one line that are kept."""
+
+
+def fold_message(message: StoredMessage, tool_names: dict[str, str]) -> list[TranscriptBlock]:
+    """The blocks of one message. `tool_names` learns which tool each `tool_use` id called, so that results
+    can name it."""
+    if message.cut:
+        lines, hidden = _lines(message.content)
+        return [
+            _block(
+                message, 0, message.role, f"{message.role} (too large to fold)", lines, hidden, message.tokens
+            )
+        ]
+    try:
+        content = json.loads(message.content)
+    except ValueError:
+        content = message.content
+    if isinstance(content, str):
+        lines, hidden = _lines(content)
+        return [_block(message, 0, message.role, message.role, lines, hidden, message.tokens)]
+    blocks = content if isinstance(content, list) else [content]
+    folded = []
+    for index, (kind, title, text) in enumerate(_parts(message.role, blocks, tool_names)):
+        lines, hidden = _lines(text)
+        folded.append(_block(message, index, kind, title, lines, hidden, message.tokens if index == 0 else 0))
+    return folded
+
+
+def live_block(live: LiveFacts | None) -> TranscriptBlock | None:
+    """What streams in now, as a block after the last one."""
+    if live is None or not live.text:
+        return None
+    lines, hidden = _lines(live.text)
+    return TranscriptBlock("live", 1 << 60, "live", "writing", lines, 0, live.updated_at, hidden)
+
+
+def _block(
+    message: StoredMessage,
+    index: int,
+    kind: str,
+    title: str,
+    lines: tuple[str, ...],
+    hidden: int,
+    tokens: int,
+) -> TranscriptBlock:
+    return TranscriptBlock(
+        key=f"{message.seq}.{index}",
+        seq=message.seq,
+        kind=kind,
+        title=clip(sanitize(title), 300),
+        lines=lines,
+        tokens=tokens,
+        at=message.created_at,
+        hidden=hidden,
+    )
+
+
+def _lines(text: str) -> tuple[tuple[str, ...], int]:
+    """The lines kept, and how many were left out."""
+    total = text.count("\n") + 1
+    lines = sanitize_lines(text[:MOST_CHARS].strip("\n"), limit=MOST_LINES)
+    kept = tuple(line if len(line) <= MOST_COLUMNS else clip(line, MOST_COLUMNS) for line in lines)
+    return kept, max(0, total - len(kept))
+
+
+def _parts(role: str, blocks: list[Any], tool_names: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    for block in blocks:
+        if not isinstance(block, dict):
+            yield role, role, str(block)
+            continue
+        kind = block.get("type")
+        if kind == "text":
+            yield role, role, str(block.get("text", ""))
+        elif kind in ("thinking", "redacted_thinking"):
+            yield "thinking", "thinking", str(block.get("thinking", "(redacted)"))
+        elif kind == "tool_use":
+            name = str(block.get("name", "?"))
+            tool_names[str(block.get("id"))] = name
+            yield "tool_use", name, _arguments(block.get("input"))
+        elif kind == "tool_result":
+            name = tool_names.get(str(block.get("tool_use_id")), "result")
+            yield (
+                "tool_error" if block.get("is_error") else "tool_result",
+                name,
+                _result(block.get("content")),
+            )
+        else:
+            yield "attachment", str(kind), f"[{kind}]"
+
+
+def _arguments(value: Any) -> str:
+    """A call's input: one `key: value` a line; a long string keeps its own lines."""
+    if not isinstance(value, dict):
+        return _flat(value)
+    return "\n".join(
+        f"{key}: {each if isinstance(each, str) else _flat(each)}" for key, each in value.items()
+    )
+
+
+def _result(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(
+            str(each.get("text", f"[{each.get('type')}]")) if isinstance(each, dict) else str(each)
+            for each in content
+        )
+    return _flat(content)
+
+
+def _flat(value: Any) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=True)[:MOST_CHARS]
+
+
+MESSAGES_KEPT = 400
+
+
+class DetailFold:
+    """What was read of one agent so far; `read` adds what is new."""
+
+    def __init__(self, session_id: str, agent_id: str) -> None:
+        self.agent_id = agent_id
+        self._fold = agent_snapshot.AgentSnapshotReader(session_id, agent_id)
+        self._report = ReportReader(session_id, agent_id)
+        self._messages: list[tuple[int, tuple[TranscriptBlock, ...]]] = []
+        self._transcript: tuple[TranscriptBlock, ...] = ()
+        self._tool_names: dict[str, str] = {}
+        self._last_seq = 0
+        self._view: ViewFacts | None = None
+        self._system: str | None = None
+        self._detail: AgentDetail | None = None
+        self._parts: tuple[object, ...] = ()
+
+    def read(self, connection: Connection, agent: AgentFacts) -> AgentDetail:
+        """The agent's transcript, calls, facts and context as they stand: the same object where nothing
+        changed."""
+        reading, report = self._fold.read(connection), self._report.read(connection, agent)
+        self._tail(connection, agent.last_seq)
+        if self._view is None or self._view.version != agent.view_version:
+            self._view = agent_snapshot.view(connection, agent.id, agent.view_version)
+        if self._system is None:
+            self._system = agent_snapshot.system_prompt(connection, agent.id)
+        parts = (
+            self._transcript, agent.live, self._view, report,
+            reading.tool_calls, reading.calls, reading.facts, reading.views, reading.inbox,
+        )  # fmt: skip
+        if self._detail is None or any(now is not then for now, then in zip(parts, self._parts, strict=True)):
+            streaming = live_block(agent.live)
+            self._parts = parts
+            self._detail = AgentDetail(
+                agent_id=agent.id,
+                transcript=(*self._transcript, streaming) if streaming is not None else self._transcript,
+                first_seq=self._messages[0][0] if self._messages else 1,
+                tool_calls=reading.tool_calls,
+                calls=reading.calls,
+                facts=reading.facts,
+                view=self._view,
+                views=reading.views,
+                system=self._system,
+                inbox=reading.inbox,
+                report=report,
+            )
+        return self._detail
+
+    def _tail(self, connection: Connection, newest: int) -> None:
+        if newest == self._last_seq:
+            return
+        if not 0 < newest - self._last_seq <= MESSAGES_KEPT or not self._last_seq:
+            self._messages.clear()
+            fresh = agent_snapshot.newest_messages(connection, self.agent_id, MESSAGES_KEPT)
+        else:
+            fresh = agent_snapshot.messages_after(connection, self.agent_id, self._last_seq, MESSAGES_KEPT)
+        for message in fresh:
+            self._messages.append((message.seq, tuple(fold_message(message, self._tool_names))))
+            self._last_seq = message.seq
+        del self._messages[:-MESSAGES_KEPT]
+        self._transcript = tuple(block for _, parts in self._messages for block in parts)
+
 
 TICK_SECONDS = 0.05
 FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 100

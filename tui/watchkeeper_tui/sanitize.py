@@ -10,12 +10,13 @@ import re
 from functools import lru_cache
 
 from rich.cells import cell_len, get_character_cell_size
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
 
 MARK = "\N{MIDDLE DOT}"
 """Replaces a character that must not reach a terminal."""
-
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
 _COLOURS = re.compile(r"(?:\x1b\[|\x9b)[0-9:;]*m")
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences (CSI)
@@ -139,3 +140,22 @@ def wrap(text: str, cells: int, *, limit: int = 2000) -> list[str]:
         rows.append(text[:cut])
         text = text[cut + skip :]
     return rows or [""]
+
+
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+
+
+class HostileTextFilter(LineFilter):
+    """Replaces, in every line painted, each character that could act on a terminal; keeps the number of
+    cells."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        if not any(_UNSAFE.search(segment.text) for segment in segments):
+            return segments
+        return [Segment(_UNSAFE.sub(_mark, text), style, None) for text, style, _ in segments]
+
+
+def _mark(match: re.Match[str]) -> str:
+    return " " if match.group() in "\t\n\r" else MARK

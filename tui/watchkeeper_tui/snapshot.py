@@ -1,11 +1,17 @@
-"""What the screens show at one moment: frozen, made whole by the reader thread, never changed afterwards."""
+"""What the screens show at one moment: frozen, made whole by the reader thread, never changed afterwards; and what follows
+from it alone: who is pausing, the state of each agent in words, and their counts."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
+from heapq import nlargest
+from itertools import zip_longest
 
+from watchkeeper.records.text import clock_text, countdown
 from watchkeeper.store.agent_snapshot import (
     CallFacts,
     FactFacts,
@@ -25,8 +31,9 @@ from watchkeeper.store.snapshot import (
     SessionFacts,
     TaskFacts,
 )
-from watchkeeper_tui.event_line import EventLine
-from watchkeeper_tui.pausing import pauses_all, pausing_agents
+from watchkeeper_tui import formatting
+from watchkeeper_tui.formatting import EventLine
+from watchkeeper_tui.sanitize import sanitize
 
 
 class SessionState(StrEnum):
@@ -170,3 +177,342 @@ def session_state(status: str, hosted: bool, *, working: bool = False, origin: s
         "failed": SessionState.FAILED,
         "cancelled": SessionState.CANCELLED,
     }.get(status, SessionState.FAILED)
+
+
+_AT_WORK = ("working", "waiting")
+
+
+def pausing_agents(
+    agents: Iterable[AgentFacts], commands: Sequence[CommandFacts], events: Sequence[EventLine]
+) -> frozenset[str]:
+    """The working agents for which a pause is queued or in progress, while a host runs. `commands`: newest
+    first.
+
+    A pause counts until a later record (another command, the agent's own pause, a new host) ends it.
+    """
+    whole, own = _last_words(commands)
+    pauses = {agent_id: each for agent_id, each in own.items() if each.kind == "pause"}
+    if not (pauses or _is_pause(whole)):
+        return frozenset()
+    ended = _Ended(events, [*pauses.values(), *([whole] if whole is not None else [])])
+    found = {agent_id for agent_id, each in pauses.items() if not ended.has_come(each, agent_id)}
+    whole_pauses = whole is not None and _is_pause(whole) and not ended.has_come(whole, None)
+    return frozenset(
+        agent.id
+        for agent in agents
+        if agent.status in _AT_WORK and (agent.id in found or (whole_pauses and agent.id not in own))
+    )
+
+
+def pauses_all(commands: Sequence[CommandFacts], events: Sequence[EventLine]) -> bool:
+    """Whether the whole run received a pause that has not taken effect yet, while a host runs."""
+    whole, _ = _last_words(commands)
+    return whole is not None and _is_pause(whole) and not _Ended(events, [whole]).has_come(whole, None)
+
+
+def _is_pause(command: CommandFacts | None) -> bool:
+    return command is not None and command.kind == "pause"
+
+
+def _last_words(commands: Sequence[CommandFacts]) -> tuple[CommandFacts | None, dict[str, CommandFacts]]:
+    """The last command to stop or to go on that the whole run got, and those that single agents got since."""
+    own: dict[str, CommandFacts] = {}
+    for each in commands:
+        if each.kind in ("pause", "resume") and each.status != "refused":
+            if each.agent_id is None:
+                return each, own
+            own.setdefault(each.agent_id, each)
+    return None, own
+
+
+class _Ended:
+    """What the events say has ended a wish to pause: one look through those that came since the oldest of the
+    wishes."""
+
+    def __init__(self, events: Sequence[EventLine], wishes: list[CommandFacts]) -> None:
+        self._host_started = float("-inf")
+        self._paused: dict[str | None, float] = {}
+        # Before what is kept nothing is known: a wish as old as that counts as come.
+        self._known_from = events[0].at if events and events[0].seq > 1 else float("-inf")
+        oldest = min(
+            (each.applied_at for each in wishes if each.applied_at is not None), default=float("inf")
+        )
+        for event in reversed(events):
+            if event.at < oldest:
+                break
+            if event.facts.kind == "host.started":
+                self._host_started = max(self._host_started, event.at)
+            elif event.facts.kind == "agent.paused":
+                self._paused.setdefault(event.agent_id, event.at)
+
+    def has_come(self, command: CommandFacts, agent_id: str | None) -> bool:
+        """Whether the pause has taken effect, or its host is gone."""
+        if command.status == "queued" or command.applied_at is None:
+            return False
+        since = max(
+            self._host_started,
+            self._paused.get(agent_id, float("-inf")) if agent_id is not None else float("-inf"),
+        )
+        return since >= command.applied_at or command.applied_at < self._known_from
+
+
+SILENT_SECONDS = 60.0
+"""A working agent without activity for so long is shown as silent."""
+HOST_GONE = frozenset({SessionState.DEAD})
+_NOBODY_YET = {
+    SessionState.OPENING: "Starting the background process…",
+    SessionState.LIVE: "Starting the planner…",
+    SessionState.PAUSED: "paused before any agent started; r resumes the run",
+    SessionState.DEAD: "the background process stopped; r starts another",
+    SessionState.REPLAY: "no agent had started yet",
+}
+
+
+def nobody_yet(snapshot: Snapshot) -> str:
+    """The text for a run without any agent or task."""
+    if snapshot.session is None:
+        return "" if snapshot.problem else "opening …"
+    return _NOBODY_YET.get(snapshot.state, "the run ended before any agent started")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The state shown beside a name."""
+
+    glyph: str
+    word: str
+    role: str
+    note: str = ""
+    """Why, or until when; sanitised; empty where there is nothing to add."""
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether a person should look at it."""
+        return self.role in ("waiting", "failed", "dead", "silent", "retrying")
+
+
+def agent_condition(
+    agent: AgentFacts, state: SessionState, now: float, *, pausing: bool = False
+) -> Condition:
+    """The state of an agent at `now`. `pausing`: it received a pause, which takes effect at its next step."""
+    reason = sanitize(agent.status_reason or "")
+    ended = _ENDED.get(agent.status)
+    if ended is not None:
+        return Condition(*ended, reason if agent.status != "done" else "")
+    if agent.status == "paused":
+        return Condition("‖", "paused", "paused", reason)
+    if state in HOST_GONE:
+        return Condition("†", "stopped", "dead", "process gone")
+    if agent.status == "parked":
+        return _parked(agent, state, now, reason)
+    if agent.status == "waiting":
+        return Condition(
+            "?", "needs you", "waiting", reason or (sanitize(agent.live.detail) if agent.live else "")
+        )
+    if agent.status == "idle":
+        return Condition("○", "idle", "muted", reason)
+    if state is SessionState.PAUSED:
+        return Condition("‖", "paused", "paused", reason)
+    if pausing:
+        return Condition("●", "pausing", "paused", "pausing after the current step")
+    if state is SessionState.REPLAY:
+        return _at_work(None)  # signs between events are not kept, so nothing is known of a silence
+    return _working(agent, now)
+
+
+def _parked(agent: AgentFacts, state: SessionState, now: float, reason: str) -> Condition:
+    """It waits for the end of a usage limit: until when, how long that is, and why."""
+    until = agent.parked_until
+    if until is None:
+        return Condition("◷", "parked", "slot", reason)
+    word = f"parked until {clock_text(until, now)}"
+    if state is SessionState.REPLAY:
+        return Condition("◷", word, "slot", reason)
+    left = f"in {countdown(until - now)}" if until > now else "now, one call first"
+    return Condition("◷", word, "slot", f"{left} — {reason}" if reason else left)
+
+
+_ENDED = {
+    "done": ("✓", "done", "done"),
+    "failed": ("✗", "failed", "failed"),
+    "cancelled": ("×", "cancelled", "cancelled"),
+}
+
+
+def last_sign(agent: AgentFacts) -> float:
+    """When the agent was last active."""
+    return max(agent.last_active, agent.live.updated_at if agent.live else 0.0)
+
+
+def lasted(agent: AgentFacts, state: SessionState, now: float) -> float:
+    """Seconds from the agent's creation until its end, or until now; if no host drives it, until its last
+    activity."""
+    goes_on = state in (SessionState.LIVE, SessionState.REPLAY, SessionState.OPENING)
+    return max(0.0, (agent.ended_at or (now if goes_on else last_sign(agent))) - agent.created_at)
+
+
+def silent_at(agent: AgentFacts) -> float:
+    """When a working agent counts as silent, unless it is active before."""
+    return last_sign(agent) + SILENT_SECONDS
+
+
+def _working(agent: AgentFacts, now: float) -> Condition:
+    live = agent.live
+    silence = now - last_sign(agent) if now >= silent_at(agent) else None
+    if live is None:
+        return _at_work(silence)
+    detail = sanitize(live.detail)
+    for_long = formatting.duration(now - live.since)
+    if live.activity == "waiting":
+        return Condition("?", "needs you", "waiting", detail)
+    if live.activity == "slot":
+        return Condition("◔", "waiting for a slot", "slot", detail or f"slot, {for_long}")
+    if live.activity in ("retrying", "rate_limited"):
+        word = "rate-limited" if live.activity == "rate_limited" else "retrying"
+        left = (
+            f"again in {formatting.duration(live.until - now)}" if live.until and live.until > now else "now"
+        )
+        return Condition("↻", word, "retrying", f"{detail}, {left}" if detail else f"{word}, {left}")
+    if live.activity == "idle":
+        return Condition("○", "idle", "muted", detail)
+    if live.activity == "tool":
+        return Condition("●", "running a tool", "working", f"{detail} {for_long}" if detail else "")
+    return _at_work(silence)
+
+
+def _at_work(silence: float | None) -> Condition:
+    if silence is None:
+        return Condition("●", "working", "working")
+    return Condition("!", "silent", "silent", f"silent {formatting.age(silence)}")
+
+
+_TASKS = {
+    "pending": ("·", "pending", "pending"),
+    "running": ("●", "running", "working"),
+    "paused": ("‖", "paused", "paused"),
+    "stale": ("~", "stale", "retrying"),
+    "done": ("✓", "done", "done"),
+    "failed": ("✗", "failed", "failed"),
+    "cancelled": ("×", "cancelled", "cancelled"),
+    "dropped": ("-", "dropped", "cancelled"),
+}
+
+
+def task_condition(task: TaskFacts, unmet: tuple[str, ...] = ()) -> Condition:
+    """The state of a task; `unmet` are the names of the tasks that it waits for."""
+    glyph, word, role = _TASKS.get(task.status, ("·", sanitize(task.status), "muted"))
+    if task.status == "pending" and unmet:
+        return Condition(glyph, word, role, "after " + ", ".join(sanitize(name) for name in unmet))
+    note = (
+        sanitize(task.error or task.status_reason or "")
+        if task.status in ("failed", "paused", "cancelled", "stale")
+        else ""
+    )
+    return Condition(glyph, word, role, note)
+
+
+SESSION_BADGES = {
+    SessionState.LIVE: ("●", "badge_live"),
+    SessionState.PAUSED: ("‖", "badge_paused"),
+    SessionState.DEAD: ("†", "badge_dead"),
+    SessionState.DONE: ("✓", "badge_done"),
+    SessionState.FAILED: ("✗", "badge_failed"),
+    SessionState.CANCELLED: ("×", "badge_plain"),
+    SessionState.REPLAY: ("»", "badge_plain"),
+    SessionState.OPENING: ("…", "badge_plain"),
+}
+
+
+NEAREST = 5
+
+
+class Roster:
+    """The agents of one session after the other."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        """Sanitised, by id: the same object as long as no name changed."""
+        self.roles: dict[str, str] = {}
+        """The palette role of each glyph counted."""
+        self._agents: tuple[AgentFacts, ...] = ()
+        self._state = SessionState.OPENING
+        self._glyphs: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._shares: dict[str, float] = {}
+        self._turns: dict[str, float] = {}
+        """When each agent that works will count as silent."""
+        self._next_turn = float("inf")
+
+    def update(self, snapshot: Snapshot, now: float) -> None:
+        """Take in a reading, at `now`."""
+        agents = snapshot.agents
+        others = any(
+            was.id != now_is.id
+            for was, now_is in zip(self._agents, agents, strict=False)
+            if was is not now_is
+        )
+        if snapshot.state is not self._state or len(agents) < len(self._agents) or others:
+            self._start(snapshot.state)
+        if agents is not self._agents:
+            names: dict[str, str] = {}
+            for before, agent in zip_longest(self._agents, agents):
+                if before is not agent:
+                    self._look(agent, now)
+                    name = sanitize(agent.name or agent.role)
+                    if self.names.get(agent.id) != name:
+                        names[agent.id] = name
+            if names:
+                self.names = {**self.names, **names}
+            self._agents = agents
+            self._next_turn = min(self._turns.values(), default=float("inf"))
+        if now >= self._next_turn:
+            for agent_id in [each for each, turn in self._turns.items() if turn <= now]:
+                self._look(snapshot.agents_by_id[agent_id], now)
+            self._next_turn = min(self._turns.values(), default=float("inf"))
+
+    def copy(self) -> Roster:
+        """An independent copy of this roster."""
+        other = Roster()
+        other.names, other.roles = self.names, dict(self.roles)
+        other._agents, other._state, other._next_turn = self._agents, self._state, self._next_turn
+        other._glyphs, other._counts = dict(self._glyphs), Counter(self._counts)
+        other._shares, other._turns = dict(self._shares), dict(self._turns)
+        return other
+
+    def counts(self) -> dict[str, int]:
+        """How many agents there are of each glyph."""
+        return self._counts
+
+    def nearest(self, share: float, snapshot: Snapshot) -> list[AgentFacts]:
+        """The agents that have not ended whose context is fullest, from `share` of it on: the fullest
+        first."""
+        near = [(filled, agent_id) for agent_id, filled in self._shares.items() if filled >= share]
+        by_id = snapshot.agents_by_id
+        return [by_id[agent_id] for _, agent_id in nlargest(NEAREST, near)]
+
+    def _start(self, state: SessionState) -> None:
+        self._agents, self._state = (), state
+        self.names = {}
+        self._glyphs.clear()
+        self._counts.clear()
+        self._shares.clear()
+        self._turns.clear()
+        self._next_turn = float("inf")
+
+    def _look(self, agent: AgentFacts, now: float) -> None:
+        condition = agent_condition(agent, self._state, now)
+        before = self._glyphs.get(agent.id)
+        if before != condition.glyph:
+            if before is not None:
+                self._counts[before] -= 1
+            self._counts[condition.glyph] += 1
+            self._glyphs[agent.id] = condition.glyph
+            self.roles[condition.glyph] = condition.role
+        self._shares[agent.id] = (
+            0.0 if agent.ended_at is not None else formatting.share(agent.context_used, agent.context_limit)
+        )
+        turn = silent_at(agent)
+        if condition.glyph == "●" and turn > now:
+            self._turns[agent.id] = turn
+        else:
+            self._turns.pop(agent.id, None)

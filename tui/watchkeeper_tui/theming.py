@@ -1,21 +1,345 @@
-"""Applying a theme: the user's choice, others tried on in the palette, and every theme file as it was saved
-last."""
+"""Themes: colours by what they mean, theme files, and applying the one that the user chose as it was saved last.
+
+Widgets ask a `Palette` for a role (`working`, `muted`, `bar_high`), never for a colour.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import threading
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from rich.color import Color as RichColor
+from rich.style import Style
+from textual.color import Color, ColorParseError
 from textual.command import Command, CommandPalette
 from textual.theme import Theme
 
-from watchkeeper_tui.key_order import KeyOrder
-from watchkeeper_tui.palette import Palette
+from watchkeeper_tui.keymap import KeyOrder
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.screens.live import LiveScreen
-from watchkeeper_tui.theme_watch import ThemeWatch
-from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, user_folder
+from watchkeeper_tui.settings import config_folder
+
+ROLES: Mapping[str, str] = {
+    "text": "",
+    "strong": "bold",
+    "muted": "#8a93a6",
+    "faint": "#606778",
+    "heading": "#8a93a6",
+    "accent": "#7aa2f7",
+    "key": "bold #7aa2f7",
+    "money": "#e0c080",
+    "tokens": "#9ccfd8",
+    "working": "#8bd17c",
+    "waiting": "bold #f2cc60",
+    "slot": "#b9a3f0",
+    "paused": "#79b8ff",
+    "retrying": "#f0a35e",
+    "silent": "bold #f0a35e",
+    "done": "#6fae72",
+    "failed": "bold #f26d78",
+    "cancelled": "#8a93a6",
+    "dead": "bold #f26d78",
+    "pending": "#7d8495",
+    "tool": "#7fc8d8",
+    "compaction": "#c39ae8",
+    "user": "bold #e0c080",
+    "assistant": "bold #8bd17c",
+    "thinking": "italic #8a93a6",
+    "bar_low": "#5fb3a1",
+    "bar_mid": "#e0c080",
+    "bar_high": "#f0a35e",
+    "bar_full": "#f26d78",
+    "bar_empty": "#2c3345",
+    "kind_system": "#7aa2f7",
+    "kind_pinned": "#f2cc60",
+    "kind_tools": "#7fc8d8",
+    "kind_observations": "#c39ae8",
+    "kind_facts": "#e08fb5",
+    "kind_messages": "#8bd17c",
+    "kind_other": "#8a93a6",
+    "badge_live": "bold #10151f on #8bd17c",
+    "badge_paused": "bold #10151f on #79b8ff",
+    "badge_dead": "bold #10151f on #f26d78",
+    "badge_done": "bold #10151f on #6fae72",
+    "badge_failed": "bold #10151f on #f26d78",
+    "badge_frozen": "bold #10151f on #f2cc60",
+    "badge_plain": "bold #10151f on #8a93a6",
+    "selected": "on #26324a",
+    "selected_idle": "on #1d2536",
+    "marked": "bold #f2cc60",
+    "match": "bold underline #f2cc60",
+}
+"""Every role with the value it has where a theme is silent. A theme file may set any of them, and no
+other."""
+
+
+class Palette:
+    """The styles of one theme."""
+
+    def __init__(self, roles: Mapping[str, str] | None = None, *, plain: bool = False) -> None:
+        """`plain` is for `NO_COLOR`: weight and reversal only."""
+        chosen = {**ROLES, **(roles or {})}
+        self._styles = {role: parse_style(value) for role, value in chosen.items()}
+        if plain:
+            self._styles = {role: _without_colour(style) for role, style in self._styles.items()}
+            for role in ("selected", *(name for name in ROLES if name.startswith("badge_"))):
+                self._styles[role] = Style(reverse=True, bold=True if role.startswith("badge_") else None)
+            self._styles["selected_idle"] = Style(underline=True)
+
+    def __getitem__(self, role: str) -> Style:
+        """The style of a role; an unknown one is plain text."""
+        return self._styles.get(role) or Style.null()
+
+
+@lru_cache(512)
+def parse_style(text: str) -> Style:
+    """A style from `bold #rrggbb on ansi_blue`.
+
+    Raises:
+        ValueError: a word is neither a colour nor an attribute.
+    """
+    attributes: dict[str, bool] = {}
+    foreground: RichColor | None = None
+    background: RichColor | None = None
+    behind = False
+    for word in text.split():
+        if word == "on":
+            behind = True
+        elif word in ("bold", "italic", "underline", "reverse", "dim", "strike"):
+            attributes[word] = True
+        else:
+            try:
+                colour = RichColor.parse(word.removeprefix("ansi_"))
+            except Exception as error:
+                raise ValueError(
+                    f"{word!r} is neither a colour (#rrggbb, ansi_red) nor bold, italic, underline, reverse"
+                ) from error
+            if behind:
+                background = colour
+            else:
+                foreground = colour
+    style = Style(
+        bold=attributes.get("bold"),
+        italic=attributes.get("italic"),
+        underline=attributes.get("underline"),
+        reverse=attributes.get("reverse"),
+        dim=attributes.get("dim"),
+        strike=attributes.get("strike"),
+    )
+    if foreground or background:
+        style += Style.from_color(foreground, background)
+    return style
+
+
+def _without_colour(style: Style) -> Style:
+    return Style(
+        bold=style.bold, italic=style.italic, underline=style.underline, reverse=style.reverse, dim=style.dim
+    )
+
+
+def on_selection(style: Style, selected: Style) -> Style:
+    """A style on a selected row: words that stand on a ground of their own keep both, unless the selection
+    colours words too."""
+    return style + selected if selected.color is not None or style.bgcolor is None else selected + style
+
+
+DEFAULT_THEME = "night-watch"
+TERMINAL_THEME = "terminal"
+"""The theme that keeps the terminal's own sixteen colours; also used under `NO_COLOR`."""
+_SCREEN = frozenset(
+    {
+        "background",
+        "surface",
+        "panel",
+        "foreground",
+        "primary",
+        "secondary",
+        "accent",
+        "warning",
+        "error",
+        "success",
+        "boost",
+    }
+)
+
+
+@dataclass(frozen=True)
+class ThemeFile:
+    """One theme: Textual's part, and the palette of roles."""
+
+    theme: Theme
+    title: str
+    palette: Palette
+    roles: dict[str, str] = field(default_factory=dict)
+
+
+def shipped_folder() -> Path:
+    """Where the shipped themes are: a checkout's `themes/` when there is one, else beside the installed
+    package."""
+    package = Path(__file__).resolve().parent
+    checkout = package.parents[1]
+    if (checkout / "pyproject.toml").is_file() and (checkout / "themes").is_dir():
+        return checkout / "themes"
+    return package / "shipped_themes"
+
+
+def user_folder() -> Path:
+    """Where a user's own themes are read from."""
+    return config_folder() / "themes"
+
+
+def load_themes(
+    folders: list[Path] | None = None, *, plain: bool = False
+) -> tuple[dict[str, ThemeFile], list[str]]:
+    """Every readable theme by name, and one line for each file that could not be used."""
+    found: dict[str, ThemeFile] = {}
+    problems: list[str] = []
+    for folder in folders if folders is not None else [shipped_folder(), user_folder()]:
+        if not folder.is_dir():
+            continue
+        for path in sorted(folder.glob("*.toml")):
+            try:
+                theme = read_theme(path, plain=plain)
+            except (OSError, ValueError, UnicodeDecodeError) as error:
+                problems.append(f"theme {path.name}: {error}")
+            else:
+                found[theme.theme.name] = theme
+    if DEFAULT_THEME not in found:
+        found[DEFAULT_THEME] = _fallback(plain)
+    return found, problems
+
+
+def read_theme(path: Path, *, plain: bool = False) -> ThemeFile:
+    """One theme file.
+
+    Raises:
+        ValueError: not TOML, a key that no theme has, or a value that is no colour; the message says which.
+    """
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    name = sanitize(str(content.pop("name", path.stem)))
+    title = sanitize(str(content.pop("title", name)))
+    dark, ansi = bool(content.pop("dark", True)), bool(content.pop("ansi", False))
+    screen, roles, variables = (_table(content, key) for key in ("screen", "roles", "variables"))
+    if content:
+        raise ValueError(
+            f"unknown key {next(iter(content))!r}; a theme has name, title, dark, ansi, [screen], [roles],"
+            " [variables]"
+        )
+    for key in screen:
+        if key not in _SCREEN:
+            raise ValueError(f"unknown key {key!r} in [screen]; it may hold {', '.join(sorted(_SCREEN))}")
+    for table, values in (("screen", screen), ("variables", variables)):
+        for key, value in values.items():
+            _check_colour(table, key, value)
+    for role, value in roles.items():
+        if role not in ROLES:
+            raise ValueError(f"unknown role {role!r} in [roles]")
+        parse_style(str(value))
+    if "primary" not in screen:
+        raise ValueError("[screen] needs at least `primary`")
+    own = {str(key): str(value) for key, value in variables.items()}
+    if ansi:
+        # The toolkit's own styles refer to these, and its generator of ANSI themes leaves them out.
+        own = {"ansi-background": "ansi_default", "ansi-foreground": "ansi_default", **own}
+    theme = Theme(name=name, dark=dark, ansi=ansi, variables=own, **screen)
+    roles = {**_foreground(theme), **{str(role): str(value) for role, value in roles.items()}}
+    return ThemeFile(theme, title, Palette(roles, plain=plain), roles)
+
+
+def _table(content: dict[str, Any], key: str) -> dict[str, Any]:
+    table = content.pop(key, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"{key} must be a table: [{key}]")
+    return table
+
+
+def _check_colour(table: str, key: str, value: object) -> None:
+    """The toolkit would end the program over a colour that it cannot read."""
+    if re.fullmatch(r"[a-z][a-z0-9-]*", key) is None:
+        raise ValueError(f"{key!r} in [{table}] is no name of a colour")
+    try:
+        Color.parse(value if isinstance(value, str) else "")
+    except ColorParseError:
+        raise ValueError(f"{key} = {value!r} in [{table}] is no colour; write #rrggbb or ansi_red") from None
+
+
+def _foreground(theme: Theme) -> dict[str, str]:
+    """Plain text in the theme's own colour, also where it would take a border's."""
+    if theme.ansi or theme.foreground is None:
+        return {}
+    return {"text": theme.foreground, "strong": f"bold {theme.foreground}"}
+
+
+def _fallback(plain: bool) -> ThemeFile:
+    """What is used where even the shipped files are missing: the palette's own values."""
+    theme = Theme(
+        name=DEFAULT_THEME,
+        primary="#7aa2f7",
+        background="#0d121c",
+        surface="#0d121c",
+        panel="#161d2b",
+        foreground="#d5dbe8",
+        accent="#7aa2f7",
+        warning="#f2cc60",
+        error="#f26d78",
+        success="#8bd17c",
+    )
+    return ThemeFile(theme, "Night watch", Palette(_foreground(theme), plain=plain))
+
+
+LOOK_SECONDS = 2.0
+"""How often it is looked for a folder that is not there yet."""
+
+
+class ThemeWatch:
+    """Calls `changed`, in a thread of its own, whenever a theme file in `folder` was written, also once it is
+    made."""
+
+    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
+        self._folder = folder
+        self._changed = changed
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        if not self._stop.is_set():
+            threading.Thread(target=self._watch, name="watchkeeper-themes", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop; returns at once."""
+        self._stop.set()
+
+    def _watch(self) -> None:
+        from watchfiles import watch
+
+        try:
+            if not self._folder.is_dir():
+                while not self._folder.is_dir():
+                    if self._stop.wait(LOOK_SECONDS):
+                        return
+                self._changed()
+            for _ in watch(
+                self._folder,
+                watch_filter=lambda _, name: name.endswith(".toml"),
+                debounce=500,
+                step=250,  # each step wakes the process
+                rust_timeout=1000,
+                stop_event=self._stop,
+                recursive=False,
+                raise_interrupt=False,
+            ):
+                if not self._stop.is_set():
+                    self._changed()
+        except (OSError, RuntimeError):
+            # No file events here: a theme is read when the dashboard starts, as it always was.
+            return
+
 
 _TITLE = "Theme: "
 
@@ -69,6 +393,9 @@ class ThemedApp(KeyOrder):
     def theme_chosen(self, name: str) -> None:
         """The user chose a theme; a subclass may keep it for the next time."""
 
+    def themes_reloaded(self) -> None:
+        """The theme files were read again, with `theme_problems`; a subclass may say so."""
+
     def reload_themes(self) -> None:
         """Read every theme file again, and apply the chosen theme as it is now; while it is damaged, as it
         was before."""
@@ -80,12 +407,8 @@ class ThemedApp(KeyOrder):
         self._wear(self._chosen)
         self.refresh_css(animate=False)
         self.watch_theme(self.theme)
-        said = "; ".join(self.theme_problems)
-        front = self.screen
-        if isinstance(front, WatchScreen):
-            front.say(
-                sanitize(said) if said else "themes reloaded", "failed" if said else "muted", beside=True
-            )
+        self.theme_changed_signal.publish(self.current_theme)
+        self.themes_reloaded()
 
     def theme_commands(self) -> dict[str, str]:
         """The palette's line for each theme, and the theme's name."""
@@ -105,8 +428,6 @@ class ThemedApp(KeyOrder):
         for screen in self.screen_stack if self.is_running else ():
             for widget in screen.query("*"):
                 widget.refresh()
-            if isinstance(screen, LiveScreen) and screen.is_mounted:
-                self.call_after_refresh(screen.redraw)
 
     def _wear(self, name: str) -> None:
         worn = name if name in self.themes else DEFAULT_THEME

@@ -19,7 +19,7 @@ from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.replay import open_recording
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper.store.usage import GROUPS
-from watchkeeper_tui.widgets.plan import context_bar
+from watchkeeper_tui.widgets.panes import context_bar
 
 NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
 HARMFUL = {"\x1b", "\x07", "\u202e", "\u009b", "\r"}

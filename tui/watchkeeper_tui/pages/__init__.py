@@ -1,44 +1,85 @@
-"""The tabs of the agent pane. A tab is one pure function from what was read to lines; a new one is a file and
-a line here.
+"""The tabs of the agent pane: what a page is given, and what it gives. `widgets/agent.py` lists them.
 
-A page never looks at a widget, a clock or the database: it is given a `PageContext`.
+A page is a pure function from what was read to lines. It never looks at a widget, a clock or the database: it is given
+a `PageContext`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from watchkeeper_tui.pages.calls import calls_page
-from watchkeeper_tui.pages.compactions import compactions_page
-from watchkeeper_tui.pages.context import PageContext, PageLine
-from watchkeeper_tui.pages.memory import memory_page
-from watchkeeper_tui.pages.metrics import metrics_page
-from watchkeeper_tui.pages.prompt import prompt_page
-from watchkeeper_tui.pages.report import report_page
-from watchkeeper_tui.pages.transcript import transcript_page
+from watchkeeper.store.agent_snapshot import ViewFacts
+from watchkeeper.store.imports import imported_from
+from watchkeeper.store.snapshot import AgentFacts
+from watchkeeper_tui.sanitize import sanitize_lines, wrap
+from watchkeeper_tui.settings import DEFAULT_THRESHOLD
+from watchkeeper_tui.snapshot import AgentDetail, Snapshot
+from watchkeeper_tui.widgets.rows import PageLine
+
+UNLOGGED_WORDS = "not in the log that was imported"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """One tab."""
+class PageContext:
+    """Everything that a page may depend on."""
 
-    name: str
-    short: str
-    """The name where there is little room."""
-    lines: Callable[[PageContext], list[PageLine]]
-    follows: bool = False
-    """New lines come at the end, and the end is kept in sight."""
+    snapshot: Snapshot
+    agent: AgentFacts
+    detail: AgentDetail
+    width: int
+    now: float
+    expanded: frozenset[str] = frozenset()
+    """Keys of what the user unfolded."""
+    words: str = ""
+    """What the user searches for."""
+    can_act: bool = True
+    """Keys that act on the run do something here."""
+    threshold: float = DEFAULT_THRESHOLD
+    """The share of a window at which compaction starts, where the host does not say."""
+
+    @property
+    def is_unlogged(self) -> bool:
+        """It is another program's agent, and what it did is not in the log that was imported."""
+        session = self.snapshot.session
+        imported = session is not None and imported_from(session.origin) is not None
+        return imported and self.agent.ended_at is not None and not self.agent.last_seq
+
+    def nothing(self, noun: str) -> str:
+        """That there is none: yet, of an agent that goes on; of one of another program, that the log does not
+        tell."""
+        if self.agent.ended_at is None:
+            return f"no {noun} yet"
+        return f"no {noun}: what this agent did is {UNLOGGED_WORDS}" if self.is_unlogged else f"no {noun}"
 
 
-PAGES: tuple[Page, ...] = (
-    Page("Memory", "Mem", memory_page),
-    Page("Transcript", "Text", transcript_page, follows=True),
-    Page("Calls", "Calls", calls_page),
-    Page("Metrics", "Stats", metrics_page),
-    Page("Compactions", "Comp", compactions_page),
-    Page("Report", "Rep", report_page),
-    Page("Prompt", "Prompt", prompt_page),
-)
+def heading(line_id: str, text: str, note: str = "") -> PageLine:
+    """A section's title."""
+    return PageLine(line_id, ((text, "strong"), (f"  {note}" if note else "", "muted")))
 
-__all__ = ["PAGES", "Page", "PageContext", "PageLine"]
+
+def paragraph(
+    line_id: str, text: str, width: int, *, role: str = "text", indent: int = 0, most: int = 200
+) -> list[PageLine]:
+    """Hostile text as wrapped lines."""
+    lines: list[PageLine] = []
+    for line in sanitize_lines(text, limit=most):
+        for row in wrap(line, max(4, width - indent)):
+            if len(lines) >= most:
+                return lines
+            lines.append(
+                PageLine(f"{line_id}.{len(lines)}", ((" " * indent, "text"), (row, role)), copy=text)
+            )
+    return lines
+
+
+def damage(context: ViewFacts | None) -> list[PageLine]:
+    """One line on what of a context cannot be read; none where all of it can."""
+    if context is None or not context.damaged:
+        return []
+    words = f"! damaged in the database: {', '.join(context.damaged)} of view {context.version}; their content is missing"
+    return [PageLine("damage", ((words, "failed"),))]
+
+
+def blank(line_id: str) -> PageLine:
+    """An empty line."""
+    return PageLine(line_id, ())

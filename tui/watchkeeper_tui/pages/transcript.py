@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages.context import PageContext, PageLine
+from watchkeeper_tui.pages import PageContext
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.snapshot import SessionState, TranscriptBlock
+from watchkeeper_tui.widgets.rows import PageLine
 
 BOUNDARY = "boundary"
 """The id of the line below which messages are verbatim."""

@@ -26,14 +26,12 @@ from watchkeeper.records.text import reveal
 from watchkeeper.store.approvals import CONFLICT, Question, Section, load_question, sections_of
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Request
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.targets import Request
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
-from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.rows import RowView
-from watchkeeper_tui.widgets.status import CRAMPED, KeyHint, KeyLine, StatusLine
+from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
 MOST_HIGHLIGHTED = 100_000
 """Characters of a text that is highlighted; a longer one is shown plain, and whole."""
@@ -85,16 +83,6 @@ class QuestionView(RowView[Line]):
 class ApprovalScreen(WatchScreen):
     """`y` once, `a` always, `e` edit, `n` deny, `r` deny with a reason, Esc later; at the conflict of a merge `o` and `t`
     keep one side, and `y` leaves it to the planner."""
-
-    DEFAULT_CSS = """
-    ApprovalScreen { layout: vertical; }
-    ApprovalScreen QuestionView { height: 1fr; border: round $pane-border; }
-    ApprovalScreen QuestionView:focus { border: round $pane-focus; }
-    ApprovalScreen TextArea { height: 1fr; display: none; border: round $pane-focus; }
-    ApprovalScreen.-editing TextArea { display: block; }
-    ApprovalScreen.-editing QuestionView { display: none; }
-    ApprovalScreen.-cramped TextArea, ApprovalScreen.-cramped TextArea:focus { border: none; padding: 0; }
-    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "approve", "Approve once", show=False, id="approval.approve"),

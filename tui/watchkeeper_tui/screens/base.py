@@ -1,24 +1,102 @@
-"""What every screen has: a header, a status line, the keys, and one place where questions are asked."""
+"""What every screen has: a header, a status line, the keys, and one place where questions are asked; the help; and the
+four panes that the live screen and the replay show a session in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from pathlib import Path
+from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 
-from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.slash import SLASHES, Parsed, completions, parse
+from watchkeeper_tui import formatting
+from watchkeeper_tui.keymap import SLASHES, Parsed, completions, parse
+from watchkeeper_tui.pages import blank
+from watchkeeper_tui.sanitize import clip, fit, sanitize, wrap
+from watchkeeper_tui.settings import SPLITS
 from watchkeeper_tui.snapshot import SessionState, Snapshot
-from watchkeeper_tui.widgets.cells import Piece
-from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.status import CRAMPED, KeyLine, StatusLine
+from watchkeeper_tui.watch_app import WatchApp, watch_app
+from watchkeeper_tui.widgets.bars import CRAMPED, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content
 
-if TYPE_CHECKING:
-    from watchkeeper_tui.app import WatchkeeperApp
+WIDTH = 92
+KEY_CELLS = 32
+NARROW = 64
+"""With fewer columns, descriptions go below their keys."""
+
+
+class _Lines(RowView[PageLine]):
+    CURSOR = False
+    COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
+
+    def row_id(self, row: PageLine) -> str:
+        return row.id
+
+    def row_cells(self, row: PageLine) -> Sequence[Cell]:
+        return (row.pieces,)
+
+
+class HelpScreen(ModalScreen[None]):
+    """Any of its closing keys brings back what was there."""
+
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy")]  # noqa: RUF012
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,enter", "dismiss", "Close", show=False),
+    ]
+
+    def __init__(self, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> None:
+        super().__init__()
+        self._groups = groups
+
+    def compose(self) -> ComposeResult:
+        yield _Lines()
+
+    def on_mount(self) -> None:
+        view = self.query_one(_Lines)
+        self._write()
+        view.border_title = content([("Help", "strong")], view.watch_app.palette)
+        view.border_subtitle = content([("j/k scroll · esc closes", "muted")], view.watch_app.palette)
+        view.focus()
+
+    def on_resize(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        """Keys beside their words; above them on a narrow terminal."""
+        lines: list[PageLine] = []
+        width, height = self.app.size
+        if height < CRAMPED[1]:
+            lines.append(PageLine("how", (("Help", "strong"), ("  esc closes", "muted"))))
+        beside = width >= NARROW
+        # The border, the padding, the scrollbar, and the column of keys.
+        whole = max(10, min(WIDTH, int(width * 0.96)) - 6)
+        room = whole - 2 - (KEY_CELLS if beside else 0)
+        for title, keys in self._groups:
+            lines += [
+                PageLine(f"{title}.{row}", ((part, "strong"),)) for row, part in enumerate(wrap(title, whole))
+            ]
+            for number, (key, words) in enumerate(keys):
+                if not beside:
+                    lines.append(PageLine(f"{title}.{number}", ((key, "key"),)))
+                elif len(key) >= KEY_CELLS:
+                    lines.append(PageLine(f"{title}.{number}", (("  ", "text"), (key, "key"))))
+                for row, part in enumerate(wrap(words, max(10, room))):
+                    before = (
+                        fit(key if row == 0 and len(key) < KEY_CELLS else "", KEY_CELLS) if beside else ""
+                    )
+                    lines.append(
+                        PageLine(f"{title}.{number}.{row}", (("  ", "text"), (before, "key"), (part, "text")))
+                    )
+            lines.append(blank(f"{title}.end"))
+        self.query_one(_Lines).set_rows(lines)
+
 
 NOTICE_SECONDS = 6.0
+EXPORT_NOTICE_SECONDS = 30.0
 
 
 class WatchScreen(Screen[None]):
@@ -40,8 +118,8 @@ class WatchScreen(Screen[None]):
         self._notice_until = 0.0
 
     @property
-    def watch_app(self) -> WatchkeeperApp:
-        return cast("WatchkeeperApp", self.app)
+    def watch_app(self) -> WatchApp:
+        return watch_app(self)
 
     @property
     def prompt(self) -> Prompt:
@@ -105,6 +183,9 @@ class WatchScreen(Screen[None]):
         """A question opened at the foot of the screen."""
         self._notice_until = 0.0
         self.tick(self.watch_app.now())
+
+    def on_status_line_said(self, event: StatusLine.Said) -> None:
+        self.say(event.text, event.role)
 
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
         self.call_later(self.run_action, event.action)
@@ -174,8 +255,6 @@ class WatchScreen(Screen[None]):
         return []
 
     def action_help(self) -> None:
-        from watchkeeper_tui.screens.help import HelpScreen
-
         groups = [
             *self.help_groups(),
             (
@@ -194,7 +273,7 @@ class WatchScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Leave this screen, or the dashboard."""
-        self.watch_app.exit(0)
+        self.app.exit(0)
 
     def confirm(
         self,
@@ -214,3 +293,100 @@ class WatchScreen(Screen[None]):
         question.append(answers)
         keys = {"y": yes, **{key: run for key, _, run in more}}
         self.prompt.ask_key(question, keys, gave_up=lambda: self.say("nothing was done", "muted", seconds=2))
+
+    def export_session(self, session_id: str, form: str) -> None:
+        """Begin to export, as `form` (`html` where nothing was typed), into the folder where the dashboard
+        was started."""
+        from watchkeeper_tui.control import FORMS
+
+        known = [name for name, _ in FORMS.values()]
+        form = form or "html"
+        if form not in known:
+            self.say(f"/export takes {', '.join(known[:-1])} or {known[-1]}", "failed")
+            return
+        self.say(f"exporting {sanitize(session_id)} as {form} …", "muted", seconds=600)
+        self.run_worker(self._export(session_id, form), exit_on_error=False, group="export")
+
+    async def _export(self, session_id: str, form: str) -> None:
+        from watchkeeper_tui.control import export
+
+        try:
+            done = await export(self.watch_app.database_path, session_id, form, Path.cwd())
+            problem = done.problem
+        except (OSError, ValueError, KeyError) as error:
+            problem = str(error)
+        if self._closing:
+            return
+        if problem:
+            self.say(f"✗ not exported: {self.trouble(problem)}", "failed", seconds=EXPORT_NOTICE_SECONDS)
+            return
+        took = f", {formatting.plural(done.redacted, 'secret')} taken out" if done.redacted else ""
+        path = Path(done.path)
+        said = f"✓ {sanitize(path.name)}  {done.bytes:,} bytes{took}  in {sanitize(str(path.parent))}"
+        self.say(said, "done", seconds=EXPORT_NOTICE_SECONDS)
+
+
+PANES = ("plan", "events", "agent", "compaction")
+"""Ids of the panes, by their number."""
+
+
+class SessionScreen(WatchScreen):
+    """Four panes over one session, as many of them in sight as there is room for: all, the plan and one below
+    it, or one alone."""
+
+    # Instance variables of the base class, so no ClassVar.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-very-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-tiny"), (14, "-low"), (20, "-tall")]  # noqa: RUF012
+
+    lower = "agent"
+    """The pane below the plan on a narrow screen."""
+
+    @property
+    def active_pane(self) -> str:
+        """The pane that has the focus."""
+        focused: Widget | None = self.focused
+        while focused is not None:
+            if focused.id in PANES:
+                return str(focused.id)
+            focused = focused.parent if isinstance(focused.parent, Widget) else None
+        return "plan"
+
+    def action_pane(self, name: str) -> None:
+        if name != "plan":
+            self.lower = name
+        self._arrange(name)
+        # At once, not after the next message: what follows asks which pane has the focus.
+        self.set_focus(self.query_one("#page", PageView) if name == "agent" else self.query_one(f"#{name}"))
+
+    def action_next_pane(self, step: int) -> None:
+        order = ("plan", "agent", "events", "compaction")
+        self.action_pane(order[(order.index(self.active_pane) + step) % len(order)])
+
+    def action_zoom(self) -> None:
+        name = self.active_pane
+        self.toggle_class("-zoom")
+        self._arrange(name)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._arrange)
+
+    def _arrange(self, name: str | None = None) -> None:
+        """Show the panes that there is room for."""
+        name = name or self.active_pane
+        if (
+            self.has_class("-zoom")
+            or self.size.height < 14
+            or (self.size.width < 100 and self.size.height < 20)
+        ):
+            shown: tuple[str, ...] = (name,)
+        elif self.size.width < 100:
+            shown = ("plan", self.lower)
+        else:
+            shown = PANES
+        for pane in PANES:
+            self.query_one(f"#{pane}").set_class(pane not in shown, "-away")
+        split, styles = self.watch_app.layout_kept.split, self.query_one("#panes").styles
+        if shown == PANES and SPLITS[0] <= split <= SPLITS[1]:
+            styles.grid_columns = f"{split}fr {100 - split}fr"
+        else:
+            styles.clear_rule("grid_columns")

@@ -15,12 +15,9 @@ from watchkeeper.store.library import Comparison, SessionSide, TaskPair, TaskSid
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.session_status import SESSION_BADGES
-from watchkeeper_tui.snapshot import Snapshot, session_state
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
-from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.rows import RowView
-from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
+from watchkeeper_tui.snapshot import SESSION_BADGES, Snapshot, session_state
+from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
 _STATES = {"done": "done", "failed": "failed", "running": "working", "paused": "paused"}
 
@@ -60,12 +57,6 @@ class CompareView(RowView[CompareRow]):
 
 class CompareScreen(WatchScreen):
     """`!` leaves only what differs; esc goes back."""
-
-    DEFAULT_CSS = """
-    CompareScreen { layout: vertical; }
-    CompareScreen CompareView { height: 1fr; border: round $pane-border; }
-    CompareScreen CompareView:focus { border: round $pane-focus; }
-    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("exclamation_mark", "only_different", "Only what differs", show=False, id="compare.only"),

@@ -2,51 +2,130 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from watchkeeper.store.snapshot import CompactionFacts
-from watchkeeper_tui.actions import ACTIONS, BY_ID
-from watchkeeper_tui.event_filter import EventFilter
-from watchkeeper_tui.growth_rate import GrowthRates
-from watchkeeper_tui.pages import PAGES
-from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
-from watchkeeper_tui.roster import Roster
-from watchkeeper_tui.screens.actions import Actions
-from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.screens.exporting import Exporting
-from watchkeeper_tui.screens.live_commands import Commanding
-from watchkeeper_tui.screens.live_help import Group, live_help
-from watchkeeper_tui.screens.navigation import Navigation
-from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
-from watchkeeper_tui.screens.status_line import status_pieces
-from watchkeeper_tui.snapshot import SessionState, Snapshot
-from watchkeeper_tui.targets import Target, is_planner, target_of
-from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.cells import Piece
-from watchkeeper_tui.widgets.compaction import CompactionView
-from watchkeeper_tui.widgets.events import EventsView
-from watchkeeper_tui.widgets.header import Header
-from watchkeeper_tui.widgets.plan import PlanView
-from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.rows import RowView
-from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
+from watchkeeper_tui.actions import ACTIONS, BY_ID, Target, is_planner, target_of
+from watchkeeper_tui.formatting import EventFilter
+from watchkeeper_tui.keymap import Parsed
+from watchkeeper_tui.pages.report import without_agent
+from watchkeeper_tui.plan_tree import ORDERS, PlanRows, PlanShaper, plan_rows
+from watchkeeper_tui.screens.acting import ActingScreen
+from watchkeeper_tui.screens.base import PANES, SessionScreen
+from watchkeeper_tui.settings import SPLITS
+from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
+from watchkeeper_tui.widgets.agent import PAGES, AgentPane
+from watchkeeper_tui.widgets.bars import Header, KeyHint, KeyLine, Prompt, StatusLine, status_pieces
+from watchkeeper_tui.widgets.panes import CompactionView, EventsView, GrowthRates, PlanView
+from watchkeeper_tui.widgets.rows import Piece, RowView
 
-if TYPE_CHECKING:
-    pass
+Group = tuple[str, list[tuple[str, str]]]
+PANE_HELP: dict[str, Group] = {
+    "plan": (
+        "This pane: the plan",
+        [
+            ("left right", "fold and unfold a branch"),
+            ("Σ", "tokens, cost and rate of the row and all below it"),
+            ("~$1.00  $1.00+", "an estimate; at least so much, for some calls have no price"),
+            ("- =", "collapse all, expand all"),
+            ("o", "order: as planned, by cost, tokens, context, or who needs you first"),
+            ("space", "mark, for an action on several"),
+            ("/", "keep the rows with these words: names, states, models"),
+            ("enter, double click", "open the agent, full screen"),
+        ],
+    ),
+    "events": (
+        "This pane: events",
+        [
+            ("k, PgUp, wheel", "look back; what comes meanwhile is counted"),
+            ("G", "follow the newest again"),
+            ("/", "keep the events with these words"),
+            ("enter, double click", "show the event's agent"),
+        ],
+    ),
+    "agent": (
+        "This pane: the agent",
+        [
+            ("left right, click", "the tabs"),
+            ("enter", "unfold what is folded; open a compaction"),
+            ("/", "search the transcript, the facts and observations"),
+            ("c", "to where the transcript was compacted"),
+            (
+                "*",
+                "pin the fact under the cursor to every prompt; keep the message under it as it is; or take it out",
+            ),
+            ("y", "copy the whole block"),
+        ],
+    ),
+    "compaction": (
+        "This pane: compaction",
+        [
+            ("enter, double click", "open a pass: what it replaced, and by what"),
+            ("…", "an agent that comes near to one; the last column says how near"),
+            ("◔ buffered", "an observation made ahead of need"),
+        ],
+    ),
+}
+
+
+def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
+    """Titles, each with keys and what they do. `key_for` gives the key that the user has for something."""
+    return [
+        PANE_HELP[pane],
+        (
+            "Act on the selected agent, or on those marked with space",
+            [(key_for(f"act.{action.id}", action.key), action.help) for action in ACTIONS if action.key],
+        ),
+        (
+            "Look around",
+            [
+                ("j k, arrows, g G, PgUp PgDn", "move; the mouse and its wheel too"),
+                ("1 2 3 4, tab", "plan, events, agent, compaction"),
+                ("[ ]", "previous, next agent"),
+                ("e", "next row that needs you"),
+                ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
+                ("f", "freeze the view; the run goes on"),
+                ("z", "zoom the pane"),
+                ("< >", "move the divider between left and right"),
+                ("y", "copy"),
+                ("s", "every session"),
+            ],
+        ),
+        (
+            "States",
+            [
+                ("● working  ◔ slot  ? needs you", "‖ paused  ↻ retrying  ! silent"),
+                ("✓ done  ✗ failed  † stopped  ○ idle", "· pending  ~ stale  × cancelled  - dropped"),
+            ],
+        ),
+    ]
+
+
+VARIANTS: dict[str, dict[str, str]] = {
+    "pause": {"run": "pause_run", "now": "pause_now"},
+    "cancel": {"run": "cancel_run"},
+    "rerun": {"fresh": "rerun_fresh"},
+    "resume": {},
+    "undo": {},
+    "redo": {},
+    "approve": {},
+    "autosave_load": {},
+}
+"""The fixed arguments of commands that take no free text, with the action of each."""
+
 
 FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? tells all keys"
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
-class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen):
+class LiveScreen(SessionScreen, ActingScreen):
     """What goes on, and what can be done about it."""
-
-    DEFAULT_CSS = LAYOUT_CSS
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *[
@@ -115,6 +194,7 @@ class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen)
 
     def on_mount(self) -> None:
         self.plan.focus()
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self.redraw))
         remembered = self.watch_app.layout_kept
         self.agent_pane.tab = next(
             (index for index, page in enumerate(PAGES) if page.name == remembered.tab), 0
@@ -402,5 +482,231 @@ class LiveScreen(Commanding, Actions, Exporting, Navigation, Panes, WatchScreen)
             name = "cancel_run"
         super().act(name, text)
 
+    def on_agent_pane_pin_changed(self, event: AgentPane.PinChanged) -> None:
+        self.act("pin" if event.pinned else "unpin", event.which)
+
     def help_groups(self) -> list[Group]:
         return live_help(self.active_pane, self.watch_app.key_for)
+
+    def action_divide(self, step: int) -> None:
+        """Move the divider between the left panes and the right ones."""
+        if any(self.query_one(f"#{pane}").has_class("-away") for pane in PANES):
+            self.say(
+                "the divider moves where all four panes are shown: from 100 columns on, not zoomed", "muted"
+            )
+            return
+        now = self.watch_app.layout_kept.split or 50
+        self.watch_app.remember(split=max(SPLITS[0], min(SPLITS[1], now + step)))
+        self._arrange()
+
+    # Commands that only this screen knows; the rest stand for actions.
+
+    def run_slash(self, parsed: Parsed) -> None:
+        assert parsed.slash is not None
+        name, argument = parsed.slash.name, parsed.argument
+        tabs = {"memory": "Memory", "context": "Memory", "usage": "Metrics", "cost": "Metrics"}
+        verb, _, words = argument.partition(" ")
+        if name == "memory" and verb == "sync":
+            self.act("memory_sync")
+        elif name == "memory" and verb not in ("", "status", "search"):
+            self.say("/memory takes status, sync, or search and words", "failed")
+        elif name in tabs:
+            if name == "memory":
+                self.words["agent"] = words.strip()
+            self.agent_pane.open_page(tabs[name])
+            self.action_pane("agent")
+            self.redraw()
+        elif name == "agent":
+            self.action_report()
+        elif name == "freeze":
+            self.action_freeze()
+        elif name == "grants":
+            self.show_grants()
+        elif name == "export" and self.newest.session is not None:
+            self.export_session(self.newest.session.id, argument)
+        elif parsed.slash.action and not (name == "autosave_load" and argument):
+            variants = VARIANTS.get(name)
+            if variants is None:
+                self.act(parsed.slash.action, argument)
+            elif argument in ("", *variants):
+                # An unknown argument is refused, never ignored.
+                self.act(variants.get(argument, parsed.slash.action))
+            else:
+                self.say(
+                    f"/{name} takes {' or '.join(variants) or 'no words'}; it acts on the rows selected or"
+                    " marked",
+                    "failed",
+                )
+        else:
+            super().run_slash(parsed)
+
+    def commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
+        """What the palette offers here beside the actions: its title, what it does, and how."""
+        yield "Report", "what the selected agent was asked, gave back, made and took", self.action_report
+        yield "Compact with instructions", "say what to keep or drop", self._compact_with_instructions
+        yield "Grants", "what runs without a question in this run; revoke one", self.show_grants
+        yield "Freeze", "hold the view still, or let it go on; the run goes on", self.action_freeze
+        yield "Filter", "the plan, the events, or search the transcript", self.action_filter
+        yield "Next that needs you", "a question, a failure, a silence", self.action_attention
+        yield (
+            "Sort the plan",
+            "as planned, by cost, tokens, context, or who needs you",
+            self.action_next_order,
+        )
+        yield "Zoom", "the pane over the whole screen, and back", self.action_zoom
+        for page in PAGES:
+            if page.name != "Report":
+                yield page.name, "a tab of the agent pane", lambda name=page.name: self._open_page(name)  # type: ignore[misc]
+
+    def _open_page(self, name: str) -> None:
+        self.agent_pane.open_page(name)
+        self.action_pane("agent")
+
+    def _compact_with_instructions(self) -> None:
+        action, target = BY_ID["compact"], self.target
+        reason = action.why_not(target)
+        if reason:
+            self.say(f"{action.label}: {reason}", "muted")
+        else:
+            self._instructions(action, target)
+
+    def action_step_agent(self, step: int) -> None:
+        order = self.shown_rows.agent_ids()
+        chosen = self.plan.selected
+        if not order:
+            return
+        current = chosen.agent.id if chosen is not None and chosen.agent is not None else None
+        place = (order.index(current) + step) % len(order) if current in order else 0
+        row = self.shown_rows.place_of_agent(order[place])
+        if row is not None:
+            self.plan.select(self.shown_rows[row].id)
+
+    def action_report(self) -> None:
+        """A report on the selected agent, over the whole screen."""
+        if self.target.agent is None:
+            task = self.target.tasks[0] if self.target.tasks else None
+            self.say(
+                "select an agent first"
+                + (f"; {without_agent(self.snapshot, task)}" if task is not None else ""),
+                "muted",
+            )
+            return
+        self.agent_pane.open_page("Report")
+        self.action_pane("agent")
+        if not self.has_class("-zoom"):
+            self.action_zoom()
+
+    def action_next_order(self) -> None:
+        """Sort the plan in the next order."""
+        orders = list(ORDERS)
+        now = self.watch_app.layout_kept.order
+        wanted = orders[(orders.index(now) + 1) % len(orders)] if now in orders else orders[0]
+        self.watch_app.remember(order=wanted)
+        self.redraw()
+        self.say(f"the plan {ORDERS[wanted]}", "muted", seconds=3)
+
+    def action_attention(self) -> None:
+        """Go to the next row that needs attention."""
+        rows = list(self.shown_rows)
+        place = self.shown_rows.place_of(self.plan.selected_id or "")
+        start = place + 1 if place is not None else 0
+        for row in rows[start:] + rows[:start]:
+            if row.condition.needs_attention:
+                self.plan.select(row.id)
+                self.say(
+                    f"{row.condition.glyph} {row.name}: {row.condition.note or row.condition.word}",
+                    row.condition.role,
+                )
+                return
+        self.say("nothing needs you", "done")
+
+    def action_mark(self) -> None:
+        row = self.plan.selected
+        if row is not None:
+            self.plan.marked = self.plan.marked ^ {row.id}
+            self.plan.refresh()
+            self.redraw()
+            self.plan.action_move(1)
+
+    def action_fold(self, fold: bool) -> None:
+        row = self.plan.selected
+        if row is not None and row.expandable:
+            self.collapsed = self.collapsed | {row.id} if fold else self.collapsed - {row.id}
+            self.redraw()
+
+    def action_collapse_all(self) -> None:
+        everything = plan_rows(self.snapshot, self.watch_app.now())
+        self.collapsed = frozenset(row.id for row in everything if row.expandable and row.task is not None)
+        if not self.collapsed:
+            self.collapsed = frozenset(row.id for row in everything if row.expandable)
+        self.redraw()
+
+    def action_expand_all(self) -> None:
+        self.collapsed = frozenset()
+        self.redraw()
+
+    def action_filter(self) -> None:
+        pane = self.active_pane if self.active_pane in ("plan", "events", "agent") else "plan"
+        before = self.words.get(pane, "")
+        what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
+        if pane == "agent":
+            self.agent_pane.open_tab(1)
+        hint = {
+            "plan": "words of names, states, models",
+            "events": "words of an event's kind, its agent or its text",
+            "agent": "text of messages, tool calls and results, verbatim",
+        }[pane]
+        question: list[list[Piece]] = [[(what, "strong"), (f"   {hint}", "muted")]]
+        self.prompt.ask_line(
+            question,
+            lambda text: self._search(pane, text),
+            kind=f"filter {pane}",
+            value=before,
+            changed=lambda text: self._search(pane, text),
+            gave_up=lambda: self._search(pane, before),
+            enter="Apply",
+        )
+
+    def _search(self, pane: str, words: str) -> None:
+        self.words[pane] = words
+        self.redraw()
+
+    def action_copy(self) -> None:
+        """Copy the content of the selected row."""
+        pane = self.active_pane
+        text = ""
+        if pane == "agent":
+            line = self.agent_pane.page.selected
+            text = (line.copy or "".join(piece for piece, _ in line.pieces)) if line is not None else ""
+        elif pane == "events":
+            event = self.events.selected
+            text = event.text if event is not None else ""
+        else:
+            target = self.target
+            text = target.agent.id if target.agent else (target.tasks[0].id if target.tasks else "")
+        if text:
+            self.watch_app.copy_text(text)
+            self.say(f"copied {len(text):,} characters", "done", seconds=3)
+        else:
+            self.say("nothing to copy here", "muted", seconds=3)
+
+    def action_freeze(self) -> None:
+        """Freeze the view. New events are counted; nothing is paused."""
+        now = self.watch_app.now()
+        if self.frozen_at is None:
+            self.frozen_at = now
+            goes_on = ", the run goes on" if self.newest.state is SessionState.LIVE else ""
+            self.say(f"the view is frozen{goes_on}; f lets it follow again", "muted")
+        else:
+            self.frozen_at = None
+            self.snapshot = self.newest
+            self.say("following again", "muted", seconds=2)
+        # The text first: the borders, and events that arrived meanwhile, repaint every pane.
+        self.redraw_edges()
+        self.call_after_refresh(self._frame_frozen)
+
+    def _frame_frozen(self) -> None:
+        self.query_one("#panes").set_class(self.frozen_at is not None, "-frozen")
+        self.redraw()
+
+    # Leaving.

@@ -14,14 +14,12 @@ from watchkeeper.store.agent_snapshot import StoredMessage, newest_messages
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.search.messages import search
 from watchkeeper_tui import formatting
+from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot, TranscriptBlock
-from watchkeeper_tui.transcript import fold_message
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
-from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.rows import RowView
-from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
+from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
 AROUND = 60
 """Messages that are read on each side."""
@@ -96,12 +94,6 @@ class LinesView(RowView[Line]):
 class MessageScreen(WatchScreen):
     """`n` and `N` go through all messages of the session that hold the words; Enter unfolds; O opens the
     session."""
-
-    DEFAULT_CSS = """
-    MessageScreen { layout: vertical; }
-    MessageScreen LinesView { height: 1fr; border: round $pane-border; }
-    MessageScreen LinesView:focus { border: round $pane-focus; }
-    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "hit(1)", "Next", show=False, id="message.next"),

@@ -10,34 +10,261 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
 
-from watchkeeper.store.replay import Mark, Recording
+from watchkeeper.store.fork import fork_session
+from watchkeeper.store.replay import Mark, Recording, turn_beside
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import formatting
+from watchkeeper_tui.pages.memory import PASS_KEY
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
-from watchkeeper_tui.playback import Playback
-from watchkeeper_tui.replaying import Frame, News, Opened, Problem, Projector
-from watchkeeper_tui.roster import Roster
-from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
-from watchkeeper_tui.screens.replay_fork import ForkingFromStep
-from watchkeeper_tui.screens.replay_going import ReplayControls
-from watchkeeper_tui.snapshot import SessionState, Snapshot
-from watchkeeper_tui.widgets.cells import Piece
-from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.replay import (
-    ReplayAgentPane,
-    ReplayCompactions,
-    ReplayEvents,
-    ReplayHeader,
-    ReplayPlan,
-)
-from watchkeeper_tui.widgets.rows import RowView
-from watchkeeper_tui.widgets.scrubber import Scrubber
-from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
+from watchkeeper_tui.replay_source import Frame, News, Opened, Playback, Problem, Projector
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import SessionScreen
+from watchkeeper_tui.snapshot import SESSION_BADGES, Roster, SessionState, Snapshot
+from watchkeeper_tui.watch_app import watch_app
+from watchkeeper_tui.widgets.agent import PAGES, AgentPane
+from watchkeeper_tui.widgets.bars import Header, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
+from watchkeeper_tui.widgets.rows import Piece, RowView, content, pieces_width, set_title
+
+_LOOKS = {"task": ("✓", "done"), "compaction": ("◆", "compaction"), "failure": ("✗", "failed")}
+"""Where marks share a column, the later one of these is shown."""
+_RANKS = {kind: rank for rank, kind in enumerate(_LOOKS)}
+
+
+class Scrubber(Widget):
+    """Click or drag to go somewhere."""
+
+    class Sought(Message):
+        """The user chose a position."""
+
+        def __init__(self, position: int) -> None:
+            super().__init__()
+            self.position = position
+
+    def __init__(self) -> None:
+        super().__init__(id="scrubber")
+        self._playback = Playback(())
+        self._marks: Sequence[Mark] = ()
+        self._shown: tuple[Piece, ...] = ()
+        self._laid: tuple[int, int, dict[int, str]] | None = None
+        """Width, positions, and the mark of each column, as worked out last."""
+
+    def show(self, playback: Playback, marks: Sequence[Mark]) -> None:
+        """Show the current position."""
+        if marks is not self._marks:
+            self._marks, self._laid = marks, None
+        self._playback = playback
+        pieces = tuple(self.pieces())
+        if pieces != self._shown:
+            self._shown = pieces
+            self.refresh()
+
+    def render(self) -> Content:
+        return content(self.pieces(), watch_app(self).palette)
+
+    def pieces(self) -> list[Piece]:
+        """The whole line."""
+        before, after = self._edges()
+        cells = self._cells()
+        played = self.cell_of(self._playback.position)
+        marks = self._columns(cells)
+        track: list[Piece] = []
+        for cell in range(cells):
+            if cell == played:
+                piece = ("●", "strong")
+            elif cell in marks:
+                piece = _LOOKS[marks[cell]]
+            else:
+                piece = ("━", "accent") if cell < played else ("─", "faint")
+            if track and track[-1][1] == piece[1]:
+                track[-1] = (track[-1][0] + piece[0], piece[1])
+            else:
+                track.append(piece)
+        return [*before, *track, *after]
+
+    def cell_of(self, position: int) -> int:
+        """The column of the track for a position."""
+        last = max(1, len(self._playback.times) - 1)
+        return (position - 1) * (self._cells() - 1) // last if position > 1 else 0
+
+    def position_of(self, x: int) -> int:
+        """The first position of a column of the widget, or of the nearest one of the track."""
+        cells, last = self._cells(), len(self._playback.times) - 1
+        cell = max(0, min(cells - 1, x - pieces_width(self._edges()[0])))
+        return min(last, -(-cell * last // max(1, cells - 1))) + 1 if last > 0 else 1
+
+    def _edges(self) -> tuple[list[Piece], list[Piece]]:
+        playback = self._playback
+        glyph, role = ("▶", "working") if playback.playing else ("‖", "muted")
+        before: list[Piece] = [(f" {glyph} ", role), (f"{playback.speed}×".ljust(4), "text")]
+        if not playback.times:
+            return before, []
+        first, last = playback.times[0], playback.times[-1]
+        gone = formatting.clock(playback.times[playback.position - 1] - first)
+        after: list[Piece] = [(f" {gone}", "text")]
+        if self.size.width >= 60:
+            after.append((f"/{formatting.clock(last - first)}", "muted"))
+        if self.size.width >= 100:
+            after.append(("  idle skipped" if playback.skips_idle else "  idle played ", "faint"))
+        return before, [*after, (" ", "text")]
+
+    def _cells(self) -> int:
+        before, after = self._edges()
+        return max(4, self.size.width - pieces_width(before) - pieces_width(after))
+
+    def _columns(self, cells: int) -> dict[int, str]:
+        count = len(self._playback.times)
+        if self._laid is None or self._laid[:2] != (cells, count):
+            columns: dict[int, str] = {}
+            for mark in self._marks:
+                cell = (mark.position - 1) * (cells - 1) // max(1, count - 1)
+                if cell not in columns or _RANKS[mark.kind] > _RANKS[columns[cell]]:
+                    columns[cell] = mark.kind
+            self._laid = (cells, count, columns)
+        return self._laid[2]
+
+    # The mouse.
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self.capture_mouse()
+        self._seek(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self.app.mouse_captured is self:
+            self._seek(event.x)
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        self.release_mouse()
+
+    def _seek(self, x: int) -> None:
+        if self._playback.times:
+            self.post_message(self.Sought(self.position_of(x)))
+
+
+def day_of(at: float) -> str:
+    """Local date as `2026-11-21`."""
+    return time.strftime("%Y-%m-%d", time.localtime(at))
+
+
+class ReplayHeader(Header):
+    """Says before all else that this is a replay, of which moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._playback = Playback(())
+
+    def show_replay(self, snapshot: Snapshot, playback: Playback, roster: Roster) -> None:
+        """Show this reading. The position is that of the user, which a reading may be a moment behind."""
+        self._playback = playback
+        self.show(snapshot, snapshot.read_at, roster)
+
+    def _groups(self) -> list[tuple[int, list[Piece]]]:
+        glyph, role = SESSION_BADGES[SessionState.REPLAY]
+        playback = self._playback
+        groups: list[tuple[int, list[Piece]]] = [(0, [(f" {glyph} REPLAY ", role), (" ", "text")])]
+        session = self._snapshot.session
+        if session is not None:
+            groups.append((6, [(f"{session.id}  ", "accent")]))
+        if playback.times:
+            at = playback.times[playback.position - 1]
+            groups.append((0, [(f"{playback.position:,}/{len(playback.times):,}", "strong"), ("  ", "text")]))
+            groups.append((1, [(formatting.time_of_day(at), "waiting"), ("  ", "text")]))
+            groups.append((5, [(f"{day_of(at)}  ", "muted")]))
+        groups.append((6, [("read-only  ", "muted")]))
+        if session is None:
+            return groups
+        groups.append((7, [(f"{formatting.plural(len(self._snapshot.agents), 'agent')}  ", "muted")]))
+        groups.append((2, self._counts()))
+        groups.append((3, [(formatting.bill(session), "money")]))
+        groups.append(
+            (4, [("  ", "text"), (formatting.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
+        )
+        reached = next((budget for budget in self._snapshot.budgets if budget.reached_at), None)
+        if reached is not None:
+            groups.append((4, [("  budget reached", "failed")]))
+        return groups
+
+
+class ReplayPlan(PlanView):
+    """The plan as it stood."""
+
+    def title(self) -> None:
+        set_title(self, [("Plan", "strong"), ("  as it stood", "muted")], self.watch_app.palette)
+
+    def show_then(self, rows: PlanRows) -> None:
+        """Show these rows."""
+        self.show(rows, {})
+
+
+class ReplayEvents(EventsView):
+    """The events so far, the newest marked. The end stays visible until the user scrolls back."""
+
+    IDLE_SELECTION = True
+
+    def scrolled(self) -> None:
+        last = self.rows[-1].seq if self.rows else 0
+        pieces: list[Piece] = [("Events", "strong"), (f"  up to #{last:,}", "muted")]
+        if not self.following:
+            pieces.append(("  Enter goes there", "accent"))
+        set_title(self, pieces, self.watch_app.palette)
+
+
+class ReplayCompactions(CompactionView):
+    """The passes that there had been."""
+
+    EMPTY = "no compaction so far"
+
+    def show(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
+        super().show(snapshot, roster, now)
+        _without_number(self)
+
+
+class ReplayAgentPane(AgentPane, inherit_bindings=False):
+    """The agent as it stood. Left and right are the replay's; nothing is pinned, undone or opened from
+    here."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("h,comma", "tab(-1)", "Previous tab", show=False, id="replay.previous_tab"),
+        Binding("l,full_stop", "tab(1)", "Next tab", show=False, id="replay.next_tab"),
+        Binding("c", "to_compaction", "To the compaction", show=False, id="replay.to_compaction"),
+    ]
+
+    def open_tab(self, index: int) -> None:
+        """Open a tab by its place. The one of the live screen stays remembered."""
+        self.tab = index % len(PAGES)
+        self._start()
+        self.redraw()
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        event.stop()
+        event.prevent_default()  # the pane's own way leads to screens that act
+        line = self.page.selected
+        if line is not None and not line.key.startswith(PASS_KEY):
+            self.toggle(line.key)
+
+    def _title(self) -> None:
+        super()._title()
+        _without_number(self)
+
+
+def _without_number(widget: Widget) -> None:
+    """Take the pane's number out of its title: digits are places in the session here. Nor is anything ago."""
+    pieces: tuple[Piece, ...] = getattr(widget, "_title_pieces", ((),))[0]
+    if len(pieces) > 1 and pieces[0][1] == "key":
+        rest = [
+            (pieces[1][0].lstrip(), pieces[1][1]),
+            *(piece for piece in pieces[2:] if not piece[0].startswith("  active ")),
+        ]
+        set_title(widget, rest, watch_app(widget).palette)
+
 
 FRAME_SECONDS = 0.1
 STILL_FRAME_SECONDS = 1.0
@@ -46,13 +273,8 @@ _WHILE_ASKED = frozenset({"step", "edge"})
 """What keys that go before the widgets' own must leave alone while a question is open."""
 
 
-class ReplayScreen(ReplayControls, ForkingFromStep, Panes, WatchScreen):
+class ReplayScreen(SessionScreen):
     """`space` plays, left and right step; the panes are those of the live screen."""
-
-    DEFAULT_CSS = LAYOUT_CSS.replace("LiveScreen", "ReplayScreen") + (
-        "ReplayScreen .pane { border: double $pane-border; }"
-        " ReplayScreen .pane:focus, ReplayScreen .pane:focus-within { border: double $pane-focus; }"
-    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "play", "Play", show=False, id="replay.play"),
@@ -79,6 +301,8 @@ class ReplayScreen(ReplayControls, ForkingFromStep, Panes, WatchScreen):
         Binding("z", "zoom", "Zoom", show=False, id="replay.zoom"),
         Binding("escape", "back", "Back", show=False, id="replay.leave"),
     ]
+
+    _forking = False
 
     def __init__(self, session_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -394,6 +618,118 @@ class ReplayScreen(ReplayControls, ForkingFromStep, Panes, WatchScreen):
                 [("tab", "next pane"), ("z", "zoom"), ("h l  , .", "the agent's tabs"), ("esc", "back")],
             ),
         ]
+
+    def on_scrubber_sought(self, event: Scrubber.Sought) -> None:
+        self.playback.playing = False
+        self.go(event.position)
+
+    def action_play(self) -> None:
+        before = self.playback.position
+        self.playback.play()
+        self._ticked = self._clock()
+        if self.playback.position != before:
+            self._moved()
+        self._draw_edges()
+
+    def action_step(self, step: int) -> None:
+        self.playback.playing = False
+        self.go(self.playback.position + step)
+
+    def action_turn(self, step: int) -> None:
+        self.playback.playing = False
+        turns = self._recording.turns if self._recording is not None else []
+        found = turn_beside(turns, self.playback.position, step)
+        if found is None:
+            self.say("no later turn" if step > 0 else "no earlier turn", "muted", seconds=3)
+        else:
+            self.go(found)
+
+    def action_mark(self, step: int) -> None:
+        """The next or previous failure, compaction, or task that was done."""
+        self.playback.playing = False
+        found = turn_beside([mark.position for mark in self._marks], self.playback.position, step)
+        if found is None:
+            self.say("no later mark" if step > 0 else "no earlier mark", "muted", seconds=3)
+        else:
+            self.go(found)
+
+    def action_speed(self, step: int) -> None:
+        self.say(f"{self.playback.change_speed(step)}× the session's own pace", "muted", seconds=3)
+        self._draw_edges()
+
+    def action_idle(self) -> None:
+        self.playback.skips_idle = not self.playback.skips_idle
+        self.say(
+            "idle time is skipped" if self.playback.skips_idle else "idle time is played", "muted", seconds=3
+        )
+        self._draw_edges()
+
+    def action_edge(self, direction: int) -> None:
+        self.playback.playing = False
+        self.go(1 if direction < 0 else len(self.playback.times))
+
+    def action_tenth(self, tenth: int) -> None:
+        self.playback.playing = False
+        self.go(1 + tenth * (len(self.playback.times) - 1) // 10)
+
+    def why_not_fork(self) -> str:
+        """Why nothing can be forked here; empty where it can."""
+        if self._forking:
+            return "a fork is being made"
+        if self.snapshot.session is None:
+            return "the recording is being read"
+        if self._recording is not None and not self._recording.by_event:
+            return f"another program ran this session; `wk run --from {self.session_id}` carries it on"
+        return "" if self.snapshot.agents else "there was no agent yet, so there is nothing to carry on from"
+
+    def action_fork(self) -> None:
+        """Ask, then fork from the step that is shown."""
+        self.playback.playing = False
+        reason = self.why_not_fork()
+        if reason:
+            self.say(f"Fork: {reason}", "muted")
+            return
+        if self.shown_position != self.playback.position:
+            self.say("one moment: the step is being read", "muted", seconds=3)
+            return
+        session, seq = self.snapshot.session, self.seq
+        assert session is not None
+        name = clip(" ".join(sanitize(session.title or session.goal).split()), 60)
+        lines = [
+            f"Fork {name} after event #{seq:,}?",
+            "a new session, paused there; this one stays as it is. No tokens are spent until it is resumed",
+        ]
+        self.confirm(lines, lambda: self._fork(seq))
+
+    def _fork(self, seq: int) -> None:
+        path, session_id = self.watch_app.database_path, self.session_id
+        self._forking = True
+        self.say("forking …", "muted", seconds=600)
+
+        def run() -> None:
+            try:
+                made = fork_session(path, session_id, at_seq=seq)
+            except Exception as error:
+                # A worker must never end the dashboard; the reason is said where the fork would have been.
+                self.app.call_from_thread(self._forked, str(error), False)
+                return
+            self.app.call_from_thread(
+                self._forked,
+                f"forked after event #{made.at_seq:,} as {made.session_id}, paused; `wk resume"
+                f" {made.session_id}` continues it,"
+                " and the list of sessions (s on the live screen) opens it",
+                True,
+            )
+
+        self.run_worker(run, thread=True, exit_on_error=False)
+
+    def _forked(self, said: str, done: bool) -> None:
+        self._forking = False
+        if self.is_mounted and not self._closing:
+            text = clip(sanitize(said), 300)
+            self.say(
+                f"✓ {text}" if done else f"✗ not forked: {text}", "done" if done else "failed", seconds=20
+            )
 
 
 def position_at(recording: Recording, at: float) -> int:

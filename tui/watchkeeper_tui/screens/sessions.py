@@ -3,40 +3,165 @@ back."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.timer import Timer
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.search.sessions import ORDERS, MessageHit, SessionLine, parse_filters
+from watchkeeper.store.fork import ForkResult
+from watchkeeper.store.library import (
+    UNDO_DAYS,
+    DeleteResult,
+    change_tags,
+    delete_session,
+    rename_session,
+    restore_session,
+)
+from watchkeeper.store.search.messages import RANKED_MESSAGES, fold, plain_snippet, search
+from watchkeeper.store.search.sessions import (
+    ORDERS,
+    MessageHit,
+    SessionLine,
+    list_sessions,
+    parse_filters,
+    search_messages,
+)
 from watchkeeper_tui import formatting
-from watchkeeper_tui.finding import BEST_MATCH, Listed, find_sessions
-from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.screens.filtering import Filtering
-from watchkeeper_tui.screens.keeping import Keeping
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.cells import Piece, set_title
-from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.rows import RowView
-from watchkeeper_tui.widgets.sessions import DeletedLine, HitPane, HitPlace, SessionsView
-from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
+from watchkeeper_tui.widgets.bars import LOCKED, LOCKED_AFTER_SECONDS, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Piece, RowView, set_title
+from watchkeeper_tui.widgets.sessions import (
+    DeletedLine,
+    HitPane,
+    HitPlace,
+    SessionsView,
+    session_name,
+    tags_of,
+)
+
+BEST_MATCH = "best match"
+"""What the order is called in which Enter puts the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One reading of the list."""
+
+    rows: tuple[SessionLine, ...]
+    hits: dict[str, MessageHit]
+    """Session → the newest of its messages that hold the words; of a ranked list, the best."""
+    agents: dict[str, str]
+    """What the agents of these messages are called: hostile."""
+    whole: bool
+    """Every message was looked through in the time there was."""
+    deleted: bool
+    """It is deleted sessions that are listed."""
+    ranked: bool
+    """The best match comes first, and not the first of the chosen order."""
+
+
+def find_sessions(
+    connection: Connection, words: str, most: int, *, order: str, ranked: bool, cancelled: Callable[[], bool]
+) -> Listed:
+    """The sessions that hold the words, in that order.
+
+    `ranked`: first those whose name holds them all, then those whose messages match best, then the others.
+
+    Raises:
+        BadInput: a filter means nothing.
+    """
+    filters = parse_filters(words)
+    hits, whole = search_messages(connection, filters.text, cancelled=cancelled)
+    rows = list_sessions(connection, words, most, order=order, also=hits)
+    best: dict[str, MessageHit] = {}
+    if ranked and filters.words:
+        for hit in search(
+            connection, filters.text, ranked=True, limit=RANKED_MESSAGES, cancelled=cancelled
+        ).hits:
+            if hit.session_id not in best:
+                text = plain_snippet(hit.snippet)
+                best[hit.session_id] = MessageHit(hit.session_id, hit.agent_id, hit.seq, text, hit.snippet)
+        places = {session_id: place for place, session_id in enumerate(best)}
+        rows = tuple(
+            sorted(rows, key=lambda row: (not _is_named(row, filters.words), places.get(row.id, len(places))))
+        )
+    shown = {row.id for row in rows}
+    hits = {session_id: hit for session_id, hit in {**hits, **best}.items() if session_id in shown}
+    names = agent_names(connection, [hit.agent_id for hit in hits.values()])
+    return Listed(rows, hits, names, whole, filters.deleted, ranked and bool(filters.words) and bool(rows))
+
+
+def _is_named(row: SessionLine, words: Sequence[str]) -> bool:
+    """Whether the session's name, which is its title or else its goal, holds every word."""
+    name = fold(row.title or row.goal)
+    return all(fold(word) in name for word in words)
+
+
+def agent_names(connection: Connection, agent_ids: list[str]) -> dict[str, str]:
+    """What agents are called, by id."""
+    rows = connection.execute(
+        "SELECT id, name FROM agents WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(agent_ids),)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+STATES = (("l", "live", "running"), ("p", "paused", "paused"), ("o", "done", "done"), ("f", "failed", "failed"),
+          ("c", "cancelled", "cancelled"), ("d", "deleted", "deleted"))  # fmt: skip
+COSTS = (
+    ("1", "over $0.10", "cost>0.1"),
+    ("2", "over $1", "cost>1"),
+    ("3", "over $10", "cost>10"),
+    ("4", "under $1", "cost<1"),
+)
+DAYS = (("1", "today", 0), ("2", "last 7 days", 6), ("3", "last 30 days", 29))
+MOST_VALUES = 9
+
+
+def with_filter(search: str, kind: str, word: str) -> str:
+    """The search with this filter in place of another of its kind; an empty `word` only takes that away."""
+    pattern = {"cost": r"cost[<>]\S+", "date": r"(since|before):\S+", "compacted": r"compacted"}.get(
+        kind, rf"{kind}:\S+"
+    )
+    kept = [one for one in search.split() if not re.fullmatch(pattern, one, re.IGNORECASE)]
+    return " ".join([*kept, *([word] if word else [])])
+
+
+def values_of(rows: Sequence[SessionLine], kind: str) -> list[str]:
+    """The values of a kind of filter among these sessions, the most common first; at most nine."""
+    if kind == "tag":
+        found = [tag for row in rows for tag in tags_of(row)]
+    elif kind == "model":
+        found = [row.model for row in rows]
+    else:
+        found = [row.workspace for row in rows]
+    # A filter is one word of the search.
+    return [
+        value for value, _ in Counter(found).most_common(50) if value and not re.search(r"[\s\"]", value)
+    ][:MOST_VALUES]
+
+
+T = TypeVar("T")
+
 
 REFRESH_SECONDS = 2.0
 SESSIONS_AT_ONCE = 1_000
 """How many the list shows at first; more are read when the selection comes near its end."""
 
 
-class SessionsScreen(Filtering, Keeping, WatchScreen):
+class SessionsScreen(WatchScreen):
     """The library. Enter opens; esc goes back to the session that was open."""
-
-    DEFAULT_CSS = """
-    SessionsScreen { layout: vertical; }
-    SessionsScreen SessionsView { height: 1fr; border: round $pane-border; }
-    SessionsScreen SessionsView:focus { border: round $pane-focus; }
-    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "Search", show=False, id="sessions.search"),
@@ -57,6 +182,11 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         Binding("escape", "back", "Back", show=False, id="sessions.back"),
         Binding("s", "back", "Back", show=False, id="sessions.leave"),
     ]
+
+    gone: tuple[DeleteResult, ...] = ()
+    """What was deleted last, and can be undone by a key."""
+    shows_deleted: bool = False
+    """The list is of deleted sessions."""
 
     def __init__(self, words: str = "") -> None:
         super().__init__()
@@ -381,3 +511,355 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
                 ],
             ),
         ]
+
+    def action_filter(self) -> None:
+        """Ask which filter."""
+        choices: list[tuple[str, str, Callable[[], None]]] = [
+            ("s", "state", self._ask_state),
+            ("m", "model", lambda: self._ask_value("model")),
+            ("g", "tag", lambda: self._ask_value("tag")),
+            ("w", "workspace", lambda: self._ask_value("workspace")),
+            ("d", "date", self._ask_date),
+            ("c", "cost", self._ask_cost),
+            ("k", "compacted", lambda: self._set("compacted", "compacted")),
+            ("0", "none", lambda: self._clear()),
+        ]
+        self._ask("Filter by", choices)
+
+    def _ask_state(self) -> None:
+        self._ask(
+            "Only sessions that are",
+            [(key, word, self._setter("state", f"state:{value}")) for key, word, value in STATES],
+        )
+
+    def _ask_cost(self) -> None:
+        self._ask(
+            "Only sessions that cost",
+            [(key, word, self._setter("cost", value)) for key, word, value in COSTS],
+        )
+
+    def _ask_date(self) -> None:
+        now = self.watch_app.now()
+        days = [
+            (
+                key,
+                word,
+                self._setter("date", time.strftime("since:%Y-%m-%d", time.localtime(now - back * 86_400))),
+            )
+            for key, word, back in DAYS
+        ]
+        older = time.strftime("before:%Y-%m-%d", time.localtime(now - 29 * 86_400))
+        self._ask("Only sessions last active", [*days, ("4", "longer ago", self._setter("date", older))])
+
+    def _ask_value(self, kind: str) -> None:
+        values = values_of(self.view.rows, kind)
+        if not values:
+            self.say(f"no session that is listed has a {kind}", "muted")
+            return
+        choices = [
+            (str(number), clip(sanitize(value), 32), self._setter(kind, f"{kind}:{value}"))
+            for number, value in enumerate(values, start=1)
+        ]
+        self._ask(f"Only sessions of the {kind}", choices)
+
+    def _ask(self, question: str, choices: Sequence[tuple[str, str, Callable[[], None]]]) -> None:
+        answers: list[Piece] = []
+        for key, words, _ in choices:
+            answers += [(key, "key"), (f" {words}  ", "text")]
+        lines: list[list[Piece]] = [[(question, "strong"), ("   / takes the same, typed", "muted")], answers]
+        self.prompt.ask_key(lines, {key: run for key, _, run in choices})
+
+    def _setter(self, kind: str, word: str) -> Callable[[], None]:
+        return lambda: self._set(kind, word)
+
+    def _set(self, kind: str, word: str) -> None:
+        self.reload(with_filter(self.search_text, kind, word))
+
+    def _clear(self) -> None:
+        text = self.search_text
+        for kind in ("state", "model", "tag", "workspace", "date", "cost", "compacted"):
+            text = with_filter(text, kind, "")
+        self.reload(text)
+
+    # Beside the event loop.
+
+    def keep(self, doing: str, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Change something in a thread of its own, then say so; a refusal is said in its place."""
+        self.say(f"{doing} …", "muted", seconds=60)
+        late = self.set_timer(
+            LOCKED_AFTER_SECONDS, lambda: self.say(f"{doing}: {LOCKED}", "waiting", seconds=60)
+        )
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                # A worker must never end the dashboard; what went wrong is said where the result would have
+                # been.
+                self.app.call_from_thread(self._refused, doing, error, late)
+                return
+            self.app.call_from_thread(self._kept, done, result, late)
+
+        self.run_worker(run, thread=True, exit_on_error=False, group="library")
+
+    def _kept(self, done: Callable[[T], None], result: T, late: Timer) -> None:
+        late.stop()
+        if self.is_mounted and not self._closing:
+            done(result)
+            self.reload()
+
+    def _refused(self, doing: str, error: Exception, late: Timer) -> None:
+        late.stop()
+        if self.is_mounted and not self._closing:
+            self.say(f"✗ {doing}: {self.trouble(error)}", "failed", seconds=12)
+
+    # Who is meant.
+
+    def _one(self, what: str) -> SessionLine | None:
+        row = self.view.selected
+        if row is None:
+            self.say(f"{what}: no session is selected", "muted")
+        return row
+
+    def _several(self, what: str) -> tuple[SessionLine, ...]:
+        rows = self.view.chosen
+        if not rows:
+            self.say(f"{what}: no session is selected", "muted")
+        return rows
+
+    def _named(self, rows: Sequence[SessionLine]) -> str:
+        return clip(session_name(rows[0]), 60) if len(rows) == 1 else formatting.plural(len(rows), "session")
+
+    def action_mark(self) -> None:
+        row = self.view.selected
+        if row is not None:
+            self.view.marked = self.view.marked ^ {row.id}
+            self.view.refresh()
+            self.view.action_move(1)
+            self.redraw_keys()
+
+    # Names and tags.
+
+    def action_name(self) -> None:
+        row = self._one("Name")
+        if row is None:
+            return
+        path = self.watch_app.database_path
+
+        def typed(title: str) -> None:
+            self.keep("naming", lambda: rename_session(path, row.id, title), self._renamed)
+
+        question: list[list[Piece]] = [
+            [
+                ("Name", "strong"),
+                (f" {clip(session_name(row), 60)}", "text"),
+                ("   empty: its goal is shown again", "muted"),
+            ]
+        ]
+        self.prompt.ask_line(question, typed, kind="name", value=sanitize(row.title or ""), enter="Name it")
+
+    def _renamed(self, title: str | None) -> None:
+        self.say(f"✓ named {clip(sanitize(title), 80)}" if title else "✓ its goal is its name again", "done")
+
+    def action_tags(self) -> None:
+        rows = self._several("Tags")
+        if not rows:
+            return
+        now = sorted({tag for row in rows for tag in tags_of(row)})
+
+        def typed(text: str) -> None:
+            words = text.replace(",", " ").split()
+            add = [word for word in words if not word.startswith("-")]
+            remove = [word[1:] for word in words if word.startswith("-") and len(word) > 1]
+            if add or remove:
+                self.keep("tagging", lambda: self._tag(rows, add, remove), self._tagged)
+
+        question: list[list[Piece]] = [
+            [
+                ("Tags of ", "strong"),
+                (self._named(rows), "strong"),
+                (f"   now: {' '.join(now) or 'none'}", "muted"),
+            ],
+            [("words add tags, words with - before them take tags away", "muted")],
+        ]
+        self.prompt.ask_line(question, typed, kind="tags", enter="Tag")
+
+    def _tag(
+        self, rows: Sequence[SessionLine], add: list[str], remove: list[str]
+    ) -> tuple[int, tuple[str, ...]]:
+        tags: tuple[str, ...] = ()
+        for row in rows:
+            tags = change_tags(self.watch_app.database_path, row.id, add=add, remove=remove)
+        return len(rows), tags
+
+    def _tagged(self, result: tuple[int, tuple[str, ...]]) -> None:
+        count, tags = result
+        said = (
+            f"{formatting.plural(count, 'session')} tagged"
+            if count > 1
+            else f"tags: {' '.join(map(sanitize, tags)) or 'none'}"
+        )
+        self.say(f"✓ {said}", "done")
+
+    # Deleting, and the way back.
+
+    def action_delete(self) -> None:
+        rows = self._several("Delete")
+        if not rows:
+            return
+        if self.shows_deleted:
+            self.say("deleted already; u brings it back, `wk prune` takes it away for good", "muted")
+            return
+        live = [row for row in rows if row.id in self.view.hosts]
+        if live:
+            self.say(
+                f"Delete: {clip(session_name(live[0]), 60)} is live; open it and pause it first", "muted"
+            )
+            return
+        tokens = sum(row.tokens for row in rows)
+        lines = [
+            f"Delete {self._named(rows)}?",
+            f"{formatting.tokens(tokens)} tokens of work,"
+            f" {formatting.plural(sum(row.agents for row in rows), 'agent')};"
+            f" hidden at once, and for {UNDO_DAYS:g} days u or `wk restore` brings it back",
+        ]
+        self.confirm(lines, lambda: self.keep("deleting", lambda: self._delete(rows), self._deleted))
+
+    def _delete(self, rows: Sequence[SessionLine]) -> tuple[tuple[DeleteResult, ...], str]:
+        gone: list[DeleteResult] = []
+        for row in rows:
+            try:
+                gone.append(delete_session(self.watch_app.database_path, row.id, now=self.watch_app.now()))
+            except Exception as error:
+                if not gone:
+                    raise
+                return tuple(gone), sanitize(str(error))
+        return tuple(gone), ""
+
+    def _deleted(self, result: tuple[tuple[DeleteResult, ...], str]) -> None:
+        self.gone, problem = result
+        self.view.marked = self.view.marked - {one.id for one in self.gone}
+        self.say(
+            f"✗ not all: {clip(problem, 200)}" if problem else "", "failed", seconds=12 if problem else 0
+        )
+        self._show_gone()
+
+    def _show_gone(self) -> None:
+        """The line that says what was deleted, for as long as it can be undone from here."""
+        pieces: list[Piece] = []
+        if self.gone:
+            first = clip(" ".join(sanitize(self.gone[0].name).split()), 60)
+            what = first if len(self.gone) == 1 else formatting.plural(len(self.gone), "session")
+            until = time.strftime("%b %d", time.localtime(self.gone[0].gone_at))
+            pieces = [
+                ("✗ deleted ", "failed"),
+                (what, "text"),
+                ("   u", "key"),
+                (" to undo", "text"),
+                (f"   until {until}", "muted"),
+            ]
+        self.query_one(DeletedLine).show(pieces)
+        self.redraw_keys()
+
+    def action_undo(self) -> None:
+        """Bring back what was deleted last; in a list of deleted sessions, what is chosen there."""
+        ids = (
+            tuple(row.id for row in self.view.chosen)
+            if self.shows_deleted
+            else tuple(one.id for one in self.gone)
+        )
+        if not ids:
+            self.say("nothing was deleted here; t s d lists the deleted sessions", "muted")
+            return
+        path = self.watch_app.database_path
+
+        def work() -> tuple[str, ...]:
+            for session_id in ids:
+                restore_session(path, session_id)
+            return ids
+
+        self.keep("restoring", work, self._restored)
+
+    def _restored(self, ids: tuple[str, ...]) -> None:
+        self.gone = tuple(one for one in self.gone if one.id not in ids)
+        self.say(f"✓ {formatting.plural(len(ids), 'session')} restored", "done")
+        self._show_gone()
+
+    # Forks and comparisons.
+
+    def why_not_fork(self) -> str:
+        """Why the selected session cannot be forked, whichever program drives it; empty if it can."""
+        row = self.view.selected
+        return (
+            f"it was not run here; `wk run --from {row.id}` carries it on"
+            if row and row.origin not in ("run", "fork")
+            else ""
+        )
+
+    def action_fork(self) -> None:
+        row = self._one("Fork")
+        if row is None:
+            return
+        if row.id in self.view.hosts:
+            self.say(f"Fork: {clip(session_name(row), 60)} is live; open it and pause it first", "muted")
+            return
+        if reason := self.why_not_fork():
+            self.say(f"Fork: {reason}", "muted")
+            return
+        from watchkeeper_tui.screens.dialogs import ForkScreen
+
+        self.app.push_screen(ForkScreen(row.id, session_name(row), self.forked))
+
+    def forked(self, made: ForkResult) -> None:
+        """A fork was made on the fork's screen."""
+        goes_on = "; Enter opens it, r there carries on" if made.status == "paused" else ""
+        self.say(f"✓ forked at event #{made.at_seq} as {made.session_id}{goes_on}", "done", seconds=20)
+        self.view.selected_id = made.session_id
+        self.reload()
+
+    def why_not_compare(self) -> str:
+        """Why there is nothing to compare; empty where there is."""
+        marked, selected = self.view.marked_rows, self.view.selected
+        if len(marked) == 1 and selected is not None and selected is not marked[0]:
+            return ""
+        return "" if len(marked) == 2 else "mark two sessions with space, or mark one and select another"
+
+    def action_compare(self) -> None:
+        reason = self.why_not_compare()
+        if reason:
+            self.say(f"Compare: {reason}", "muted")
+            return
+        marked = [row.id for row in self.view.marked_rows]
+        selected = self.view.selected
+        if len(marked) == 1 and selected is not None:
+            marked.append(selected.id)
+        from watchkeeper_tui.screens.compare import CompareScreen
+
+        self.app.push_screen(CompareScreen(marked[0], marked[1]))
+
+    # Exports.
+
+    def action_export(self) -> None:
+        row = self._one("Export")
+        if row is None:
+            return
+        from watchkeeper_tui.control import FORMS
+
+        folder = Path.cwd()
+        answers: list[Piece] = []
+        for key, (_, words) in FORMS.items():
+            answers += [(key, "key"), (f" {words}   ", "text")]
+        answers += [("esc", "key"), (" cancel", "text")]
+        question: list[list[Piece]] = [
+            [
+                ("Export ", "strong"),
+                (clip(session_name(row), 60), "strong"),
+                (f"   to {clip(sanitize(str(folder)), 60)}", "muted"),
+            ],
+            answers,
+        ]
+
+        def start(form: str) -> Callable[[], None]:
+            return lambda: self.export_session(row.id, form)
+
+        self.prompt.ask_key(question, {key: start(form) for key, (form, _) in FORMS.items()})

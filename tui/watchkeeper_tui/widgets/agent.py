@@ -2,36 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages import PAGES, PageContext
-from watchkeeper_tui.pages.compactions import PASS_KEY
-from watchkeeper_tui.pages.context import PageLine
-from watchkeeper_tui.pages.memory import PIN_KEY, compaction_mark, foretells
-from watchkeeper_tui.pages.task import task_page, task_summary
-from watchkeeper_tui.pages.transcript import BOUNDARY
+from watchkeeper_tui.pages import PageContext
+from watchkeeper_tui.pages.calls import calls_page, metrics_page, prompt_page
+from watchkeeper_tui.pages.memory import (
+    PASS_KEY,
+    PIN_KEY,
+    compaction_mark,
+    compactions_page,
+    foretells,
+    memory_page,
+)
+from watchkeeper_tui.pages.report import report_page, task_page, task_summary
+from watchkeeper_tui.pages.transcript import BOUNDARY, transcript_page
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.session_status import agent_condition, last_sign, nobody_yet, task_condition
-from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot
-from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_width, set_title
-from watchkeeper_tui.widgets.page import PageView
-from watchkeeper_tui.widgets.plan import context_bar
-from watchkeeper_tui.widgets.rows import RowView
+from watchkeeper_tui.snapshot import (
+    AgentDetail,
+    SessionState,
+    Snapshot,
+    agent_condition,
+    last_sign,
+    nobody_yet,
+    task_condition,
+)
+from watchkeeper_tui.watch_app import watch_app
+from watchkeeper_tui.widgets.bars import StatusLine
+from watchkeeper_tui.widgets.panes import context_bar
+from watchkeeper_tui.widgets.rows import (
+    PageLine,
+    PageView,
+    Piece,
+    RowView,
+    clip_pieces,
+    content,
+    pieces_width,
+    set_title,
+)
 
-if TYPE_CHECKING:
-    from watchkeeper_tui.app import WatchkeeperApp
-    from watchkeeper_tui.screens.actions import Actions
-    from watchkeeper_tui.screens.base import WatchScreen
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One tab."""
+
+    name: str
+    short: str
+    """The name where there is little room."""
+    lines: Callable[[PageContext], list[PageLine]]
+    follows: bool = False
+    """New lines come at the end, and the end is kept in sight."""
+
+
+PAGES: tuple[Page, ...] = (
+    Page("Memory", "Mem", memory_page),
+    Page("Transcript", "Text", transcript_page, follows=True),
+    Page("Calls", "Calls", calls_page),
+    Page("Metrics", "Stats", metrics_page),
+    Page("Compactions", "Comp", compactions_page),
+    Page("Report", "Rep", report_page),
+    Page("Prompt", "Prompt", prompt_page),
+)
 
 
 class TabLine(Widget):
@@ -55,7 +97,7 @@ class TabLine(Widget):
 
     def render(self) -> Content:
         pieces = [piece for _, _, group in self._groups() for piece in group]
-        return content(pieces, cast("WatchkeeperApp", self.app).palette)
+        return content(pieces, watch_app(self).palette)
 
     def on_click(self, event: events.Click) -> None:
         for index, (start, end, _) in enumerate(self._groups()):
@@ -113,14 +155,14 @@ class Figures(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        palette = cast("WatchkeeperApp", self.app).palette
+        palette = watch_app(self).palette
         agent = self._agent
         width = self.size.width
         if agent is None:
             lines = [clip_pieces([(" ", "text"), *line], width) for line in self._instead]
             return Content("\n").join([content(line, palette) for line in lines])
         used, limit = agent.context_used, agent.context_limit
-        share = cast("WatchkeeperApp", self.app).settings.summarization_threshold
+        share = watch_app(self).settings.summarization_threshold
         right = f"  {formatting.tokens(used)}/{formatting.tokens(limit)}"
         if self._foretells and width >= 50:
             right += f"  compacts near {formatting.tokens(compaction_mark(agent, share))}"
@@ -145,6 +187,14 @@ class Figures(Widget):
 
 class AgentPane(Vertical):
     """The pane as a whole."""
+
+    class PinChanged(Message):
+        """The user wants a fact (`#12`) or a message (`12`) pinned to every prompt, or no longer."""
+
+        def __init__(self, which: str, *, pinned: bool) -> None:
+            super().__init__()
+            self.which = which
+            self.pinned = pinned
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h,comma", "tab(-1)", "Previous tab", show=False, id="agent.previous_tab"),
@@ -255,9 +305,8 @@ class AgentPane(Vertical):
             now=self._now,
             expanded=self._expanded.get(agent.id, frozenset()),
             words=self.words,
-            can_act=not cast("WatchkeeperApp", self.app).read_only
-            and snapshot.state is not SessionState.REPLAY,
-            threshold=cast("WatchkeeperApp", self.app).settings.summarization_threshold,
+            can_act=not watch_app(self).read_only and snapshot.state is not SessionState.REPLAY,
+            threshold=watch_app(self).settings.summarization_threshold,
         )
         return PAGES[self.tab].lines(context)
 
@@ -269,7 +318,7 @@ class AgentPane(Vertical):
     def open_tab(self, index: int) -> None:
         """Open a tab by its place."""
         self.tab = index % len(PAGES)
-        cast("WatchkeeperApp", self.app).remember(tab=PAGES[self.tab].name)
+        watch_app(self).remember(tab=PAGES[self.tab].name)
         self._start()
         self.redraw()
 
@@ -293,24 +342,26 @@ class AgentPane(Vertical):
             said = "the search hides where the transcript was compacted; empty the search first"
         else:
             said = "it was compacted before what is read here"
-        cast("WatchScreen", self.screen).say(said, "muted")
+        self.post_message(StatusLine.Said(said))
 
     def action_pin(self) -> None:
         """Pin the fact under the cursor to every prompt, or keep the message under it as it is; or take it out again."""
-        line, screen = self.page.selected, cast("Actions", self.screen)
+        line = self.page.selected
         key = line.key if line is not None else ""
         detail = self._snapshot.detail
         seq = key.removeprefix(PIN_KEY) if PAGES[self.tab].name == "Memory" else key.partition(".")[0]
         if seq.isdecimal():
             pinned = detail is not None and detail.view is not None and int(seq) in detail.view.pins
-            screen.act("unpin" if pinned else "pin", seq)
+            self.post_message(self.PinChanged(seq, pinned=not pinned))
             return
         facts = self._snapshot.detail.facts if self._snapshot.detail is not None else ()
         fact = next((each for each in facts if f"fact.{each.id}" == key), None)
         if fact is None:
-            screen.say("choose a fact or a message first; /pin TEXT pins a text of your own", "muted")
+            self.post_message(
+                StatusLine.Said("choose a fact or a message first; /pin TEXT pins a text of your own")
+            )
         else:
-            screen.act("unpin" if fact.pinned else "pin", f"#{fact.id}")
+            self.post_message(self.PinChanged(f"#{fact.id}", pinned=not fact.pinned))
 
     def toggle(self, key: str) -> None:
         """Fold or unfold what `key` names."""
@@ -322,7 +373,7 @@ class AgentPane(Vertical):
         event.stop()
         line = self.page.selected
         if line is not None and line.key.startswith(PASS_KEY):
-            cast("WatchkeeperApp", self.app).open_compaction(int(line.key.removeprefix(PASS_KEY)))
+            watch_app(self).open_compaction(int(line.key.removeprefix(PASS_KEY)))
         elif line is not None:
             self.toggle(line.key)
 
@@ -339,7 +390,7 @@ class AgentPane(Vertical):
             self.page.start(follows=PAGES[self.tab].follows)
 
     def _title(self) -> None:
-        palette = cast("WatchkeeperApp", self.app).palette
+        palette = watch_app(self).palette
         agent = self._snapshot.agent(self.agent_id)
         pieces: list[Piece] = [("3", "key")]
         task = self._snapshot.task(self._task_id) if agent is None else None

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual.content import Content
 from textual.geometry import Size
@@ -15,16 +15,12 @@ from textual.widget import Widget
 
 from watchkeeper.store.search.sessions import MessageHit, SessionLine
 from watchkeeper_tui import formatting
-from watchkeeper_tui.palette import Palette
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.session_status import SESSION_BADGES
-from watchkeeper_tui.snapshot import SessionState, session_state
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content, pieces_width
-from watchkeeper_tui.widgets.rows import RowView
-from watchkeeper_tui.widgets.status import KeyLine
-
-if TYPE_CHECKING:
-    from watchkeeper_tui.app import WatchkeeperApp
+from watchkeeper_tui.snapshot import SESSION_BADGES, SessionState, session_state
+from watchkeeper_tui.theming import Palette
+from watchkeeper_tui.watch_app import watch_app
+from watchkeeper_tui.widgets.bars import KeyLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, content, pieces_width
 
 _ROLES = {
     SessionState.LIVE: "working",
@@ -175,7 +171,7 @@ class HitPane(Widget):
         return len(self._rows(width))
 
     def render(self) -> Content:
-        return _lines(self._rows(self.size.width), cast("WatchkeeperApp", self.app).palette)
+        return _lines(self._rows(self.size.width), watch_app(self).palette)
 
     def _rows(self, width: int) -> list[list[Piece]]:
         """The lines at that width, which before the first layout is not the widget's own."""
@@ -221,7 +217,7 @@ class DeletedLine(Widget):
         self.post_message(KeyLine.Pressed("undo"))
 
     def render(self) -> Content:
-        palette = cast("WatchkeeperApp", self.app).palette
+        palette = watch_app(self).palette
         return content([(" ", "text"), *self._pieces], palette)
 
 

@@ -1,12 +1,13 @@
-"""The thread that looks up how a session stood: the latest request wins, and nothing is ever written.
+"""The source of a replay: the place in a recording and its pace, and the thread that looks up how a session stood.
 
-It has a connection of its own, so that the live dashboard behind it keeps its reader.
+The latest request wins, and nothing is ever written. The thread has a connection of its own, so that the live dashboard
+behind it keeps its reader.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +16,79 @@ from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.replay import AgentStateAt, Recording, open_recording
 from watchkeeper.store.snapshot import accept_any_text
-from watchkeeper_tui.event_line import EventLine
+from watchkeeper_tui.formatting import EventLine
+from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, TranscriptBlock
-from watchkeeper_tui.transcript import fold_message
+
+SPEEDS = (1, 2, 4, 8, 16, 32, 64)
+IDLE_SECONDS = 2.0
+"""What is left of a longer silence where idle time is skipped."""
+
+
+class Playback:
+    """A place among `times`, which never go back. Positions count from 1."""
+
+    def __init__(self, times: Sequence[float]) -> None:
+        self.times = times
+        self.position = 1 if times else 0
+        self.playing = False
+        self.skips_idle = True
+        self._speed = 0
+        self._waited = 0.0
+        """Seconds of the session that went by since the position."""
+
+    @property
+    def speed(self) -> int:
+        """Seconds of the session in one second."""
+        return SPEEDS[self._speed]
+
+    @property
+    def at_end(self) -> bool:
+        """Nothing follows."""
+        return self.position >= len(self.times)
+
+    def continued(self, times: Sequence[float]) -> None:
+        """The session has gone on: the same recording, and more."""
+        self.times = times
+        self.go(self.position)
+
+    def change_speed(self, step: int) -> int:
+        """A step faster or slower, as far as it goes."""
+        self._speed = max(0, min(len(SPEEDS) - 1, self._speed + step))
+        return self.speed
+
+    def go(self, position: int) -> bool:
+        """Go to a position, or as near as there is; whether that is another one."""
+        before, self.position = self.position, max(min(1, len(self.times)), min(len(self.times), position))
+        self._waited = 0.0
+        if self.at_end:
+            self.playing = False
+        return self.position != before
+
+    def play(self) -> None:
+        """Go on by itself, from the beginning where it is at the end; or stay."""
+        if not self.playing and self.at_end:
+            self.go(1)
+        self.playing = not self.playing and len(self.times) > 1
+        self._waited = 0.0
+
+    def advance(self, seconds: float) -> bool:
+        """So much time has gone by before the screen; whether the position is another one now."""
+        if not self.playing:
+            return False
+        before, left = self.position, max(0.0, seconds) * self.speed
+        while not self.at_end:
+            gap = self.times[self.position] - self.times[self.position - 1]
+            needed = (min(gap, IDLE_SECONDS) if self.skips_idle else gap) - self._waited
+            if left < needed:
+                self._waited += left
+                break
+            left -= max(0.0, needed)
+            self.position += 1
+            self._waited = 0.0
+        self.playing = not self.at_end
+        return self.position != before
+
 
 EVENTS_SHOWN = 300
 """The newest events up to the position that are listed."""

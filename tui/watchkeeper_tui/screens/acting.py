@@ -1,11 +1,10 @@
-"""From a key to a command row: why not, what text, what it would do, `y`, written, and what became of it."""
+"""Screens that act on a run: from a key to a command row: why not, what text, what it would do, `y`, written, and
+what became of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from watchkeeper.records.approval_subjects import FILE_CHANGES
 from watchkeeper.records.errors import WatchkeeperError
@@ -15,42 +14,16 @@ from watchkeeper.store.approvals import Grant, load_grants, question_from_text
 from watchkeeper.store.budgets import BudgetUse
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import BY_ID, Action
-from watchkeeper_tui.prompt_preview import PromptPreview
+from watchkeeper_tui.actions import BY_ID, Action, Request, Target
+from watchkeeper_tui.control import MOST_SENT, PromptPreview, Sent
+from watchkeeper_tui.formatting import question_words
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState
-from watchkeeper_tui.targets import Request, Target
-from watchkeeper_tui.widgets.cells import Piece
-from watchkeeper_tui.wording import question_words
-
-if TYPE_CHECKING:
-    _Base = WatchScreen
-else:
-    _Base = object
+from watchkeeper_tui.widgets.rows import Piece
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A command that this dashboard wrote."""
-
-    command_id: int | None
-    """None while it is being written, and where a host was started instead."""
-    about: str
-    at: float
-    said: str = ""
-    """What came of it where no command tells."""
-    group: int = 0
-    """Commands that one key wrote have the same number."""
-    compacts: str | None = None
-    """The agent whose context it compacts: its pass is followed after the command was applied."""
-
-
-MOST_SENT = 100
-"""As many commands are followed: as many agents may be marked."""
-
-
-class Actions(_Base):
+class ActingScreen(WatchScreen):
     """A screen that can act on its `target`."""
 
     sent: tuple[Sent, ...] = ()
@@ -246,7 +219,7 @@ class Actions(_Base):
         self._open_prompt()
 
     def _open_prompt(self) -> None:
-        from watchkeeper_tui.screens.prompt_preview import PromptScreen
+        from watchkeeper_tui.screens.dialogs import PromptScreen
 
         request, shown = self._foretold or (None, None)
         if request is not None and shown is not None and shown.messages:
@@ -418,8 +391,6 @@ class Actions(_Base):
             return
         self.sent = tuple(each for each in self.sent if each.command_id is not None or each.said)
         self.say(self.trouble(text), "failed", seconds=12)
-
-    # Leaving.
 
     def action_leave(self) -> None:
         snapshot = self.watch_app.snapshot

@@ -1,0 +1,116 @@
+"""What screens and widgets may ask of the application.
+
+The application imports the screens, and they import the widgets. This protocol is how both reach the application
+without importing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from textual.message_pump import MessagePump
+
+from watchkeeper_tui.control import Control
+from watchkeeper_tui.reader import Reader
+from watchkeeper_tui.settings import Layout, Settings
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.theming import Palette
+
+
+class WatchApp(Protocol):
+    """The application, as its screens and widgets know it."""
+
+    control: Control
+    """What acts on the open session."""
+    layout_kept: Layout
+    """How the user left the dashboard."""
+
+    @property
+    def palette(self) -> Palette:
+        """The styles of the theme in use."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """The user's settings."""
+        ...
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest reading of the open session."""
+        ...
+
+    @property
+    def reader(self) -> Reader:
+        """The thread that reads the database."""
+        ...
+
+    @property
+    def database_path(self) -> Path:
+        """The open database."""
+        ...
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Wall time in seconds."""
+        ...
+
+    @property
+    def read_only(self) -> str:
+        """Why nothing can be done to the open session; empty where it can."""
+        ...
+
+    def key_for(self, binding_id: str, default: str) -> str:
+        """The key that the user has for something, as the footer shows it."""
+        ...
+
+    def look_at(self, agent_id: str | None) -> None:
+        """Have the reader read this agent too."""
+        ...
+
+    def probe(self, session_id: str) -> int | None:
+        """The process that drives a session, or None."""
+        ...
+
+    def remember(self, **changes: Any) -> None:
+        """Keep how the screen is laid out for the next time."""
+        ...
+
+    def choose_theme(self, name: str) -> tuple[str, str]:
+        """Switch to a theme; returns what to say about it, and in which role."""
+        ...
+
+    def copy_text(self, text: str) -> None:
+        """Put text on the clipboard."""
+        ...
+
+    def open_sessions(self, words: str) -> None:
+        """Show the list of sessions."""
+        ...
+
+    def open_session(self, session_id: str, *, read_only: bool = False) -> None:
+        """Show a session on the live screen; `read_only` refuses every action on it."""
+        ...
+
+    def load_session(self, name: str) -> None:
+        """Open the session that `name` means, and resume it from its last step."""
+        ...
+
+    def open_compaction(self, compaction_id: int) -> None:
+        """Show one pass in full, before and after."""
+        ...
+
+    def open_replay(self, session_id: str) -> None:
+        """Show a session as it was, step by step."""
+        ...
+
+    def leave(self, how: str) -> None:
+        """End the dashboard; `pause` pauses the run first."""
+        ...
+
+
+def watch_app(node: MessagePump) -> WatchApp:
+    """The application that a screen or widget runs in."""
+    return cast(WatchApp, node.app)

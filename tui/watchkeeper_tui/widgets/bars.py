@@ -1,0 +1,845 @@
+"""The lines around the panes: the header, the question at the foot, the status line, and the keys that do something here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input
+
+from watchkeeper.records.text import clock_text, countdown
+from watchkeeper.store.snapshot import CommandFacts, SessionFacts, roles_of
+from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Target
+from watchkeeper_tui.control import Sent
+from watchkeeper_tui.formatting import question_words
+from watchkeeper_tui.pages.memory import compaction_pieces
+from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
+from watchkeeper_tui.snapshot import (
+    SESSION_BADGES,
+    Roster,
+    SessionState,
+    Snapshot,
+    agent_condition,
+    task_condition,
+)
+from watchkeeper_tui.watch_app import watch_app
+from watchkeeper_tui.widgets.rows import Piece, clip_pieces, content, pieces_width
+
+_COUNTED = ("●", "◔", "?", "◷", "‖", "↻", "!", "†", "✗", "×", "○", "✓")
+"""Every state that an agent can be in, so that the counts add up to the agents."""
+
+
+def _model(ref: str) -> str:
+    return clip(sanitize(formatting.model_name(ref)), 24)
+
+
+class Header(Widget):
+    """One line about the whole session."""
+
+    DEFAULT_CSS = """
+    Header { height: 1; dock: top; background: $panel; color: $foreground; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(id="header")
+        self._snapshot = Snapshot()
+        self._roster = Roster()
+        self._now = 0.0
+        self._frozen_since: float | None = None
+        self._behind = 0
+        self._shown: tuple[Piece, ...] = ()
+        self._noted = (0.0, 0.0)
+        """The time for which the host says that it has driven the run, and when that was read."""
+
+    def show(
+        self,
+        snapshot: Snapshot,
+        now: float,
+        roster: Roster,
+        *,
+        frozen_since: float | None = None,
+        behind: int = 0,
+    ) -> None:
+        """Show this reading, whose agents `roster` counted. `behind`: events that came while the view is
+        frozen."""
+        before = self._shown
+        self._snapshot, self._now, self._frozen_since, self._behind = snapshot, now, frozen_since, behind
+        self._roster = roster
+        self._shown = (*self.pieces(self.size.width), *self.role_pieces(self.size.width))
+        if self._shown != before:
+            self.styles.height = 2 if self.role_pieces(self.size.width) else 1
+            self.refresh()
+
+    def render(self) -> Content:
+        app = watch_app(self)
+        first = content(self.pieces(self.size.width), app.palette)
+        roles = self.role_pieces(self.size.width)
+        return first if not roles else Content("\n").join((first, content(roles, app.palette)))
+
+    def role_pieces(self, width: int) -> list[Piece]:
+        """The roles that are not built in, as many as fit: name, file, model, and a dearer model that was not
+        confirmed."""
+        session = self._snapshot.session
+        others = (
+            [one for one in roles_of(session.roles).values() if not one.is_built_in]
+            if session is not None
+            else []
+        )
+        shown: list[Piece] = []
+        for number, one in enumerate(others):
+            asked = f", not {_model(one.unconfirmed)}" if one.unconfirmed else ""
+            each: list[Piece] = [
+                (" role " if not shown else "  ", "muted"),
+                (clip(sanitize(one.role), 24), "strong"),
+                (f" {clip(sanitize(one.source), 40)} {_model(one.model)}", "text"),
+                (asked, "waiting"),
+            ]
+            more: list[Piece] = [(f"  +{len(others) - number} more", "muted")]
+            rest = pieces_width(more) if number + 1 < len(others) else 0
+            if shown and pieces_width(shown) + pieces_width(each) + rest > width:
+                return shown + more
+            shown += each
+        return clip_pieces(shown, width) if shown else []
+
+    def pieces(self, width: int) -> list[Piece]:
+        """What fits into `width` columns."""
+        groups = self._groups()
+        shown = list(range(len(groups)))
+        while len(shown) > 1 and sum(pieces_width(groups[index][1]) for index in shown) > width:
+            shown.remove(max(shown, key=lambda index: groups[index][0]))
+        used = sum(pieces_width(groups[index][1]) for index in shown)
+        flat = [piece for index in shown for piece in groups[index][1]]
+        goal = self._goal(width - used)
+        if goal:
+            flat[self._goal_place(groups, shown) : self._goal_place(groups, shown)] = goal
+        return flat
+
+    def _goal_place(self, groups: list[tuple[int, list[Piece]]], shown: list[int]) -> int:
+        """After the badge and the id."""
+        return sum(len(groups[index][1]) for index in shown if index < 2)
+
+    def _goal(self, cells: int) -> list[Piece]:
+        session = self._snapshot.session
+        if session is None or cells < 12:
+            return []
+        text = clip(sanitize(session.title or session.goal), min(cells - 4, 48))
+        return [(f"“{text}”  ", "strong")]
+
+    def _groups(self) -> list[tuple[int, list[Piece]]]:
+        snapshot, now = self._snapshot, self._now
+        glyph, role = SESSION_BADGES[snapshot.state]
+        groups: list[tuple[int, list[Piece]]] = [(0, [(f" {glyph} {snapshot.state} ", role), (" ", "text")])]
+        if self._frozen_since is not None:
+            text = f" ■ VIEW FROZEN {formatting.duration(now - self._frozen_since)}"
+            if self._behind:
+                text += f", {self._behind:,} behind"
+            groups.append((0, [(text + " ", "badge_frozen"), (" ", "text")]))
+        if snapshot.problem:
+            # What the badge says was so when it was read last.
+            groups.append(
+                (
+                    0,
+                    [
+                        (f" ! NOT READ {formatting.duration(now - snapshot.read_at)} ", "badge_failed"),
+                        (" ", "text"),
+                    ],
+                )
+            )
+            now = snapshot.read_at
+        groups += self._read_only()
+        session = snapshot.session
+        if session is None:
+            groups.append((1, [("watchkeeper", "accent")]))
+            return groups
+        groups.insert(1, (5, [(f"{session.id}  ", "accent")]))
+        groups.append((1, [(formatting.clock(self._elapsed(session, now)), "text"), ("  ", "text")]))
+        if snapshot.state is SessionState.LIVE and snapshot.host_pid:
+            groups.append((9, [(f"pid {snapshot.host_pid}  ", "faint")]))
+        groups.append((7, [(f"{formatting.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
+        groups.append((2, self._counts()))
+        cost = formatting.bill(session)
+        groups.append((3, [(cost, "money")]))
+        if snapshot.state is SessionState.LIVE and snapshot.rates.cost_per_minute > 0:
+            groups.append((6, [(f" +${formatting.rate(snapshot.rates.cost_per_minute)}/m", "muted")]))
+        groups.append(
+            (4, [("  ", "text"), (formatting.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
+        )
+        if session.missing_logs:
+            logs = formatting.plural(session.missing_logs, "log")
+            groups.append((3, [("  partial", "waiting")]))
+            groups.append((6, [(f" ({logs} missing)", "muted")]))
+        if snapshot.state is SessionState.LIVE:
+            groups.append((8, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
+        parked = [
+            agent.parked_until for agent in snapshot.agents if agent.status == "parked" and agent.parked_until
+        ]
+        if parked and snapshot.state is SessionState.LIVE:
+            first = min(parked)
+            left = f" (in {countdown(first - now)})" if first > now else ""
+            groups.append((1, [(f"  ◷ {len(parked)} parked until {clock_text(first, now)}{left}", "slot")]))
+        reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
+        if reached is not None:
+            groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))
+        return groups
+
+    def _elapsed(self, session: SessionFacts, now: float) -> float:
+        """Seconds for which the run was driven, pauses left out, as the list of sessions has it; it is noted
+        every other second."""
+        live, noted = self._snapshot.state is SessionState.LIVE, session.hosted_seconds
+        if noted <= 0:
+            return (now if live else session.ended_at or session.last_active) - session.created_at
+        if noted != self._noted[0]:
+            self._noted = (noted, now)
+        return noted + max(0.0, now - self._noted[1]) if live else noted
+
+    def _read_only(self) -> list[tuple[int, list[Piece]]]:
+        """A badge that stays: nothing can be done to what is shown; then why, where there is room."""
+        why = watch_app(self).read_only
+        if not why:
+            return []
+        return [(0, [(" ≡ READ-ONLY ", "badge_plain"), (" ", "text")]), (8, [(f"{why}  ", "muted")])]
+
+    def _counts(self) -> list[Piece]:
+        counted, roles = self._roster.counts(), self._roster.roles
+        pieces: list[Piece] = []
+        for glyph in _COUNTED:
+            if counted.get(glyph):
+                pieces.append((f"{glyph}{counted[glyph]} ", roles[glyph]))
+        if pieces:
+            pieces.append((" ", "text"))
+        return pieces
+
+
+CRAMPED = (40, 10)
+"""With fewer columns or rows, the footer says what the dashboard needs, and the frames make room for rows."""
+NEEDED = " needs 80×24  "
+URGENT = frozenset({"failed", "paused", "dead", "waiting", "accent"})
+"""Roles of text that asks for an action, such as hints and key names. Such text is shown in full, in up to
+three lines."""
+
+
+class StatusLine(Widget):
+    """One line of plain words; what is urgent may take three, where the screen is high enough."""
+
+    DEFAULT_CSS = """
+    StatusLine { height: 1; background: $surface; padding-left: 1; }
+    StatusLine.-long { height: auto; max-height: 3; }
+    """
+
+    class Said(Message):
+        """A widget has something to tell the user: the screen shows it here for some seconds."""
+
+        def __init__(self, text: str, role: str = "muted") -> None:
+            super().__init__()
+            self.text = text
+            """Sanitised."""
+            self.role = role
+
+    def __init__(self) -> None:
+        super().__init__(id="status")
+        self._pieces: tuple[Piece, ...] = ()
+
+    def say(self, pieces: Sequence[Piece]) -> None:
+        """Show these words; the line is cut where it ends, unless they are urgent."""
+        if tuple(pieces) != self._pieces:
+            self._pieces = tuple(pieces)
+            self._stretch()
+            self.refresh(layout=self.has_class("-long"))
+
+    def on_resize(self) -> None:
+        self._stretch()
+
+    def _stretch(self) -> None:
+        """Take the lines that urgent words need."""
+        names_a_key = any(role == "key" for _, role in self._pieces)
+        urgent = names_a_key or (bool(self._pieces) and self._pieces[0][1] in URGENT)
+        self.set_class(
+            urgent
+            and pieces_width(self._pieces) > self.content_size.width > 0
+            and self.screen.size.height >= 20,
+            "-long",
+        )
+
+    @property
+    def text(self) -> str:
+        """The displayed text."""
+        return "".join(text for text, _ in self._pieces)
+
+    def render(self) -> Content:
+        is_long = self.has_class("-long")
+        pieces = self._pieces if is_long else clip_pieces(self._pieces, self.content_size.width)
+        return content(pieces, watch_app(self).palette)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHint:
+    """A key in the footer. `why_not` greys it, and is said when it is pressed all the same."""
+
+    key: str
+    label: str
+    action: str
+    why_not: str = ""
+
+
+class KeyLine(Widget):
+    """The footer."""
+
+    DEFAULT_CSS = "KeyLine { height: 1; background: $panel; }"
+
+    class Pressed(Message):
+        """A hint was clicked."""
+
+        def __init__(self, action: str) -> None:
+            super().__init__()
+            self.action = action
+
+    def __init__(self) -> None:
+        super().__init__(id="keys")
+        self.hints: tuple[KeyHint, ...] = ()
+        """The keys of the screen."""
+        self._asked: tuple[KeyHint, ...] = ()
+
+    def ask(self, hints: Sequence[KeyHint]) -> None:
+        """Show these instead while a question is open; none: the screen's again."""
+        self._asked = tuple(hints)
+        self.refresh()
+
+    def show(self, hints: Sequence[KeyHint]) -> None:
+        """Show these keys, as many as fit."""
+        if tuple(hints) != self.hints:
+            self.hints = tuple(hints)
+            self.refresh()
+
+    def render(self) -> Content:
+        pieces: list[Piece] = [(NEEDED, "waiting") if self._is_cramped else (" ", "text")]
+        for _, _, group in self._groups():
+            pieces += group
+        return content(pieces, watch_app(self).palette)
+
+    def on_click(self, event: events.Click) -> None:
+        for (start, end, _), hint in zip(self._groups(), self._fitting(), strict=False):
+            if start <= event.x < end:
+                self.post_message(self.Pressed(hint.action))
+
+    @property
+    def _is_cramped(self) -> bool:
+        return self.screen.size.width < CRAMPED[0] or self.screen.size.height < CRAMPED[1]
+
+    def _fitting(self) -> list[KeyHint]:
+        """The hints that fit; the last two (command, help) always stay, where there is any room."""
+        hints = list(self._asked or self.hints)
+        if self._is_cramped:
+            return hints[-1:]
+
+        def needed() -> int:
+            return 1 + sum(len(hint.key) + len(hint.label) + 3 for hint in hints)
+
+        while len(hints) > 2 and needed() > self.size.width + 2:
+            # Keys that do nothing here go first.
+            greyed = [hint for hint in hints[:-2] if hint.why_not]
+            hints.remove(greyed[-1] if greyed else hints[-3])
+        return hints
+
+    def _groups(self) -> list[tuple[int, int, list[Piece]]]:
+        groups: list[tuple[int, int, list[Piece]]] = []
+        start = len(NEEDED) if self._is_cramped else 1
+        for hint in self._fitting():
+            dead = bool(hint.why_not)
+            group: list[Piece] = [
+                (hint.key, "faint" if dead else "key"),
+                (" ", "text"),
+                (hint.label, "faint" if dead else "text"),
+                ("  ", "text"),
+            ]
+            width = pieces_width(group)
+            groups.append((start, start + width, group))
+            start += width
+        return groups
+
+
+SETTLED_SECONDS = 8.0
+"""How long the outcome of a command is shown."""
+LOCKED_AFTER_SECONDS = 1.5
+LOCKED = "waiting, another program holds the database"
+"""Writing takes milliseconds. After `LOCKED_AFTER_SECONDS`, the line shows this text."""
+
+
+def status_pieces(
+    snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float, *, asking: bool = False
+) -> list[Piece]:
+    """The first that applies: a database problem, the last command, a pending question, the state of the run,
+    the state of the selected row.
+
+    `asking`: a question is open, and only its keys apply.
+    """
+    if snapshot.problem:
+        return [("! ", "failed"), (sanitize(snapshot.problem), "failed")]
+    command = _command(snapshot, sent, now)
+    if command:
+        return command
+    if snapshot.approvals and not asking:
+        first = snapshot.approvals[0]
+        agent = snapshot.agent(first.agent_id)
+        more = f" (+{len(snapshot.approvals) - 1})" if len(snapshot.approvals) > 1 else ""
+        return [
+            ("? ", "waiting"),
+            (
+                f"{sanitize(agent.name) if agent else 'an agent'} wants to run {sanitize(first.tool)} ",
+                "waiting",
+            ),
+            (clip(sanitize(question_words(first.tool, first.question)), 100), "text"),
+            (f"{more}   ", "muted"),
+            ("a", "key"),
+            (" answers", "muted"),
+        ]
+    return _run(snapshot, now) or _row(snapshot, target, now)
+
+
+def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece]:
+    if not sent:
+        return []
+    newest = sent[0]
+    if newest.said:
+        return (
+            [("✓ ", "done"), (f"{newest.about}: {sanitize(newest.said)}", "text")]
+            if now - newest.at < SETTLED_SECONDS
+            else []
+        )
+    several = [each for each in sent if each.group == newest.group] if newest.group else [newest]
+    if len(several) > 1:
+        return _several(snapshot, several, now)
+    if newest.command_id is None:
+        if now - newest.at > LOCKED_AFTER_SECONDS:
+            return [("… ", "muted"), (newest.about, "text"), (f": {LOCKED}", "waiting")]
+        return [("… ", "muted"), (newest.about, "text"), (": writing the command", "muted")]
+    command = next((each for each in snapshot.commands if each.id == newest.command_id), None)
+    if command is None or command.status == "queued":
+        return _queued(snapshot, newest, now)
+    if newest.compacts and command.status == "applied":
+        return _pass(snapshot, newest, now) or _settled(snapshot, command, newest, now)
+    return _settled(snapshot, command, newest, now)
+
+
+def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece]:
+    """The outcome of the commands that one key wrote for several rows."""
+    by_id = {each.id: each for each in snapshot.commands}
+    commands = [by_id.get(each.command_id or 0) for each in sent]
+    waiting = sum(1 for each in commands if each is None or each.status == "queued")
+    refused = [
+        (each, one)
+        for each, one in zip(commands, sent, strict=True)
+        if each is not None and each.status == "refused"
+    ]
+    at = max([each.applied_at or 0.0 for each in commands if each is not None] + [one.at for one in sent])
+    if now - at > SETTLED_SECONDS and (not waiting or snapshot.host_pid is None):
+        return []
+    applied = len(sent) - waiting - len(refused)
+    verb = sent[0].about.partition(" ")[0]
+    pieces: list[Piece] = [("◔ ", "slot") if waiting else ("✗ ", "failed") if refused else ("✓ ", "done")]
+    pieces.append((f"{verb} ×{len(sent)}: ", "text"))
+    parts: list[Piece] = []
+    if applied:
+        parts.append((f"{applied} applied", "done"))
+    if waiting:
+        gone = snapshot.host_pid is None
+        parts.append(
+            (
+                f"{waiting} accepted, " + ("apply on resume" if gone else "queued"),
+                "waiting" if gone else "text",
+            )
+        )
+    if refused:
+        first, of = refused[0]
+        parts.append(
+            (f"{len(refused)} refused — {of.about}: {clip(sanitize(first.result or ''), 200)}", "failed")
+        )
+    for number, part in enumerate(parts):
+        pieces += [(", ", "muted")] * bool(number) + [part]
+    return pieces
+
+
+def _pass(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
+    """The progress of the requested pass, until shortly after its end."""
+    mine = [
+        each for each in snapshot.compactions if each.agent_id == sent.compacts and each.trigger == "manual"
+    ]
+    newest = next((each for each in mine if each.requested_at >= sent.at - 1), None)
+    if newest is None or (newest.ended_at is not None and now - newest.ended_at > SETTLED_SECONDS):
+        return []
+    pieces = [(f"{sent.about}  ", "text"), *compaction_pieces(newest, now)]
+    if newest.status == "running":
+        pieces.append(("; the agent goes on working", "muted"))
+    elif newest.status == "prepared":
+        pieces.append(("; published at the agent's next step", "muted"))
+    elif newest.status == "applied":
+        pieces += [("   u", "key"), (" undoes it", "muted")]
+    return pieces
+
+
+def _queued(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
+    if snapshot.host_pid is None:
+        if now - sent.at > SETTLED_SECONDS:
+            return []
+        return [("◔ ", "slot"), (f"{sent.about}: accepted, ", "text"), ("applies on resume", "waiting")]
+    return [
+        ("◔ ", "slot"),
+        (f"{sent.about}: accepted, queued ", "text"),
+        (formatting.duration(now - sent.at), "muted"),
+    ]
+
+
+def _settled(snapshot: Snapshot, command: CommandFacts, sent: Sent, now: float) -> list[Piece]:
+    if command.applied_at is not None and now - max(command.applied_at, sent.at) > SETTLED_SECONDS:
+        return []
+    result = clip(sanitize(command.result or ""), 300)
+    name = sent.about.rpartition(" ")[2]
+    result = result.removeprefix(f"{name}: ")  # the line already names it
+    if command.status == "applied":
+        return [
+            ("✓ ", "done"),
+            (f"{sent.about}: ", "text"),
+            (_came(command, snapshot) or result or "applied", "done"),
+        ]
+    return [
+        ("✗ ", "failed"),
+        (f"{sent.about}: refused ", "failed"),
+        (f"— {result}" if result else "", "text"),
+    ]
+
+
+def _came(command: CommandFacts, snapshot: Snapshot) -> str:
+    """The effect of a pause that has taken effect; else empty."""
+    if command.kind != "pause":
+        return ""
+    if command.agent_id is None:
+        return "the run is paused" if snapshot.state is SessionState.PAUSED else ""
+    agent = snapshot.agent(command.agent_id)
+    return f"{sanitize(agent.name)} is paused" if agent is not None and agent.status == "paused" else ""
+
+
+def _run(snapshot: Snapshot, now: float) -> list[Piece]:
+    session = snapshot.session
+    if session is None:
+        return [("opening the database …", "muted")]
+    reason = clip(sanitize(session.status_reason or ""), 200)
+    if snapshot.state is SessionState.DEAD:
+        return [
+            ("† The background process stopped. ", "dead"),
+            ("r", "key"),
+            (" continues from the last saved step.", "text"),
+        ]
+    if snapshot.state is SessionState.OPENING:
+        return [("… waiting for the background process to start", "muted")]
+    if snapshot.state is SessionState.PAUSED:
+        return [
+            ("‖ paused", "paused"),
+            (f" — {reason}" if reason else "", "text"),
+            ("   r", "key"),
+            (" resumes the run", "muted"),
+        ]
+    if snapshot.state is SessionState.FAILED:
+        return [("✗ the run failed", "failed"), (f" — {reason}" if reason else "", "text")]
+    return []
+
+
+def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
+    """The state of the selected row, in full."""
+    task, agent = (target.tasks[0] if target.tasks else None), target.agent
+    if agent is not None and (task is None or task.status == "running"):
+        condition = agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)
+        note = condition.note or clip(sanitize(agent.goal), 200)
+    elif task is not None:
+        condition = task_condition(task)
+        note = condition.note or clip(sanitize(task.result or ""), 300)
+    else:
+        return [("select an agent: j k move, enter opens, ? shows every key", "faint")]
+    name = sanitize(task.title if task is not None else agent.name if agent is not None else "")
+    note = "" if note == name else note
+    return [
+        (f"{condition.glyph} ", condition.role),
+        (clip(name, 60), "text"),
+        (f" {condition.word}", condition.role),
+        (f" — {note}" if note else "", "muted"),
+    ]
+
+
+class _Words(Widget):
+    """The lines above the answer."""
+
+    DEFAULT_CSS = "_Words { height: auto; }"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self.lines: Sequence[Sequence[Piece]] = ()
+
+    def render(self) -> Content:
+        palette = watch_app(self).palette
+        return Content("\n").join([content(line, palette) for line in self.lines])
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on an answer, its key or its words, answers."""
+        offset = event.get_content_offset(self)
+        place = -1 if offset is None else offset.x
+        line = self.lines[0] if len(self.lines) == 1 else []
+        if pieces_width(line) > self.content_size.width:
+            return  # broken into rows: a key is surer than a guess
+        key, end = "", 0
+        for text, role in line:
+            key, end = text if role == "key" else key, end + pieces_width([(text, role)])
+            if 0 <= place < end:
+                if key:
+                    self.post_message(Answered(key))
+                return
+
+
+class Answered(Message):
+    """An answer was clicked."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
+
+
+class Opened(Message):
+    """A question opened: what was said before it is about something else."""
+
+
+def _pressing(key: str) -> str:
+    """The action of a hint that is clicked instead of its key."""
+    return f"press('{key}')"
+
+
+LINE_BREAK = "↵"
+"""How a line break is shown that is kept."""
+
+
+class _Line(Input):
+    """The line to type into. Esc gives up; up brings back what was typed before; what is pasted loses no
+    line."""
+
+    keeps_lines = False
+
+    @property
+    def typed(self) -> str:
+        """What was typed and pasted."""
+        return self.value.replace(LINE_BREAK, "\n") if self.keeps_lines else self.value
+
+    def on_paste(self, event: events.Paste) -> None:
+        """All of it, and nothing that acts: the toolkit would take the first line alone."""
+        event.prevent_default()
+        event.stop()
+        lines = sanitize_lines(event.text.strip("\r\n"))
+        self.replace((LINE_BREAK if self.keeps_lines else " ").join(lines), *self.selection)
+
+
+class Prompt(Vertical, can_focus=True):
+    """At most one question at a time; hidden while there is none."""
+
+    DEFAULT_CSS = """
+    Prompt {
+        height: auto; max-height: 70%; display: none;
+        background: $panel; border-top: solid $accent; padding: 0 1;
+    }
+    Prompt.-asking { display: block; }
+    Prompt #answers { dock: bottom; }
+    Prompt.-typing #answers { display: none; }
+    Prompt Input { border: none; height: 1; padding: 0; background: $panel; display: none; }
+    Prompt Input:focus { border: none; }
+    Prompt.-typing Input { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(id="prompt")
+        self._typed: Callable[[str], None] | None = None
+        self._changed: Callable[[str], None] | None = None
+        self._keys: dict[str, Callable[[], None]] = {}
+        self._gave_up: Callable[[], None] | None = None
+        self._history: dict[str, list[str]] = {}
+        self._kind = ""
+        self._back = 0
+        self._focus_before: Widget | None = None
+
+    def compose(self) -> ComposeResult:
+        yield _Words("question")
+        yield _Words("answers")
+        yield _Line(id="prompt-line", select_on_focus=False, compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one(_Line).cursor_blink = not watch_app(self).settings.reduced_motion
+
+    @property
+    def is_asking(self) -> bool:
+        """A question is open."""
+        return self.has_class("-asking")
+
+    @property
+    def text(self) -> str:
+        """What the question says, and what is typed."""
+        lines = ["".join(text for text, _ in line) for words in self.query(_Words) for line in words.lines]
+        return "\n".join(lines)
+
+    def ask_line(
+        self,
+        question: Sequence[Sequence[Piece]],
+        typed: Callable[[str], None],
+        *,
+        kind: str,
+        value: str = "",
+        changed: Callable[[str], None] | None = None,
+        gave_up: Callable[[], None] | None = None,
+        enter: str = "OK",
+        keeps_lines: bool = False,
+    ) -> None:
+        """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke; `enter`:
+        what Enter does.
+
+        `keeps_lines`: what is pasted in several lines is handed on in as many; else they become one.
+        """
+        self._open(question)
+        self._typed, self._changed, self._gave_up, self._keys = typed, changed, gave_up, {}
+        self._kind, self._back = kind, 0
+        self.add_class("-typing")
+        before = [KeyHint("↑", "Typed before", _pressing("up"))] if self._history.get(kind) else []
+        self._name_keys(
+            [KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Cancel", _pressing("escape"))]
+        )
+        line = self.query_one(_Line)
+        line.keeps_lines = keeps_lines
+        with line.prevent(Input.Changed):
+            line.value = value
+        line.cursor_position = len(value)
+        self._take_focus(line)
+
+    def ask_key(
+        self,
+        question: Sequence[Sequence[Piece]],
+        keys: dict[str, Callable[[], None]],
+        *,
+        gave_up: Callable[[], None] | None = None,
+    ) -> None:
+        """Ask for one of `keys`; `n` and Esc give up unless they are among them. Enter never answers.
+
+        The last line of the question says which keys; it stays in sight where the rest has no room.
+        """
+        self._open(question[:-1])
+        self._put("answers", question[-1:])
+        self._keys, self._typed, self._changed, self._gave_up = dict(keys), None, None, gave_up
+        self.remove_class("-typing")
+        self._name_keys([KeyHint("esc", "Back", _pressing("escape"))])
+        self._take_focus(self)
+
+    def _take_focus(self, widget: Widget) -> None:
+        """At once, not after the keys that wait already: typed fast, `:resume` would press `r`."""
+        self.screen.set_focus(widget)
+
+    def reword(self, question: Sequence[Sequence[Piece]]) -> None:
+        """Say something else above the line that is being typed."""
+        self._put("question", question)
+
+    def _put(self, name: str, lines: Sequence[Sequence[Piece]]) -> None:
+        words = self.query_one(f"#{name}", _Words)
+        words.lines = lines
+        words.refresh(layout=True)
+
+    def close(self) -> None:
+        """Close the question and restore the previous focus."""
+        if not self.is_asking:
+            return
+        self.remove_class("-asking", "-typing")
+        self._name_keys([])
+        self.call_after_refresh(self._lift_notices)
+        self._typed = self._changed = self._gave_up = None
+        self._keys = {}
+        before, self._focus_before = self._focus_before, None
+        if before is not None and before.is_attached and before.display:
+            # At once: an answer may open another question, which gives the focus back to whom it finds it
+            # with.
+            self.screen.set_focus(before)
+        else:
+            self.screen.set_focus(None)
+
+    def _open(self, question: Sequence[Sequence[Piece]]) -> None:
+        if not self.is_asking:
+            self._focus_before = self.screen.focused
+        self.reword(question)
+        self.add_class("-asking")
+        self.post_message(Opened())
+
+    def on_resize(self) -> None:
+        self._lift_notices()
+
+    def _lift_notices(self) -> None:
+        """Notices stand above an open question: they must not cover what is asked or typed."""
+        for rack in self.screen.query("ToastRack"):
+            if self.is_asking:
+                rack.styles.margin = (0, 0, self.screen.size.height - self.region.y, 0)
+            else:
+                rack.styles.clear_rule("margin")
+
+    def _name_keys(self, hints: Sequence[KeyHint]) -> None:
+        """Have the footer tell these keys; none: those of the screen."""
+        for line in self.screen.query(KeyLine):
+            line.ask(hints)
+
+    def on_key(self, event: events.Key) -> None:
+        if not self.is_asking:
+            return
+        if event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            self._give_up()
+            return
+        if self._typed is not None:
+            self._type(event)
+            return
+        event.stop()
+        event.prevent_default()
+        self._answer(event.character or event.key, event.key)
+
+    def on_answered(self, event: Answered) -> None:
+        event.stop()
+        self._answer(event.key, "escape" if event.key == "esc" else event.key)
+
+    def _answer(self, character: str, key: str) -> None:
+        chosen = self._keys.get(character) or self._keys.get(key)
+        if chosen is not None:
+            self.close()
+            chosen()
+        elif key in ("n", "q", "escape"):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        gave_up = self._gave_up
+        self.close()
+        if gave_up is not None:
+            gave_up()
+
+    def _type(self, event: events.Key) -> None:
+        past = self._history.get(self._kind, [])
+        if event.key in ("up", "down") and past:
+            event.stop()
+            self._back = max(0, min(len(past), self._back + (1 if event.key == "up" else -1)))
+            line = self.query_one(_Line)
+            line.value = past[-self._back] if self._back else ""
+            line.cursor_position = len(line.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        typed, value, text = self._typed, event.value, self.query_one(_Line).typed
+        if value.strip():
+            self._history.setdefault(self._kind, []).append(value)
+        self.close()
+        if typed is not None:
+            typed(text)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self._changed is not None:
+            self._changed(event.value)

@@ -1,0 +1,398 @@
+"""Panes 1, 2 and 4: the plan tree with each agent's state, context, tokens and cost; the events, newest at the end;
+and compaction over the whole session."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import events
+
+from watchkeeper.records.messages import context_percent
+from watchkeeper.store.agent_snapshot import TurnFacts, newest_turns
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, RoleFacts, TaskFacts, roles_of
+from watchkeeper_tui import formatting
+from watchkeeper_tui.formatting import EventLine
+from watchkeeper_tui.pages.memory import (
+    compaction_mark,
+    compaction_pieces,
+    foretells,
+    is_buffered,
+    tokens_per_second,
+)
+from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
+from watchkeeper_tui.reader import Reader
+from watchkeeper_tui.sanitize import fit, sanitize
+from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, nobody_yet
+from watchkeeper_tui.widgets.bars import KeyLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, clip_pieces, pieces_width, set_title
+
+BAR_CELLS = 8
+CONTEXT_CELLS = BAR_CELLS + len(" 100%")
+ASKS = "may it run "
+"""The prefix of the reason of an agent that needs you; the glyph already says it."""
+NAME_AT = 3
+"""Where names begin: after the selection's mark, the state's and a space."""
+NOTE_CELLS = 18
+"""Cells kept for the note of a row's state beside a long name."""
+TREE_NAME_CELLS = 14
+"""Cells kept for a name that is deep in the tree."""
+
+
+def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
+    """A context's filling as a bar and a percentage."""
+    fraction = formatting.share(used, limit)
+    filled = formatting.bar_cells(fraction, cells)
+    role = (
+        "bar_low"
+        if fraction < 0.5
+        else "bar_mid"
+        if fraction < 0.75
+        else "bar_high"
+        if fraction < 0.92
+        else "bar_full"
+    )
+    return [
+        ("▓" * filled, role),
+        ("░" * (cells - filled), "bar_empty"),
+        (f" {context_percent(used, limit) or 0:>3}%", role),
+    ]
+
+
+class PlanView(RowView[PlanRow]):
+    """The tree, one row a task or agent."""
+
+    HEADINGS = True
+    IDLE_SELECTION = True
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("S", 1),
+        Column("task / agent", 24, flexible=True),
+        Column("agent", 12, drop=5),
+        Column("model", 9, drop=4),
+        Column("context", CONTEXT_CELLS, drop=1),
+        Column("tokens", 6, right=True, drop=2),
+        Column("cost", 8, right=True, drop=3),
+        Column("$/m", 4, right=True, drop=6),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(id="plan", classes="pane")
+        self._rates: dict[str, float] = {}
+        self.marked: frozenset[str] = frozenset()
+        self.filter_words = ""
+        self.order = "tree"
+        self._nobody = self._said = ""
+
+    def show(self, rows: PlanRows, rates: dict[str, float]) -> None:
+        """Show these rows; `rates` are dollars a minute by agent."""
+        self._rates = rates
+        self._nobody = "" if rows.snapshot.agents or rows.snapshot.tasks else nobody_yet(rows.snapshot)
+        said, self._said = self._said, self.empty_words()
+        if not rows and self._said != said:
+            self.refresh()
+        self.set_rows(rows)
+        self.title()
+
+    def place_of(self, row_id: str) -> int | None:
+        return self.rows.place_of(row_id) if isinstance(self.rows, PlanRows) else None
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on the mark before a name folds or unfolds what is below it."""
+        super().on_click(event)
+        row, offset = self.selected, event.get_content_offset(self)
+        if row is None or not row.expandable or offset is None or event.chain != 1:
+            return
+        end = NAME_AT + len(self._indent(row.prefix))
+        if end - 2 <= offset.x < end and offset.y == self._index + 1 - self.scroll_offset.y:
+            self.post_message(KeyLine.Pressed(f"fold({'▾' in row.prefix})"))
+
+    def empty_words(self) -> str:
+        return self._nobody or (
+            f"nothing here has these words: {sanitize(self.filter_words)}" if self.filter_words else ""
+        )
+
+    def title(self) -> None:
+        """Bring the pane's title up to date."""
+        pieces: list[Piece] = [("1", "key"), (" Plan", "strong")]
+        if self.order != "tree":
+            pieces.append((f"  {ORDERS.get(self.order, '')}", "accent"))
+        if self.filter_words:
+            pieces += [("  /", "accent"), (sanitize(self.filter_words), "match")]
+        if self.marked:
+            pieces.append((f"  ◆ {len(self.marked)} marked", "marked"))
+        set_title(self, pieces, self.watch_app.palette)
+
+    def row_id(self, row: PlanRow) -> str:
+        return row.id
+
+    def is_marked(self, row: PlanRow) -> bool:
+        return row.id in self.marked
+
+    def row_cells(self, row: PlanRow) -> Sequence[Cell]:
+        condition, agent = row.condition, row.agent
+        name_role = "muted" if condition.role in ("pending", "cancelled") else "text"
+        name: list[Piece] = [(self._indent(row.prefix), "faint"), (row.name, name_role)]
+        role = self._role(row.task)
+        if role is not None:
+            model = f" {sanitize(formatting.model_name(role.model))}" if agent is None else ""
+            name.append((f"  {sanitize(role.role)} ({sanitize(role.source)}){model}", "muted"))
+        if row.hidden:
+            name.append((f" +{row.hidden}", "muted"))
+        if agent is None and not row.tokens and row.cost_usd is None:
+            return ([(condition.glyph, condition.role)], self._alone(name, condition))
+        if (
+            agent is not None
+            and row.task is None
+            and agent.task_id is None
+            and agent.parent_agent_id is not None
+            and agent.goal
+        ):
+            # Other programs name their sub-agents by meaningless ids.
+            name.append((f"  {' '.join(sanitize(agent.goal[:200]).split())}", "muted"))
+        context: list[Piece]
+        if condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
+            # "paused by dashboard", cut off, tells no more than the word.
+            cut = condition.note.startswith(condition.word) and len(condition.note) > CONTEXT_CELLS
+            context = [(condition.word if cut else condition.note.removeprefix(ASKS), condition.role)]
+        elif condition.word != "pausing" and agent is not None and agent.context_limit and agent.context_used:
+            context = context_bar(agent.context_used, agent.context_limit)
+        elif condition.role in ("pending", "working", "muted"):
+            context = [(condition.word, "faint")]
+        else:
+            context = [(condition.word, condition.role)]
+        rate = sum(self._rates.get(each, 0.0) for each in row.agent_ids)
+        # A row with others below it sums them up, folded or not.
+        sum_of = "Σ" if row.expandable else ""
+        return (
+            [(condition.glyph, condition.role)],
+            name,
+            [(sanitize(agent.name) if agent and row.task else "", "muted")],
+            [(sanitize(formatting.model_name(agent.model)) if agent else "", "muted")],
+            context,
+            [(sum_of + formatting.tokens(row.tokens) if row.tokens else "", "tokens")],
+            [(formatting.bill(row) if row.tokens or row.cost_usd else "", "money")],
+            [(formatting.rate(rate) if row.agent_ids else "", "muted")],
+        )
+
+    def _role(self, task: TaskFacts | None) -> RoleFacts | None:
+        """The task's role, where it is not built in."""
+        session = self.rows.snapshot.session if isinstance(self.rows, PlanRows) else None
+        role = roles_of(session.roles).get(task.role) if session is not None and task is not None else None
+        return role if role is not None and not role.is_built_in else None
+
+    def _alone(self, name: list[Piece], condition: Condition) -> list[Piece]:
+        """A row without statistics, over the whole width: its name, then a note, or its state at the end."""
+        quiet = condition.role in ("pending", "muted", "done", "cancelled")
+        note = condition.note if condition.role != "done" else ""
+        shown = [width for width in self._widths[1:] if width]
+        whole = sum(shown) + len(shown) - 1
+        word = note or condition.word
+        fitted = clip_pieces(
+            name, max(TREE_NAME_CELLS, whole - min(pieces_width([(word, "")]), NOTE_CELLS) - 2)
+        )
+        begin = sum(width + 1 for width in self._widths[1:4] if width) if note else whole - len(word)
+        return [
+            *fitted,
+            (" " * max(2, begin - pieces_width(fitted)), "text"),
+            (word, "faint" if quiet else condition.role),
+        ]
+
+    def _indent(self, prefix: str) -> str:
+        """The lines of the tree, their beginning left out where they would leave no room for the name."""
+        room = (self._widths[1] if len(self._widths) > 1 else 24) - TREE_NAME_CELLS
+        return prefix if len(prefix) <= max(4, room) else "…" + prefix[1 - max(4, room) :]
+
+
+NAME_CELLS = 12
+"""Of an agent's name; where all are shorter, what happened has the rest."""
+
+
+class EventsView(RowView[EventLine]):
+    """The tail of the session's log."""
+
+    FOLLOWS = True
+    EMPTY = "nothing here"
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("at", 8),
+        Column("agent", NAME_CELLS),
+        Column("kind", 7),
+        Column("what", 20, flexible=True),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(id="events", classes="pane")
+        self._names: dict[str, str] = {}
+        self._columns: Sequence[Column] = self.COLUMNS
+        self.filter_words = ""
+
+    def show(self, events: Sequence[EventLine], names: dict[str, str]) -> None:
+        """Show these events; `names` are agents' names by id."""
+        if names is not self._names:
+            self._names = names
+            cells = max(min(NAME_CELLS, max(map(cell_len, names.values()), default=0)), 4)
+            if cells != self._columns[1].cells:
+                self._columns = [
+                    replace(column, cells=cells) if column.title == "agent" else column
+                    for column in self.COLUMNS
+                ]
+                self._widths_for = -1
+                self.refresh()
+        self.set_rows(events)
+        self.scrolled()
+
+    def columns(self) -> Sequence[Column]:
+        return self._columns
+
+    def scrolled(self) -> None:
+        pieces: list[Piece] = [("2", "key"), (" Events  ", "strong")]
+        if self.filter_words:
+            pieces += [("/", "accent"), (sanitize(self.filter_words) + "  ", "match")]
+        if self.following:
+            pieces.append(("FOLLOW", "working"))
+        elif self.unseen:
+            pieces.append((f"{self.unseen:,} new ↓ G", "waiting"))
+        else:
+            pieces.append(("scrolled", "muted"))
+        set_title(self, pieces, self.watch_app.palette)
+
+    def row_id(self, row: EventLine) -> str:
+        return str(row.seq)
+
+    def place_of(self, row_id: str) -> int | None:
+        place = bisect_left(self.rows, int(row_id), key=lambda row: row.seq)
+        return place if place < len(self.rows) and self.rows[place].seq == int(row_id) else None
+
+    def rows_since(self, row_id: str) -> int:
+        """How many events came after that one, which a filter may hide."""
+        return len(self.rows) - bisect_right(self.rows, int(row_id), key=lambda row: row.seq)
+
+    def row_cells(self, row: EventLine) -> Sequence[Cell]:
+        name = self._names.get(row.agent_id or "", "")
+        return (
+            [(formatting.time_of_day(row.at), "faint")],
+            [(name or "-", "muted" if name else "faint")],
+            [(row.kind, row.role)],
+            [(row.text, "text" if row.role != "failed" else "failed")],
+        )
+
+
+ASK_SECONDS = 2.0
+"""At most so often."""
+
+
+class GrowthRates:
+    """Tokens a second by which each agent's context grows, as far as that is known."""
+
+    def __init__(self) -> None:
+        self.known: Mapping[str, float] = {}
+        self._asked: tuple[tuple[str, int], ...] = ()
+        self._asked_at = float("-inf")
+
+    def look(
+        self, reader: Reader, agents: Sequence[AgentFacts], now: float, arrived: Callable[[], object]
+    ) -> None:
+        """Have the paces of these agents read, where they have taken turns since; `arrived` is called in the
+        reader's thread."""
+        wanted = tuple((agent.id, agent.turn) for agent in agents)
+        if wanted == self._asked or 0 <= now - self._asked_at < ASK_SECONDS:
+            return
+        self._asked, self._asked_at = wanted, now
+        if not wanted:
+            self.known = {}
+            return
+
+        def question(connection: Connection) -> dict[str, Sequence[TurnFacts]]:
+            return {agent_id: newest_turns(connection, agent_id) for agent_id, _ in wanted}
+
+        def answer(result: object) -> None:
+            if isinstance(result, dict):  # else it could not be read, which the screen says already
+                paces = {agent_id: tokens_per_second(turns) for agent_id, turns in result.items()}
+                self.known = {agent_id: pace for agent_id, pace in paces.items() if pace is not None}
+                arrived()
+
+        reader.ask(question, answer)
+
+
+SOON = 0.55
+"""From this share of the window on, an agent is listed as one that will compact."""
+
+
+class CompactionView(RowView[CompactionFacts | AgentFacts]):
+    """One row a pass, in flight first; then the agents that come nearest to one."""
+
+    EMPTY = "no compaction yet"
+    COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
+
+    def __init__(self) -> None:
+        super().__init__(id="compaction", classes="pane")
+        self._names: dict[str, str] = {}
+        self._now = 0.0
+        self._live = False
+        self.near: Sequence[AgentFacts] = ()
+        """The agents listed as coming near to a pass, the nearest first."""
+        self.paces: Mapping[str, float] = {}
+        """Tokens a second by which their contexts grow, where that is known."""
+
+    def show(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
+        """Show the session's passes."""
+        self._names, self._now = roster.names, now
+        flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
+        ended = [each for each in snapshot.compactions if each.status not in ("running", "prepared")]
+        self.near = [agent for agent in roster.nearest(SOON, snapshot) if foretells(snapshot, agent)]
+        self._live = snapshot.state is SessionState.LIVE
+        if not self.touched:
+            # The first row until the user selects one: running passes must stay visible.
+            self._index, self.selected_id = 0, None
+        self.set_rows([*flying, *self.near, *ended])
+        removed = sum(
+            (each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied"
+        )
+        pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
+        buffered = sum(1 for each in flying if is_buffered(each))
+        if len(flying) > buffered:
+            pieces.append((f"  ◌ {len(flying) - buffered} in flight", "working"))
+        if buffered:
+            pieces.append((f"  ◔ {formatting.plural(buffered, 'chunk')} buffered", "slot"))
+        if removed > 0:
+            pieces.append((f"  {formatting.tokens(removed)} tok freed", "muted"))
+        known = [each.stall_seconds for each in ended if each.stall_seconds is not None]
+        if known:
+            pieces.append((f"  blocked {sum(known) * 1000:.0f}ms", "muted"))
+        set_title(self, pieces, self.watch_app.palette)
+
+    def row_id(self, row: CompactionFacts | AgentFacts) -> str:
+        return f"agent:{row.id}" if isinstance(row, AgentFacts) else f"pass:{row.id}"
+
+    def row_cells(self, row: CompactionFacts | AgentFacts) -> Sequence[Cell]:
+        if isinstance(row, AgentFacts):
+            used = row.context_used
+            left = max(0, compaction_mark(row, self.watch_app.settings.summarization_threshold) - used)
+            note = (
+                f"  compacts in {formatting.tokens(left)} tok{self._when(row, left)}"
+                if left
+                else "  compaction due"
+            )
+            bar = context_bar(used, row.context_limit)
+            return (
+                [
+                    ("… ", "faint"),
+                    (fit(sanitize(row.name), 12) + " ", "text"),
+                    *bar,
+                    (note, "muted" if left else "bar_high"),
+                ],
+            )
+        name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), 12)
+        return (compaction_pieces(row, self._now, name=name),)
+
+    def _when(self, agent: AgentFacts, left: int) -> str:
+        """In about which time, at the pace of its last turns, while it works."""
+        pace = self.paces.get(agent.id)
+        return (
+            f", ~{formatting.duration(left / pace)}"
+            if pace and self._live and agent.status == "working"
+            else ""
+        )
