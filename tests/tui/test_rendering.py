@@ -13,7 +13,6 @@ from rich.cells import cell_len
 from tests.tui.hostile import ATTACKS, judge
 
 from watchkeeper.store.agent_snapshot import StoredMessage, ToolCallFacts
-from watchkeeper_tui.palette import ROLES
 from watchkeeper_tui.rendering.code import Line, language_named, language_of
 from watchkeeper_tui.rendering.documents import (
     LazyLines,
@@ -34,6 +33,7 @@ from watchkeeper_tui.rendering.transcript import (
     items_of,
 )
 from watchkeeper_tui.sanitize import sanitize, sanitize_text
+from watchkeeper_tui.theming import ROLES
 
 FORMATS = [
     "",

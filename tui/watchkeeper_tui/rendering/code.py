@@ -15,7 +15,7 @@ from typing import Any
 from rich.cells import get_character_cell_size
 
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.widgets.cells import Piece
+from watchkeeper_tui.widgets.rows import Piece
 
 Line = tuple[Piece, ...]
 """One line: texts without a line break, each with the role that styles it."""

@@ -32,7 +32,7 @@ from watchkeeper_tui.rendering.code import (
 from watchkeeper_tui.rendering.markdown import markdown_lines
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
 from watchkeeper_tui.sanitize import width as cells_of
-from watchkeeper_tui.widgets.cells import Piece, clip_pieces
+from watchkeeper_tui.widgets.rows import Piece, clip_pieces
 
 CHUNK_CHARS = 2_000
 """Characters of a unit, where the text can be cut there."""

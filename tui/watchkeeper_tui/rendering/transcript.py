@@ -16,6 +16,7 @@ from watchkeeper.store.agent_snapshot import StoredMessage, ToolCallFacts
 from watchkeeper.store.approvals import unified_diff
 from watchkeeper.store.snapshot import LiveFacts
 from watchkeeper_tui import formatting
+from watchkeeper_tui.formatting import result_words
 from watchkeeper_tui.rendering.code import Line, changed_lines, harmless, language_of, marked
 from watchkeeper_tui.rendering.documents import (
     NUMBERED,
@@ -27,9 +28,8 @@ from watchkeeper_tui.rendering.documents import (
     render_text,
     text_units,
 )
-from watchkeeper_tui.result_words import result_words
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
-from watchkeeper_tui.widgets.cells import Piece, clip_pieces, pieces_width
+from watchkeeper_tui.widgets.rows import Piece, clip_pieces, pieces_width
 
 MOST_LINES = 400
 """Lines of a block that are searched, copied from and compared; all of them are shown."""
