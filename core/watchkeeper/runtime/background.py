@@ -3,6 +3,7 @@
 - `Heartbeat` records the hosted time every two seconds, and warns of a write-ahead log that grows.
 - `CommandWatch` wakes the host when another process queues a command. It is a thread with a connection of its
   own.
+- `Alerts` runs the user's command, or posts to the user's address, when a person is needed.
 - `Indexing` keeps the search index up to date. It is a thread too, and yields the write lock to the agents.
 """
 
@@ -10,17 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import os
+import signal
+import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from watchkeeper.records import host_faults
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.host_faults import StoreExhausted, host_fault
 from watchkeeper.records.ports import Clock
+from watchkeeper.records.text import one_line
+from watchkeeper.runtime.config import AlertSettings
 from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import Connection, sqlite3
@@ -97,6 +106,141 @@ class Heartbeat:
             " open; close viewers and scripts that read the file, and it shrinks by itself"
         )
         await self._store.commit(lambda tx: tx.event("host.warning", text=text))
+
+
+ALERT_SECONDS = 1.0
+"""How often the host looks whether a person is needed."""
+ALERT_TIMEOUT_SECONDS = 30.0
+LAST_ALERT_SECONDS = 10.0
+"""How long the end of a run waits for its last alerts."""
+MOST_ALERTS = 100
+"""How many may wait for the one that is sent; older ones are dropped."""
+_ALERTS = {
+    "approval.asked": "question",
+    "task.failed": "failed",
+    "session.failed": "failed",
+    "session.paused": "paused",
+    "agent.parked": "parked",
+    "session.done": "finished",
+    "session.cancelled": "finished",
+}
+
+
+class Alerts:
+    """Runs the user's command, or posts to the user's address, for each event that needs a person.
+
+    Each event is sent at most once, one after another. A command that fails or hangs costs one warning and nothing of
+    the run. What is sent has passed redaction.
+    """
+
+    def __init__(self, store: SessionStore, settings: AlertSettings, redact: Callable[[Any], Any]) -> None:
+        self._store = store
+        self._settings = settings
+        self._redact = redact
+        self._seq = int(store.one("SELECT event_seq FROM sessions WHERE id = ?", (store.session_id,))[0])
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=MOST_ALERTS)
+        self._warned = False
+        self._sending = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Look every second, until cancelled."""
+        while True:
+            await asyncio.sleep(ALERT_SECONDS)
+            await self.send()
+
+    async def send_last(self) -> None:
+        """Send what is left, for some seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.send(), LAST_ALERT_SECONDS)
+
+    async def send(self) -> None:
+        """Send what has happened since the last time."""
+        async with self._sending:
+            await self._send()
+
+    async def _send(self) -> None:
+        kinds = [kind for kind, why in _ALERTS.items() if why in self._settings.on]
+        rows = self._store.all(
+            "SELECT e.seq, e.at, e.kind, e.data, a.name, t.title FROM events e LEFT JOIN agents a ON a.id = e.agent_id"
+            " LEFT JOIN tasks t ON t.id = e.task_id WHERE e.session_id = ? AND e.seq > ? ORDER BY e.seq",
+            (self._store.session_id, self._seq),
+        )
+        for seq, at, kind, data, agent, task in rows:
+            self._seq = seq
+            if kind in kinds:
+                self._waiting.append(self._alert(at, kind, driver.decode(data), agent, task))
+        while self._waiting:
+            problem = await self._deliver(self._waiting.popleft())
+            if problem and not self._warned:
+                self._warned = True
+                await self._warn(self._redact(one_line(f"an alert was not delivered: {problem}", 400)))
+
+    async def _warn(self, text: str) -> None:
+        await self._store.commit(lambda tx: tx.event("host.warning", text=text))
+
+    def _alert(
+        self, at: float, kind: str, data: dict[str, Any], agent: str | None, task: str | None
+    ) -> dict[str, Any]:
+        session_id = self._store.session_id
+        goal, title = self._store.one("SELECT goal, title FROM sessions WHERE id = ?", (session_id,))
+        said = next((data[name] for name in ("reason", "error", "question", "tool") if data.get(name)), "")
+        alert = {
+            "why": _ALERTS[kind],
+            "event": kind,
+            "session_id": session_id,
+            "title": one_line(title or goal, 200),
+            "agent": agent and one_line(agent, 200),
+            "task": task and one_line(task, 200),
+            "text": one_line(str(said), 1_000),
+            "at": at,
+            "look": f"wk approve --show {session_id}"
+            if kind == "approval.asked"
+            else f"wk watch {session_id}",
+        }
+        redacted: dict[str, Any] = self._redact(alert)
+        return redacted
+
+    async def _deliver(self, alert: dict[str, Any]) -> str:
+        """Send one alert both ways; returns what went wrong."""
+        problems = []
+        if self._settings.command:
+            problems.append(await self._call(json.dumps(alert).encode()))
+        if self._settings.webhook:
+            problems.append(await self._post(self._settings.webhook, alert))
+        return "; ".join(filter(None, problems))
+
+    async def _call(self, document: bytes) -> str:
+        name = self._settings.command[0]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._settings.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return f"{name} does not start: {error}"
+        try:
+            await asyncio.wait_for(process.communicate(document), ALERT_TIMEOUT_SECONDS)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return f"{name} took longer than {ALERT_TIMEOUT_SECONDS:.0f} s and was ended"
+        return f"{name} ended with code {process.returncode}" if process.returncode else ""
+
+    async def _post(self, address: str, alert: dict[str, Any]) -> str:
+        import httpx
+
+        try:
+            async with httpx.AsyncClient(timeout=10, follow_redirects=False) as client:
+                answer = await client.post(address, json=alert)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return f"the webhook was not reached: {type(error).__name__}"
+        return f"the webhook answered {answer.status_code}" if answer.status_code >= 300 else ""
 
 
 LOOK_SECONDS = 1.0

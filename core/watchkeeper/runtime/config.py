@@ -76,6 +76,26 @@ class NotificationSettings(_Strict):
     """What the terminal is sent: a bell, or a desktop notification."""
 
 
+def _webhook_url(value: str) -> str:
+    if not re.match(r"https?://[^/\s]+", value.strip()):
+        raise ValueError(f"{value!r} is no address; write it as https://HOST/PATH")
+    return value.strip()
+
+
+class AlertSettings(_Strict):
+    """What a run does when it needs a person, whether a dashboard is open or not."""
+
+    command: list[str] = []
+    """A program and its arguments. It gets a JSON object on standard input (see docs/configuration.md)."""
+    webhook: Annotated[str, AfterValidator(_webhook_url)] | None = None
+    """An address to which the same object is posted."""
+    on: list[Literal["question", "failed", "paused", "parked", "finished"]] = [
+        "question", "failed", "paused", "parked", "finished",
+    ]  # fmt: skip
+    """When: a question is pending, a task or the run failed, the run paused, an agent waits for a usage limit, the
+    run ended."""
+
+
 def _model_ref(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+/\S{1,200}", value):
         raise ValueError(f"{value!r} names no model; write it as provider/model")
@@ -132,6 +152,7 @@ class Config(_Strict):
     keys: dict[str, str] = {}
     """The dashboard's keys by the id of what they do, as in `"act.pause" = "p"`."""
     notifications: NotificationSettings = NotificationSettings()
+    alerts: AlertSettings = AlertSettings()
     reduced_motion: bool = False
     """The dashboard moves nothing by itself: no sliding, no blinking."""
 

@@ -33,7 +33,7 @@ from watchkeeper.records.ports import Clock
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import lifecycle
-from watchkeeper.runtime.background import CommandWatch, Heartbeat, Indexing
+from watchkeeper.runtime.background import Alerts, CommandWatch, Heartbeat, Indexing
 from watchkeeper.runtime.commands import CommandQueue
 from watchkeeper.runtime.config import RoleModel, task_model
 from watchkeeper.runtime.lifecycle import SessionSettings
@@ -211,6 +211,7 @@ class SessionHost:
         self._stopping: tuple[str, int] | None = None
         """Why everything pauses, and the exit code that goes with it."""
         self.warnings: list[str] = []
+        self.alerts: Alerts | None = None
         """One line for each thing that cannot be used, such as a damaged role file; they become events."""
         self._nudges = 0
         self._shortages: dict[str, tuple[int, int]] = {}
@@ -323,6 +324,8 @@ class SessionHost:
                 asyncio.create_task(self.heartbeat.run()),
                 asyncio.create_task(indexing.run()),
             ]
+            if self.alerts is not None:
+                background.append(asyncio.create_task(self.alerts.run()))
             for task in background:
                 task.add_done_callback(self._background_ended)
             while True:
@@ -334,7 +337,10 @@ class SessionHost:
                     break
                 await self._changed.wait()
             await self.commands.compactions.end()
-            return await self._finish()
+            result = await self._finish()
+            if self.alerts is not None:
+                await self.alerts.send_last()
+            return result
         finally:
             watch.close()
             for task in (*background, *self._retrying.values()):

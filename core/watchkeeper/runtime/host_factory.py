@@ -50,7 +50,7 @@ from watchkeeper.records.ports import Clock, IdSource, random_id
 from watchkeeper.records.redact import Redactor, known_secrets
 from watchkeeper.records.states import AGENT_ENDED, SessionStatus
 from watchkeeper.runtime import lifecycle
-from watchkeeper.runtime.background import Heartbeat
+from watchkeeper.runtime.background import Alerts, Heartbeat
 from watchkeeper.runtime.config import Config, load_config, load_workspace_config, role_models
 from watchkeeper.runtime.config import warning as role_warning
 from watchkeeper.runtime.host import LiveRows, SessionHost
@@ -313,6 +313,8 @@ async def _assemble(
         heartbeat=heartbeat,
         once=once,
     )
+    if once is None and (config.alerts.command or config.alerts.webhook):
+        host.alerts = Alerts(store, config.alerts, redact)
     host.warnings = redact(
         [
             *left,
