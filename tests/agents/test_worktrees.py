@@ -432,6 +432,63 @@ async def test_nothing_of_the_repository_runs(scene):
     assert not ran.exists()
 
 
+async def test_a_repository_inside_a_worktree_is_not_merged_without_its_files_and_not_deleted(scene):
+    """One that an agent made, and the empty place of a submodule: git looks into neither."""
+    head = git(scene.workspace, "rev-parse", "HEAD")
+    git(scene.workspace, "update-index", "--add", "--cacheinfo", f"160000,{head},lib")
+    git(scene.workspace, "commit", "-q", "-m", "a submodule")
+    inner, folder = await scene.open("inner") / "vendor", await scene.open("x")
+    for place in (inner, inner.parent / "new"):
+        place.mkdir()
+        git(place, "init", "-q")
+        (place / "v.txt").write_text("v")
+    git(inner, "add", "-A")
+    git(inner, "commit", "-q", "-m", "v")
+    (inner.parent / "i.txt").write_text("i\n")
+    await scene.trees.refresh("inner")
+    tree = programs.load_worktree(scene.ground.store, "inner")
+    assert tree is not None
+    assert "+++ b/i.txt" in tree.diff
+    with pytest.raises(GitFailed, match=r"vendor/ .*git repository of its own"):
+        await scene.merge("inner")
+    (folder / "x.txt").write_text("x")
+    (folder / "lib").mkdir(exist_ok=True)
+    (folder / "lib/unseen.txt").write_text("u")
+    await scene.merge("x")
+    await scene.trees.end()
+    assert (inner / "v.txt").exists()
+    assert (folder / "lib/unseen.txt").exists()
+    assert "the place of a submodule" in scene.warnings()
+
+
+async def test_the_users_own_git_configuration_stops_no_merge(scene):
+    hooks = scene.home / "hooks"
+    hooks.mkdir()
+    for name in ("pre-commit", "commit-msg", "post-checkout", "post-merge", "reference-transaction"):
+        (hooks / name).write_text("#!/bin/sh\nsleep 600\nexit 1\n")
+        (hooks / name).chmod(0o755)
+    (scene.home / ".gitconfig").write_text(
+        f"[user]\nname=n\nemail=n@h\n[commit]\ngpgsign=true\n[gpg]\nprogram=/bin/false\n[color]\nui=always\n"
+        f"[core]\nhooksPath={hooks}\nautocrlf=true\nsafecrlf=true\npager=sleep 600\n[merge]\nff=false\n"
+        "[diff]\nnoprefix=true\nexternal=/bin/false\n[status]\nshowUntrackedFiles=no\n"
+    )
+    for name in ("x", "y"):
+        folder = await scene.open(name)
+        (folder / f"{name}.txt").write_bytes(b"lf\ncrlf\r\n")
+        (folder / "a.txt").write_bytes(f"{name}\r\n".encode())
+    await scene.trees.refresh("x")
+    tree = programs.load_worktree(scene.ground.store, "x")
+    assert tree is not None
+    assert "+++ b/a.txt\n" in tree.diff
+    await scene.merge("x")
+    asked = (await scene.call_merge("y")).question
+    assert asked is not None
+    assert "is merged" in str((await scene.call_merge("y", "theirs", asked.digest)).content)
+    assert (scene.workspace / "a.txt").read_bytes() == b"y\r\n"
+    await scene.trees.end()
+    assert list(scene.trees._store.path.parent.glob("worktrees/*-*")) == []
+
+
 async def test_the_diff_has_new_files_and_survives_hostile_names(scene):
     folder = await scene.open("x")
     (folder / "a.txt").write_text("one\n\x1b[31mred\n")

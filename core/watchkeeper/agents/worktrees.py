@@ -71,7 +71,8 @@ _SET = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "GIT_OP
 _OPTIONS = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.bigFileThreshold=2m", "commit.gpgSign=false",
     "gc.auto=0", "maintenance.auto=false", "merge.autoStash=false", "merge.verifySignatures=false",
-    "submodule.recurse=false", "core.quotePath=false",
+    "submodule.recurse=false", "core.quotePath=false", "core.safecrlf=false", "diff.noprefix=false",
+    "diff.mnemonicPrefix=false",
 )  # fmt: skip
 _UNDER_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
 
@@ -309,7 +310,8 @@ def changes(git: Git, tree: Worktree) -> tuple[int, str]:
         index = os.path.join(scratch, "index")
         with suppress(FileNotFoundError):
             shutil.copyfile(admin / "index", index)
-        git(folder, "add", "--intent-to-add", "--ignore-errors", ".", git_dir=admin, index=index)
+        # Fails where an agent made a repository inside its folder; the others are added all the same.
+        git.run(folder, "add", "--intent-to-add", "--ignore-errors", ".", git_dir=admin, index=index)
         _, text, _ = git.run(
             folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "--numstat", "-p",
             tree.base_commit, git_dir=admin, index=index, most_bytes=DIFF_BYTES,
@@ -324,7 +326,7 @@ def commit_rest(git: Git, tree: Worktree, message: str) -> str:
     """Commit what an agent that does not run left in its worktree; returns the newest commit, which its branch has.
 
     Raises:
-        GitFailed: its worktree is in the middle of a merge, or left the branch.
+        GitFailed: its worktree is in the middle of a merge, has a repository inside, or left the branch.
     """
     folder, admin = Path(tree.folder), _admin(tree)
     (admin / "index.lock").unlink(
@@ -332,7 +334,13 @@ def commit_rest(git: Git, tree: Worktree, message: str) -> str:
     )  # of a killed git: no agent runs here, and we hold the lock
     if git(folder, "ls-files", "--unmerged", git_dir=admin):
         raise GitFailed(f"the worktree {folder} is in the middle of a merge")
-    if _status(git, folder, admin):
+    if left := _status(git, folder, admin):
+        if inside := [entry[3:] for entry in left if entry.startswith("?? ") and entry.endswith("/")]:
+            # Git would commit the name of its commit, and none of its files.
+            raise GitFailed(
+                f"{_named(inside)} in {folder} is a git repository of its own, whose files cannot be merged; its agent"
+                " must remove the .git in it, or name it in .gitignore"
+            )
         git(folder, "add", "-A", git_dir=admin)
         git(folder, "commit", "-q", "--no-verify", "--allow-empty", "-F", "-", git_dir=admin, text=message,
             config=_identity(git, folder, admin))  # fmt: skip
@@ -350,6 +358,16 @@ def _status(git: Git, folder: Path, git_dir: Path, *options: str) -> list[str]:
     output = git(folder, "status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=dirty", "--no-renames",
                  *options, git_dir=git_dir)  # fmt: skip
     return [entry for entry in output.split("\0") if entry]
+
+
+def _submodules(git: Git, folder: Path, git_dir: Path) -> list[str]:
+    """The places of submodules and other repositories, in which git looks for no changes."""
+    entries = git(folder, "ls-files", "-s", "-z", git_dir=git_dir).split("\0")
+    return [entry.partition("\t")[2] for entry in entries if entry.startswith("160000 ")]
+
+
+def _holds_files(folder: Path) -> bool:
+    return folder.is_dir() and any(files for _, _, files in os.walk(folder))
 
 
 def _identity(git: Git, folder: Path, git_dir: Path) -> list[str]:
@@ -646,6 +664,8 @@ def remove(git: Git, tree: Worktree) -> str:
                 "that git ignores" if all(one.startswith("!!") for one in left) else "that are not committed"
             )
             return f"{folder} has {plural(len(left), 'file')} {what}"
+        if inside := [file for file in _submodules(git, folder, admin) if _holds_files(folder / file)]:
+            return f"{folder} has files in {_named(inside)}, which is the place of a submodule"
     into = f"refs/heads/{tree.target}" if tree.target else "HEAD"
     if tip and not git.succeeds(common, "merge-base", "--is-ancestor", tip, into):
         return f"{tree.branch} is not merged; `git merge {tree.branch}` does it"
@@ -687,7 +707,7 @@ def _readable(value: T) -> T:
 
 def _named(files: Sequence[str]) -> str:
     more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
-    return ", ".join(files[:MOST_NAMED]) + more
+    return _readable(", ".join(files[:MOST_NAMED]) + more)
 
 
 # --- The worktrees of a session -----------------------------------------------------------------------------
@@ -1017,7 +1037,7 @@ class Worktrees:
         await self._store.commit(partial(programs.save_worktree, tree=tree))
 
     async def _warn(self, text: str, task_id: str | None) -> None:
-        text = self._redact(text)
+        text = self._redact(_readable(text))
         await self._store.commit(lambda tx: tx.event("host.warning", task_id=task_id, text=text))
 
 
