@@ -72,7 +72,7 @@ class Trial:
     """One session in a folder of its own: a home, a workspace, a database, a model server."""
 
     def __init__(self, folder: Path, programs: Path, server: RunningServer, containment: str) -> None:
-        self.folder, self.server = folder, server
+        self.folder, self.programs, self.server = folder, programs, server
         for name in ("home", "ws", "cfg"):
             (folder / name).mkdir(parents=True)
         self.db, self.ledger = folder / "db.sqlite", folder / "ws" / "ledger.txt"
@@ -111,6 +111,11 @@ class Trial:
         self.host = self.wk("run", goal, "--headless", "--model", "anthropic/claude-sonnet-5", "--workspace", str(self.folder / "ws"),
                             "--approval-timeout", "60", *allowed, *more, fault=fault)  # fmt: skip
 
+    def continued(self, program: str, session: str, goal: str, *more: str) -> None:
+        """Continue a session that was begun outside."""
+        self.host = self.wk("run", goal, "--agent", program, "--continue", session, "--headless", "--model",
+                            "anthropic/claude-sonnet-5", "--allow", "bash", "--approval-timeout", "60", "--yes", *more)  # fmt: skip
+
     def resume(self, *more: str) -> None:
         session = self.rows("SELECT id FROM sessions")[0][0]
         self.host = self.wk("resume", session, "--headless", "--approval-timeout", "60", *more)
@@ -145,7 +150,7 @@ class Trial:
         """Approve or deny every question, from a shell, as it comes."""
         while not stop.is_set():
             for (number,) in self.rows("SELECT id FROM approvals WHERE status = 'waiting'"):
-                self.wk(answer, str(number)).wait(30)
+                self.wk(*answer.split(), str(number)).wait(30)
             time.sleep(0.2)
 
     @contextmanager
@@ -252,14 +257,17 @@ class Trial:
 
 
 def goal_of(
-    programs: tuple[str, ...], script: Callable[[str], str], more: tuple[dict[str, Any], ...] = ()
+    programs: tuple[str, ...],
+    script: Callable[[str], str],
+    more: tuple[dict[str, Any], ...] = (),
+    then: str = "",
 ) -> str:
     tasks = [{"name": one, "title": f"Work of {one}", "role": "coder", "model": MODELS[one],
               "instructions": f"Do it.\n\n#script\n{script(one)}"} for one in programs]  # fmt: skip
     waits = "".join(f"await: Task {one['name']} is done\n" for one in (*tasks, *more))
     plan = json.dumps({"goal": "the demo", "tasks": [*tasks, *more]})
     return (
-        f"Plan it.\n\n#script\ntool: create_plan {plan}\n{waits}"
+        f"Plan it.\n\n#script\ntool: create_plan {plan}\n{waits}{then}"
         + 'tool: finish_session {"summary":"all good","status":"done"}'
     )
 
@@ -337,28 +345,190 @@ def chaos(trial: Trial, dice: random.Random) -> list[str]:
     )
     trial.begin(goal_of(tuple(MODELS), lambda one: script.format(one)))
     trial.until(reached(trial, "idle"))
+    before, code = kill_at_random(trial, dice)
+    return lost_or_repeated(trial, before, code, trial.ledger.read_text(), 12)
+
+
+def kill_at_random(trial: Trial, dice: random.Random, longest: float = 8.0) -> tuple[Any, int]:
+    """Kill twice: one process, or all of them. What was acknowledged before the last kill, and how the run ended."""
     before = None
     for _ in range(2):
-        time.sleep(dice.uniform(0.0, 8.0))
+        time.sleep(dice.uniform(0.0, longest))
         if trial.host is not None and trial.host.poll() is not None:
             break
         before = trial.acknowledged()
         if dice.random() < 0.5:
             trial.kill_everything()
         else:
-            os.kill(dice.choice(list(trial.processes())), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(dice.choice(list(trial.processes())), signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             assert trial.host is not None
             trial.host.wait(1)
             trial.resume()
-    code = trial.ended()
-    counts = Counter(trial.ledger.read_text().split())
+    return before, trial.ended()
+
+
+def lost_or_repeated(trial: Trial, before: Any, code: int, effects: str, wanted: int) -> list[str]:
+    """What does not hold after random kills; so many effects may be in doubt as calls are unknown."""
+    counts = Counter(effects.split())
     unknown = trial.rows("SELECT count(*) FROM tool_calls WHERE status = 'unknown'")[0][0]
-    doubtful = sum(count - 1 for count in counts.values()) + (12 - len(counts))
+    doubtful = sum(count - 1 for count in counts.values()) + (wanted - len(counts))
     found = trial.violations(before, len(counts), code)
-    return [one for one in found if not one.startswith("effect ")] + (
+    return [one for one in found if not one.startswith(("effect ", f"{len(counts)} effects"))] + (
         [f"{doubtful} effects repeated or missing, {unknown} calls unknown"] if doubtful > unknown else []
     )
+
+
+def chaos_in_worktrees(trial: Trial, dice: random.Random) -> list[str]:
+    """Each program writes in a worktree, all of them to one file too; the planner merges, a person answers each conflict."""
+    work = trial.folder / "ws"
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=u", "-c", "user.email=u@h", *arguments]
+        return subprocess.run(command, cwd=work, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "-q", "-b", "main")
+    (work / "shared.txt").write_text("begun\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "begin")
+    lines = [f"run: echo {{0}}-{n} >> {{0}}.txt; echo {{0}} > shared.txt; sleep 0.3" for n in range(4)]
+    merges = "".join(f'tool: merge_task {{"task": "{one}"}}\n' for one in MODELS)
+    script = "\n".join(lines) + "\nsay: all done"
+    trial.begin(goal_of(tuple(MODELS), lambda one: script.format(one), then=merges))
+    trial.until(reached(trial, "idle"))
+    with trial.answering("approve --keep theirs"):
+        before, code = kill_at_random(trial, dice, 12.0)
+    files = {one: work / f"{one}.txt" for one in MODELS}
+    found = [f"{one} is not merged" for one, file in files.items() if not file.exists()]
+    if status := git("status", "--porcelain"):
+        found.append(f"the user's folder: {status}")
+    if (work / "shared.txt").read_text().strip() not in MODELS or (work / ".git/MERGE_HEAD").exists():
+        found.append("a merge is half done")
+    conflicts = trial.rows("SELECT status FROM approvals WHERE cause = 'conflict'")
+    if conflicts != [("approved",)] * 2:
+        found.append(f"questions about conflicts: {conflicts}")
+    left = [one.name for one in (trial.folder / "worktrees").iterdir() if one.is_dir()]
+    found += [f"left: {name}" for name in left]
+    text = "\n".join(file.read_text() for file in files.values() if file.exists())
+    return found + lost_or_repeated(trial, before, code, text, 12)
+
+
+def chaos_attached(trial: Trial, dice: random.Random) -> list[str]:
+    """A session that was begun outside is continued, and killed at random moments."""
+    program = dice.choice(list(MODELS))
+    session, path = begun_outside(trial, program)
+    let_rest(program, session, path)
+    lines = "\n".join(f"run: echo {program}-{n} >> ledger.txt; sleep 0.5" for n in range(4))
+    trial.continued(program, session, f"Go on.\n\n#script\n{lines}\n{ENDING}")
+    trial.until(reached(trial, "idle"))
+    before, code = kill_at_random(trial, dice, 5.0)
+    return lost_or_repeated(trial, before, code, trial.ledger.read_text(), 5) + costs(trial, (program,))
+
+
+BEFORE = "run: echo before >> ledger.txt; echo out\nsay: said before"
+ENDING = 'say: went on\nawait: task_done\ntool: finish_session {"summary": "all good", "status": "done"}'
+"""The program's turn ends with `went on`; the planner, which has no shell, waits for that and finishes."""
+AFTER = (
+    "run: echo after >> ledger.txt\nrun: echo cut >> ledger.txt; sleep 4; echo last >> ledger.txt\n" + ENDING
+)
+
+
+def begun_outside(trial: Trial, program: str) -> tuple[str, Path]:
+    """A session that the program's own command line began and ended: its id, and the file that it is in."""
+    home = trial.folder / "home"
+    prompt = f"Begin.\n\n#script\n{BEFORE}"
+    mock = f'{{ name = "mock", base_url = "{trial.server.url}/v1", wire_api = "responses", env_key = "OPENAI_API_KEY" }}'
+    environ = dict(trial.environ)
+    if program == "codex":
+        off = [
+            word for name in ("plugins", "apps", "remote_plugin") for word in ("-c", f"features.{name}=false")
+        ]
+        command = ["codex", "exec", "--skip-git-repo-check", "-s", "danger-full-access", "-c", "model_provider=mock",
+                   "-c", f"model_providers={{ mock = {mock} }}", "-m", "gpt-5", *off, prompt]  # fmt: skip
+    elif program == "opencode":
+        config = json.loads(
+            re.search(r"OPENCODE_CONFIG_CONTENT = '(.*)'", (trial.folder / "cfg/config.toml").read_text())[1]
+        )
+        environ |= {
+            "OPENCODE_CONFIG_CONTENT": json.dumps(config | {"permission": {"*": "allow"}}),
+            "npm_config_offline": "true",
+        }
+        command = ["opencode", "run", "--model", "mock/m1", prompt]
+    else:
+        (inside,) = (trial.programs.parent / "@anthropic-ai").glob("claude-agent-sdk-linux-*/claude")
+        environ |= {"DISABLE_TELEMETRY": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+        command = [str(inside), "-p", prompt, "--allowedTools", "Bash"]
+    environ["PWD"] = str(trial.folder / "ws")  # OpenCode's folder
+    with (trial.folder / "outside.log").open("w") as log:
+        subprocess.run(command, env=environ, cwd=trial.folder / "ws", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                       timeout=LONGEST_SECONDS, check=True)  # fmt: skip
+    place = home / READERS[program]
+    if program == "opencode":
+        with closing(sqlite3.connect(place)) as connection:
+            return connection.execute("SELECT id FROM session").fetchone()[0], place
+    (path,) = place.rglob("*.jsonl")
+    return path.stem[-36:], path
+
+
+def let_rest(program: str, session: str, path: Path) -> None:
+    """As if the session had not changed for some minutes."""
+    if program == "opencode":
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(
+                "UPDATE session SET time_updated = time_updated - 600000 WHERE id = ?", (session,)
+            )
+            connection.commit()
+    else:
+        os.utime(path, (time.time() - 600,) * 2)
+
+
+def attach(trial: Trial, program: str) -> list[str]:
+    """A session that the program's own command line began is continued; the host is killed in it, and resumed."""
+    found = []
+    session, path = begun_outside(trial, program)
+    log = trial.folder / "wk.log"
+    words = ["run", "Go on.", "--agent", program, "--continue", session, "--headless"]
+
+    def refused(why: str, *more: str) -> None:
+        code = trial.wk(*words, *more).wait(60)
+        if code == 0 or why not in log.read_text():
+            found.append(f"not refused: {why} ({code})")
+        log.write_text("")
+
+    if program != "codex":
+        refused("something may use it", "--yes")
+    let_rest(program, session, path)
+    holder = subprocess.Popen(["tail", "-f", str(path)], stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(0.3)
+        refused(f"process {holder.pid} uses the session")
+    finally:
+        holder.kill()
+        holder.wait()
+    if program != "codex":
+        refused("then give --yes")
+    trial.continued(program, session, f"Go on.\n\n#script\n{AFTER}")
+    if not trial.until(lambda: trial.ledger.exists() and "cut" in trial.ledger.read_text()):
+        return [*found, "it never went on"]
+    before = trial.acknowledged()
+    trial.host.kill()
+    trial.ended()
+    trial.resume()
+    code = trial.ended()
+    names = trial.rows(
+        "SELECT a.name, p.program_session FROM agents a JOIN agent_programs p ON p.agent_id = a.id"
+    )
+    if {row[1] for row in names if row[0] != "planner"} != {session}:
+        found.append(f"sessions: {names}")
+    texts = [row[0] for row in trial.rows("SELECT m.content FROM messages m JOIN agents a ON a.id = m.agent_id"
+                                          " WHERE a.name LIKE '%-before'")]  # fmt: skip
+    found += [
+        f"{words!r} is not shown"
+        for words in ("Begin.", "said before")
+        if not any(words in one for one in texts)
+    ]
+    return found + trial.violations(before, 4, code) + costs(trial, (program,))
 
 
 CONTROLS = """\
@@ -541,11 +711,12 @@ def login(trial: Trial) -> list[str]:
     return found + (["the token is in the database"] if token.encode() in stored else [])
 
 
-def costs(trial: Trial) -> list[str]:
+def costs(trial: Trial, programs: tuple[str, ...] = tuple(MODELS)) -> list[str]:
     """Tokens and USD of each program, as this session has them and as `wk import` of the same files has them."""
     columns = "count(*), sum(m.input_tokens), sum(m.output_tokens), sum(m.cache_read_tokens), sum(m.cache_write_tokens), sum(m.cost_usd)"
     found = []
-    for program, place in READERS.items():
+    for program in programs:
+        place = READERS[program]
         mine = trial.rows(f"SELECT {columns} FROM model_calls m JOIN agent_programs p ON p.agent_id = m.agent_id"
                           " WHERE p.program = ?", program)[0]  # fmt: skip
         imported = trial.folder / f"{program}.sqlite"
@@ -569,7 +740,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--npm", type=Path, default=ROOT / ".ci-cache" / "agents")
-    parser.add_argument("--only", choices=("demo", "login", "controls", "matrix", "points", "random"))
+    parser.add_argument(
+        "--only", choices=("demo", "login", "attach", "controls", "matrix", "points", "random")
+    )
     parser.add_argument("--program", choices=tuple(MODELS), action="append")
     parser.add_argument("--moment", choices=MOMENTS, action="append")
     parser.add_argument("--target", choices=TARGETS, action="append")
@@ -589,6 +762,8 @@ def main() -> int:
         trials.append(("demo", demo))
     if only in (None, "login"):
         trials.append(("claude-code login", login))
+    if only in (None, "attach"):
+        trials += [(f"{one} attach", lambda trial, a=one: attach(trial, a)) for one in ours]
     if only in (None, "controls"):
         trials += [(f"{one} controls", lambda trial, a=one: controls(trial, a)) for one in ours]
         trials += [(f"{one} budget", lambda trial, a=one: budget(trial, a)) for one in ours]
@@ -598,8 +773,9 @@ def main() -> int:
     if only in (None, "points"):
         trials += [(f"{one} point {point}", lambda trial, a=(one, point): fault(trial, *a))
                    for one in ours for point in options.point or POINTS]  # fmt: skip
-    trials += [(f"random {number}", lambda trial, n=number: chaos(trial, random.Random(f"{options.seed} {n}")))
-               for number in range(options.random)]  # fmt: skip
+    kinds = {"random": chaos, "worktrees": chaos_in_worktrees, "attached": chaos_attached}
+    trials += [(f"{name} {number}", lambda trial, n=number, work=work: work(trial, random.Random(f"{options.seed} {n}")))
+               for name, work in kinds.items() for number in range(options.random)]  # fmt: skip
     failed = 0
     table: dict[str, list[str]] = {}
     for name, work in trials:

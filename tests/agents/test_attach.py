@@ -195,3 +195,37 @@ async def test_the_session_gets_the_prompt_as_its_next_message_and_the_planner_r
     first = outside.model.requests[0]
     assert "There is a plan already" in str(first.messages)
     assert "task_done" in str(first.messages)
+    warned = outside.query("SELECT data FROM events WHERE kind = 'host.warning'")
+    assert any("without a worktree" in text for (text,) in warned)
+
+
+def test_what_was_used_before_counts_for_the_session_and_for_no_budget(tmp_path):
+    from tests.core.runtime.conftest import Ground
+
+    from watchkeeper.records.messages import Cost, PriceStatus, Usage
+    from watchkeeper.records.states import ModelCallStatus
+    from watchkeeper.store import agents, budgets, programs
+
+    ground = Ground(tmp_path)
+    used = {"planner": 1, "codex-before": 1_000, "coder-1": 10}
+
+    def add(tx: Any) -> None:
+        for name, tokens in used.items():
+            parent = None if name == "planner" else "planner"
+            agents.create(tx, agent_id=name, name=name, role="coder", model="m", system="", goal="", context_limit=1,
+                          parent_agent_id=parent)  # fmt: skip
+            if name == "codex-before":
+                programs.save_session(
+                    tx, programs.ProgramSession(name, "codex", "", CODEX, None, None, "/", 0)
+                )
+            agents.add_model_call(
+                tx, agent_id=name, turn=0, purpose="turn", model="m", status=ModelCallStatus.DONE, usage=Usage(tokens),
+                cost=Cost(float(tokens), PriceStatus.EXACT), started_at=1.0, latency_seconds=0.0,
+            )  # fmt: skip
+        assert budgets.used(tx, ground.session, None, "tokens") == 11
+
+    ground.write(add)
+    assert budgets.used(ground.store, ground.session, None, "tokens") == 11
+    assert budgets.used(ground.store, ground.session, None, "usd") == 11
+    assert ground.store.one("SELECT input_tokens FROM sessions")[0] == 1_011
+    ground.close()

@@ -13,11 +13,11 @@ import asyncio
 import heapq
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents import backends, roles
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of
-from watchkeeper.agents.backends.record import ProgramRecord
+from watchkeeper.agents.backends.record import ProgramRecord, key_of
 from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.roles import Input, Role
 from watchkeeper.agents.toolbox import Toolbox
@@ -25,9 +25,8 @@ from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.recall.pinned import lift
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.messages import Cost, PriceStatus, Purpose, Usage
 from watchkeeper.records.messages import Role as MessageRole
-from watchkeeper.records.states import AgentStatus, ModelCallStatus, TaskStatus
+from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.runtime.continuation import bounded_text, brief_of, room_for
 from watchkeeper.store import agents, artifacts, facts, plans, programs
@@ -36,6 +35,9 @@ from watchkeeper.store.driver import encode
 from watchkeeper.store.plans import Standing, Task
 from watchkeeper.store.programs import ProgramSession
 from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.transcripts.records import ModelCall
 
 SATISFIED = frozenset({TaskStatus.DONE, TaskStatus.DROPPED})
 """States of a task that its dependants wait for."""
@@ -350,8 +352,10 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
     """Give a session of a program that began outside to an agent: a plan of one task that starts from it.
 
     Nothing is done where there is a plan already. One transaction. What was said there is shown as messages of an agent
-    that has ended; its earlier calls are known, and count for nothing here.
+    that has ended, and what its calls cost as that agent's. Budgets do not count them (`store.budgets.used`).
     """
+    from watchkeeper.transcripts.records import MAIN
+
     store = environment.store
     if store.one("SELECT 1 FROM plans WHERE session_id = ?", (store.session_id,)) is not None:
         return
@@ -361,11 +365,14 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
     goal, planner_id = store.one(
         "SELECT goal, planner_agent_id FROM sessions WHERE id = ?", (store.session_id,)
     )
+    said, calls = await asyncio.to_thread(_told_outside, program.reader or "", outside)
+    used = [call.model for call in calls if call.agent == MAIN and call.model]
+    # Codex would take its default instead of the session's model.
+    model = f"codex/{used[-1]}" if program.name == "codex" and used else outside["model"]
     agent, limits = _new_agent(
-        environment, role, None, name=f"{program.name}-before", model=outside["model"], goal=goal, agents_md=None,
+        environment, role, None, name=f"{program.name}-before", model=model, goal=goal, agents_md=None,
         folder=environment.workspace,
     )  # fmt: skip
-    said, calls = await asyncio.to_thread(_told_outside, program.reader or "", outside)
     said = [(who, environment.redact(text)) for who, text in said]
     record = ProgramRecord(environment, agent)
     plan_id, task_id = environment.new_id(), environment.new_id()
@@ -375,11 +382,8 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
         seq = 0
         for who, text in said:
             seq = record.append(tx, who, text)
-        for key in calls:
-            agents.add_model_call(
-                tx, agent_id=agent.id, turn=0, purpose=Purpose.TURN, model=agent.model, status=ModelCallStatus.DONE,
-                usage=Usage(), cost=Cost(0.0, PriceStatus.EXACT), started_at=tx.now, latency_seconds=0.0, request_id=key,
-            )  # fmt: skip
+        for call in calls:
+            record.store_call(tx, call)
         agents.move(tx, agent.id, AgentStatus.DONE, "begun outside")
         programs.save_session(tx, ProgramSession(
             agent.id, program.name, "", outside["session"], None, outside["transcript"], outside["folder"], seq,
@@ -387,27 +391,35 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
         plans.create_plan(tx, plan_id, goal)
         plans.add_task(
             tx, task_id=task_id, plan_id=plan_id, name="continue", position=0, title=one_line(goal, 80),
-            instructions=goal, role=role.name, model=outside["model"], expected_outputs=[], isolation="none",
+            instructions=goal, role=role.name, model=model, expected_outputs=[], isolation="none",
         )  # fmt: skip
         tx.execute("UPDATE tasks SET starts_from = ? WHERE id = ?", (agent.id, task_id))
         plans.revise(tx, plan_id, "created")
         tx.event("program.attached", agent_id=agent.id, task_id=task_id, program=program.name,
-                 program_session=outside["session"], messages=len(said))  # fmt: skip
+                 program_session=outside["session"], messages=len(said), calls=len(calls))  # fmt: skip
+        tx.event("host.warning", task_id=task_id, text=(
+            f"{program.label} goes on in {outside['folder']} itself, the folder of its session, without a worktree: what you"
+            " or others write there meanwhile can be overwritten"
+        ))  # fmt: skip
         agents.move(tx, planner_id, AgentStatus.IDLE)
 
     await store.commit(write)
 
 
-def _told_outside(reader: str, outside: Mapping[str, str]) -> tuple[list[tuple[MessageRole, str]], list[str]]:
-    """What was said in a program's session, and the ids of its calls to a model."""
+def _told_outside(
+    reader: str, outside: Mapping[str, str]
+) -> tuple[list[tuple[MessageRole, str]], list[ModelCall]]:
+    """What was said in a program's session, and its calls to a model."""
     from watchkeeper.transcripts.records import MAIN, ImportedMessage, ModelCall
     from watchkeeper.transcripts.tail import SessionTail
 
     said: list[tuple[MessageRole, str]] = []
-    calls: dict[str, None] = {}
+    calls: dict[str, ModelCall] = {}
     for one in SessionTail(reader, Path(outside["transcript"]), outside["session"]).read():
         if isinstance(one, ModelCall):
-            calls[one.key or f"{one.agent}:{one.at}:{one.output_tokens}"] = None
+            known = calls.get(key_of(one))
+            if known is None or one.output_tokens > known.output_tokens:  # a record of a call may grow
+                calls[key_of(one)] = one
         elif isinstance(one, ImportedMessage) and one.agent == MAIN and not one.injected:
             blocks = [{"type": "text", "text": one.content}] if isinstance(one.content, str) else one.content
             text = "\n".join(
@@ -415,7 +427,7 @@ def _told_outside(reader: str, outside: Mapping[str, str]) -> tuple[list[tuple[M
             ).strip()
             if text:
                 said.append((one.role, text[:ATTACHED_CHARACTERS]))
-    return said[-ATTACHED_MESSAGES:], list(calls)
+    return said[-ATTACHED_MESSAGES:], list(calls.values())
 
 
 def inputs_of(reads: Any, task: Task) -> list[Input]:

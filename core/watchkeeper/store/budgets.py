@@ -126,7 +126,8 @@ def load(reads: Any, session_id: str) -> list[Budget]:
 def used(reads: Any, session_id: str, task_id: str | None, kind: str) -> float | None:
     """What a session (None) or a task has used of a kind of budget; None for USD where no price is known.
 
-    A task's seconds are its agents' active time, a session's the time for which it was hosted.
+    A task's seconds are its agents' active time, a session's the time for which it was hosted. What an agent program used
+    before its session was continued here does not count.
     """
     if task_id is not None:
         row = reads.one(
@@ -151,9 +152,21 @@ def used(reads: Any, session_id: str, task_id: str | None, kind: str) -> float |
     if isinstance(reads, Transaction) and kind != "seconds":
         cost_usd, tokens = reads.unflushed_usage
         if kind == "tokens":
-            return (of_session or 0.0) + tokens
-        return of_session if cost_usd is None else (of_session or 0.0) + cost_usd
+            of_session = (of_session or 0.0) + tokens
+        elif cost_usd is not None:
+            of_session = (of_session or 0.0) + cost_usd
+    if of_session and kind != "seconds":
+        before = reads.one(_USED_OUTSIDE, (session_id,))
+        of_session = max(0.0, of_session - float(before[("usd", "tokens").index(kind)] or 0.0))
     return of_session
+
+
+_USED_OUTSIDE = (
+    "SELECT sum(a.cost_usd), sum(a.input_tokens + a.output_tokens + a.cache_read_tokens + a.cache_write_tokens)"
+    " FROM agents a JOIN agent_programs p ON p.agent_id = a.id"
+    " WHERE a.session_id = ? AND a.task_id IS NULL AND a.parent_agent_id IS NOT NULL"
+)
+"""Of the agent that shows what was done before: it has no task, and is not the planner."""
 
 
 def usage(reads: Any, session_id: str) -> list[BudgetUse]:

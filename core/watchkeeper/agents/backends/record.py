@@ -256,7 +256,7 @@ class ProgramRecord:
         ready: list[ModelCall] = []
         for record in records:
             if isinstance(record, ModelCall):
-                key = record.key or f"{record.agent}:{record.at}:{record.output_tokens}"
+                key = key_of(record)
                 if key in self._stored:
                     continue
                 if key not in self._calls:
@@ -277,20 +277,21 @@ class ProgramRecord:
             self._calls.clear()
         if ready:
             await self._store.commit(partial(self._store_calls, calls=ready))
-            self._stored.update(call.key or f"{call.agent}:{call.at}:{call.output_tokens}" for call in ready)
+            self._stored.update(key_of(call) for call in ready)
         return bool(ready)
 
     def _store_calls(self, tx: Transaction, *, calls: list[ModelCall]) -> None:
         assert_mine(tx, self._agent.id)
         for call in calls:
-            self._store_call(tx, call)
+            self.store_call(tx, call)
 
-    def _store_call(self, tx: Transaction, call: ModelCall) -> None:
+    def store_call(self, tx: Transaction, call: ModelCall) -> None:
+        """Add a call that the record tells, as one of this agent."""
         from watchkeeper.transcripts.records import MAIN
 
         usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
         cost = logged_price(call)
-        self._write_call(tx, call.model, usage, cost, call.key or f"{call.agent}:{call.at}:{call.output_tokens}",
+        self._write_call(tx, call.model, usage, cost, key_of(call),
                          exact=call.exact, at=call.at, stop_reason=call.stop_reason)  # fmt: skip
         if call.agent == MAIN and usage.prompt_tokens:
             self._note_context(tx, usage.prompt_tokens + usage.output_tokens, None)
@@ -300,7 +301,7 @@ class ProgramRecord:
         stop_reason: str | None = None,
     ) -> None:  # fmt: skip
         turn = int(tx.one("SELECT turn FROM agents WHERE id = ?", (self._agent.id,))[0])
-        purpose = Purpose.PLANNER if self._agent.task_id is None else Purpose.TURN
+        purpose = Purpose.PLANNER if self._agent.role == "planner" else Purpose.TURN
         agents.add_model_call(
             tx, agent_id=self._agent.id, turn=turn, purpose=purpose, model=model, status=ModelCallStatus.DONE,
             usage=usage, cost=cost, started_at=tx.now if at is None else min(at, tx.now), latency_seconds=0.0,
@@ -409,6 +410,11 @@ class ProgramRecord:
         message_rows.add_view(
             tx, self._agent.id, view, tokens=sum(one.tokens for one in observations), compaction_id=compaction
         )
+
+
+def key_of(call: ModelCall) -> str:
+    """What identifies a call in a program's record."""
+    return call.key or f"{call.agent}:{call.at}:{call.output_tokens}"
 
 
 def _result_text(content: Any) -> str:
