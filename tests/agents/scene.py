@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -86,13 +87,25 @@ def assert_no_half_merge(workspace: Path) -> None:
     assert (workspace / "a.txt").read_text() in ("one\n", "by p\n", "by q\n")
 
 
-def merging(request: Any) -> Any:
-    """A planner with two coders in worktrees, whose changes conflict; it merges both, and finishes whatever came of it."""
+def merging(request: Any, by_tools: bool = False) -> Any:
+    """A planner with two coders in worktrees, whose changes conflict; it merges both, and finishes whatever came of it.
+
+    Without `by_tools` the coders' files are there at once, without the seconds that their tools' processes take.
+    """
     if role_of(request) != "planner":
         name = task_of(request)
         files = (("a.txt", f"by {name}\n"), (f"{name}.txt", name))
-        writes = [call("write", {"file_path": file, "content": text}, file) for file, text in files]
-        return writes if turns(request) == 0 else [said("done")]
+        place = re.search(r"You work in (\S+), a git worktree", flat(request.messages))
+        assert place is not None
+        if by_tools and turns(request) == 0:
+            where = call("bash", {"command": f"pwd > {name}.where"}, "where")
+            return [
+                where,
+                *(call("write", {"file_path": file, "content": text}, file) for file, text in files),
+            ]
+        for file, text in files:
+            (Path(place[1]) / file).write_text(text)
+        return [said("done")]
     if turns(request) == 0:
         tasks = [scripted.task(name, role="coder") | {"isolation": "worktree"} for name in WRITERS]
         return [call("create_plan", {"goal": "g", "tasks": tasks})]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,9 @@ class Scene:
         return git(self.workspace, "status", "--porcelain"), files
 
 
-def conflicting(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Bench:
+def conflicting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, by_tools: bool = False, **settings: Any
+) -> Bench:
     """A planner that merges two coders whose changes conflict."""
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(folder / "config"))
     home = folder / "home"
@@ -106,7 +109,7 @@ def conflicting(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) 
     monkeypatch.setenv("HOME", str(home))
     bench = Bench(folder)
     repository(bench.workspace)
-    bench.start(merging, allow=("write",), **settings)
+    bench.start(partial(merging, by_tools=by_tools), allow=("write", "bash"), **settings)
     return bench
 
 
@@ -591,12 +594,12 @@ async def test_a_failed_session_keeps_its_worktrees_and_a_pruned_one_what_is_not
 async def test_agents_of_our_own_loop_write_in_their_worktrees_and_a_person_answers_a_conflict(
     tmp_path, monkeypatch
 ):
-    """Asked once, though the host pauses in front of the question; the dashboard's and `wk`'s words are shown."""
+    """Asked once, though the host pauses in front of the question; `wk` shows all of it."""
     from click.testing import CliRunner
 
     from watchkeeper.cli.app import wk
 
-    bench = conflicting(tmp_path, monkeypatch, approval_timeout_seconds=None)
+    bench = conflicting(tmp_path, monkeypatch, by_tools=True, approval_timeout_seconds=None)
 
     async def pause() -> None:
         await bench.waiting()
@@ -622,6 +625,8 @@ async def test_agents_of_our_own_loop_write_in_their_worktrees_and_a_person_answ
     assert len(bench.state["approvals"]) == 1
     assert (bench.workspace / "a.txt").read_text() == "by q\n"
     assert (bench.workspace / "p.txt").read_text() + (bench.workspace / "q.txt").read_text() == "pq"
+    for name in ("p", "q"):
+        assert str(tmp_path / "worktrees") in (bench.workspace / f"{name}.where").read_text()
     assert list((tmp_path / "worktrees").iterdir()) == [tmp_path / "worktrees/.gitignore"]
     assert_no_half_merge(bench.workspace)
     bench.assert_sound()
