@@ -414,9 +414,9 @@ def chaos_in_worktrees(trial: Trial, dice: random.Random) -> list[str]:
     return found + lost_or_repeated(trial, before, code, text, 12)
 
 
-def chaos_attached(trial: Trial, dice: random.Random) -> list[str]:
+def chaos_attached(trial: Trial, dice: random.Random, programs: tuple[str, ...] = tuple(MODELS)) -> list[str]:
     """A session that was begun outside is continued, and killed at random moments."""
-    program = dice.choice(list(MODELS))
+    program = dice.choice(programs)
     session, path = begun_outside(trial, program)
     let_rest(program, session, path)
     lines = "\n".join(f"run: echo {program}-{n} >> ledger.txt; sleep 0.5" for n in range(4))
@@ -741,7 +741,18 @@ def main() -> int:
     )
     parser.add_argument("--npm", type=Path, default=ROOT / ".ci-cache" / "agents")
     parser.add_argument(
-        "--only", choices=("demo", "login", "attach", "controls", "matrix", "points", "random")
+        "--only",
+        choices=(
+            "demo",
+            "login",
+            "attach",
+            "controls",
+            "matrix",
+            "points",
+            "random",
+            "worktrees",
+            "attached",
+        ),
     )
     parser.add_argument("--program", choices=tuple(MODELS), action="append")
     parser.add_argument("--moment", choices=MOMENTS, action="append")
@@ -773,9 +784,13 @@ def main() -> int:
     if only in (None, "points"):
         trials += [(f"{one} point {point}", lambda trial, a=(one, point): fault(trial, *a))
                    for one in ours for point in options.point or POINTS]  # fmt: skip
-    kinds = {"random": chaos, "worktrees": chaos_in_worktrees, "attached": chaos_attached}
+    chaotic: dict[str, Callable[[Trial, random.Random], list[str]]] = {
+        "random": chaos,
+        "worktrees": chaos_in_worktrees,
+        "attached": lambda trial, dice: chaos_attached(trial, dice, tuple(ours)),
+    }
     trials += [(f"{name} {number}", lambda trial, n=number, work=work: work(trial, random.Random(f"{options.seed} {n}")))
-               for name, work in kinds.items() for number in range(options.random)]  # fmt: skip
+               for name, work in chaotic.items() if options.only in (None, name) for number in range(options.random)]  # fmt: skip
     failed = 0
     table: dict[str, list[str]] = {}
     for name, work in trials:

@@ -77,6 +77,31 @@ async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_distur
     assert Path("/etc/passwd").read_text() != "x"
 
 
+async def test_a_file_that_an_edit_only_names_counts_as_written(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenCode says nothing of what it wrote; where is enough for a warning that two agents write one file."""
+    written: list[str] = []
+
+    async def wrote(self: Any, agent_id: str, name: str, task_id: str | None, path: str) -> None:
+        written.append(path)
+
+    monkeypatch.setattr("watchkeeper.agents.worktrees.Worktrees.wrote", wrote)
+    edits = [
+        {
+            "title": "write",
+            "kind": "edit",
+            "locations": [{"path": "/w/a"}, 1, {"path": 2}],
+            "rawInput": {"x": 1},
+        },
+        {"title": "write", "kind": "edit", "locations": 3, "rawInput": {"filePath": "/w/b"}},
+        {"title": "read", "kind": "read", "locations": [{"path": "/w/c"}], "rawInput": {"filePath": "/w/c"}},
+    ]
+    calls = [step for n, about in enumerate(edits) for step in (["tool", f"t{n}", about], done(f"t{n}"))]
+    await programs.played([[*calls, ["say", "over"]]])
+    assert written == ["/w/a", "/w/b"]
+
+
 async def test_two_questions_are_open_at_once_and_each_gets_its_own_answer(programs: Programs) -> None:
     both = [bash("t1", "one"), question(0, "t1", "one"), bash("t2", "two"), question(1, "t2", "two")]
     answered = [["await", 1], done("t2"), ["await", 0], ["tool", "t1", {"status": "failed"}]]

@@ -65,6 +65,9 @@ class _Call:
     name: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     content: list[Any] = field(default_factory=list)
+    edits: bool = False
+    """Whether it changes files: `edited`, in order."""
+    edited: dict[str, None] = field(default_factory=dict)
     begun: bool = False
     printed: int = 0
     ended: bool = False
@@ -246,7 +249,12 @@ class Acp(RpcBackend):
             call.printed = len(output)
         if status in _ENDED and not call.ended:
             call.ended = True
-            self.put(*(backends.Diff(call_id, one["path"], one["diff"]) for one in _changes(call.content)))
+            diffs = _changes(call.content)
+            if (
+                not diffs and status == "completed"
+            ):  # which files, where it does not say what it changed in them
+                diffs = [{"path": path, "diff": ""} for path in call.edited]
+            self.put(*(backends.Diff(call_id, one["path"], one["diff"]) for one in diffs))
             self.put(backends.ToolEnd(call_id, _raw_output(update) or output, _ENDED[status]))
 
     def _update(self, call_id: str, update: dict[str, Any]) -> _Call:
@@ -259,6 +267,12 @@ class Acp(RpcBackend):
             call.arguments = {**call.arguments, **given}
         if isinstance(update.get("content"), list) and update["content"]:
             call.content = update["content"]
+        call.edits = call.edits or update.get("kind") in ("edit", "delete", "move")
+        if call.edits:
+            listed = update.get("locations")
+            places = [object_of(one).get("path") for one in (listed if isinstance(listed, list) else ())]
+            places += [call.arguments.get(name) for name in ("filePath", "file_path", "path")]
+            call.edited.update((path, None) for path in places if isinstance(path, str) and path)
         if isinstance(call.arguments.get("command"), str) and (
             update.get("kind") == "execute" or call.name in ("Bash", "bash")
         ):

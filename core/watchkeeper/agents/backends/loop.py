@@ -599,7 +599,7 @@ class ProgramLoop:
             case backends.Diff(call_id, path, patch):
                 if self._environment.worktrees is not None:
                     await self._environment.worktrees.wrote(agent.id, agent.name, agent.task_id, path)
-                if (call := self._calls.get(call_id)) is not None:
+                if patch and (call := self._calls.get(call_id)) is not None:
                     call.patch += patch.rstrip("\n") + "\n"
             case backends.ToolEnd():
                 await self._end_call(event)
