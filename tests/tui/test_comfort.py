@@ -119,15 +119,15 @@ async def test_the_plan_is_sorted_by_what_costs_most_and_by_who_needs_somebody(d
     desk.session.set_agent("explorer1", cost_usd=0.5)
     async with desk.app().run_test(size=WIDE) as pilot:
         await opened(pilot)
-        tree = [row.id for row in live(pilot).shown_rows]
+        tree = [row.id for row in live(pilot).plan.shown]
         await pilot.press("o")
-        rows = list(live(pilot).shown_rows)
+        rows = list(live(pilot).plan.shown)
         assert [row.agent.id for row in rows if row.agent][:2] == ["explorer2", "explorer1"]
         assert sorted(row.id for row in rows) == sorted(tree)
         await pilot.press("o", "o", "o")
-        assert live(pilot).shown_rows[0].condition.role == "failed"
+        assert live(pilot).plan.shown[0].condition.role == "failed"
         await pilot.press("o")
-        assert [row.id for row in live(pilot).shown_rows] == tree
+        assert [row.id for row in live(pilot).plan.shown] == tree
 
 
 # Help, and finding one's way.

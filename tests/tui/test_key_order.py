@@ -46,24 +46,24 @@ async def test_a_reading_that_comes_while_a_key_is_under_way_waits_until_the_key
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         chosen, happened = screen.plan.selected_id, []
-        show, go = screen.show, screen.plan._go
+        show, go = screen.snapshot_changed, screen.plan._go
 
-        def shown(snapshot, now):  # type: ignore[no-untyped-def]
+        def shown(snapshot):  # type: ignore[no-untyped-def]
             happened.append("reading")
-            show(snapshot, now)
+            show(snapshot)
 
         def moved(place, *, tell=True):  # type: ignore[no-untyped-def]
             happened.append("key")
             go(place, tell=tell)
 
-        screen.show, screen.plan._go = shown, moved  # type: ignore[method-assign]
+        screen.snapshot_changed, screen.plan._go = shown, moved  # type: ignore[method-assign]
         passed = app._pass_next
 
         async def and_a_reading_comes() -> None:
             if app._waiting:
                 happened.clear()  # a reading of the desk may have come before the key
             await passed()
-            app.post_message(SnapshotReady())
+            app.post_message(SnapshotReady(app.snapshot))
             app._tick()  # the clock may strike any time
 
         app._pass_next = and_a_reading_comes  # type: ignore[method-assign]
@@ -91,7 +91,7 @@ async def test_more_events_than_before_lay_nothing_out(desk: Desk) -> None:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         view = pilot.app.screen.query_one(EventsView)
         rows = [*view.rows] * 40
-        view.show = lambda *_: None  # type: ignore[method-assign]  # a reading of the desk would show its few rows again
+        view.update = lambda *_: None  # type: ignore[method-assign]  # a reading of the desk would show its few rows again
         view.set_rows(rows)  # the scrollbar comes, and takes a column: that does lay out
         for _ in range(4):  # and once more, for the column
             await pilot.pause()

@@ -171,12 +171,10 @@ async def test_a_key_that_is_named_is_not_cut_off(desk: Desk) -> None:
     async with desk.app().run_test(size=SIZES[1]) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         line = pilot.app.screen.query_one(StatusLine)
-        line.say(
-            [
-                ("compact explorer-4  ✓ 04:14:45 manual 2.8k → 1.3k -54% $0.00 blocked 0ms", "text"),
-                ("   u", "key"),
-                (" undoes it", "muted"),
-            ]
+        line.pieces = (
+            ("compact explorer-4  ✓ 04:14:45 manual 2.8k → 1.3k -54% $0.00 blocked 0ms", "text"),
+            ("   u", "key"),
+            (" undoes it", "muted"),
         )
         await until(pilot, lambda: "undoes it" in text_of(pilot))
 

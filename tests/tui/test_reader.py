@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -15,6 +14,7 @@ from tests.tui.conftest import Desk, text_of, until
 from watchkeeper.store.snapshot import EVENTS_KEPT
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.reader import Reader
+from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.snapshot import SessionState, Snapshot, session_state
 
 
@@ -171,20 +171,21 @@ async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_m
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "explorer" in text_of(pilot))
         app = cast("WatchkeeperApp", pilot.app)
-        first = app.snapshot
-        newer = replace(first, version=first.version + 1)
-        told: list[Snapshot] = []
-        drawn: list[Snapshot] = []
+        app.reader.close()
+        before = app.snapshot
+        first, newer = (replace(before, version=before.version + more) for more in (1, 2))
+        told: list[tuple[Snapshot, Snapshot]] = []
 
         def news(compared: Snapshot, shown: Snapshot, settings: object) -> list[object]:
-            told.append(shown)
-            app.snapshot = newer
+            told.append((compared, shown))
+            if shown is first:
+                app._receive(newer)
             return []
 
         monkeypatch.setattr("watchkeeper_tui.app.news", news)
-        monkeypatch.setattr(
-            app, "_each_screen", lambda do: do(SimpleNamespace(show=lambda shown, now: drawn.append(shown)))
-        )
-        app._show_newest()
-        assert told == drawn == [first]
-        assert app._compared is first
+        app._receive(first)
+        await until(pilot, lambda: len(told) == 2)
+        assert told == [(before, first), (first, newer)]
+        screen = app.screen
+        assert isinstance(screen, LiveScreen)
+        assert screen.newest is screen.snapshot is app.snapshot is newer

@@ -305,7 +305,7 @@ async def test_a_pass_in_the_agents_tab_is_not_opened_where_it_could_be_undone(d
         screen._look_at("expl-a")
         screen.agent_pane.open_tab(4)
         screen._ask()
-        screen._draw()
+        screen.redraw()
         await until(pilot, lambda: "Compactions  1 pass" in text_of(pilot))
         await pilot.press("tab", "down", "enter")
         await pilot.pause(0.1)

@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.message import Message
+from textual.reactive import var
 from textual.screen import Screen
 
 from watchkeeper.records.errors import BadInput, NotFound
@@ -173,7 +174,14 @@ ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reade
 
 
 class SnapshotReady(Message):
-    """A newer snapshot waits in the app. At most one of these is under way at a time."""
+    """The reader has read a newer snapshot. Of several that wait, only the newest is handled."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, SnapshotReady)
 
 
 class WatchkeeperApp(ThemedApp):
@@ -187,6 +195,9 @@ class WatchkeeperApp(ThemedApp):
                                               "message", "compare", "dialogs")),
         "app.tcss",
     ]  # fmt: skip
+
+    snapshot: var[Snapshot] = var(Snapshot(), init=False, always_update=True)
+    """The newest reading. Screens watch it."""
 
     def __init__(
         self,
@@ -219,17 +230,13 @@ class WatchkeeperApp(ThemedApp):
         self._control: Control = control if control is not None else StoreControl(database_path)
         self.control = self._control
         """What acts on the open session."""
-        self.snapshot = Snapshot()
-        """The newest reading."""
         self.left_by = "leave"
         """How the user left: `leave` or `pause`."""
         self._probe = probe
         self._first_screen = screen
         self._session_id = session_id
-        self._announced = False
         self._barrier = HostileTextFilter()
         self._live = LiveScreen()
-        self._compared = Snapshot()
         self._presence: Presence | None = None
         self._present_at: tuple[str | None, int] = (None, 0)
         self.set_keymap(self._usable_keys())
@@ -274,24 +281,15 @@ class WatchkeeperApp(ThemedApp):
         self.reader.close()
 
     def _receive(self, snapshot: Snapshot) -> None:
-        """From the reader's thread: keep the newest, and announce it once."""
-        self.snapshot = snapshot
-        if not self._announced:
-            self._announced = True
-            self.post_message(SnapshotReady())
+        """From the reader's thread."""
+        self.post_message(SnapshotReady(snapshot))
 
-    def on_snapshot_ready(self) -> None:
-        self.after_keys(self._show_newest)
+    def on_snapshot_ready(self, event: SnapshotReady) -> None:
+        self.after_keys(lambda: setattr(self, "snapshot", event.snapshot))
 
-    def _show_newest(self) -> None:
-        self._announced = False
-        snapshot = (
-            self.snapshot
-        )  # read once: the reader's thread may put a newer one in its place at any moment
+    def watch_snapshot(self, before: Snapshot, snapshot: Snapshot) -> None:
         self._be_present(snapshot)
-        compared, self._compared = self._compared, snapshot
-        self.tell(news(compared, snapshot, self.settings.notifications), self.settings.notifications)
-        self._each_screen(lambda screen: screen.show(snapshot, self.now()))
+        self.tell(news(before, snapshot, self.settings.notifications), self.settings.notifications)
 
     def _be_present(self, snapshot: Snapshot) -> None:
         """Tell the host of the open session that a user is present who can answer its questions."""
@@ -311,14 +309,9 @@ class WatchkeeperApp(ThemedApp):
 
     def _tick(self) -> None:
         self.release_lost()
-        self._each_screen(lambda screen: screen.tick(self.now()))
-
-    def _each_screen(self, do: Callable[[WatchScreen], None]) -> None:
-        """The screen in front, and the live one behind it so that it is never stale."""
         for screen in self.screen_stack:
-            # A screen that closes loses its widgets one by one before it ends itself.
-            if isinstance(screen, WatchScreen) and screen.is_mounted and not screen._closing:
-                do(screen)
+            if isinstance(screen, WatchScreen) and screen.is_usable:
+                screen.tick(self.now())
 
     # Pictures of the screen.
 

@@ -101,7 +101,7 @@ class ActingScreen(WatchScreen):
     ) -> None:
         """A resume would pause again at once: say what is used, and ask for a new limit of each reached
         budget."""
-        if self._closing:
+        if not self.is_usable:
             return
         self.sent = tuple(each for each in self.sent if each.command_id is not None or each.said)
         if not uses:
@@ -201,7 +201,7 @@ class ActingScreen(WatchScreen):
         except Exception as error:
             # A worker must never end the dashboard; what went wrong is said where the figures would have been.
             shown = PromptPreview(problem=self.trouble(error))
-        if self._closing or self._foretold is None or self._foretold[0] != request:
+        if not self.is_usable or self._foretold is None or self._foretold[0] != request:
             return
         self._foretold = (request, shown) if shown is not None else None
         if self.prompt.is_asking and lines[0] in self.prompt.text:
@@ -270,7 +270,7 @@ class ActingScreen(WatchScreen):
         self.watch_app.reader.ask(question, answer)
 
     def _grants_read(self, result: object) -> None:
-        if self._closing or not isinstance(result, list):
+        if not self.is_usable or not isinstance(result, list):
             return
         live = [grant for grant in result if isinstance(grant, Grant) and grant.is_live]
         if not live:
@@ -379,7 +379,7 @@ class ActingScreen(WatchScreen):
         self.app.call_from_thread(self._written, written)
 
     def _written(self, written: list[Sent]) -> None:
-        if self._closing:
+        if not self.is_usable:
             return
         waiting = [each for each in self.sent if each.command_id is not None or each.said]
         self.sent = (*reversed(written), *waiting)[:MOST_SENT]
@@ -387,7 +387,7 @@ class ActingScreen(WatchScreen):
         self.tick(self.watch_app.now())
 
     def _failed(self, text: str) -> None:
-        if self._closing:
+        if not self.is_usable:
             return
         self.sent = tuple(each for each in self.sent if each.command_id is not None or each.said)
         self.say(self.trouble(text), "failed", seconds=12)

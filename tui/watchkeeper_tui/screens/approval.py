@@ -149,7 +149,7 @@ class ApprovalScreen(WatchScreen):
         self.watch_app.reader.ask(question, answer)
 
     def _arrived(self, result: object) -> None:
-        if not self.is_mounted or self._closing or self._is_leaving:
+        if not self.is_usable or self._is_leaving:
             return
         if not isinstance(result, Question):
             said = result if isinstance(result, Exception) else "the question is no longer in the database"
@@ -195,7 +195,7 @@ class ApprovalScreen(WatchScreen):
         )
 
     def _show_rows(self, wanted: tuple[object, int], rows: list[Line]) -> None:
-        if wanted != self._laid_out or not self.is_mounted or self._closing:
+        if wanted != self._laid_out or not self.is_usable:
             return
         self.view.set_rows(tuple(rows))
         self.view.refresh()
@@ -230,7 +230,7 @@ class ApprovalScreen(WatchScreen):
     def _describe(self) -> None:
         notice = self.notice(self.watch_app.now())
         if notice:
-            self.query_one(StatusLine).say(notice)
+            self.query_one(StatusLine).pieces = tuple(notice)
             return
         rows = len(self.view.rows)
         if self.has_class("-editing"):
@@ -258,7 +258,7 @@ class ApprovalScreen(WatchScreen):
                 else f"{last:,} of {rows:,}"
             )
             pieces = [(where, "waiting"), ("; scroll to the end before ", "text"), ("y", "key")]
-        self.query_one(StatusLine).say(pieces)
+        self.query_one(StatusLine).pieces = tuple(pieces)
 
     def _draw_keys(self) -> None:
         hints = [
@@ -280,12 +280,12 @@ class ApprovalScreen(WatchScreen):
                 *(sides if question.allows_sides else ()),
                 *(replace(one, label=named.get(one.key, one.label)) for one in hints if one.key not in "ae"),
             ]
-        self.query_one(KeyLine).show(hints)
+        self.query_one(KeyLine).hints = tuple(hints)
 
     def on_resize(self, event: events.Resize) -> None:
         self._draw_keys()
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
         waits = any(each.id == self._approval_id for each in snapshot.approvals)
         if not waits and not self._is_leaving:
             self._read(self._arrived)
@@ -434,8 +434,9 @@ class ApprovalScreen(WatchScreen):
         area = self.query_one(TextArea)
         area.load_text(question.editable)
         self.add_class("-editing")
-        self.query_one(KeyLine).ask(
-            [KeyHint("ctrl+s", "show the edit", "edited"), KeyHint("esc", "drop it", "back")]
+        self.query_one(KeyLine).asked = (
+            KeyHint("ctrl+s", "show the edit", "edited"),
+            KeyHint("esc", "drop it", "back"),
         )
         self.set_focus(area)
         self._describe()
@@ -462,7 +463,7 @@ class ApprovalScreen(WatchScreen):
             return sections_of(question.tool, arguments, Path(workspace), protected_files(path))
 
         def arrived(result: object) -> None:
-            if self.is_mounted and not self._closing and isinstance(result, tuple):
+            if self.is_usable and isinstance(result, tuple):
                 shown, digest = result
                 self._question = replace(question, arguments=arguments, sections=shown, digest=digest)
                 self._end_seen = False
@@ -476,7 +477,7 @@ class ApprovalScreen(WatchScreen):
 
     def _stop_editing(self) -> None:
         self.remove_class("-editing")
-        self.query_one(KeyLine).ask([])
+        self.query_one(KeyLine).asked = ()
         self.set_focus(self.view)
 
     def action_back(self) -> None:

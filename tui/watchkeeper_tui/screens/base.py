@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.reactive import var
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
@@ -17,9 +18,11 @@ from watchkeeper_tui.keymap import SLASHES, Parsed, completions, parse
 from watchkeeper_tui.pages import blank
 from watchkeeper_tui.sanitize import clip, fit, sanitize, wrap
 from watchkeeper_tui.settings import SPLITS
-from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import WatchApp, watch_app
+from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content
 
 WIDTH = 92
@@ -100,7 +103,7 @@ EXPORT_NOTICE_SECONDS = 30.0
 
 
 class WatchScreen(Screen[None]):
-    """The common part. A subclass lays out its widgets, and shows each snapshot it is given."""
+    """The common part. A subclass lays out its widgets and follows the newest snapshot."""
 
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy")]  # noqa: RUF012
 
@@ -133,12 +136,24 @@ class WatchScreen(Screen[None]):
             isinstance(above, ModalScreen) for above in stack[stack.index(self) + 1 :]
         )
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
-        """Show this reading."""
-        raise NotImplementedError
+    @property
+    def is_usable(self) -> bool:
+        """Whether its widgets are there: a screen that closes loses them one by one before it ends itself."""
+        return self.is_mounted and not self._closing
+
+    def on_mount(self) -> None:
+        self.watch(self.app, "snapshot", self._newer_snapshot, init=False)
+
+    def _newer_snapshot(self, snapshot: Snapshot) -> None:
+        if self.is_usable:
+            self.snapshot_changed(snapshot)
+
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
+        """The app has a newer reading of the open session."""
+        self.tick(self.watch_app.now())
 
     def tick(self, now: float) -> None:
-        """A second has passed without anything new."""
+        """A second has passed."""
 
     def say(
         self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS, beside: bool = False
@@ -151,7 +166,7 @@ class WatchScreen(Screen[None]):
         now = self.watch_app.now()
         self._notice, self._notice_beside = ((text, role),), beside
         self._notice_until = now + seconds
-        self.query_one(StatusLine).say(self.with_notice(self.standing(now) if beside else (), now))
+        self.query_one(StatusLine).pieces = tuple(self.with_notice(self.standing(now) if beside else (), now))
 
     def standing(self, now: float) -> Sequence[Piece]:
         """What the status line says while there is no notice."""
@@ -315,7 +330,7 @@ class WatchScreen(Screen[None]):
             problem = done.problem
         except (OSError, ValueError, KeyError) as error:
             problem = str(error)
-        if self._closing:
+        if not self.is_usable:
             return
         if problem:
             self.say(f"✗ not exported: {self.trouble(problem)}", "failed", seconds=EXPORT_NOTICE_SECONDS)
@@ -338,8 +353,73 @@ class SessionScreen(WatchScreen):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-tiny"), (14, "-low"), (20, "-tall")]  # noqa: RUF012
 
+    snapshot: var[Snapshot] = var(Snapshot(), init=False, always_update=True)
+    """What is shown: the reader's newest, the one that was frozen, or a moment of a recording."""
+
     lower = "agent"
     """The pane below the plan on a narrow screen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.roster = Roster()
+        """The agents of what is shown, counted by state."""
+
+    @property
+    def plan(self) -> PlanView:
+        return self.query_one(PlanView)
+
+    @property
+    def agent_pane(self) -> AgentPane:
+        return self.query_one(AgentPane)
+
+    @property
+    def events(self) -> EventsView:
+        return self.query_one(EventsView)
+
+    @property
+    def compactions(self) -> CompactionView:
+        return self.query_one(CompactionView)
+
+    # What is shown.
+
+    def draw(self, now: float, *, aged: bool = False) -> None:
+        """Show the snapshot in the panes as of `now`. `aged`: only time has passed since they were drawn."""
+        snapshot, roster = self.snapshot, self.roster
+        if snapshot.problem:
+            now = snapshot.read_at  # what happened since is unknown
+        roster.update(snapshot, now)
+        self.plan.update(snapshot, now)
+        self.choose_row()
+        if not aged:
+            self.events.update(snapshot.events, roster.names)
+        self.compactions.update(snapshot, roster, now)
+        self.draw_agent(now)
+
+    def draw_agent(self, now: float) -> None:
+        """Show the agent, or the task without one, whose row is selected."""
+        chosen = self.plan.selected
+        agent_id = chosen.agent.id if chosen is not None and chosen.agent is not None else None
+        task = chosen.task if chosen is not None and agent_id is None else None
+        self.look_at(agent_id)
+        self.agent_pane.update(self.snapshot, agent_id, now, task_id=task.id if task is not None else None)
+
+    def redraw(self) -> None:
+        """Draw what is shown again, after something that the user did."""
+        raise NotImplementedError
+
+    def choose_row(self) -> None:
+        """Select the row that is to be selected in a plan that has changed."""
+
+    def look_at(self, agent_id: str | None) -> None:
+        """This agent's detail is wanted."""
+
+    def action_fold(self, fold: bool) -> None:
+        row = self.plan.selected
+        if row is not None and row.expandable:
+            self.plan.collapsed = self.plan.collapsed | {row.id} if fold else self.plan.collapsed - {row.id}
+            self.redraw()
+
+    # Panes.
 
     @property
     def active_pane(self) -> str:

@@ -380,7 +380,7 @@ class CompactionScreen(ActingScreen):
         for page in self.query(PageView):
             page.start(follows=False)
         self.query_one("#before", PageView).focus()
-        self.show(self.watch_app.snapshot, self.watch_app.now())
+        self.snapshot_changed(self.watch_app.snapshot)
 
     # Reading.
 
@@ -402,7 +402,7 @@ class CompactionScreen(ActingScreen):
         self.watch_app.reader.ask(lambda connection: compaction_detail(connection, wanted), answer)
 
     def _arrived(self, wanted: int, result: object) -> None:
-        if wanted != self.compaction_id or not self.is_mounted or self._closing:
+        if wanted != self.compaction_id or not self.is_usable:
             return
         if isinstance(result, Sides):
             self.sides = result
@@ -417,11 +417,11 @@ class CompactionScreen(ActingScreen):
 
     # Drawing.
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
         facts = self._facts()
         if self.sides is None or (facts is not None and facts != self._read_for):
             self.reload()
-        self._draw_edges(now)
+        self._draw_edges(self.watch_app.now())
 
     def tick(self, now: float) -> None:
         self._draw_edges(now)
@@ -464,21 +464,19 @@ class CompactionScreen(ActingScreen):
             self.query_one(PassFigures).show(
                 header_pieces(detail, target.agent, now, number), short_pieces(detail)
             )
-        self.query_one(StatusLine).say(
+        self.query_one(StatusLine).pieces = tuple(
             self.notice(now) or status_pieces(target.snapshot, target, self.sent, now)
         )
-        self.query_one(KeyLine).show(
-            [
-                KeyHint("u", "Undo", "undo", self._why_not_undo()),
-                KeyHint("R", "Compact again…", "again", BY_ID["compact"].why_not(target)),
-                KeyHint("!", "All" if self._only_lost else "Omitted only", "only_lost"),
-                KeyHint("tab", "Other side", "other_side"),
-                KeyHint("↵", "Unfold", "open"),
-                KeyHint("P", "Pin", "pin", BY_ID["pin"].why_not(target)),
-                KeyHint("[ ]", "Older, newer", "step(1)"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
-            ]
+        self.query_one(KeyLine).hints = (
+            KeyHint("u", "Undo", "undo", self._why_not_undo()),
+            KeyHint("R", "Compact again…", "again", BY_ID["compact"].why_not(target)),
+            KeyHint("!", "All" if self._only_lost else "Omitted only", "only_lost"),
+            KeyHint("tab", "Other side", "other_side"),
+            KeyHint("↵", "Unfold", "open"),
+            KeyHint("P", "Pin", "pin", BY_ID["pin"].why_not(target)),
+            KeyHint("[ ]", "Older, newer", "step(1)"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
         )
 
     # Acting.

@@ -15,7 +15,7 @@ from watchkeeper.store.library import Comparison, SessionSide, TaskPair, TaskSid
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.snapshot import SESSION_BADGES, Snapshot, session_state
+from watchkeeper_tui.snapshot import SESSION_BADGES, session_state
 from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
@@ -100,7 +100,7 @@ class CompareScreen(WatchScreen):
         self.watch_app.reader.ask(question, answer)
 
     def _arrived(self, result: object) -> None:
-        if not self.is_mounted or self._closing:
+        if not self.is_usable:
             return
         if isinstance(result, Comparison):
             self._comparison = result
@@ -126,14 +126,12 @@ class CompareScreen(WatchScreen):
         if self._only:
             pieces.append(("  only what differs", "match"))
         set_title(self.view, pieces, self.watch_app.palette)
-        self.query_one(KeyLine).show(
-            [
-                KeyHint("!", "All" if self._only else "Only differences", "only_different"),
-                KeyHint("w", "Swap sides", "swap"),
-                KeyHint("y", "Copy", "copy"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
-            ]
+        self.query_one(KeyLine).hints = (
+            KeyHint("!", "All" if self._only else "Only differences", "only_different"),
+            KeyHint("w", "Swap sides", "swap"),
+            KeyHint("y", "Copy", "copy"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
         )
         self._describe()
 
@@ -142,10 +140,7 @@ class CompareScreen(WatchScreen):
         pieces: list[Piece] = []
         if row is not None and not row.heading:
             pieces = [(f"{row.label}  ", "muted"), *row.left, ("  │  ", "faint"), *row.right]
-        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
-
-    def show(self, snapshot: Snapshot, now: float) -> None:
-        self._describe()
+        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)
 
     def tick(self, now: float) -> None:
         self._describe()

@@ -18,7 +18,6 @@ from watchkeeper_tui.control import PromptPreview
 from watchkeeper_tui.pages.transcript import LOOKS
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content, set_title
 
@@ -189,13 +188,11 @@ class ForkScreen(WatchScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self.query_one(KeyLine).show(
-            [
-                KeyHint("↵", "Fork from here…", "open"),
-                KeyHint("/", "Filter", "filter"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
-            ]
+        self.query_one(KeyLine).hints = (
+            KeyHint("↵", "Fork from here…", "open"),
+            KeyHint("/", "Filter", "filter"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
         )
         self._draw()
         self._read_more()
@@ -224,7 +221,7 @@ class ForkScreen(WatchScreen):
 
     def _arrived(self, result: object) -> None:
         self._reading = False
-        if not self.is_mounted or self._closing:
+        if not self.is_usable:
             return
         if isinstance(result, Exception):
             self.say(f"! {sanitize(str(result))}", "failed", seconds=12)
@@ -252,10 +249,7 @@ class ForkScreen(WatchScreen):
 
     def _describe(self) -> None:
         said = "the fork begins after the step, what had not ended paused, in the same folder"
-        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(said, "muted")])
-
-    def show(self, snapshot: Snapshot, now: float) -> None:
-        self._describe()
+        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or [(said, "muted")])
 
     def tick(self, now: float) -> None:
         self._describe()
@@ -311,13 +305,13 @@ class ForkScreen(WatchScreen):
 
     def _made(self, made: ForkResult) -> None:
         self._working = False
-        if self.is_mounted and not self._closing:
+        if self.is_usable:
             self.app.pop_screen()
             self._forked(made)
 
     def _refused(self, error: Exception) -> None:
         self._working = False
-        if self.is_mounted and not self._closing:
+        if self.is_usable:
             self.say(f"✗ not forked: {clip(sanitize(str(error)), 300)}", "failed", seconds=12)
 
     def action_open(self) -> None:

@@ -12,17 +12,16 @@ from textual.containers import Container
 
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID, Target, is_planner, target_of
-from watchkeeper_tui.formatting import EventFilter
 from watchkeeper_tui.keymap import Parsed
 from watchkeeper_tui.pages.report import without_agent
-from watchkeeper_tui.plan_tree import ORDERS, PlanRows, PlanShaper, plan_rows
+from watchkeeper_tui.plan_tree import ORDERS, plan_rows
 from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.screens.base import PANES, SessionScreen
 from watchkeeper_tui.settings import SPLITS
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.widgets.agent import PAGES, AgentPane
 from watchkeeper_tui.widgets.bars import Header, KeyHint, KeyLine, Prompt, StatusLine, status_pieces
-from watchkeeper_tui.widgets.panes import CompactionView, EventsView, GrowthRates, PlanView
+from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView
 
 Group = tuple[str, list[tuple[str, str]]]
@@ -161,21 +160,11 @@ class LiveScreen(SessionScreen, ActingScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.snapshot = Snapshot()
-        """What is shown."""
         self.newest = Snapshot()
         """What was read last; another one while the view is frozen."""
         self.frozen_at: float | None = None
-        self.collapsed: frozenset[str] = frozenset()
-        self.shown_rows: PlanRows = plan_rows(self.snapshot, 0.0)
-        self.roster = Roster()
-        """Of what is shown."""
-        self._standing = self.roster
+        self._newest_roster = self.roster
         """Of what was read last: another one while the view is frozen."""
-        self._shaper = PlanShaper()
-        self._matching = EventFilter()
-        self._paces = GrowthRates()
-        self.words: dict[str, str] = {}
         self._resumes: str | None = None
         """The session to resume as soon as it is shown."""
         self._drawn_for: str | None = None
@@ -196,31 +185,17 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.plan.focus()
         self.app.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self.redraw))
         remembered = self.watch_app.layout_kept
-        self.agent_pane.tab = next(
-            (index for index, page in enumerate(PAGES) if page.name == remembered.tab), 0
-        )
+        tab = next((index for index, page in enumerate(PAGES) if page.name == remembered.tab), 0)
+        self.agent_pane.set_reactive(AgentPane.tab, tab)
+        self.plan.set_reactive(PlanView.order, remembered.order)
         self._arrange()
         if not remembered.hinted:
             self.say(FIRST_HINT, "accent", seconds=15)
             self.watch_app.remember(hinted=True)
 
-    # Parts.
-
-    @property
-    def plan(self) -> PlanView:
-        return self.query_one(PlanView)
-
-    @property
-    def agent_pane(self) -> AgentPane:
-        return self.query_one(AgentPane)
-
-    @property
-    def events(self) -> EventsView:
-        return self.query_one(EventsView)
-
     # What is shown.
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
         changed_session = snapshot.session is not None and (
             self.newest.session is None or self.newest.session.id != snapshot.session.id
         )
@@ -229,17 +204,18 @@ class LiveScreen(SessionScreen, ActingScreen):
             self._forget()
         if self.frozen_at is None or changed_session:
             self.snapshot = snapshot
-            if self.is_in_sight:
-                self._draw(now)
         elif self._wants_detail(snapshot):
             # An agent that was first looked at in a frozen view is shown as it was then, and stays so.
             self.snapshot = replace(self.snapshot, detail=snapshot.detail)
-            if self.is_in_sight:
-                self._draw(self.frozen_at)
         if self.is_in_sight:
-            self._draw_edges(now)
+            self.redraw_edges()
         if self._resumes is not None:
             self.resume_when_shown(self._resumes)
+
+    def watch_snapshot(self) -> None:
+        # While another screen covers it, nothing is drawn here.
+        if self.is_in_sight:
+            self.draw(self._shown_at)
 
     def resume_when_shown(self, session_id: str | None) -> None:
         """Resume a session from its last step once this screen shows it; None: no session."""
@@ -258,7 +234,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         if not self.is_in_sight:
             return
         if self.frozen_at is None and self.snapshot.state is SessionState.LIVE:
-            self._draw(now, aged=True)
+            self.draw(now, aged=True)
         elif self.frozen_at is None:
             # Nothing ages here but how long ago the agent gave a sign.
             self.agent_pane.age(now)
@@ -271,7 +247,7 @@ class LiveScreen(SessionScreen, ActingScreen):
 
     def redraw(self) -> None:
         """Draw the last reading again, after something that the user did."""
-        self._draw(self._shown_at)
+        self.draw(self._shown_at)
         self.redraw_edges()
 
     def redraw_edges(self) -> None:
@@ -284,62 +260,13 @@ class LiveScreen(SessionScreen, ActingScreen):
         return self.frozen_at if self.frozen_at is not None else self.watch_app.now()
 
     def _forget(self) -> None:
-        """Another session: nothing of the last one's is selected, marked, folded or filtered."""
-        self.collapsed, self.words, self.frozen_at = frozenset(), {}, None
-        self.roster, self._shaper, self._matching = Roster(), PlanShaper(), EventFilter()
-        self._standing = self.roster
-        self.plan.marked, self.plan.selected_id, self.plan.touched = frozenset(), None, False
-        self.events.following = True
+        """Another session: nothing of the last one's is selected, marked, folded, filtered or frozen."""
+        self.frozen_at = None
+        self.roster = self._newest_roster = Roster()
+        self.plan.forget()
+        self.events.forget()
+        self.agent_pane.filter_words = ""
         self._frame_frozen()
-
-    def _draw(self, now: float, *, aged: bool = False) -> None:
-        """`aged`: only time has passed since these were drawn."""
-        snapshot, roster = self.snapshot, self.roster
-        if snapshot.problem:
-            now = snapshot.read_at  # what happened since is unknown
-        roster.update(snapshot, now)
-        plan_words, event_words = self.words.get("plan", ""), self.words.get("events", "")
-        order = self.watch_app.layout_kept.order
-        self.shown_rows = self._shaper.rows(
-            snapshot, now, collapsed=self.collapsed, words=plan_words, order=order
-        )
-        plan = self.plan
-        plan.filter_words, plan.order = plan_words, order
-        plan.show(
-            self.shown_rows, dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {}
-        )
-        if not plan.touched:
-            self._choose_first()
-        if not aged:
-            events = self.events
-            events.filter_words = event_words
-            events.show(self._matching.matching(snapshot.events, event_words, roster.names), roster.names)
-        passes = self.query_one(CompactionView)
-        passes.paces = self._paces.known
-        passes.show(snapshot, roster, now)
-        if snapshot.state is SessionState.LIVE:
-            self._paces.look(
-                self.watch_app.reader, passes.near, now, lambda: self.app.call_later(self._paced)
-            )
-        self._draw_agent(now)
-
-    def _draw_agent(self, now: float) -> None:
-        """The pane of the agent whose row is selected."""
-        chosen = self.plan.selected
-        self._drawn_for = self.plan.selected_id
-        agent_id = chosen.agent.id if chosen is not None and chosen.agent is not None else None
-        self.watch_app.look_at(agent_id)
-        pane = self.agent_pane
-        pane.words = self.words.get("agent", "")
-        task = chosen.task if chosen is not None and agent_id is None else None
-        pane.show(self.snapshot, agent_id, now, task_id=task.id if task is not None else None)
-
-    def _paced(self) -> None:
-        """New growth rates of the fullest contexts have arrived."""
-        if self.is_mounted and not self._closing:
-            passes = self.query_one(CompactionView)
-            passes.paces = self._paces.known
-            passes.repaint_changed()
 
     def _draw_edges(self, now: float) -> None:
         behind = (
@@ -349,22 +276,26 @@ class LiveScreen(SessionScreen, ActingScreen):
         )
         frozen = self.frozen_at is not None
         if not frozen:
-            self._standing = self.roster
-        elif self._standing is self.roster:
-            self._standing = self.roster.copy()
-        self._standing.update(self.newest, now)
-        self.query_one(Header).show(
-            self.newest, now, self._standing, frozen_since=self.frozen_at, behind=behind if frozen else 0
+            self._newest_roster = self.roster
+        elif self._newest_roster is self.roster:
+            self._newest_roster = self.roster.copy()
+        self._newest_roster.update(self.newest, now)
+        self.query_one(Header).update(
+            self.newest, now, self._newest_roster, frozen_since=self.frozen_at, behind=behind if frozen else 0
         )
-        self.query_one(KeyLine).show(self._hints())
-        self.query_one(StatusLine).say(self.with_notice(self.standing(now), now))
+        self.query_one(KeyLine).hints = tuple(self._hints())
+        self.query_one(StatusLine).pieces = tuple(self.with_notice(self.standing(now), now))
 
     def standing(self, now: float) -> list[Piece]:
         return status_pieces(self.newest, self.target, self.sent, now, asking=self.prompt.is_asking)
 
-    def _choose_first(self) -> None:
+    def look_at(self, agent_id: str | None) -> None:
+        self._drawn_for = self.plan.selected_id
+        self.watch_app.look_at(agent_id)
+
+    def choose_row(self) -> None:
         """Until the user chooses, look at whatever works: an agent at work says more than an idle planner."""
-        if not self.shown_rows:
+        if self.plan.touched or not self.plan.shown:
             return
         current = self.plan.selected
         if (
@@ -376,9 +307,9 @@ class LiveScreen(SessionScreen, ActingScreen):
         busy = None
         if self.roster.counts().get("●"):
             busy = next(
-                (row for row in self.shown_rows if row.task and row.condition.role == "working"), None
+                (row for row in self.plan.shown if row.task and row.condition.role == "working"), None
             )
-        with_agent = busy or next((row for row in self.shown_rows if row.agent is not None), None)
+        with_agent = busy or next((row for row in self.plan.shown if row.agent is not None), None)
         if with_agent is not None and with_agent.id != self.plan.selected_id:
             self.plan.select(with_agent.id, tell=False)
 
@@ -412,8 +343,8 @@ class LiveScreen(SessionScreen, ActingScreen):
     def target(self) -> Target:
         """The marked rows, or the selected one, as of the newest reading."""
         plan = self.plan
-        places = sorted(place for place in map(self.shown_rows.place_of, plan.marked) if place is not None)
-        marked = [self.shown_rows[place] for place in places]
+        places = sorted(place for place in map(self.plan.shown.place_of, plan.marked) if place is not None)
+        marked = [self.plan.shown[place] for place in places]
         chosen = plan.selected
         rows = marked or ([chosen] if chosen is not None else [])
         return target_of(
@@ -431,7 +362,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         """Once for the row that is selected now, however many were passed on the way."""
         if self._drawn_for != (chosen := self.plan.selected_id):
             self._drawn_for = chosen
-            self._draw_agent(self._shown_at)
+            self.draw_agent(self._shown_at)
             self._draw_edges(self.watch_app.now())
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
@@ -444,28 +375,27 @@ class LiveScreen(SessionScreen, ActingScreen):
             if row is not None:
                 self._show_agent(row.agent_id)
         else:
-            chosen = self.query_one(CompactionView).selected
+            chosen = self.compactions.selected
             if isinstance(chosen, CompactionFacts):
                 self.watch_app.open_compaction(chosen.id)
             elif chosen is not None:
                 self._show_agent(chosen.id)
 
     def _show_agent(self, agent_id: str | None) -> None:
-        place = self.shown_rows.place_of_agent(agent_id)
+        place = self.plan.shown.place_of_agent(agent_id)
         if place is None:
             self.say("that agent has no row in the plan as it is filtered now", "muted")
             return
-        self.plan.select(self.shown_rows[place].id)
+        self.plan.select(self.plan.shown[place].id)
         self.action_pane("agent")
 
     def action_back(self) -> None:
         if self.has_class("-zoom"):
             self.action_zoom()
-        elif self.words.get(self.active_pane):
+        elif self._words_of(self.active_pane):
             self._search(self.active_pane, "")
         elif self.plan.marked:
             self.plan.marked = frozenset()
-            self.plan.refresh()
             self.redraw()
         elif self.frozen_at is not None:
             self.action_freeze()
@@ -481,6 +411,9 @@ class LiveScreen(SessionScreen, ActingScreen):
         if name == "cancel" and is_planner(self.target):
             name = "cancel_run"
         super().act(name, text)
+
+    def on_agent_pane_tab_opened(self, event: AgentPane.TabOpened) -> None:
+        self.watch_app.remember(tab=event.name)
 
     def on_agent_pane_pin_changed(self, event: AgentPane.PinChanged) -> None:
         self.act("pin" if event.pinned else "unpin", event.which)
@@ -512,7 +445,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.say("/memory takes status, sync, or search and words", "failed")
         elif name in tabs:
             if name == "memory":
-                self.words["agent"] = words.strip()
+                self.agent_pane.filter_words = words.strip()
             self.agent_pane.open_page(tabs[name])
             self.action_pane("agent")
             self.redraw()
@@ -571,15 +504,15 @@ class LiveScreen(SessionScreen, ActingScreen):
             self._instructions(action, target)
 
     def action_step_agent(self, step: int) -> None:
-        order = self.shown_rows.agent_ids()
+        order = self.plan.shown.agent_ids()
         chosen = self.plan.selected
         if not order:
             return
         current = chosen.agent.id if chosen is not None and chosen.agent is not None else None
         place = (order.index(current) + step) % len(order) if current in order else 0
-        row = self.shown_rows.place_of_agent(order[place])
+        row = self.plan.shown.place_of_agent(order[place])
         if row is not None:
-            self.plan.select(self.shown_rows[row].id)
+            self.plan.select(self.plan.shown[row].id)
 
     def action_report(self) -> None:
         """A report on the selected agent, over the whole screen."""
@@ -602,13 +535,14 @@ class LiveScreen(SessionScreen, ActingScreen):
         now = self.watch_app.layout_kept.order
         wanted = orders[(orders.index(now) + 1) % len(orders)] if now in orders else orders[0]
         self.watch_app.remember(order=wanted)
+        self.plan.order = wanted
         self.redraw()
         self.say(f"the plan {ORDERS[wanted]}", "muted", seconds=3)
 
     def action_attention(self) -> None:
         """Go to the next row that needs attention."""
-        rows = list(self.shown_rows)
-        place = self.shown_rows.place_of(self.plan.selected_id or "")
+        rows = list(self.plan.shown)
+        place = self.plan.shown.place_of(self.plan.selected_id or "")
         start = place + 1 if place is not None else 0
         for row in rows[start:] + rows[:start]:
             if row.condition.needs_attention:
@@ -623,31 +557,23 @@ class LiveScreen(SessionScreen, ActingScreen):
     def action_mark(self) -> None:
         row = self.plan.selected
         if row is not None:
-            self.plan.marked = self.plan.marked ^ {row.id}
-            self.plan.refresh()
+            self.plan.marked ^= {row.id}
             self.redraw()
             self.plan.action_move(1)
 
-    def action_fold(self, fold: bool) -> None:
-        row = self.plan.selected
-        if row is not None and row.expandable:
-            self.collapsed = self.collapsed | {row.id} if fold else self.collapsed - {row.id}
-            self.redraw()
-
     def action_collapse_all(self) -> None:
         everything = plan_rows(self.snapshot, self.watch_app.now())
-        self.collapsed = frozenset(row.id for row in everything if row.expandable and row.task is not None)
-        if not self.collapsed:
-            self.collapsed = frozenset(row.id for row in everything if row.expandable)
+        tasks = frozenset(row.id for row in everything if row.expandable and row.task is not None)
+        self.plan.collapsed = tasks or frozenset(row.id for row in everything if row.expandable)
         self.redraw()
 
     def action_expand_all(self) -> None:
-        self.collapsed = frozenset()
+        self.plan.collapsed = frozenset()
         self.redraw()
 
     def action_filter(self) -> None:
         pane = self.active_pane if self.active_pane in ("plan", "events", "agent") else "plan"
-        before = self.words.get(pane, "")
+        before = self._words_of(pane)
         what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
         if pane == "agent":
             self.agent_pane.open_tab(1)
@@ -668,8 +594,22 @@ class LiveScreen(SessionScreen, ActingScreen):
         )
 
     def _search(self, pane: str, words: str) -> None:
-        self.words[pane] = words
+        if pane == "plan":
+            self.plan.filter_words = words
+        elif pane == "events":
+            self.events.filter_words = words
+        else:
+            self.agent_pane.filter_words = words
         self.redraw()
+
+    def _words_of(self, pane: str) -> str:
+        """What the pane is filtered by."""
+        words = {
+            "plan": self.plan.filter_words,
+            "events": self.events.filter_words,
+            "agent": self.agent_pane.filter_words,
+        }
+        return words.get(pane, "")
 
     def action_copy(self) -> None:
         """Copy the content of the selected row."""

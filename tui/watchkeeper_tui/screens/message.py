@@ -17,7 +17,7 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.snapshot import Snapshot, TranscriptBlock
+from watchkeeper_tui.snapshot import TranscriptBlock
 from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
@@ -146,7 +146,7 @@ class MessageScreen(WatchScreen):
         self.watch_app.reader.ask(question, answer)
 
     def _arrived(self, place: Place, result: object) -> None:
-        if place != self._place or not self.is_mounted or self._closing:
+        if place != self._place or not self.is_usable:
             return
         if not isinstance(result, Around):
             said = result if isinstance(result, Exception) else "that message is no longer in the database"
@@ -247,7 +247,7 @@ class MessageScreen(WatchScreen):
             ]
         elif around is not None:
             pieces = []
-        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
+        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)
 
     def _draw_keys(self) -> None:
         alone = (
@@ -255,20 +255,15 @@ class MessageScreen(WatchScreen):
             if self._around is not None and len(self._around.hits) > 1
             else "no other message of this session holds the words"
         )
-        self.query_one(KeyLine).show(
-            [
-                KeyHint("n N", "Next, previous", "hit(1)", alone),
-                KeyHint("[ ]", "Earlier, later", "page(-1)"),
-                KeyHint("↵", "Unfold", "open"),
-                KeyHint("o", "Open the session", "session"),
-                KeyHint("y", "Copy", "copy"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
-            ]
+        self.query_one(KeyLine).hints = (
+            KeyHint("n N", "Next, previous", "hit(1)", alone),
+            KeyHint("[ ]", "Earlier, later", "page(-1)"),
+            KeyHint("↵", "Unfold", "open"),
+            KeyHint("o", "Open the session", "session"),
+            KeyHint("y", "Copy", "copy"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
         )
-
-    def show(self, snapshot: Snapshot, now: float) -> None:
-        self._describe()
 
     def tick(self, now: float) -> None:
         self._describe()

@@ -16,6 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.message import Message
+from textual.reactive import reactive
 from textual.widget import Widget
 
 from watchkeeper.store.fork import fork_session
@@ -23,13 +24,12 @@ from watchkeeper.store.replay import Mark, Recording, turn_beside
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.memory import PASS_KEY
-from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.replay_source import Frame, News, Opened, Playback, Problem, Projector
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import SessionScreen
 from watchkeeper_tui.snapshot import SESSION_BADGES, Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import watch_app
-from watchkeeper_tui.widgets.agent import PAGES, AgentPane
+from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.bars import Header, KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView, content, pieces_width, set_title
@@ -49,26 +49,27 @@ class Scrubber(Widget):
             super().__init__()
             self.position = position
 
+    shown: reactive[tuple[Piece, ...]] = reactive(())
+
     def __init__(self) -> None:
         super().__init__(id="scrubber")
         self._playback = Playback(())
         self._marks: Sequence[Mark] = ()
-        self._shown: tuple[Piece, ...] = ()
         self._laid: tuple[int, int, dict[int, str]] | None = None
         """Width, positions, and the mark of each column, as worked out last."""
 
-    def show(self, playback: Playback, marks: Sequence[Mark]) -> None:
+    def update(self, playback: Playback, marks: Sequence[Mark]) -> None:
         """Show the current position."""
         if marks is not self._marks:
             self._marks, self._laid = marks, None
         self._playback = playback
-        pieces = tuple(self.pieces())
-        if pieces != self._shown:
-            self._shown = pieces
-            self.refresh()
+        self.shown = tuple(self.pieces())
+
+    def on_resize(self) -> None:
+        self.shown = tuple(self.pieces())
 
     def render(self) -> Content:
-        return content(self.pieces(), watch_app(self).palette)
+        return content(self.shown, watch_app(self).palette)
 
     def pieces(self) -> list[Piece]:
         """The whole line."""
@@ -161,10 +162,10 @@ class ReplayHeader(Header):
         super().__init__()
         self._playback = Playback(())
 
-    def show_replay(self, snapshot: Snapshot, playback: Playback, roster: Roster) -> None:
+    def update_replay(self, snapshot: Snapshot, playback: Playback, roster: Roster) -> None:
         """Show this reading. The position is that of the user, which a reading may be a moment behind."""
         self._playback = playback
-        self.show(snapshot, snapshot.read_at, roster)
+        self.update(snapshot, snapshot.read_at, roster)
 
     def _groups(self) -> list[tuple[int, list[Piece]]]:
         glyph, role = SESSION_BADGES[SessionState.REPLAY]
@@ -199,10 +200,6 @@ class ReplayPlan(PlanView):
     def title(self) -> None:
         set_title(self, [("Plan", "strong"), ("  as it stood", "muted")], self.watch_app.palette)
 
-    def show_then(self, rows: PlanRows) -> None:
-        """Show these rows."""
-        self.show(rows, {})
-
 
 class ReplayEvents(EventsView):
     """The events so far, the newest marked. The end stays visible until the user scrolls back."""
@@ -222,8 +219,8 @@ class ReplayCompactions(CompactionView):
 
     EMPTY = "no compaction so far"
 
-    def show(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
-        super().show(snapshot, roster, now)
+    def update(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
+        super().update(snapshot, roster, now)
         _without_number(self)
 
 
@@ -236,12 +233,6 @@ class ReplayAgentPane(AgentPane, inherit_bindings=False):
         Binding("l,full_stop", "tab(1)", "Next tab", show=False, id="replay.next_tab"),
         Binding("c", "to_compaction", "To the compaction", show=False, id="replay.to_compaction"),
     ]
-
-    def open_tab(self, index: int) -> None:
-        """Open a tab by its place. The one of the live screen stays remembered."""
-        self.tab = index % len(PAGES)
-        self._start()
-        self.redraw()
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         event.stop()
@@ -308,8 +299,7 @@ class ReplayScreen(SessionScreen):
         super().__init__()
         self.session_id = session_id
         self.playback = Playback(())
-        self.snapshot = Snapshot(state=SessionState.REPLAY)
-        """What is shown."""
+        self.set_reactive(ReplayScreen.snapshot, Snapshot(state=SessionState.REPLAY))
         self.seq = 0
         """The last event of what is shown."""
         self.shown_position = 0
@@ -322,10 +312,6 @@ class ReplayScreen(SessionScreen):
         self._recording: Recording | None = None
         self._projector: Projector | None = None
         self._frame: Frame | None = None
-        self._collapsed: frozenset[str] = frozenset()
-        self._rows: PlanRows = plan_rows(self.snapshot, 0.0)
-        self._roster = Roster()
-        self._shaper = PlanShaper()
         self._agent_id: str | None = None
         self._chosen: str | None = None
         """The row of the plan that was chosen; it is chosen again as soon as it is there again."""
@@ -346,7 +332,7 @@ class ReplayScreen(SessionScreen):
 
     def on_mount(self) -> None:
         self.plan.focus()
-        self.agent_pane.tab = 1
+        self.agent_pane.set_reactive(AgentPane.tab, 1)
         self._arrange()
         self._projector = Projector(self.watch_app.database_path, self.session_id, self._receive)
         self._projector.start()
@@ -367,14 +353,6 @@ class ReplayScreen(SessionScreen):
     # Parts.
 
     @property
-    def plan(self) -> ReplayPlan:
-        return self.query_one(ReplayPlan)
-
-    @property
-    def agent_pane(self) -> ReplayAgentPane:
-        return self.query_one(ReplayAgentPane)
-
-    @property
     def scrubber(self) -> Scrubber:
         return self.query_one(Scrubber)
 
@@ -391,7 +369,7 @@ class ReplayScreen(SessionScreen):
             self.app.call_later(self._take, news)
 
     def _take(self, news: Opened | Problem) -> None:
-        if not self.is_mounted or self._closing:
+        if not self.is_usable:
             return
         if isinstance(news, Problem):
             self.say(f"! {self.trouble(news.text)}", "failed", seconds=600)
@@ -415,50 +393,52 @@ class ReplayScreen(SessionScreen):
 
     def _draw_newest(self) -> None:
         frame, self._frame = self._frame, None
-        if frame is None or not self.is_mounted or self._closing:
+        if frame is None or not self.is_usable:
             return
-        self.snapshot, self.seq, self.shown_position = frame.snapshot, frame.seq, frame.position
-        self._draw()
+        self.seq, self.shown_position = frame.seq, frame.position
+        self.snapshot = frame.snapshot
         if self._chosen is None:
             self._choose()
         detail = self.snapshot.detail
         if self._agent_id is not None and (detail is None or detail.agent_id != self._agent_id):
             self._ask()
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
         """The live dashboard goes on behind; of it, only how far the session has come matters here."""
         if snapshot.session is not None and snapshot.session.id == self.session_id:
             self._newest = snapshot.session.event_seq
         self._describe()
+
+    def watch_snapshot(self) -> None:
+        self.redraw()
 
     def tick(self, now: float) -> None:
         self._describe()
 
     # What is drawn.
 
-    def _draw(self) -> None:
-        snapshot, now = self.snapshot, self.snapshot.read_at
-        self._roster.update(snapshot, now)
-        self._rows = self._shaper.rows(snapshot, now, collapsed=self._collapsed)
-        plan = self.plan
-        plan.show_then(self._rows)
-        if self._chosen is not None and plan.selected_id != self._chosen:
-            plan.select(self._chosen, tell=False)
-        row = plan.selected
-        self._agent_id = row.agent.id if row is not None and row.agent is not None else None
-        events = self.query_one(ReplayEvents)
-        events.following = True
-        events.show(snapshot.events, self._roster.names)
-        self.query_one(ReplayCompactions).show(snapshot, self._roster, now)
-        task = row.task if row is not None and row.agent is None else None
-        self.agent_pane.show(snapshot, self._agent_id, now, task_id=task.id if task is not None else None)
+    def redraw(self) -> None:
+        self.events.following = True
+        self.draw(self.snapshot.read_at)
         self._draw_edges()
+
+    def choose_row(self) -> None:
+        if self._chosen is not None and self.plan.selected_id != self._chosen:
+            self.plan.select(self._chosen, tell=False)
+
+    def look_at(self, agent_id: str | None) -> None:
+        self._agent_id = agent_id
+
+    def action_fold(self, fold: bool) -> None:
+        """Asked for by a click on the mark before a name."""
+        self.playback.playing = False
+        super().action_fold(fold)
 
     def _draw_edges(self) -> None:
         """What follows the user's position at once, before the panes do."""
-        self.query_one(ReplayHeader).show_replay(self.snapshot, self.playback, self._roster)
-        self.scrubber.show(self.playback, self._marks)
-        self.query_one(KeyLine).show(self._hints())
+        self.query_one(ReplayHeader).update_replay(self.snapshot, self.playback, self.roster)
+        self.scrubber.update(self.playback, self._marks)
+        self.query_one(KeyLine).hints = tuple(self._hints())
         self._describe()
 
     def _describe(self) -> None:
@@ -470,11 +450,11 @@ class ReplayScreen(SessionScreen):
         if self.snapshot.events and self.shown_position == self.playback.position:
             last = self.snapshot.events[-1]
             pieces = [(f"#{last.seq:,} ", "strong"), (f"{last.kind} ", last.role)]
-            name = self._roster.names.get(last.agent_id or "", "")
+            name = self.roster.names.get(last.agent_id or "", "")
             pieces += [(f"{name} ", "accent"), (last.text, "text")]
         if self._has_gone_on:
             pieces.insert(0, ("the session has gone on, r reads on  ", "waiting"))
-        self.query_one(StatusLine).say(notice or pieces)
+        self.query_one(StatusLine).pieces = tuple(notice or pieces)
 
     @property
     def _has_gone_on(self) -> bool:
@@ -543,18 +523,18 @@ class ReplayScreen(SessionScreen):
         acting = next((event.agent_id for event in reversed(self.snapshot.events) if event.agent_id), None)
         wanted = (
             acting
-            if self._rows.place_of_agent(acting) is not None
-            else next(iter(self._rows.agent_ids()), None)
+            if self.plan.shown.place_of_agent(acting) is not None
+            else next(iter(self.plan.shown.agent_ids()), None)
         )
         if wanted is not None:
             self._look_at(wanted)
 
     def _look_at(self, agent_id: str) -> bool:
-        place = self._rows.place_of_agent(agent_id)
+        place = self.plan.shown.place_of_agent(agent_id)
         if place is None:
             return False
-        self._chosen = self._rows[place].id
-        self._draw()
+        self._chosen = self.plan.shown[place].id
+        self.redraw()
         return True
 
     def action_agent(self) -> None:
@@ -568,24 +548,16 @@ class ReplayScreen(SessionScreen):
     def on_row_view_selected(self, event: RowView.Selected) -> None:
         if event.view is self.plan:
             self._chosen = event.row_id
-            self._draw()
+            self.redraw()
             self._ask()
-
-    def action_fold(self, fold: bool) -> None:
-        """Asked for by a click on the mark before a name."""
-        row = self.plan.selected
-        if row is not None and row.expandable:
-            self.playback.playing = False
-            self._collapsed = self._collapsed | {row.id} if fold else self._collapsed - {row.id}
-            self._draw()
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         """Enter: on the plan folds, on an event or a pass goes there."""
         self.playback.playing = False
         row = event.view.selected
         if event.view is self.plan:
-            self._collapsed = self._collapsed ^ {event.row_id}
-            self._draw()
+            self.plan.collapsed ^= {event.row_id}
+            self.redraw()
         elif isinstance(event.view, ReplayEvents):
             self.go(int(event.row_id))
         elif isinstance(row, CompactionFacts) and self._recording is not None:
@@ -725,7 +697,7 @@ class ReplayScreen(SessionScreen):
 
     def _forked(self, said: str, done: bool) -> None:
         self._forking = False
-        if self.is_mounted and not self._closing:
+        if self.is_usable:
             text = clip(sanitize(said), 300)
             self.say(
                 f"✓ {text}" if done else f"✗ not forked: {text}", "done" if done else "failed", seconds=20

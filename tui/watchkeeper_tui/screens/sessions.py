@@ -262,7 +262,7 @@ class SessionsScreen(WatchScreen):
         self.watch_app.reader.ask(question, answer)
 
     def _listed(self, asked: int, result: object) -> None:
-        if result is None or asked != self._asked or not self.is_mounted or self._closing:
+        if result is None or asked != self._asked or not self.is_usable:
             return
         if isinstance(result, Exception):
             self._problem = f"! {self.trouble(result)}"
@@ -327,11 +327,13 @@ class SessionsScreen(WatchScreen):
         self.redraw_keys()
         if self._problem is not None:
             role = "failed" if self._problem.startswith("! ") else "muted"
-            self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(self._problem, role)])
+            self.query_one(StatusLine).pieces = tuple(
+                self.notice(self.watch_app.now()) or [(self._problem, role)]
+            )
             return
         if row is None:
             text = "nothing found" if self.search_text else "no sessions yet"
-            self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(text, "muted")])
+            self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or [(text, "muted")])
             return
         pieces: list[Piece] = [
             (sanitize(row.workspace), "muted"),
@@ -339,7 +341,7 @@ class SessionsScreen(WatchScreen):
         ]
         if row.title:
             pieces.insert(0, (f"{' '.join(sanitize(row.goal).split())}   ", "text"))
-        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
+        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)
 
     def redraw_keys(self) -> None:
         row = self.view.selected
@@ -370,11 +372,11 @@ class SessionsScreen(WatchScreen):
             hints.insert(1, KeyHint("m", "Message", "message"))
         if self.gone or self.shows_deleted:
             hints.insert(0, KeyHint("u", "Restore" if self.shows_deleted else "Undo delete", "undo"))
-        self.query_one(KeyLine).show(hints)
+        self.query_one(KeyLine).hints = tuple(hints)
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
         """Another reading of the open session; the list is read again now and then."""
-        if now - self._last_asked >= REFRESH_SECONDS:
+        if self.watch_app.now() - self._last_asked >= REFRESH_SECONDS:
             self.reload()
 
     def tick(self, now: float) -> None:
@@ -604,13 +606,13 @@ class SessionsScreen(WatchScreen):
 
     def _kept(self, done: Callable[[T], None], result: T, late: Timer) -> None:
         late.stop()
-        if self.is_mounted and not self._closing:
+        if self.is_usable:
             done(result)
             self.reload()
 
     def _refused(self, doing: str, error: Exception, late: Timer) -> None:
         late.stop()
-        if self.is_mounted and not self._closing:
+        if self.is_usable:
             self.say(f"✗ {doing}: {self.trouble(error)}", "failed", seconds=12)
 
     # Who is meant.

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
+from textual.reactive import reactive, var
 from textual.widget import Widget
 
 from watchkeeper.store.snapshot import AgentFacts
@@ -81,19 +82,14 @@ class TabLine(Widget):
 
     DEFAULT_CSS = "TabLine { height: 1; }"
 
+    opened = reactive(0)
+    is_blank = reactive(True)
+    """Without an agent there is nothing to open."""
+    notes: reactive[dict[str, str]] = reactive(dict)
+    """How much some of the tabs hold, by their names."""
+
     def __init__(self) -> None:
         super().__init__(id="tabs")
-        self.open = 0
-        self.is_blank = True
-        """Without an agent there is nothing to open."""
-        self.notes: dict[str, str] = {}
-
-    def show(self, opened: int, agent: AgentFacts | None) -> None:
-        """Mark the tab that is open, and tell how much some of them hold."""
-        notes = {"Compactions": f"({agent.compactions})"} if agent is not None and agent.compactions else {}
-        if (opened, notes, agent is None) != (self.open, self.notes, self.is_blank):
-            self.open, self.notes, self.is_blank = opened, notes, agent is None
-            self.refresh()
 
     def render(self) -> Content:
         pieces = [piece for _, _, group in self._groups() for piece in group]
@@ -112,7 +108,7 @@ class TabLine(Widget):
             whole = [index for index, page in enumerate(PAGES) if labels[index] != page.short + notes[index]]
             if not whole:
                 break
-            longest = max(whole, key=lambda index: (index != self.open, len(labels[index])))
+            longest = max(whole, key=lambda index: (index != self.opened, len(labels[index])))
             labels[longest] = PAGES[longest].short + notes[longest]
         return labels
 
@@ -120,7 +116,9 @@ class TabLine(Widget):
         groups: list[tuple[int, int, list[Piece]]] = []
         start = 0
         for index, label in enumerate(() if self.is_blank else self._labels()):
-            group: list[Piece] = [(f"[{label}]", "key")] if index == self.open else [(f" {label} ", "muted")]
+            group: list[Piece] = (
+                [(f"[{label}]", "key")] if index == self.opened else [(f" {label} ", "muted")]
+            )
             width = pieces_width(group)
             groups.append((start, start + width, group))
             start += width
@@ -132,45 +130,33 @@ class Figures(Widget):
 
     DEFAULT_CSS = "Figures { height: 2; }"
 
+    agent: reactive[AgentFacts | None] = reactive(None)
+    detail: reactive[AgentDetail | None] = reactive(None)
+    foretells = reactive(False)
+    """Whether to say at which size the agent is compacted."""
+    instead: reactive[Sequence[Sequence[Piece]]] = reactive(())
+    """Two lines for a row without an agent."""
+
     def __init__(self) -> None:
         super().__init__(id="figures")
-        self._agent: AgentFacts | None = None
-        self._detail: AgentDetail | None = None
-        self._foretells = False
-        self._instead: Sequence[Sequence[Piece]] = ()
-
-    def show(
-        self,
-        agent: AgentFacts | None,
-        detail: AgentDetail | None,
-        *,
-        foretells: bool,
-        instead: Sequence[Sequence[Piece]] = (),
-    ) -> None:
-        """Show this agent's statistics, and with `foretells` the size at which it is compacted. `instead`:
-        two lines for a row without an agent."""
-        known = agent is self._agent and detail is self._detail and foretells == self._foretells
-        if not known or instead != self._instead:
-            self._agent, self._detail, self._foretells, self._instead = agent, detail, foretells, instead
-            self.refresh()
 
     def render(self) -> Content:
         palette = watch_app(self).palette
-        agent = self._agent
+        agent = self.agent
         width = self.size.width
         if agent is None:
-            lines = [clip_pieces([(" ", "text"), *line], width) for line in self._instead]
+            lines = [clip_pieces([(" ", "text"), *line], width) for line in self.instead]
             return Content("\n").join([content(line, palette) for line in lines])
         used, limit = agent.context_used, agent.context_limit
         share = watch_app(self).settings.summarization_threshold
         right = f"  {formatting.tokens(used)}/{formatting.tokens(limit)}"
-        if self._foretells and width >= 50:
+        if self.foretells and width >= 50:
             right += f"  compacts near {formatting.tokens(compaction_mark(agent, share))}"
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
         if not used and agent.ended_at is not None:
             first = [("ctx ", "muted"), ("-", "faint")]  # unknown, or never used
-        calls = list(reversed(self._detail.calls)) if self._detail is not None else []
+        calls = list(reversed(self.detail.calls)) if self.detail is not None else []
         done = [call for call in calls if call.status == "done"]
         speeds = [call.output_tokens / call.latency_seconds if call.latency_seconds else 0.0 for call in done]
         spent = f"  {formatting.bill(agent)}  {formatting.tokens(agent.total_tokens)} tok"
@@ -188,6 +174,13 @@ class Figures(Widget):
 class AgentPane(Vertical):
     """The pane as a whole."""
 
+    class TabOpened(Message):
+        """The user opened the tab of that name."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
     class PinChanged(Message):
         """The user wants a fact (`#12`) or a message (`12`) pinned to every prompt, or no longer."""
 
@@ -203,15 +196,17 @@ class AgentPane(Vertical):
         Binding("c", "to_compaction", "To the compaction", show=False, id="agent.to_compaction"),
     ]
 
+    tab = var(0, init=False, always_update=True)
+    """The place of the open tab in `PAGES`."""
+    filter_words = var("", init=False)
+
     def __init__(self, *, id: str = "agent") -> None:
         super().__init__(id=id, classes="pane")
-        self.tab = 0
         self.agent_id: str | None = None
         self._task_id: str | None = None
         self._snapshot = Snapshot()
         self._now = 0.0
         self._expanded: dict[str, frozenset[str]] = {}
-        self.words = ""
         self._read: tuple[object, ...] = (None,) * 6
         """What the lines in sight were made from."""
         self._asked: tuple[object, ...] = ()
@@ -225,7 +220,7 @@ class AgentPane(Vertical):
     def page(self) -> PageView:
         return self.query_one("#page", PageView)
 
-    def show(
+    def update(
         self, snapshot: Snapshot, agent_id: str | None, now: float, *, task_id: str | None = None
     ) -> None:
         """Show this agent as of this snapshot; where there is none, the task that has none."""
@@ -248,13 +243,14 @@ class AgentPane(Vertical):
         if detail is not None and detail.agent_id != self.agent_id:
             detail = None
         task = self._snapshot.task(self._task_id) if agent is None else None
-        self.query_one(Figures).show(
-            agent,
-            detail,
-            foretells=agent is not None and foretells(self._snapshot, agent),
-            instead=task_summary(self._snapshot, task) if task is not None else (),
+        figures, tabs = self.query_one(Figures), self.query_one(TabLine)
+        figures.agent, figures.detail = agent, detail
+        figures.foretells = agent is not None and foretells(self._snapshot, agent)
+        figures.instead = task_summary(self._snapshot, task) if task is not None else ()
+        tabs.opened, tabs.is_blank = self.tab, agent is None
+        tabs.notes = (
+            {"Compactions": f"({agent.compactions})"} if agent is not None and agent.compactions else {}
         )
-        self.query_one(TabLine).show(self.tab, agent)
         self._title()
         page = self.page
         page.page_follows = PAGES[self.tab].follows
@@ -272,7 +268,7 @@ class AgentPane(Vertical):
             self.tab,
             self._width,
             self._expanded.get(self.agent_id or ""),
-            self.words,
+            self.filter_words,
             int(self._now),
             pausing,
         )
@@ -304,7 +300,7 @@ class AgentPane(Vertical):
             width=self._width,
             now=self._now,
             expanded=self._expanded.get(agent.id, frozenset()),
-            words=self.words,
+            words=self.filter_words,
             can_act=not watch_app(self).read_only and snapshot.state is not SessionState.REPLAY,
             threshold=watch_app(self).settings.summarization_threshold,
         )
@@ -315,12 +311,17 @@ class AgentPane(Vertical):
         """Columns that a line of the page may take."""
         return max(10, self.page.scrollable_content_region.width - 1)
 
+    def watch_tab(self) -> None:
+        self._start()
+        self.redraw()
+
+    def watch_filter_words(self) -> None:
+        self.redraw()
+
     def open_tab(self, index: int) -> None:
         """Open a tab by its place."""
         self.tab = index % len(PAGES)
-        watch_app(self).remember(tab=PAGES[self.tab].name)
-        self._start()
-        self.redraw()
+        self.post_message(self.TabOpened(PAGES[self.tab].name))
 
     def open_page(self, name: str) -> None:
         """Open a tab by its name."""
@@ -338,7 +339,7 @@ class AgentPane(Vertical):
         compacted = detail is not None and detail.view is not None and bool(detail.view.observations)
         if not compacted:
             said = "nothing of this transcript was compacted"
-        elif self.words:
+        elif self.filter_words:
             said = "the search hides where the transcript was compacted; empty the search first"
         else:
             said = "it was compacted before what is read here"

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
+from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -47,6 +48,9 @@ class Header(Widget):
     Header { height: 1; dock: top; background: $panel; color: $foreground; }
     """
 
+    lines: reactive[tuple[tuple[Piece, ...], ...]] = reactive((), init=False)
+    """What is painted: one line, or two."""
+
     def __init__(self) -> None:
         super().__init__(id="header")
         self._snapshot = Snapshot()
@@ -54,11 +58,10 @@ class Header(Widget):
         self._now = 0.0
         self._frozen_since: float | None = None
         self._behind = 0
-        self._shown: tuple[Piece, ...] = ()
         self._noted = (0.0, 0.0)
         """The time for which the host says that it has driven the run, and when that was read."""
 
-    def show(
+    def update(
         self,
         snapshot: Snapshot,
         now: float,
@@ -69,19 +72,23 @@ class Header(Widget):
     ) -> None:
         """Show this reading, whose agents `roster` counted. `behind`: events that came while the view is
         frozen."""
-        before = self._shown
         self._snapshot, self._now, self._frozen_since, self._behind = snapshot, now, frozen_since, behind
         self._roster = roster
-        self._shown = (*self.pieces(self.size.width), *self.role_pieces(self.size.width))
-        if self._shown != before:
-            self.styles.height = 2 if self.role_pieces(self.size.width) else 1
-            self.refresh()
+        self._lay_out()
+
+    def on_resize(self) -> None:
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        width = self.size.width
+        self.lines = tuple(tuple(line) for line in (self.pieces(width), self.role_pieces(width)) if line)
+
+    def watch_lines(self) -> None:
+        self.styles.height = max(1, len(self.lines))
 
     def render(self) -> Content:
-        app = watch_app(self)
-        first = content(self.pieces(self.size.width), app.palette)
-        roles = self.role_pieces(self.size.width)
-        return first if not roles else Content("\n").join((first, content(roles, app.palette)))
+        palette = watch_app(self).palette
+        return Content("\n").join([content(line, palette) for line in self.lines])
 
     def role_pieces(self, width: int) -> list[Piece]:
         """The roles that are not built in, as many as fit: name, file, model, and a dearer model that was not
@@ -244,25 +251,25 @@ class StatusLine(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="status")
-        self._pieces: tuple[Piece, ...] = ()
 
-    def say(self, pieces: Sequence[Piece]) -> None:
-        """Show these words; the line is cut where it ends, unless they are urgent."""
-        if tuple(pieces) != self._pieces:
-            self._pieces = tuple(pieces)
-            self._stretch()
-            self.refresh(layout=self.has_class("-long"))
+    pieces: reactive[tuple[Piece, ...]] = reactive((), init=False)
+    """The words; the line is cut where it ends, unless they are urgent."""
+
+    def watch_pieces(self) -> None:
+        self._stretch()
+        if self.has_class("-long"):
+            self.refresh(layout=True)
 
     def on_resize(self) -> None:
         self._stretch()
 
     def _stretch(self) -> None:
         """Take the lines that urgent words need."""
-        names_a_key = any(role == "key" for _, role in self._pieces)
-        urgent = names_a_key or (bool(self._pieces) and self._pieces[0][1] in URGENT)
+        names_a_key = any(role == "key" for _, role in self.pieces)
+        urgent = names_a_key or (bool(self.pieces) and self.pieces[0][1] in URGENT)
         self.set_class(
             urgent
-            and pieces_width(self._pieces) > self.content_size.width > 0
+            and pieces_width(self.pieces) > self.content_size.width > 0
             and self.screen.size.height >= 20,
             "-long",
         )
@@ -270,11 +277,11 @@ class StatusLine(Widget):
     @property
     def text(self) -> str:
         """The displayed text."""
-        return "".join(text for text, _ in self._pieces)
+        return "".join(text for text, _ in self.pieces)
 
     def render(self) -> Content:
         is_long = self.has_class("-long")
-        pieces = self._pieces if is_long else clip_pieces(self._pieces, self.content_size.width)
+        pieces = self.pieces if is_long else clip_pieces(self.pieces, self.content_size.width)
         return content(pieces, watch_app(self).palette)
 
 
@@ -302,20 +309,11 @@ class KeyLine(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="keys")
-        self.hints: tuple[KeyHint, ...] = ()
-        """The keys of the screen."""
-        self._asked: tuple[KeyHint, ...] = ()
 
-    def ask(self, hints: Sequence[KeyHint]) -> None:
-        """Show these instead while a question is open; none: the screen's again."""
-        self._asked = tuple(hints)
-        self.refresh()
-
-    def show(self, hints: Sequence[KeyHint]) -> None:
-        """Show these keys, as many as fit."""
-        if tuple(hints) != self.hints:
-            self.hints = tuple(hints)
-            self.refresh()
+    hints: reactive[tuple[KeyHint, ...]] = reactive(())
+    """The keys of the screen, of which as many are shown as fit."""
+    asked: reactive[tuple[KeyHint, ...]] = reactive(())
+    """The keys of an open question, which are shown instead."""
 
     def render(self) -> Content:
         pieces: list[Piece] = [(NEEDED, "waiting") if self._is_cramped else (" ", "text")]
@@ -334,7 +332,7 @@ class KeyLine(Widget):
 
     def _fitting(self) -> list[KeyHint]:
         """The hints that fit; the last two (command, help) always stay, where there is any room."""
-        hints = list(self._asked or self.hints)
+        hints = list(self.asked or self.hints)
         if self._is_cramped:
             return hints[-1:]
 
@@ -786,7 +784,7 @@ class Prompt(Vertical, can_focus=True):
     def _name_keys(self, hints: Sequence[KeyHint]) -> None:
         """Have the footer tell these keys; none: those of the screen."""
         for line in self.screen.query(KeyLine):
-            line.ask(hints)
+            line.asked = tuple(hints)
 
     def on_key(self, event: events.Key) -> None:
         if not self.is_asking:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
+from textual.reactive import reactive, var
 
 from watchkeeper.records.messages import context_percent
 from watchkeeper.store.agent_snapshot import TurnFacts, newest_turns
@@ -24,7 +25,7 @@ from watchkeeper_tui.pages.memory import (
     is_buffered,
     tokens_per_second,
 )
-from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
+from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, nobody_yet
@@ -79,26 +80,62 @@ class PlanView(RowView[PlanRow]):
         Column("$/m", 4, right=True, drop=6),
     )
 
+    marked: reactive[frozenset[str]] = reactive(frozenset(), init=False)
+    """Ids of the rows that the user marked."""
+    collapsed: var[frozenset[str]] = var(frozenset(), init=False)
+    """Ids of the rows that the user folded."""
+    filter_words = var("", init=False)
+    order = var("tree", init=False)
+    """One of `plan_tree.ORDERS`."""
+
     def __init__(self) -> None:
         super().__init__(id="plan", classes="pane")
+        self.shown: PlanRows = plan_rows(Snapshot(), 0.0)
+        """The rows as they are filtered, folded and sorted now."""
+        self._shaper = PlanShaper()
+        self._now = 0.0
         self._rates: dict[str, float] = {}
-        self.marked: frozenset[str] = frozenset()
-        self.filter_words = ""
-        self.order = "tree"
+        """Dollars a minute by agent."""
         self._nobody = self._said = ""
 
-    def show(self, rows: PlanRows, rates: dict[str, float]) -> None:
-        """Show these rows; `rates` are dollars a minute by agent."""
-        self._rates = rates
-        self._nobody = "" if rows.snapshot.agents or rows.snapshot.tasks else nobody_yet(rows.snapshot)
+    def update(self, snapshot: Snapshot, now: float) -> None:
+        """Show this plan as of `now`."""
+        self._now = now
+        self._rates = dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {}
+        self._nobody = "" if snapshot.agents or snapshot.tasks else nobody_yet(snapshot)
+        self._shape(snapshot)
+
+    def forget(self) -> None:
+        """Another session: nothing of the last one's is selected, marked, folded or filtered."""
+        self._shaper, self.selected_id, self.touched = PlanShaper(), None, False
+        self.set_reactive(PlanView.collapsed, frozenset())
+        self.set_reactive(PlanView.filter_words, "")
+        self.marked = frozenset()
+
+    def watch_marked(self) -> None:
+        self.title()
+
+    def watch_collapsed(self) -> None:
+        self._shape(self.shown.snapshot)
+
+    def watch_filter_words(self) -> None:
+        self._shape(self.shown.snapshot)
+
+    def watch_order(self) -> None:
+        self._shape(self.shown.snapshot)
+
+    def _shape(self, snapshot: Snapshot) -> None:
+        self.shown = self._shaper.rows(
+            snapshot, self._now, collapsed=self.collapsed, words=self.filter_words, order=self.order
+        )
         said, self._said = self._said, self.empty_words()
-        if not rows and self._said != said:
+        if not self.shown and self._said != said:
             self.refresh()
-        self.set_rows(rows)
+        self.set_rows(self.shown)
         self.title()
 
     def place_of(self, row_id: str) -> int | None:
-        return self.rows.place_of(row_id) if isinstance(self.rows, PlanRows) else None
+        return self.shown.place_of(row_id)
 
     def on_click(self, event: events.Click) -> None:
         """A click on the mark before a name folds or unfolds what is below it."""
@@ -180,7 +217,7 @@ class PlanView(RowView[PlanRow]):
 
     def _role(self, task: TaskFacts | None) -> RoleFacts | None:
         """The task's role, where it is not built in."""
-        session = self.rows.snapshot.session if isinstance(self.rows, PlanRows) else None
+        session = self.shown.snapshot.session
         role = roles_of(session.roles).get(task.role) if session is not None and task is not None else None
         return role if role is not None and not role.is_built_in else None
 
@@ -211,6 +248,37 @@ NAME_CELLS = 12
 """Of an agent's name; where all are shorter, what happened has the rest."""
 
 
+class EventFilter:
+    """Filters one reading's events after the other."""
+
+    def __init__(self) -> None:
+        self._for: tuple[str, dict[str, str]] = ("", {})
+        self._events: Sequence[EventLine] = ()
+        self._found: tuple[EventLine, ...] = ()
+
+    def matching(self, events: Sequence[EventLine], words: str, names: dict[str, str]) -> Sequence[EventLine]:
+        """Those of `events` that hold every word; `names` are agents' names by id."""
+        wanted = words.casefold().split()
+        if not wanted:
+            return events
+        last = self._events[-1].seq if self._events and events else 0
+        if (words, names) != self._for or not last or events[-1].seq < last:
+            self._for, self._found, last = (words, names), (), 0
+        elif events is self._events:
+            return self._found
+        self._events = events
+        oldest = events[0].seq if events else 0
+        kept = [event for event in self._found if event.seq >= oldest]
+        fresh = [event for event in events if event.seq > last and _holds(event, wanted, names)]
+        self._found = (*kept, *fresh)
+        return self._found
+
+
+def _holds(event: EventLine, wanted: Sequence[str], names: dict[str, str]) -> bool:
+    text = f"{event.kind} {names.get(event.agent_id or '', '')} {event.text}".casefold()
+    return all(word in text for word in wanted)
+
+
 class EventsView(RowView[EventLine]):
     """The tail of the session's log."""
 
@@ -223,14 +291,17 @@ class EventsView(RowView[EventLine]):
         Column("what", 20, flexible=True),
     )
 
+    filter_words = var("", init=False)
+
     def __init__(self) -> None:
         super().__init__(id="events", classes="pane")
         self._names: dict[str, str] = {}
         self._columns: Sequence[Column] = self.COLUMNS
-        self.filter_words = ""
+        self._events: Sequence[EventLine] = ()
+        self._filter = EventFilter()
 
-    def show(self, events: Sequence[EventLine], names: dict[str, str]) -> None:
-        """Show these events; `names` are agents' names by id."""
+    def update(self, events: Sequence[EventLine], names: dict[str, str]) -> None:
+        """Show those of these events that have the words of the filter; `names` are agents' names by id."""
         if names is not self._names:
             self._names = names
             cells = max(min(NAME_CELLS, max(map(cell_len, names.values()), default=0)), 4)
@@ -241,8 +312,16 @@ class EventsView(RowView[EventLine]):
                 ]
                 self._widths_for = -1
                 self.refresh()
-        self.set_rows(events)
+        self._events = events
+        self.set_rows(self._filter.matching(events, self.filter_words, names))
         self.scrolled()
+
+    def watch_filter_words(self) -> None:
+        self.update(self._events, self._names)
+
+    def forget(self) -> None:
+        """Another session: its newest events are followed, and none is hidden."""
+        self._filter, self._events, self.following, self.filter_words = EventFilter(), (), True, ""
 
     def columns(self) -> Sequence[Column]:
         return self._columns
@@ -325,6 +404,8 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
     """One row a pass, in flight first; then the agents that come nearest to one."""
 
     EMPTY = "no compaction yet"
+    paces: var[Mapping[str, float]] = var(dict, init=False)
+    """Tokens a second by which the contexts of agents grow, where that is known."""
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
 
     def __init__(self) -> None:
@@ -334,10 +415,17 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self._live = False
         self.near: Sequence[AgentFacts] = ()
         """The agents listed as coming near to a pass, the nearest first."""
-        self.paces: Mapping[str, float] = {}
-        """Tokens a second by which their contexts grow, where that is known."""
+        self._growth = GrowthRates()
 
-    def show(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
+    def watch_paces(self) -> None:
+        self.repaint_changed()
+
+    def _grown(self) -> None:
+        """New growth rates of the fullest contexts have arrived."""
+        if self.is_attached:
+            self.paces = self._growth.known
+
+    def update(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
         """Show the session's passes."""
         self._names, self._now = roster.names, now
         flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
@@ -363,6 +451,8 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         if known:
             pieces.append((f"  blocked {sum(known) * 1000:.0f}ms", "muted"))
         set_title(self, pieces, self.watch_app.palette)
+        if self._live:
+            self._growth.look(self.watch_app.reader, self.near, now, lambda: self.app.call_later(self._grown))
 
     def row_id(self, row: CompactionFacts | AgentFacts) -> str:
         return f"agent:{row.id}" if isinstance(row, AgentFacts) else f"pass:{row.id}"
