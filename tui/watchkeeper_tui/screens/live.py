@@ -192,6 +192,8 @@ class LiveScreen(SessionScreen, ActingScreen):
         if not remembered.hinted:
             self.say(FIRST_HINT, "accent", seconds=15)
             self.watch_app.remember(hinted=True)
+        if self.watch_app.snapshot.session is not None:  # read before this screen watched
+            self.snapshot_changed(self.watch_app.snapshot)
 
     # What is shown.
 
@@ -639,7 +641,8 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.say(f"the view is frozen{goes_on}; f lets it follow again", "muted")
         else:
             self.frozen_at = None
-            self.snapshot = self.newest
+            # Drawn with the borders, below.
+            self.set_reactive(LiveScreen.snapshot, self.newest)
             self.say("following again", "muted", seconds=2)
         # The text first: the borders, and events that arrived meanwhile, repaint every pane.
         self.redraw_edges()
