@@ -12,6 +12,7 @@ number of the process before it; FOLDER/pids every process. Only the standard li
 Actions: ["line", text] prints it; ["send", message]; ["update", fields] is a `session/update`; ["say", text];
 ["tool", id, fields…]; ["ask", id, tool call] puts a question and goes on; ["await", id] waits for its answer; ["spawn",
 shell command] starts a process in a session and with an environment of its own; ["until", method] waits for that message; ["file", name] for a file in FOLDER;
+["flood", text] says it for ever; ["refuse", error] answers the newest prompt with it;
 ["die"]; ["orphan"] kills its parent; ["deaf"] reads nothing more; ["end", reason]; ["error", code, message, data].
 """
 
@@ -174,6 +175,11 @@ class Fake:
             elif verb == "deaf":
                 while True:
                     time.sleep(3600)
+            elif verb == "flood":
+                while True:
+                    self.act([["say", rest[0]]])
+            elif verb == "refuse":
+                self.send({"id": self.open_prompts.pop(), "error": rest[0]})
             elif verb == "end":
                 self.end({"result": {"stopReason": rest[0]}})
             elif verb == "error":

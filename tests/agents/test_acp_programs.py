@@ -452,3 +452,151 @@ async def test_no_answer_of_a_wrong_type_is_more_than_a_failure_of_the_program(
     ]
     went = await drive(tmp_path, "fake", {"session/prompt": ENDING, method: ["each", results]}, len(results))
     assert len(went) == len(results)
+
+
+# --- limits, orders and words that come late -------------------------------------------------------------------
+
+
+async def test_a_program_that_waits_for_a_usage_limit_is_parked_at_once(programs: Programs) -> None:
+    retry = {
+        "type": "system",
+        "subtype": "api_retry",
+        "error_status": 429,
+        "error": "rate_limit",
+        "retry_delay_ms": 7.2e6,
+    }
+    notice = ["send", {"method": "_claude/sdkMessage", "params": {"message": retry}}]
+    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "claude-code")
+    programs.model_of_task = "claude-code/default"
+    programs.script([[notice, ["until", "session/cancel"], ["end", "cancelled"]]])
+
+    async def stop() -> None:
+        await programs.until(lambda state: programs.agent().get("status") == "parked")
+        programs.submit("pause", payload={"now": True})
+
+    await programs.run_while(stop)
+    assert "tries again in 7200 s" in programs.agent()["status_reason"]
+    programs.assert_whole()
+
+
+async def test_a_program_that_streams_on_after_it_was_interrupted_is_ended(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watchkeeper.agents.backends.loop.INTERRUPT_SECONDS", 0.3)
+    monkeypatch.setattr("watchkeeper.agents.backends.loop.CLOSE_SECONDS", 0.3)
+    programs.script([[bash("t1"), done("t1"), ["flood", "words "]]])
+
+    async def steer_and_pause() -> None:
+        await programs.until(lambda state: programs.calls() == [("bash", "done")])
+        programs.submit("steer", agent_id=programs.agent()["id"], payload={"text": "Mind the gap."})
+        await programs.until(lambda state: "program.steered" in programs.kinds())
+        programs.submit("pause")
+
+    assert (await programs.run_while(steer_and_pause)).exit_code == 5
+    programs.assert_whole()
+
+
+async def test_a_question_after_an_interruption_is_answered_with_cancel(programs: Programs) -> None:
+    late = [["until", "session/cancel"], bash("t2"), question(1, "t2"), ["await", 1], ["end", "cancelled"]]
+    programs.script([[bash("t1"), question(0, "t1"), *late]], allow=(), approval_timeout_seconds=None)
+
+    async def pause() -> None:
+        await programs.waiting()
+        programs.submit("pause", payload={"now": True})
+
+    assert (await programs.run_while(pause)).exit_code == 5
+    answers = [
+        one["result"]["outcome"] for _, one in programs.received() if "outcome" in one.get("result", {})
+    ]
+    assert answers == [{"outcome": "cancelled"}] * 2
+    assert len(programs.state["approvals"]) == 1
+    programs.assert_whole()
+
+
+@pytest.mark.parametrize("when", ["as its work ends", "while it is paused"])
+async def test_a_compaction_is_carried_out_at_the_next_chance(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    first = [bash("t1"), ["file", "go"], done("t1"), ["say", "The result."]]
+    monkeypatch.setattr("watchkeeper.agents.backends.loop.INTERRUPT_SECONDS", 0.3)
+    monkeypatch.setattr("watchkeeper.agents.backends.loop.CLOSE_SECONDS", 0.3)
+    programs.script([first], [[["say", "COMPACTED"]]])
+
+    async def order() -> None:
+        await programs.until(lambda state: programs.calls())
+        if when == "while it is paused":
+            programs.submit("pause", payload={"now": True})
+            await programs.until(lambda state: programs.agent()["status"] == "paused")
+        await programs.applied(programs.submit("compact", agent_id=programs.agent()["id"]))
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.agent()["status"] in ("paused", "done"))
+
+    result = await programs.run_while(order)
+    if result.exit_code == 5:
+        assert (await programs.run()).exit_code == 0
+    programs.assert_whole()
+    assert "/compact" in programs.prompts()
+    assert programs.tasks()["a"]["status"] == "done"
+
+
+async def test_a_cut_compaction_sends_no_prompt_again(programs: Programs) -> None:
+    programs.script([[bash("t1"), ["file", "go"], done("t1"), ["say", "The result."]], [["die"]]])
+
+    async def order() -> None:
+        await programs.until(lambda state: programs.calls())
+        await programs.applied(programs.submit("compact", agent_id=programs.agent()["id"]))
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(order)
+    programs.assert_whole()
+    assert sum("THE PROMPT" in text for text in programs.prompts()) == 1
+    assert programs.prompts().count("/compact") == 2  # what was ordered is still wanted
+
+
+async def test_a_call_whose_id_was_used_before_in_the_turn_is_a_call(programs: Programs) -> None:
+    await programs.played([[bash("t"), done("t"), bash("t"), question(0, "t"), ["await", 0], done("t")]])
+    assert programs.calls() == [("bash", "done")] * 2
+
+
+@pytest.mark.parametrize("title", ["watchkeeper.sh; rm -rf .", "watchkeeper_x", "recall"])
+async def test_a_title_does_not_make_a_call_one_of_our_own(programs: Programs, title: str) -> None:
+    call = {"toolCallId": "t1", "title": title, "kind": "execute"}
+    programs.script(
+        [[["tool", "t1", call], ["ask", 0, call], ["await", 0]]], allow=(), approval_timeout_seconds=None
+    )
+
+    async def look() -> None:
+        (asked,) = await programs.waiting()
+        assert title in asked["question"]
+        programs.submit("deny", payload={"approval": asked["id"]})
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(look)
+    assert programs.calls()[0][0] == "bash"
+
+
+async def test_a_message_that_a_running_turn_refuses_is_the_next_prompt(programs: Programs) -> None:
+    refused = {"code": -32600, "message": "a prompt is running"}
+    programs.script(
+        [
+            [bash("t1"), ["until", "session/prompt"], ["refuse", refused], done("t1"), ["say", "first"]],
+            [["say", "second"]],
+        ]
+    )
+
+    async def steer() -> None:
+        await programs.until(lambda state: programs.calls())
+        programs.submit("steer", agent_id=programs.agent()["id"], payload={"text": "Mind the gap."})
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(steer)
+    programs.assert_whole()
+    assert sum("Mind the gap." in text for text in programs.prompts()) == 2  # refused, and then taken
+    assert "second" in programs.tasks()["a"]["result"]
+
+
+async def test_a_program_that_talks_and_dies_again_and_again_fails_its_task(programs: Programs) -> None:
+    await programs.played(*[[[["say", "words"], ["die"]]]] * 9)
+    assert programs.tasks()["a"]["status"] == "failed"
+    assert len(programs.prompts()) == 4

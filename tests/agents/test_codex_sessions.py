@@ -294,3 +294,123 @@ def valid_by_codex(programs: Programs) -> None:
         assert not unknown, f"{method} has no {unknown}"
         checked += 1
     assert checked > 10
+
+
+async def test_a_sub_agents_calls_questions_and_tokens_are_the_agents_too(programs: Programs) -> None:
+    main, kid = TOUR_THREAD, TOUR_THREAD[:-1] + "9"
+    logs = {
+        thread: programs.fake / f"rollout-2026-01-01T00-00-0{thread[-1]}-{thread}.jsonl"
+        for thread in (main, kid)
+    }
+    for thread, path in logs.items():
+        meta = {"id": thread, "session_id": main, "cwd": str(programs.workspace)}
+        meta |= (
+            {"parent_thread_id": main, "source": {"subagent": {"thread_spawn": {"parent_thread_id": main}}}}
+            if thread == kid
+            else {}
+        )
+        used = {"input_tokens": 1000, "cached_input_tokens": 0, "output_tokens": 10, "total_tokens": 1010}
+        count = {"type": "token_count", "info": {"total_token_usage": used, "last_token_usage": used}}
+        lines = [{"type": "session_meta", "payload": meta}, {"type": "event_msg", "payload": count}]
+        now = {"timestamp": "2026-01-01T00:00:00.000Z"}
+        path.write_text("".join(json.dumps(now | line) + "\n" for line in lines))
+
+    def said(method: str, thread: str, **params: Any) -> list[Any]:
+        return ["send", {"method": method, "params": {"threadId": thread, **params}}]
+
+    spawned = {"type": "collabAgentToolCall", "id": "s", "tool": "spawnAgent", "status": "completed",
+               "prompt": "Look.", "receiverThreadIds": [kid]}  # fmt: skip
+    command = {"type": "commandExecution", "id": "c1", "command": "/bin/bash -lc 'make it'"}
+    asked = {"threadId": kid, "itemId": "c1", "command": command["command"]}
+    turn = [
+        said("item/completed", main, item=spawned),
+        said("turn/started", kid, turn={"id": "k"}),
+        said("item/started", kid, item=command),
+        ["send", {"id": 7, "method": "item/commandExecution/requestApproval", "params": asked}],
+        ["await", 7],
+        said("item/completed", kid, item=command | {"status": "completed", "aggregatedOutput": "made"}),
+    ]
+    over = [
+        said("turn/completed", kid, turn={"id": "k", "status": "interrupted"}),
+        said("turn/completed", main, turn={"id": "u", "status": "interrupted"}),
+    ]
+    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
+    programs.model_of_task = "codex/gpt-5"
+    thread = {"thread": {"id": main, "path": str(logs[main])}}
+    replies = {"thread/start": thread, "turn/start": ["then", {"turn": {"id": "u"}}, turn],
+               "turn/interrupt": ["each", [{}, ["then", {}, over]]]}  # fmt: skip
+    programs.script(replies=replies, allow=(), approval_timeout_seconds=None)
+
+    async def approve_and_pause() -> None:
+        await answered(programs, 0)
+        await programs.until(lambda state: programs.calls() == [("bash", "done")])
+        programs.submit("pause")
+        await programs.until(lambda state: programs.agent()["status"] == "paused")
+
+    await programs.run_while(approve_and_pause)
+    programs.assert_whole()
+    assert "make it" in programs.state["approvals"][0]["question"]
+    stopped = {
+        (one["params"]["threadId"], one["params"]["turnId"]) for _, one in programs.received("turn/interrupt")
+    }
+    assert stopped == {(main, "u"), (kid, "k")}
+    assert [
+        one["title"] for kind in ("working", "failed") for one in events(programs, f"program.child_{kind}")
+    ] == ["Look."] * 2
+    tokens = programs.query(
+        "SELECT m.input_tokens FROM model_calls m JOIN agents a ON a.id = m.agent_id WHERE a.task_id IS NOT NULL"
+    )
+    assert [row[0] for row in tokens] == [1000, 1000]
+
+
+async def test_what_a_record_tells_of_a_prompt_that_was_sent_before_is_taken_over_once(
+    programs: Programs,
+) -> None:
+    """The same words are sent twice: what followed the first time is not news, and says nothing of the second."""
+    rollout = programs.fake / f"rollout-2026-01-01T00-00-00-{TOUR_THREAD}.jsonl"
+    thread = {"thread": {"id": TOUR_THREAD, "path": str(rollout)}}
+    ended = {"method": "turn/completed", "params": {"turn": {"id": "u", "status": "interrupted"}}}
+    lives = [
+        ["then", {"turn": {"id": "u"}}, [["file", "go"], ["send", ended]]],
+        ["then", {"turn": {"id": "v"}}, [["file", "gone"], ["send", ended]]],
+        ["then", {"turn": {"id": "w"}}, [["die"]]],
+        [
+            "then",
+            {"turn": {"id": "x"}},
+            [["send", {"method": "turn/completed", "params": {"turn": {"id": "x", "status": "completed"}}}]],
+        ],
+    ]
+    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
+    programs.model_of_task = "codex/gpt-5"
+    programs.script(replies={"thread/start": thread, "thread/resume": thread, "turn/start": ["lives", lives]})
+
+    def write(role: str, text: str) -> None:
+        kind = "output_text" if role == "assistant" else "input_text"
+        item = {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+        lines = (
+            []
+            if rollout.exists()
+            else [{"type": "session_meta", "payload": {"id": TOUR_THREAD, "cwd": str(programs.workspace)}}]
+        )
+        lines.append({"type": "response_item", "payload": item})
+        with rollout.open("a") as log:
+            number = log.tell()
+            log.writelines(
+                json.dumps({"timestamp": f"2026-01-01T00:00:00.{number:06}Z"} | line) + "\n" for line in lines
+            )
+
+    async def cut(name: str, life: int, words: str) -> None:
+        await programs.until(lambda state: len(programs.prompts()) == life)
+        write("user", programs.prompts()[-1])
+        write("assistant", words)
+        (programs.fake / name).touch()
+        await programs.until(lambda state: programs.agent()["status"] == "paused")
+
+    await programs.run_while(lambda: cut("go", 1, "Words of the first."))
+    await programs.run_while(lambda: cut("gone", 2, "Words of the second."))
+    assert programs.prompts()[1] == "[Watchkeeper] Go on where you stopped."
+    assert (await programs.run()).exit_code == 0
+    programs.assert_whole()
+    assert programs.prompts()[2] == programs.prompts()[1]
+    assert "may not have reached you" in programs.prompts()[3]
+    assert json.dumps(programs.transcript()).count("Words of the second.") <= 1

@@ -73,6 +73,11 @@ class AgentControl:
         """Abandon what is awaited: the agent was cancelled."""
         self._now.set()
 
+    def check(self) -> None:
+        """Raise Interrupted where the loop is to pause or stop at once."""
+        if self._now.is_set():
+            raise Interrupted
+
     async def abandonable(self, work: Awaitable[T]) -> T:
         """Await `work`, unless `now` comes first.
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of, preview_lines
-from watchkeeper.agents.backends.loop import ProgramLoop
+from watchkeeper.agents.backends.loop import compaction_order
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import AgentControl, Environment
@@ -41,7 +41,7 @@ from watchkeeper.records.states import (
     TaskStatus,
 )
 from watchkeeper.runtime import lifecycle
-from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
+from watchkeeper.store import agents, budgets, commands, facts, plans, programs, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.approvals import CONFLICT, add_grant, revoke_grant
 from watchkeeper.store.driver import decode
@@ -103,9 +103,6 @@ class CommandedHost(Protocol):
 
     def loop_of(self, agent_id: str) -> AgentLoop | None:
         """The agent's running loop, or that of an idle agent whose compaction continues; or None."""
-
-    def program_loop_of(self, agent_id: str) -> ProgramLoop | None:
-        """The agent's running loop, if another program does its work."""
 
     def restrict_to(self, task_ids: set[str]) -> None:
         """If the host was started for one command: these tasks may run."""
@@ -660,10 +657,10 @@ class DetachedCompactions:
             except BadInput as error:
                 raise ValueError(str(error)) from None
         if (program := program_of(host, agent)) is not None:
-            running = host.program_loop_of(agent.id)
-            if running is None:
-                raise ValueError(f"{program.label} does not run for {agent.name}; resume it, then compact")
-            return running.compact(_instructions(command))
+            instructions = _instructions(command)
+            said = compaction_order(host.store, agent, program, instructions)
+            await host.store.commit(lambda tx: programs.order_compaction(tx, agent.id, instructions or ""))
+            return said
         if agent.id in self._ended:
             if self._ended[agent.id][0] == command.id:
                 raise NotYet

@@ -269,11 +269,6 @@ class SessionHost:
             return self.commands.compactions.loop_of(agent_id)
         return running.loop if isinstance(running.loop, AgentLoop) else None
 
-    def program_loop_of(self, agent_id: str) -> ProgramLoop | None:
-        """The agent's running loop, if another program does its work."""
-        running = self._loops.get(agent_id)
-        return running.loop if running is not None and isinstance(running.loop, ProgramLoop) else None
-
     def restrict_to(self, task_ids: set[str]) -> None:
         """With `once`: let these tasks run."""
         if self._once is not None:

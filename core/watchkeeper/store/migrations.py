@@ -800,8 +800,18 @@ SEVENTH = """
 ALTER TABLE views ADD COLUMN pins TEXT;
 """
 
+
+# --- Schema 8: what a turn of an agent program is, and compactions that were ordered ---------------------------
+
+EIGHTH = """
+ALTER TABLE agent_programs ADD COLUMN compaction TEXT;
+ALTER TABLE program_turns ADD COLUMN kind TEXT NOT NULL DEFAULT 'prompt';
+ALTER TABLE program_turns ADD COLUMN record_end TEXT;
+"""
+
 _SCRIPTS = {
     "first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
+    "eighth": EIGHTH,
 }  # fmt: skip
 
 SCHEMA_VERSION = len(_SCRIPTS)

@@ -40,7 +40,10 @@ class ProgramTurn:
     prompt_seq: int
     status: str
     reason: str | None
-    started_at: float
+    kind: str
+    """`prompt`, or `compaction`: nothing new was sent."""
+    record_end: str | None
+    """The newest message in the program's own record before the turn, by its id there; None: not known."""
 
 
 _COLUMNS = "agent_id, program, version, program_session, model, transcript, folder, sent_seq"
@@ -71,21 +74,33 @@ def note_sent(tx: Transaction, agent_id: str, seq: int) -> None:
     tx.execute("UPDATE agent_programs SET sent_seq = ? WHERE agent_id = ?", (seq, agent_id))
 
 
+def order_compaction(tx: Transaction, agent_id: str, instructions: str | None) -> None:
+    """A person wants the context compacted, at the next chance; None: no longer, since that was done."""
+    tx.execute("UPDATE agent_programs SET compaction = ? WHERE agent_id = ?", (instructions, agent_id))
+
+
+def ordered_compaction(reads: Any, agent_id: str) -> str | None:
+    """The instructions of a compaction that was ordered, maybe empty; None where none was."""
+    row = reads.one("SELECT compaction FROM agent_programs WHERE agent_id = ?", (agent_id,))
+    return row[0] if row is not None else None
+
+
 def last_turn(reads: Any, agent_id: str) -> ProgramTurn | None:
     """The newest turn, or None."""
     row = reads.one(
-        "SELECT id, prompt_seq, status, reason, started_at FROM program_turns WHERE agent_id = ? ORDER BY id DESC LIMIT 1",
+        "SELECT id, prompt_seq, status, reason, kind, record_end FROM program_turns WHERE agent_id = ?"
+        " ORDER BY id DESC LIMIT 1",
         (agent_id,),
     )
     return ProgramTurn(*row) if row is not None else None
 
 
-def begin_turn(tx: Transaction, agent_id: str, prompt_seq: int) -> int:
-    """A prompt is being sent; returns the turn's id."""
+def begin_turn(tx: Transaction, agent_id: str, prompt_seq: int, kind: str, record_end: str | None) -> int:
+    """A prompt is being sent, or a compaction begun; returns the turn's id."""
     return tx.insert(
-        "INSERT INTO program_turns (session_id, agent_id, prompt_seq, status, started_at, commit_seq)"
-        " VALUES (?, ?, ?, 'running', ?, ?)",
-        (tx.session_id, agent_id, prompt_seq, tx.now, tx.commit_seq),
+        "INSERT INTO program_turns (session_id, agent_id, prompt_seq, status, started_at, commit_seq, kind, record_end)"
+        " VALUES (?, ?, ?, 'running', ?, ?, ?, ?)",
+        (tx.session_id, agent_id, prompt_seq, tx.now, tx.commit_seq, kind, record_end),
     )
 
 

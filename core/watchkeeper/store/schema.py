@@ -868,7 +868,8 @@ TABLES = (
         folder TEXT NOT NULL,
         sent_seq INTEGER NOT NULL DEFAULT 0,
         opened_at REAL NOT NULL,
-        commit_seq INTEGER
+        commit_seq INTEGER,
+        compaction TEXT
         """,
         statements=("CREATE INDEX agent_programs_session ON agent_programs (session_id)",),
         key="agent_id",
@@ -886,7 +887,9 @@ TABLES = (
         reason TEXT,
         started_at REAL NOT NULL,
         ended_at REAL,
-        commit_seq INTEGER
+        commit_seq INTEGER,
+        kind TEXT NOT NULL DEFAULT 'prompt',
+        record_end TEXT
         """,
         statements=(
             "CREATE INDEX program_turns_agent ON program_turns (agent_id, id)",

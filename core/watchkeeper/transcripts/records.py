@@ -490,6 +490,14 @@ class Program(ABC):
         """Small files that its reader also needs, whether they exist or not."""
         return []
 
+    def logs_of_agents(self, path: Path, session: str, passed: set[Path]) -> list[Path]:
+        """Logs of the agents that a session has started, where they have some of their own; `path` is the session's.
+
+        Args:
+            passed: files that were found to be none of these; those that are found now are added.
+        """
+        return []
+
     def fingerprint(self, path: Path) -> tuple[int, float] | None:
         """For a `PullReader`: size in bytes and time of the last change of all that it reads, without reading
         it. None for a `LineReader`: the file itself has both."""

@@ -108,6 +108,7 @@ class SessionTail:
     path: Path
     session: str
     _files: dict[Path, _File] = field(default_factory=dict)
+    _passed: set[Path] = field(default_factory=set)
     _pull: PullReader | None = None
     _size: tuple[int, float] | None = None
 
@@ -122,8 +123,7 @@ class SessionTail:
             return []
         if program.fingerprint(self.path) is not None:
             return list(self._pulled(program))
-        beside = self.path.with_suffix("")
-        paths = [self.path, *sorted(beside.rglob("*.jsonl"))] if beside.is_dir() else [self.path]
+        paths = [self.path, *program.logs_of_agents(self.path, self.session, self._passed)]
         return [record for path in paths for record in self._lines(program, path)]
 
     def _lines(self, program: Program, path: Path) -> Iterator[Record]:

@@ -32,7 +32,11 @@ class ProgramEnded(BackendFailed):
     """The program's process has ended by itself; it may be started again."""
 
 
-class NotLoggedIn(BackendFailed):
+class Refused(BackendFailed):
+    """The program answered a request with an error: it did nothing."""
+
+
+class NotLoggedIn(Refused):
     """The program has no valid login, or no key."""
 
 
@@ -145,6 +149,12 @@ class Retrying:
     """The program tries a model call again by itself."""
 
     reason: str
+    seconds: float = 0.0
+    """How long it waits before; 0: it does not say."""
+    until: float | None = None
+    """When it does so (wall time), where it says that instead."""
+    limit: bool = False
+    """It waits for the end of a usage limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +282,12 @@ class AgentBackend(Protocol):
 
     async def close(self, grace_seconds: float) -> None:
         """End the process and all that it started."""
+
+
+def child_call(call: str, child: str) -> str:
+    """The id of a tool call that a sub-agent of the program's own makes, by the program's ids of both; empty: the call
+    is the agent's own."""
+    return f"{call}@{child[-12:]}" if child else call
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ What the programs do differently is in their `AcpProgram`. The protocol is at ht
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,9 @@ from watchkeeper.agents.backends.process import (
     RpcBackend,
     RpcError,
     count_of,
+    number_of,
     object_of,
+    shell_command,
     text_at,
 )
 from watchkeeper.records.messages import Usage
@@ -55,7 +58,8 @@ class AcpProgram:
     """What is added to `session/new` and its like."""
     resumes_with: Literal["session/resume", "session/load"] = "session/resume"
     transcript: Callable[[BackendSpec, str], Path | None] = lambda spec, session: None
-    environ: Callable[[BackendSpec], dict[str, str]] = lambda spec: {}
+    notice: Callable[[str, dict[str, Any]], backends.Event | None] = lambda method, params: None
+    """What a notification says that is not of the protocol."""
 
 
 @dataclass(slots=True)
@@ -63,6 +67,8 @@ class _Call:
     """What is known of a tool call."""
 
     name: str = ""
+    title: str = ""
+    kind: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     content: list[Any] = field(default_factory=list)
     edits: bool = False
@@ -82,6 +88,10 @@ class Acp(RpcBackend):
         self._session = ""
         self._calls: dict[str, _Call] = {}
         self._turn = 0
+        self._open: set[int] = set()
+        """Prompts without an answer."""
+        self._held: list[str] = []
+        """Messages that the running turn did not take."""
         self._cancelled = False
         self._replaying = False
 
@@ -114,12 +124,14 @@ class Acp(RpcBackend):
         return self._session
 
     async def prompt(self, text: str) -> None:
-        self._turn += 1
         self._cancelled = False
-        self._process.begin(self._turn_of(self._turn, text))
+        self._open.clear()
+        text, self._held = backends.joined([*self._held, text]), []
+        await self.steer(text)
 
     async def steer(self, text: str) -> Literal["now", "next"]:
         self._turn += 1  # the turn ends with the last prompt that was sent
+        self._open.add(self._turn)
         self._process.begin(self._turn_of(self._turn, text))
         return "next"
 
@@ -145,13 +157,23 @@ class Acp(RpcBackend):
         try:
             result = await self._process.call("session/prompt", params)
         except RpcError as error:
+            self._open.discard(turn)
+            if turn == self._turn and self._open and not self._cancelled:
+                self._turn = max(self._open)
+                self._held.append(text)  # it takes no message while it works
+                return
             ended = self._failure(error)
         except BackendFailed:
             return  # `events` says so
         else:
+            self._open.discard(turn)
             ended = self._how_it_ended(result if isinstance(result, dict) else {})
         if turn != self._turn:
             return  # a message was added to the turn
+        if self._held and ended.status == "completed":
+            text, self._held = backends.joined(self._held), []
+            await self.steer(text)
+            return
         for call_id, call in self._calls.items():
             # An interrupted call is never closed by the program. What a call did when the agent died is unknown.
             if call.begun and not call.ended and ended.kind != "died":
@@ -206,6 +228,8 @@ class Acp(RpcBackend):
 
     def told(self, method: str, params: dict[str, Any]) -> None:
         update = params.get("update")
+        if (notice := self._program.notice(method, params)) is not None:
+            self.put(notice)
         if method != "session/update" or not isinstance(update, dict) or self._replaying:
             return
         match kind := str(update.get("sessionUpdate")):
@@ -258,10 +282,13 @@ class Acp(RpcBackend):
             self.put(backends.ToolEnd(call_id, _raw_output(update) or output, _ENDED[status]))
 
     def _update(self, call_id: str, update: dict[str, Any]) -> _Call:
-        call = self._calls.setdefault(call_id, _Call())
+        call = self._calls.get(call_id)
+        if call is None or (call.ended and update.get("status") in ("pending", "in_progress")):
+            call = self._calls[call_id] = _Call()  # also where a program gives an id twice
         name = object_of(object_of(update.get("_meta")).get("claudeCode")).get("toolName")
         if name or not call.name:
             call.name = str(name or update.get("title") or update.get("kind") or "tool")[:64]
+        call.title, call.kind = str(update.get("title") or call.title), str(update.get("kind") or call.kind)
         given = update.get("rawInput")
         if isinstance(given, dict) and given:
             call.arguments = {**call.arguments, **given}
@@ -273,15 +300,19 @@ class Acp(RpcBackend):
             places = [object_of(one).get("path") for one in (listed if isinstance(listed, list) else ())]
             places += [call.arguments.get(name) for name in ("filePath", "file_path", "path")]
             call.edited.update((path, None) for path in places if isinstance(path, str) and path)
-        if isinstance(call.arguments.get("command"), str) and (
-            update.get("kind") == "execute" or call.name in ("Bash", "bash")
-        ):
+        if isinstance(call.arguments.get("command"), str) and call.name == "Bash":
             call.name = "bash"
         return call
 
     def _begin(self, call_id: str, call: _Call) -> None:
         if not call.begun:
             call.begun = True
+            if call.kind == "execute":  # a command, whatever the program calls it
+                given = call.arguments.get("command")
+                words = list(map(str, given)) if isinstance(given, list) else []
+                command = shell_command(shlex.join(words)) if words else call.title
+                call.name = "bash"
+                call.arguments = {**call.arguments, "command": given if isinstance(given, str) else command}
             self.put(backends.ToolBegin(call_id, call.name, call.arguments))
 
 
@@ -308,9 +339,10 @@ def _changes(content: list[Any]) -> list[dict[str, str]]:
     for one in content:
         if isinstance(one, dict) and one.get("type") == "diff":
             path, old, new = str(one.get("path")), one.get("oldText"), str(one.get("newText") or "")
-            found.append(
-                {"path": path, "diff": unified_diff(old if isinstance(old, str) else None, new, path)}
-            )
+            patch = one.get("patch")
+            if not isinstance(patch, str):
+                patch = unified_diff(old if isinstance(old, str) else None, new, path)
+            found.append({"path": path, "diff": patch})
     return found
 
 
@@ -332,18 +364,16 @@ def _claude_transcript(spec: BackendSpec, session: str) -> Path | None:
     return home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(spec.folder.resolve())) / f"{session}.jsonl"
 
 
+def _claude_notice(method: str, params: dict[str, Any]) -> backends.Event | None:
+    message = object_of(params.get("message"))
+    if method != "_claude/sdkMessage" or message.get("subtype") != "api_retry":
+        return None
+    seconds, status = number_of(message.get("retry_delay_ms")) / 1000, message.get("error_status")
+    limit = status == 429 or message.get("error") == "rate_limit"
+    said = f"{message.get('error') or 'no answer'} ({status})"
+    return backends.Retrying(f"{said}; Claude Code tries again in {seconds:.0f} s", seconds, limit=limit)
+
+
 CLAUDE = AcpProgram(
-    "Claude Code", Features(), session_fields=_claude_fields, transcript=_claude_transcript,
-)  # fmt: skip
-
-
-def _opencode_transcript(spec: BackendSpec, session: str) -> Path | None:
-    data = spec.environ.get("XDG_DATA_HOME") or str(
-        Path(spec.environ.get("HOME", "~")).expanduser() / ".local" / "share"
-    )
-    return Path(data) / "opencode" / "opencode.db"
-
-
-OPENCODE = AcpProgram(
-    "OpenCode", Features(compact_instructions=False), transcript=_opencode_transcript,
+    "Claude Code", Features(), session_fields=_claude_fields, transcript=_claude_transcript, notice=_claude_notice,
 )  # fmt: skip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 from watchkeeper.agents import backends
-from watchkeeper.agents.backends import BackendSpec, Ended, Features
+from watchkeeper.agents.backends import BackendSpec, Ended, Features, child_call
 from watchkeeper.agents.backends import process as rpc
 from watchkeeper.agents.backends.process import count_of, object_of, objects_of, shell_command, text_at
 from watchkeeper.records.messages import Usage
@@ -23,10 +24,9 @@ _CALLS = ("commandExecution", "fileChange", "mcpToolCall", "webSearch", "dynamic
 
 
 class Codex(rpc.RpcBackend):
-    """One thread of Codex."""
+    """One thread of Codex, with those of its sub-agents, whose calls and questions are the agent's too."""
 
-    name, features = "Codex", Features(compact_instructions=False)
-    _thread = _turn = ""
+    name, features, _thread = "Codex", Features(compact_instructions=False), ""
     _resets_at: float | None = None
 
     async def open(self, spec: BackendSpec) -> str:
@@ -42,7 +42,7 @@ class Codex(rpc.RpcBackend):
             **({"model": spec.model} if spec.model else {}), **({"threadId": spec.session, "excludeTurns": True} if spec.session else {}),
         }
         self._given: dict[str, dict[str, Any]] = {}
-        self._next: dict[str, str] = {}
+        self._next, self._turns = dict[str, str](), dict[str, str]()  # of each thread
         said = await self.request("initialize", {"clientInfo": rpc.CLIENT, "capabilities": {"experimentalApi": True}})
         self.version = str(object_of(said).get("userAgent") or "").partition("/")[2].partition(" ")[0][:60]
         await self._process.notify("initialized")
@@ -52,17 +52,20 @@ class Codex(rpc.RpcBackend):
         return self._thread
 
     async def prompt(self, text: str) -> None:
+        self._turns.pop(self._thread, None)
         params = {"threadId": self._thread, "input": [{"type": "text", "text": text}], **self._next}
-        self._turn = text_at(await self.request("turn/start", params), "turn", "id")
+        self._turns[self._thread] = text_at(await self.request("turn/start", params), "turn", "id")
 
     async def steer(self, text: str) -> Literal["now", "next"]:
-        words = [{"type": "text", "text": text}]
-        await self.request("turn/steer", {"threadId": self._thread, "expectedTurnId": self._turn, "input": words})
+        params = {"expectedTurnId": self._turns.get(self._thread, ""), "input": [{"type": "text", "text": text}]}
+        await self.request("turn/steer", {"threadId": self._thread, **params})
         return "now"
 
     async def interrupt(self) -> None:
-        await self.request("turn/interrupt", {"threadId": self._thread, "turnId": self._turn})
-        await self.request("thread/backgroundTerminals/clean", {"threadId": self._thread})
+        for thread, turn in list(self._turns.items()):
+            for method, more in (("turn/interrupt", {"turnId": turn}), ("thread/backgroundTerminals/clean", {})):
+                with suppress(backends.Refused):  # it has ended just now
+                    await self.request(method, {"threadId": thread, **more})
 
     async def compact(self, instructions: str | None) -> None:
         await self.request("thread/compact/start", {"threadId": self._thread})
@@ -73,30 +76,37 @@ class Codex(rpc.RpcBackend):
     async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
         if method == "mcpServer/elicitation/request":
             return {"action": "decline"}
-        kind, call = _QUESTIONS.get(method), str(params.get("itemId"))
+        kind, call = _QUESTIONS.get(method), self._call_of(params.get("itemId"), params)
         if kind is None:
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"unknown method {method}")
-        given = self._given.get(call, {"command": shell_command(params.get("command"))})
+        if call not in self._given:  # a call that was not announced
+            self._begin(call, kind, {"command": shell_command(params.get("command"))})
         folder = str(params["cwd"]) if params.get("cwd") else None
-        ask = backends.Ask(str(number), call, kind, given, str(params.get("reason") or ""), folder)
+        ask = backends.Ask(str(number), call, kind, self._given[call], str(params.get("reason") or ""), folder)
         return {"decision": _DECISIONS[await self.decide(ask)]}
 
+    def _call_of(self, call: Any, params: dict[str, Any]) -> str:
+        thread = str(params.get("threadId", self._thread))
+        return child_call(str(call), "" if thread == self._thread else thread)
+
+    def _begin(self, call: str, name: str, given: dict[str, Any]) -> None:
+        self._given[call] = given
+        self.put(backends.ToolBegin(call, name, given))
+
     def told(self, method: str, params: dict[str, Any]) -> None:
-        if params.get("threadId", self._thread) != self._thread:
-            return  # a sub-agent of its own; its tool call says what came of it
-        item, call, delta = object_of(params.get("item")), str(params.get("itemId")), str(params.get("delta"))
+        thread, delta = str(params.get("threadId", self._thread)), str(params.get("delta"))
+        child, call, item = thread != self._thread, self._call_of(params.get("itemId"), params), object_of(params.get("item"))
         told: dict[str, Callable[[], backends.Event]] = {
-            "item/agentMessage/delta": lambda: backends.Text(delta, call),
+            "item/agentMessage/delta": lambda: backends.Reasoning(delta) if child else backends.Text(delta, call),
             "item/reasoning/summaryTextDelta": lambda: backends.Reasoning(delta),
             "item/commandExecution/outputDelta": lambda: backends.ToolOutput(call, delta),
-            "thread/tokenUsage/updated": lambda: _usage(object_of(params.get("tokenUsage"))),
-            "turn/completed": lambda: self._ended(object_of(params.get("turn"))),
+            "thread/tokenUsage/updated": lambda: backends.UsageReport() if child else _usage(object_of(params.get("tokenUsage"))),
         }
         if method in told:
             self.put(told[method]())
         elif method in ("item/started", "item/completed"):
-            self._item(str(item.get("id")), str(item.get("type")), item, begins=method == "item/started")
-        elif method == "turn/plan/updated":
+            self._item(self._call_of(item.get("id"), params), str(item.get("type")), item, child, method == "item/started")
+        elif method == "turn/plan/updated" and not child:
             steps = [(str(one.get("step")), str(one.get("status"))) for one in objects_of(params.get("plan"))]
             self.put(backends.PlanItems(tuple((step, _STEPS.get(status, "pending")) for step, status in steps)))
         elif method == "account/rateLimits/updated":  # of windows that are used up, the latest end
@@ -104,7 +114,10 @@ class Codex(rpc.RpcBackend):
             ends = [count_of(one.get("resetsAt")) for one in windows if count_of(one.get("usedPercent")) >= 100]
             self._resets_at = float(max(ends, default=0)) or None
         elif method == "turn/started":
-            self._turn = str(object_of(params.get("turn")).get("id") or self._turn)
+            self._turns[thread] = str(object_of(params.get("turn")).get("id"))
+        elif method == "turn/completed":
+            ended, _ = self._ended(object_of(params.get("turn"))), self._turns.pop(thread, "")
+            self.child_ended(thread, done=ended.status == "completed") if child else self.put(ended)
         elif method == "error" and params.get("willRetry"):
             self.put(backends.Retrying(str(object_of(params.get("error")).get("message"))))
 
@@ -112,19 +125,20 @@ class Codex(rpc.RpcBackend):
         if (status := turn.get("status")) in ("completed", "interrupted"):
             return Ended(status)
         error = object_of(turn.get("error"))
-        info, reason = str(error.get("codexErrorInfo")), str(error.get("message") or "the turn failed")
-        if info in _LIMITS:
+        info, reason = error.get("codexErrorInfo"), str(error.get("message") or "the turn failed")
+        if str(info) in _LIMITS or 429 in [object_of(one).get("httpStatusCode") for one in object_of(info).values()]:
             return Ended("failed", reason, "limit", self._resets_at)
         return Ended("failed", reason, "login" if info == "unauthorized" else "")
 
-    def _item(self, call: str, kind: str, item: dict[str, Any], *, begins: bool) -> None:
+    def _item(self, call: str, kind: str, item: dict[str, Any], child: bool, begins: bool) -> None:
         status = str(item.get("status", "completed"))
         changes = [{"path": str(one.get("path")), "diff": str(one.get("diff"))} for one in objects_of(item.get("changes"))]
-        if kind == "contextCompaction":
+        if kind == "contextCompaction" and not child:
             self.put(backends.Compaction(begun=begins))
-        elif kind == "collabAgentToolCall":
-            self.put(backends.Child(call, str(item.get("prompt") or ""), "working" if begins else "done" if status == "completed" else "failed"))
-        elif kind == "agentMessage" and not begins:
+        elif kind == "collabAgentToolCall" and item.get("tool") == "spawnAgent":
+            for thread in item.get("receiverThreadIds") or []:
+                self.child_began(str(thread), str(item.get("prompt") or ""))
+        elif kind == "agentMessage" and not begins and not child:
             self.put(backends.Text("", call))
         elif kind in _CALLS and begins:
             known: dict[str, tuple[str, dict[str, Any]]] = {
@@ -132,8 +146,7 @@ class Codex(rpc.RpcBackend):
                 "fileChange": ("file_change", {"changes": changes}),
                 "mcpToolCall": (f"mcp__{item.get('server')}__{item.get('tool')}", object_of(item.get("arguments"))),
             }
-            name, self._given[call] = known.get(kind, (kind, {"query": item.get("query") or item.get("path")}))
-            self.put(backends.ToolBegin(call, name, self._given[call]))
+            self._begin(call, *known.get(kind, (kind, {"query": item.get("query") or item.get("path")})))
         elif kind in _CALLS:
             self.put(*(backends.Diff(call, one["path"], one["diff"]) for one in changes))
             said = [str(one.get("text", "")) for one in objects_of(object_of(item.get("result")).get("content"))]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from watchkeeper.agents.backends import (
     Decision,
     NotLoggedIn,
     ProgramEnded,
+    Refused,
 )
 from watchkeeper.agents.backends.process import sweep
 from watchkeeper.agents.backends.programs import Program
@@ -47,13 +49,13 @@ from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.models.failures import body_reset_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
-from watchkeeper.records.states import AgentStatus, ApprovalStatus, TaskStatus, ToolCallStatus
+from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, TaskStatus, ToolCallStatus
 from watchkeeper.store import agents, plans, programs
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import decode
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.messages import load_messages
-from watchkeeper.store.programs import ProgramSession
+from watchkeeper.store.programs import ProgramSession, ProgramTurn
 from watchkeeper.store.transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ LOOK_SECONDS = 0.2
 """How often a running turn looks for a pause, for new instructions, and for news in the program's record."""
 SILENT_SECONDS = 20.0
 """After so long without a word, outside a tool call, a program may be retrying by itself: the screen says so."""
+LONG_RETRY_SECONDS = 60.0
+"""A program that waits longer than this for the end of a usage limit is interrupted, and the agent is parked."""
 GIVE_UP_SECONDS = 900.0
 """After so long, the turn is interrupted and the agent pauses."""
 INTERRUPT_SECONDS = 10.0
@@ -69,6 +73,9 @@ INTERRUPT_SECONDS = 10.0
 CLOSE_SECONDS = 3.0
 MOST_RESTARTS = 3
 """How often a program that dies is started again without any progress."""
+MOST_ITEMS = 200
+"""Items of a to-do list, and kinds of unknown messages, that are kept."""
+ITEM_CHARACTERS = 500
 OUTPUT_CHARACTERS = 30_000
 """Of the output of one tool call, the rest is in the program's own record."""
 
@@ -94,7 +101,7 @@ EDITED = (
 )
 
 
-OURS = re.compile(r"(mcp__)?watchkeeper(__|_|\.)")
+OURS = re.compile(r"(?:mcp__)?watchkeeper(?:__|_|\.)(\w+)")
 """How programs name the tools of our own server; these need no answer of a person."""
 
 
@@ -122,6 +129,26 @@ class _OpenCall:
     """What the program is told once the call has ended: why it was denied."""
 
 
+def compaction_order(reads: Any, agent: Agent, program: Program, instructions: str | None) -> str:
+    """What a person is told who orders a compaction (`programs.order_compaction`): the turn ends after the present tool
+    call, and the work goes on afterwards. An order to an agent that does not work is carried out when it goes on.
+
+    Raises:
+        ValueError: the program cannot, with the reason.
+    """
+    if not program.features.compacts:
+        raise ValueError(f"{program.label} cannot be asked to compact its context")
+    if agent.status in AGENT_ENDED or not _sent(reads, agent.id):
+        raise ValueError(
+            f"{agent.name} has ended, or was sent nothing yet: {program.label} has nothing to compact"
+        )
+    when = "after its present step" if agent.status is AgentStatus.WORKING else "before its next step"
+    said = f"{agent.name} is compacted by {program.label} {when}, and then goes on"
+    if instructions and not program.features.compact_instructions:
+        said += f"; {program.label} follows no instructions for that"
+    return said
+
+
 class ProgramLoop:
     """Drives one agent until it ends, pauses or has nothing to do. The counterpart of `AgentLoop`."""
 
@@ -147,14 +174,14 @@ class ProgramLoop:
         """The last whole text of this turn."""
         self._progress = False
         self._silent_since = 0.0
+        self._looked_at = -math.inf
         self._interrupting = False
         self._interrupted_at = 0.0
         self._begins_anew = False
         """The program has just been given a session in which nothing was said."""
-        self._finish: RunResult | None = None
+        self._limit: backends.Ended | None = None
+        """The turn is interrupted, since the program waits for the end of a usage limit."""
         self._unknown: set[str] = set()
-        self._wanted_compaction: tuple[str | None] | None = None
-        """A person's order to compact the context, with its instructions."""
         self._compacting = False
         self._record = ProgramRecord(environment, agent)
 
@@ -188,22 +215,6 @@ class ProgramLoop:
         self._environment.programs.close_later(self._agent.id, self._close())
         return ending
 
-    def compact(self, instructions: str | None) -> str:
-        """Have the program compact its context: its turn ends after the present tool call, and goes on afterwards.
-        Returns what the person is told.
-
-        Raises:
-            ValueError: it cannot, with the reason.
-        """
-        features = self._program.features
-        if not features.compacts:
-            raise ValueError(f"{self._program.label} cannot be asked to compact its context")
-        self._wanted_compaction = (instructions,)
-        said = f"{self._agent.name} is compacted by {self._program.label} after its present step, and then goes on"
-        if instructions and not features.compact_instructions:
-            said += f"; {self._program.label} follows no instructions for that"
-        return said
-
     async def _run(self) -> RunResult:
         deaths = 0
         while True:
@@ -236,14 +247,8 @@ class ProgramLoop:
             if self._control.pause_reason is not None:
                 return await self._pause(self._control.pause_reason)
             await self._deliver_inbox()
-            if self._wanted_compaction is not None and self._sent_after():
-                (instructions,), self._wanted_compaction = self._wanted_compaction, None
-                self._compacting = self._record.ordered = True
-                ended = await self._run_turn(partial(_compact, instructions=instructions), self._sent_after())
-                self._compacting = self._record.ordered = False
-                await self._store.commit(
-                    partial(self._end_turn, status=ended.status, reason=ended.reason or None)
-                )
+            if self._wanted_compaction is not None:
+                await self._compact()
                 continue
             if not self._unsent():
                 if self._agent.task_id is None:
@@ -271,9 +276,38 @@ class ProgramLoop:
             finally:
                 if admission is Admission.TEST:
                     limits.end_test(self._agent.model, succeeded=completed)
+            self._progress = True
             ending = await self._after_turn(ended)
             if ending is not None:
                 return ending
+
+    @property
+    def _wanted_compaction(self) -> str | None:
+        """The instructions of a compaction that a person has ordered; None where none was."""
+        return programs.ordered_compaction(self._store, self._agent.id)
+
+    async def _compact(self) -> None:
+        """Carry out the compaction that was ordered, as a turn of its own."""
+        instructions = self._wanted_compaction or None
+        self._compacting = self._record.ordered = True
+        try:
+            ended = await self._run_turn(
+                partial(_compact, instructions=instructions), _sent(self._store, self._agent.id)
+            )
+        finally:
+            self._compacting = self._record.ordered = False
+
+        reason = self._environment.redact(ended.reason)[:2000] or None
+        paused = ended.status == "interrupted" and self._control.pause_reason is not None
+
+        def write(tx: Transaction) -> None:
+            self._end_turn(tx, ended.status, reason)
+            if not paused:
+                programs.order_compaction(tx, self._agent.id, None)
+
+        await self._store.commit(write)
+        if ended.status == "failed":
+            await self._note("program.not_compacted", reason=reason)
 
     # --- opening a session, and after a crash -----------------------------------------------------------------
 
@@ -395,15 +429,16 @@ class ProgramLoop:
         turn = programs.last_turn(self._store, self._agent.id)
         if turn is None or turn.status != "running":
             return
-        since = turn.prompt_seq
+        since, sent = turn.prompt_seq, self._sent_text(turn)
         await self._cancel_questions()
-        told = await asyncio.to_thread(self._record.told_since, self._sent_text(since))
+        told = await asyncio.to_thread(self._record.told_since, sent, turn.record_end)
         known: list[str] = []
         unknown: list[str] = []
         self._text = []  # what was only being said
+        stored = self._record.texts_since(since)
         for step in told.steps:  # the program's record may know more than was announced
             if isinstance(step, str):
-                if not self._record.has_said(step, since):
+                if not stored.take(step):
                     await self._append("assistant", step)
             elif not self._record.has_called(step.id):
                 await self._begin_call(step)
@@ -419,8 +454,8 @@ class ProgramLoop:
             parts.append("\n".join([KNOWN_CALLS, *known]))
         if unknown:
             parts.append("\n".join([UNKNOWN_CALLS, *unknown]))
-        if not told.has_prompt:
-            parts.append(f"{NOT_SEEN}\n{self._sent_text(since)}")
+        if sent and not told.has_prompt:
+            parts.append(f"{NOT_SEEN}\n{sent}")
         notice = self._environment.redact(backends.joined(parts))
 
         def write(tx: Transaction) -> None:
@@ -456,20 +491,24 @@ class ProgramLoop:
 
     async def _run_turn(self, begin: Callable[[AgentBackend], Any], sent_seq: int) -> backends.Ended:
         """Send a prompt, and take what the program says until the turn has ended. The turn's row says how."""
-        backend = self._backend
+        backend, services = self._backend, self._environment.programs
         assert backend is not None
+        assert services is not None
         agent = self._agent
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, agent.id)
-            self._turn_id = programs.begin_turn(tx, agent.id, sent_seq)
+            kind = "compaction" if self._compacting else "prompt"
+            self._turn_id = programs.begin_turn(tx, agent.id, sent_seq, kind, self._record.newest)
             programs.note_sent(tx, agent.id, sent_seq)
             agents.move(tx, agent.id, AgentStatus.WORKING)
             tx.event("program.prompted", agent_id=agent.id, task_id=agent.task_id, program=self._program.name)
 
+        await self._record.look()
         await self._store.commit(write)
         reach("program.prompted")
-        self._text, self._said, self._interrupting = [], "", False
+        self._text, self._said, self._interrupting, self._limit = [], "", False, None
+        services.finished.pop(agent.id, None)
         self._silent_since = self._environment.clock.monotonic()
         self._environment.live.show(agent.id, "working", f"{self._program.label} works")
         try:
@@ -491,18 +530,25 @@ class ProgramLoop:
         await self._flush_text()
         await self._close_calls()
         await self._record.settle(self._said)
-        return event
+        return self._limit if self._limit is not None and event.status != "completed" else event
 
     async def _next_event(self) -> backends.Event | BackendFailed | None:
-        """The next word of the program; None where it is time to look at everything else, which is done here."""
+        """The next word of the program; None where there was none for a while. In between, however much the program
+        says, it is looked at everything else."""
+        self._control.check()
+        if self._environment.clock.monotonic() - self._looked_at >= LOOK_SECONDS:
+            await self._look_around()
+            self._looked_at = self._environment.clock.monotonic()
         if self._events.empty():
             waiting = asyncio.ensure_future(self._events.get())
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
                     event = await self._control.abandonable(waiting)
             except TimeoutError:
-                await self._look_around()
-                return None
+                if not waiting.done() or waiting.cancelled():
+                    self._looked_at = -math.inf
+                    return None
+                event = waiting.result()  # it came in the moment of the timeout
         else:
             event = self._events.get_nowait()
         self._silent_since = self._environment.clock.monotonic()
@@ -534,12 +580,12 @@ class ProgramLoop:
     def _wants_a_stop(self) -> bool:
         """Whether the turn is to end at the next boundary: for a pause, or for a compaction."""
         return self._control.pause_reason is not None or (
-            self._wanted_compaction is not None and not self._compacting
+            not self._compacting and self._wanted_compaction is not None
         )
 
     async def _steer(self) -> None:
         """Send what has come for the agent into the running turn."""
-        if self._has_mail():
+        if self._has_mail() and not self._compacting:
             await self._deliver_inbox()
             await self._send_waiting()
 
@@ -548,9 +594,13 @@ class ProgramLoop:
         backend, text = self._backend, self._unsent()
         if backend is None or not text:
             return
-        seq = self._record.last_seq
+        before, seq = _sent(self._store, self._agent.id), self._record.last_seq
         await self._store.commit(lambda tx: programs.note_sent(tx, self._agent.id, seq))
-        when = await backend.steer(text)
+        try:
+            when = await backend.steer(text)
+        except Refused:  # the turn takes nothing more, as it ends: this is the next prompt
+            await self._store.commit(lambda tx: programs.note_sent(tx, self._agent.id, before))
+            return
         await self._store.commit(
             lambda tx: tx.event(
                 "program.steered", agent_id=self._agent.id, task_id=self._agent.task_id, when=when
@@ -578,7 +628,6 @@ class ProgramLoop:
 
     async def _take(self, event: backends.Event) -> None:
         agent, live = self._agent, self._environment.live
-        self._progress = True
         match event:
             case backends.Text(text, message):
                 if message != self._message:
@@ -599,18 +648,17 @@ class ProgramLoop:
             case backends.Diff(call_id, path, patch):
                 if self._environment.worktrees is not None:
                     await self._environment.worktrees.wrote(agent.id, agent.name, agent.task_id, path)
-                if patch and (call := self._calls.get(call_id)) is not None:
+                call = self._calls.get(call_id)
+                if patch and call is not None and len(call.patch) < OUTPUT_CHARACTERS:
                     call.patch += patch.rstrip("\n") + "\n"
             case backends.ToolEnd():
                 await self._end_call(event)
                 if self._wants_a_stop and not self._calls:
                     await self._interrupt()
             case backends.PlanItems(items):
-                listed = [
-                    {"title": title, "status": status}
-                    for title, status in self._environment.redact(list(items))
-                ]
-                await self._note("program.plan", items=listed[:200])
+                shown = self._environment.redact(list(items[:MOST_ITEMS]))
+                listed = [{"title": title[:ITEM_CHARACTERS], "status": status} for title, status in shown]
+                await self._note("program.plan", items=listed)
             case backends.UsageReport():
                 await self._record.report(event)
                 await self._check_budget()
@@ -620,12 +668,19 @@ class ProgramLoop:
                 await self._note(
                     f"program.child_{status}", child=child, title=self._environment.redact(title)[:500]
                 )
+            case backends.Ask() if self._interrupting and self._backend is not None:
+                await self._backend.answer(event.id, "cancel")
             case backends.Ask():
                 self._asks[event.id] = asyncio.create_task(self._ask(event))
-            case backends.Retrying(reason):
-                live.show(agent.id, "retrying", self._environment.redact(reason)[:500])
+            case backends.Retrying(reason, seconds, until, limit):
+                now, reason = self._environment.clock.now(), self._environment.redact(reason)[:500]
+                live.show(agent.id, "retrying", reason)
+                until = until or now + seconds
+                if limit and until - now > LONG_RETRY_SECONDS:
+                    self._limit = backends.Ended("failed", reason, "limit", until)
+                    await self._interrupt()
             case backends.Raw(name):
-                if name not in self._unknown:
+                if name not in self._unknown and len(self._unknown) < MOST_ITEMS:
                     self._unknown.add(name)
                     await self._note("program.unknown", name=self._environment.redact(name)[:100])
 
@@ -699,13 +754,7 @@ class ProgramLoop:
         )
         status = ToolCallStatus.DENIED if call.denied else ToolCallStatus(event.status)
         is_error = status is not ToolCallStatus.DONE
-        name = self._finishing(call) if status is ToolCallStatus.DONE else ""
-        if name:
-            self._finish = RunResult(
-                TaskOutcome.FINISHED,
-                str(call.arguments.get("summary", "")),
-                str(call.arguments.get("status") or "done"),
-            )
+        self._progress = self._progress or not is_error
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
@@ -726,11 +775,6 @@ class ProgramLoop:
             await self._append("user", call.message)
             if not self._interrupting:
                 await self._send_waiting()
-
-    @staticmethod
-    def _finishing(call: _OpenCall) -> str:
-        """Whether the call is the planner's `finish_session`, whatever the program calls our server's tools."""
-        return "finish_session" if call.name.endswith("finish_session") else ""
 
     async def _close_calls(self) -> None:
         """The turn has ended: what it did not close was cancelled."""
@@ -767,7 +811,8 @@ class ProgramLoop:
     async def _decide(self, ask: backends.Ask, call: _OpenCall) -> tuple[Decision, str]:
         environment = self._environment
         name = ask.name
-        if OURS.match(call.name):
+        ours = OURS.fullmatch(call.name)
+        if ours is not None and ours[1] in environment.tools_of(self._agent.role):
             return "once", ""
         permission = environment.permission("write" if name == "file_change" else name)
         if permission is Permission.DENY:
@@ -855,24 +900,23 @@ class ProgramLoop:
 
         await self._store.commit(write)
 
-    def _sent_after(self) -> int:
-        row = self._store.one("SELECT sent_seq FROM agent_programs WHERE agent_id = ?", (self._agent.id,))
-        return int(row[0]) if row is not None else 0
-
     def _unsent(self) -> str:
         """The messages for the program that it was not sent yet, as one text."""
-        waiting = load_messages(self._store, self._agent.id, self._sent_after() + 1)
+        waiting = load_messages(self._store, self._agent.id, _sent(self._store, self._agent.id) + 1)
         return backends.joined([_prompt(one) for one in waiting])
 
-    def _sent_text(self, prompt_seq: int) -> str:
-        """What the turn with that prompt was sent: the messages since the last one that the program wrote, and those
-        that were sent while it ran."""
+    def _sent_text(self, turn: ProgramTurn) -> str:
+        """What a turn was sent: the messages since the last one that the program wrote, and those that were sent while
+        it ran. Nothing for a compaction."""
+        if turn.kind == "compaction":
+            return ""
+        prompt_seq = turn.prompt_seq
         texts: list[str] = []
         for message in reversed(load_messages(self._store, self._agent.id, 1, prompt_seq)):
             if not _prompt(message):
                 break
             texts.insert(0, _prompt(message))
-        later = load_messages(self._store, self._agent.id, prompt_seq + 1, self._sent_after())
+        later = load_messages(self._store, self._agent.id, prompt_seq + 1, _sent(self._store, self._agent.id))
         return backends.joined([*texts, *map(_prompt, later)])
 
     # --- endings --------------------------------------------------------------------------------------------------
@@ -891,13 +935,16 @@ class ProgramLoop:
             if self._has_mail() or self._unsent():
                 await note("completed")
                 return None
+            assert self._environment.programs is not None
+            ending = RunResult(TaskOutcome.DONE if self._agent.task_id else TaskOutcome.IDLE)
+            text = self._said if self._agent.task_id else ""
+            if (finish := self._environment.programs.finished.pop(self._agent.id, None)) is not None:
+                ending, text = RunResult(TaskOutcome.FINISHED, finish[1], finish[0]), finish[1]
             if self._wanted_compaction is not None:
-                await self._note("program.not_compacted", reason="its work ended first")
-            if self._finish is not None:
-                return await self._end(self._finish, self._finish.reason, "completed")
-            if self._agent.task_id is None:
-                return await self._end(RunResult(TaskOutcome.IDLE), "", "completed")
-            return await self._end(RunResult(TaskOutcome.DONE), self._said, "completed")
+                await note("completed")
+                await self._compact()
+                return None if self._has_mail() or self._unsent() else await self._end(ending, text)
+            return await self._end(ending, text, "completed")
         if ended.status == "interrupted":
             await note("interrupted")
             if self._control.pause_reason is not None:
@@ -933,11 +980,14 @@ class ProgramLoop:
             f"program.turn_{status}", agent_id=self._agent.id, task_id=self._agent.task_id, reason=reason
         )
 
-    async def _end(self, ending: RunResult, text: str, status: str) -> RunResult:
+    async def _end(self, ending: RunResult, text: str, status: str = "") -> RunResult:
+        """End the work; `status`: how its last turn ended, where that is not written yet."""
         snapshot = self._record.snapshot()
 
         def write(tx: Transaction) -> None:
-            self._end_turn(tx, status)
+            assert_mine(tx, self._agent.id)
+            if status:
+                self._end_turn(tx, status)
             write_ending(tx, self._agent, ending, text, self._turn, snapshot)
 
         await self._store.commit(write)
@@ -1063,6 +1113,12 @@ def _result_block(use_id: str, text: Any, *, is_error: bool) -> Block:
 def _prompt(message: Message) -> str:
     """The text of a message that the program is sent: a person's or the planner's words; else empty."""
     return message.content if message.role == "user" and isinstance(message.content, str) else ""
+
+
+def _sent(reads: Any, agent_id: str) -> int:
+    """The last message of an agent that its program was sent; 0 where there is none."""
+    row = reads.one("SELECT sent_seq FROM agent_programs WHERE agent_id = ?", (agent_id,))
+    return int(row[0]) if row is not None else 0
 
 
 def _is_there(path: str | None) -> bool:

@@ -18,7 +18,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.backends import Ask, BackendFailed, Decision, Event, NotLoggedIn, ProgramEnded, Raw
+from watchkeeper.agents.backends import (
+    Ask,
+    BackendFailed,
+    Child,
+    Decision,
+    Event,
+    NotLoggedIn,
+    ProgramEnded,
+    Raw,
+    Refused,
+)
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked, kill_tree
 from watchkeeper.models.stream import without_lone_surrogates
@@ -284,6 +294,8 @@ class RpcBackend:
         self._process = process
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._questions: dict[str, asyncio.Future[Decision]] = {}
+        self.children: dict[str, str] = {}
+        """The program's own sub-agents: the program's id of each, and what it was asked for."""
         process.on_request, process.on_notification = self._asked, self._told
 
     async def events(self) -> AsyncIterator[Event]:
@@ -304,6 +316,12 @@ class RpcBackend:
         question = self._questions.pop(ask_id, None)
         if question is not None and not question.done():
             question.set_result(decision)
+
+    def prepare(
+        self, command: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command and the environment that the program is started with."""
+        return command, environ
 
     def transcript(self) -> Path | None:
         """The program's own record of this session, if it is known; it may not exist yet."""
@@ -337,6 +355,15 @@ class RpcBackend:
         for event in events:
             self._queue.put_nowait(event)
 
+    def child_began(self, child: str, title: str) -> None:
+        """The program started a sub-agent."""
+        if self.children.setdefault(child, title) == title:
+            self.put(Child(child, title))
+
+    def child_ended(self, child: str, *, done: bool) -> None:
+        """A sub-agent has ended."""
+        self.put(Child(child, self.children.get(child, ""), "done" if done else "failed"))
+
     async def decide(self, ask: Ask) -> Decision:
         """Put a question to the loop, and wait for its answer."""
         answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
@@ -353,7 +380,7 @@ class RpcBackend:
         try:
             return await self._process.call(method, params, timeout_seconds)
         except RpcError as error:
-            failed = NotLoggedIn if error.code == NOT_LOGGED_IN else BackendFailed
+            failed = NotLoggedIn if error.code == NOT_LOGGED_IN else Refused
             raise failed(f"{self.name} refuses {method}: {error}") from error
 
 
@@ -390,6 +417,11 @@ def shell_command(value: Any) -> str:
 def count_of(value: Any) -> int:
     """A count that a program sent, or 0 in the place of anything else."""
     return value if isinstance(value, int) and value is not True and 0 < value < LARGEST_COUNT else 0
+
+
+def number_of(value: Any) -> float:
+    """A finite number above 0 that a program sent, or 0 in the place of anything else."""
+    return float(value) if isinstance(value, int | float) and 0 < value < LARGEST_COUNT else 0.0
 
 
 def text_at(answer: Any, *names: str) -> str:

@@ -22,10 +22,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from watchkeeper.agents.backends import AgentBackend, BackendFailed, BackendSpec, Features, MemoryServer
-from watchkeeper.agents.backends.acp import CLAUDE, OPENCODE, Acp, AcpProgram
+from watchkeeper.agents.backends.acp import CLAUDE, Acp, AcpProgram
 from watchkeeper.agents.backends.codex import ARGUMENTS as CODEX_ARGUMENTS
 from watchkeeper.agents.backends.codex import Codex
-from watchkeeper.agents.backends.process import ProgramProcess
+from watchkeeper.agents.backends.opencode import OPENCODE, OpenCode
+from watchkeeper.agents.backends.process import ProgramProcess, RpcBackend
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import worker_environment
 from watchkeeper.store.agents import Agent
@@ -64,7 +65,7 @@ class Program:
     """In model references: `codex/gpt-5`."""
     label: str
     command: tuple[str, ...]
-    make: Callable[[ProgramProcess], AgentBackend]
+    make: Callable[[ProgramProcess], RpcBackend]
     features: Features
     reader: str | None = None
     """The reader of its own records (see `transcripts`), if there is one."""
@@ -113,8 +114,9 @@ class Program:
             )
         process = ProgramProcess(version_field=self.jsonrpc_field)
         backend = self.make(process)
+        command, environ = backend.prepare(command, spec.environ)
         await process.start(
-            command, folder=spec.folder, environ=spec.environ, agent_id=agent_id, containment=containment
+            command, folder=spec.folder, environ=environ, agent_id=agent_id, containment=containment
         )
         return backend
 
@@ -151,7 +153,7 @@ BUILT_IN: tuple[Program, ...] = (
                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
     ),
     Program(
-        "opencode", "OpenCode", ("opencode", "acp"), partial(Acp, program=OPENCODE), OPENCODE.features,
+        "opencode", "OpenCode", ("opencode", "acp"), OpenCode, OPENCODE.features,
         reader="opencode", passed=("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", *_XDG, *_PROXY),
         fixed={"npm_config_offline": "true", "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
                "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_PERMISSION": json.dumps(OPENCODE_PERMISSION)},
@@ -235,6 +237,8 @@ class AgentPrograms:
     containment: Containment
     serve: Callable[[Agent], Awaitable[MemoryServer]] | None = None
     """Makes the memory tools reachable for an agent's program."""
+    finished: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By planner: status and summary with which its call of `finish_session` in the present turn ends the session."""
     _closing: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """By agent: its program is being closed."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents.agent_memory import Snapshot
-from watchkeeper.agents.backends import ToolBegin, UsageReport
+from watchkeeper.agents.backends import ToolBegin, UsageReport, child_call
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.toolbox import assert_mine
 from watchkeeper.models.registry import logged_price
@@ -41,7 +41,7 @@ from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from watchkeeper.agents.backends.programs import Program
-    from watchkeeper.transcripts.records import ModelCall
+    from watchkeeper.transcripts.records import ImportedMessage, ModelCall
     from watchkeeper.transcripts.tail import SessionTail
 
 SETTLE_SECONDS = 2.0
@@ -71,6 +71,22 @@ class Told:
     """Tool calls that the record calls interrupted."""
 
 
+@dataclass(slots=True)
+class StoredTexts:
+    """Texts that are stored, each to be found once."""
+
+    texts: list[str]
+
+    def take(self, text: str) -> bool:
+        """Whether the text is among them; what was found is not found again."""
+        wanted = _plain(text)
+        for place, stored in enumerate(self.texts):
+            if wanted in stored:
+                self.texts[place] = stored.replace(wanted, "", 1)
+                return True
+        return False
+
+
 class ProgramRecord:
     """The rows of one agent, and the program's own record that they are compared with."""
 
@@ -88,6 +104,8 @@ class ProgramRecord:
         """A person has ordered the compaction that is in progress."""
         self._newest_text = ""
         """The agent's newest words in the program's record."""
+        self.newest: str | None = None
+        """The agent's newest message in the program's record, by its id there."""
 
     # --- messages -------------------------------------------------------------------------------------------
 
@@ -131,12 +149,11 @@ class ProgramRecord:
         sql = "SELECT 1 FROM tool_calls WHERE agent_id = ? AND tool_use_id = ?"
         return self._store.one(sql, (self._agent.id, given[:200])) is not None
 
-    def has_said(self, text: str, since: int) -> bool:
-        """Whether a message after that one has this text."""
-        return any(
-            text.strip() in said
-            for message in message_rows.load_messages(self._store, self._agent.id, since + 1)
-            for said in _texts(message.content)
+    def texts_since(self, seq: int) -> StoredTexts:
+        """What the agent has said after that message."""
+        later = message_rows.load_messages(self._store, self._agent.id, seq + 1)
+        return StoredTexts(
+            [_plain(text) for one in later if one.role == "assistant" for text in _texts(one.content)]
         )
 
     async def digest(self) -> str:
@@ -203,8 +220,13 @@ class ProgramRecord:
         async with self._looking:
             await self._take([], final=True)
 
-    def told_since(self, prompt: str) -> Told:
-        """What the record tells since that prompt; everything is unknown where there is no record."""
+    def told_since(self, prompt: str, after: str | None) -> Told:
+        """What the record tells since that prompt; everything is unknown where there is no record.
+
+        Args:
+            after: the newest message there before the turn, by its id; None: not known. The same prompt may have been
+                sent before.
+        """
         from watchkeeper.transcripts.records import MAIN, ImportedMessage, ToolResult
         from watchkeeper.transcripts.tail import SessionTail
 
@@ -217,10 +239,18 @@ class ProgramRecord:
             records = whole.read()
         except OSError:
             return told
+        ids = [record.uid if isinstance(record, ImportedMessage) else None for record in records]
+        if after is not None and after in ids:
+            records = records[len(ids) - ids[::-1].index(after) :]
+        if not prompt:
+            told.has_prompt = True  # a compaction sends none
         for record in records:
             if isinstance(record, ToolResult) and record.status not in ("done", "error", "denied"):
                 told.cut.add(record.id)
-            if not isinstance(record, ImportedMessage) or record.agent != MAIN:
+            if not isinstance(record, ImportedMessage):
+                continue
+            if record.agent != MAIN:
+                told.results |= self._results(record, told.cut)
                 continue
             if (
                 record.role == "user"
@@ -235,14 +265,20 @@ class ProgramRecord:
                 for block in record.content:
                     if record.role == "assistant" and (step := _step(block)):
                         told.steps.append(step)
-                    if block.get("type") == "tool_result" and block.get("content"):
-                        if CUT_RESULT.search(_result_text(block["content"])):
-                            told.cut.add(str(block.get("tool_use_id")))
-                        told.results[str(block.get("tool_use_id"))] = self._environment.redact(
-                            block["content"]
-                        )
+            told.results |= self._results(record, told.cut)
         told.results = {call: result for call, result in told.results.items() if call not in told.cut}
         return told if told.has_prompt else Told()
+
+    def _results(self, message: ImportedMessage, cut: set[str]) -> dict[str, Any]:
+        """The results of tool calls in a message; those that were cut are added to `cut`."""
+        found: dict[str, Any] = {}
+        for block in message.content if isinstance(message.content, list) else ():
+            if block.get("type") == "tool_result" and block.get("content"):
+                use_id, content = str(block.get("tool_use_id")), self._environment.redact(block["content"])
+                names = {use_id, child_call(use_id, message.agent)}
+                found |= dict.fromkeys(names, content)
+                cut |= names if CUT_RESULT.search(_result_text(block["content"])) else set()
+        return found
 
     async def _take(self, records: Iterable[Any], *, final: bool) -> bool:
         from watchkeeper.transcripts.records import (
@@ -266,6 +302,8 @@ class ProgramRecord:
                 elif record.output_tokens > self._calls[key].output_tokens:
                     self._calls[key] = record
             elif isinstance(record, ImportedMessage):
+                if record.agent == MAIN:
+                    self.newest = record.uid or self.newest
                 if record.agent == MAIN and record.role == "assistant":
                     self._newest_text = "\n".join(_texts(record.content)) or self._newest_text
             elif isinstance(record, ImportedCompaction) and record.agent == MAIN and not record.elided:

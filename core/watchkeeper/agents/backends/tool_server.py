@@ -100,7 +100,11 @@ class ToolServer:
                     assert_mine(tx, agent.id)
                     return tool.apply(tx, arguments, context)
 
-                return await environment.store.commit(apply)
+                result = await environment.store.commit(apply)
+                if "finish" in result.effects and environment.programs is not None:
+                    finish = str(result.effects["finish"]), str(result.effects["summary"])
+                    environment.programs.finished[agent.id] = finish
+                return result
             assert isinstance(tool, OutsideTool)
             return await tool.run(arguments, context)
         except (ValueError, AgentStopped) as error:

@@ -593,6 +593,10 @@ class ClaudeCode(Program):
                 return True
         return b'"parentUuid"' in source.head and b'"sessionId"' in source.head
 
+    def logs_of_agents(self, path: Path, session: str, passed: set[Path]) -> list[Path]:
+        """Those in the folder of the session's name."""
+        return sorted(path.with_suffix("").rglob("*.jsonl"))
+
     def companions(self, path: Path) -> list[Path]:
         return [path.with_suffix(".meta.json")] if _AGENT_FILE.fullmatch(path.stem) else []
 

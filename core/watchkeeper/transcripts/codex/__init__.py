@@ -15,6 +15,7 @@ from watchkeeper.transcripts.records import Program, Source
 
 # Where the logs of Codex are, how one is recognised, and which session it belongs to.
 
+_TIME = len("rollout-2026-01-31T23-59-59")
 _FILE = re.compile(
     r"rollout-.+?-(?P<id>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(_[0-9a-f-]{36})?", re.IGNORECASE
 )
@@ -73,6 +74,23 @@ class Codex(Program):
             _root(source.path, thread) if thread is not None else None,
             match["id"] if match is not None else source.path.stem,
         )
+
+    def logs_of_agents(self, path: Path, session: str, passed: set[Path]) -> list[Path]:
+        """Those of the same day and later ones that name the session's thread as the top of their tree."""
+        days = [path.parent]
+        if len(path.parents) > 3 and path.parent.name.isdigit():
+            months = [one for one in path.parents[3].glob("*/*") if one >= path.parents[1]]
+            days = sorted(one for month in months for one in month.iterdir() if one >= path.parent)
+        found = []
+        for log in sorted(log for day in days for log in day.glob("rollout-*.jsonl")):
+            if log == path or log in passed or log.name[:_TIME] < path.name[:_TIME]:
+                continue
+            thread = _first_thread(log, b"")
+            if thread is not None and thread.parent is not None and _root(log, thread) == session:
+                found.append(log)
+            elif thread is not None:
+                passed.add(log)
+        return found
 
 
 def _root(path: Path, thread: Thread) -> str:
