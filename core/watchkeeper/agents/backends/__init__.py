@@ -153,8 +153,6 @@ class Retrying:
     """How long it waits before; 0: it does not say."""
     until: float | None = None
     """When it does so (wall time), where it says that instead."""
-    limit: bool = False
-    """It waits for the end of a usage limit."""
 
 
 @dataclass(frozen=True, slots=True)

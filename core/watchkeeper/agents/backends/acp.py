@@ -369,9 +369,8 @@ def _claude_notice(method: str, params: dict[str, Any]) -> backends.Event | None
     if method != "_claude/sdkMessage" or message.get("subtype") != "api_retry":
         return None
     seconds, status = number_of(message.get("retry_delay_ms")) / 1000, message.get("error_status")
-    limit = status == 429 or message.get("error") == "rate_limit"
     said = f"{message.get('error') or 'no answer'} ({status})"
-    return backends.Retrying(f"{said}; Claude Code tries again in {seconds:.0f} s", seconds, limit=limit)
+    return backends.Retrying(f"{said}; Claude Code tries again in {seconds:.0f} s", seconds)
 
 
 CLAUDE = AcpProgram(

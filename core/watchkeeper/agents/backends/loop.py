@@ -65,7 +65,8 @@ LOOK_SECONDS = 0.2
 SILENT_SECONDS = 20.0
 """After so long without a word, outside a tool call, a program may be retrying by itself: the screen says so."""
 LONG_RETRY_SECONDS = 60.0
-"""A program that waits longer than this for the end of a usage limit is interrupted, and the agent is parked."""
+"""A program that waits longer than this before it tries a model call again waits for the end of a limit: it is
+interrupted, and the agent is parked."""
 GIVE_UP_SECONDS = 900.0
 """After so long, the turn is interrupted and the agent pauses."""
 INTERRUPT_SECONDS = 10.0
@@ -672,11 +673,11 @@ class ProgramLoop:
                 await self._backend.answer(event.id, "cancel")
             case backends.Ask():
                 self._asks[event.id] = asyncio.create_task(self._ask(event))
-            case backends.Retrying(reason, seconds, until, limit):
+            case backends.Retrying(reason, seconds, until):
                 now, reason = self._environment.clock.now(), self._environment.redact(reason)[:500]
                 live.show(agent.id, "retrying", reason)
                 until = until or now + seconds
-                if limit and until - now > LONG_RETRY_SECONDS:
+                if until - now > LONG_RETRY_SECONDS:
                     self._limit = backends.Ended("failed", reason, "limit", until)
                     await self._interrupt()
             case backends.Raw(name):

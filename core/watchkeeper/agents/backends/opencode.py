@@ -99,8 +99,7 @@ class OpenCode(Acp):
             return
         elif kind == "session.status" and status.get("type") == "retry":
             message, again = str(status.get("message")), number_of(status.get("next")) / 1000
-            limit = backends.LIMIT.search(message) is not None or "Too Many Requests" in message
-            self.put(backends.Retrying(f"{message}; OpenCode tries again", until=again or None, limit=limit))
+            self.put(backends.Retrying(f"{message}; OpenCode tries again", until=again or None))
         elif session == self._session:
             return
         elif kind == "session.idle":
