@@ -312,8 +312,12 @@ async def test_a_sub_agents_calls_questions_and_tokens_are_the_agents_too(progra
         used = {"input_tokens": 1000, "cached_input_tokens": 0, "output_tokens": 10, "total_tokens": 1010}
         count = {"type": "token_count", "info": {"total_token_usage": used, "last_token_usage": used}}
         lines = [{"type": "session_meta", "payload": meta}, {"type": "event_msg", "payload": count}]
-        now = {"timestamp": "2026-01-01T00:00:00.000Z"}
-        path.write_text("".join(json.dumps(now | line) + "\n" for line in lines))
+        path.write_text(
+            "".join(
+                json.dumps({"timestamp": f"2026-01-01T00:01:{second:02}.000Z"} | line) + "\n"
+                for second, line in enumerate(lines)
+            )
+        )
 
     def said(method: str, thread: str, **params: Any) -> list[Any]:
         return ["send", {"method": method, "params": {"threadId": thread, **params}}]
