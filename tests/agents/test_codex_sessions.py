@@ -314,8 +314,8 @@ async def test_a_sub_agents_calls_questions_and_tokens_are_the_agents_too(progra
         lines = [{"type": "session_meta", "payload": meta}, {"type": "event_msg", "payload": count}]
         path.write_text(
             "".join(
-                json.dumps({"timestamp": f"2026-01-01T00:01:{second:02}.000Z"} | line) + "\n"
-                for second, line in enumerate(lines)
+                json.dumps({"timestamp": f"2026-01-01T00:{minute:02}:00.000Z"} | line) + "\n"
+                for minute, line in enumerate(lines)
             )
         )
 
