@@ -303,7 +303,7 @@ async def test_a_sub_agents_calls_questions_and_tokens_are_the_agents_too(progra
         for thread in (main, kid)
     }
     for thread, path in logs.items():
-        meta = {"id": thread, "session_id": main, "cwd": str(programs.workspace)}
+        meta: dict[str, Any] = {"id": thread, "session_id": main, "cwd": str(programs.workspace)}
         meta |= (
             {"parent_thread_id": main, "source": {"subagent": {"thread_spawn": {"parent_thread_id": main}}}}
             if thread == kid

@@ -243,6 +243,11 @@ class AgentBackend(Protocol):
     version: str
     """Of the program, as it says when a session is opened."""
 
+    def prepare(
+        self, command: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command and the environment that the program is started with."""
+
     async def open(self, spec: BackendSpec) -> str:
         """Begin or resume a session; returns its id.
 

@@ -125,7 +125,7 @@ class OpenCode(Acp):
             str(asked.get("id")),
         )
         call = str(object_of(asked.get("tool")).get("callID") or number)
-        update = {"toolCallId": child_call(call, session), "title": name, "rawInput": given, "status": "in_progress",
+        update: dict[str, Any] = {"toolCallId": child_call(call, session), "title": name, "rawInput": given, "status": "in_progress",
                   "kind": "execute" if name == "bash" else "other"}  # fmt: skip
         if isinstance(given.get("diff"), str):
             update["content"] = [{"type": "diff", "path": str(given.get("filepath")), "patch": given["diff"]}]

@@ -26,7 +26,7 @@ from watchkeeper.agents.backends.acp import CLAUDE, Acp, AcpProgram
 from watchkeeper.agents.backends.codex import ARGUMENTS as CODEX_ARGUMENTS
 from watchkeeper.agents.backends.codex import Codex
 from watchkeeper.agents.backends.opencode import OPENCODE, OpenCode
-from watchkeeper.agents.backends.process import ProgramProcess, RpcBackend
+from watchkeeper.agents.backends.process import ProgramProcess
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import worker_environment
 from watchkeeper.store.agents import Agent
@@ -65,7 +65,7 @@ class Program:
     """In model references: `codex/gpt-5`."""
     label: str
     command: tuple[str, ...]
-    make: Callable[[ProgramProcess], RpcBackend]
+    make: Callable[[ProgramProcess], AgentBackend]
     features: Features
     reader: str | None = None
     """The reader of its own records (see `transcripts`), if there is one."""
@@ -107,14 +107,13 @@ class Program:
         Raises:
             BackendFailed: it is not installed, or does not start.
         """
-        command = self.arguments
-        if shutil.which(command[0], path=spec.environ.get("PATH")) is None:
+        if shutil.which(self.arguments[0], path=spec.environ.get("PATH")) is None:
             raise BackendFailed(
-                f"{self.label} is not installed: there is no program {command[0]}; see `wk doctor`"
+                f"{self.label} is not installed: there is no program {self.arguments[0]}; see `wk doctor`"
             )
         process = ProgramProcess(version_field=self.jsonrpc_field)
         backend = self.make(process)
-        command, environ = backend.prepare(command, spec.environ)
+        command, environ = backend.prepare(self.arguments, spec.environ)
         await process.start(
             command, folder=spec.folder, environ=environ, agent_id=agent_id, containment=containment
         )
