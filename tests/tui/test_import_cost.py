@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from graphlib import TopologicalSorter
+
+import grimp
 
 FORBIDDEN = (
     "anthropic",
@@ -25,3 +28,10 @@ def test_the_dashboard_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_dashboards_imports_form_no_circle() -> None:
+    graph = grimp.build_graph("watchkeeper_tui")
+    TopologicalSorter(
+        {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    ).prepare()

@@ -218,15 +218,15 @@ class ReplayCompactions(CompactionView):
     """The passes that there had been."""
 
     EMPTY = "no compaction so far"
-
-    def update(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
-        super().update(snapshot, roster, now)
-        _without_number(self)
+    NUMBER = ""
 
 
 class ReplayAgentPane(AgentPane, inherit_bindings=False):
-    """The agent as it stood. Left and right are the replay's; nothing is pinned, undone or opened from
-    here."""
+    """The agent as it stood. Left and right are the replay's; nothing is pinned, undone or opened from here, and nothing
+    is ago. Digits are places in the session, so they lead to no pane."""
+
+    NUMBER = ""
+    SHOWS_SILENCE = False
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("h,comma", "tab(-1)", "Previous tab", show=False, id="replay.previous_tab"),
@@ -240,21 +240,6 @@ class ReplayAgentPane(AgentPane, inherit_bindings=False):
         line = self.page.selected
         if line is not None and not line.key.startswith(PASS_KEY):
             self.toggle(line.key)
-
-    def _title(self) -> None:
-        super()._title()
-        _without_number(self)
-
-
-def _without_number(widget: Widget) -> None:
-    """Take the pane's number out of its title: digits are places in the session here. Nor is anything ago."""
-    pieces: tuple[Piece, ...] = getattr(widget, "_title_pieces", ((),))[0]
-    if len(pieces) > 1 and pieces[0][1] == "key":
-        rest = [
-            (pieces[1][0].lstrip(), pieces[1][1]),
-            *(piece for piece in pieces[2:] if not piece[0].startswith("  active ")),
-        ]
-        set_title(widget, rest, watch_app(widget).palette)
 
 
 FRAME_SECONDS = 0.1

@@ -49,6 +49,7 @@ from watchkeeper_tui.widgets.rows import (
     RowView,
     clip_pieces,
     content,
+    pane_title,
     pieces_width,
     set_title,
 )
@@ -79,8 +80,6 @@ PAGES: tuple[Page, ...] = (
 
 class TabLine(Widget):
     """The names of the tabs; the open one is marked by brackets too, not by colour alone."""
-
-    DEFAULT_CSS = "TabLine { height: 1; }"
 
     opened = reactive(0)
     is_blank = reactive(True)
@@ -128,8 +127,6 @@ class TabLine(Widget):
 class Figures(Widget):
     """The context bar, and what the last model calls were like."""
 
-    DEFAULT_CSS = "Figures { height: 2; }"
-
     agent: reactive[AgentFacts | None] = reactive(None)
     detail: reactive[AgentDetail | None] = reactive(None)
     foretells = reactive(False)
@@ -173,6 +170,15 @@ class Figures(Widget):
 
 class AgentPane(Vertical):
     """The pane as a whole."""
+
+    DEFAULT_CSS = """
+    AgentPane TabLine { height: 1; }
+    AgentPane Figures { height: 2; }
+    """
+
+    NUMBER = "3"
+    SHOWS_SILENCE = True
+    """Whether the title says how long ago the agent gave a sign."""
 
     class TabOpened(Message):
         """The user opened the tab of that name."""
@@ -393,24 +399,26 @@ class AgentPane(Vertical):
     def _title(self) -> None:
         palette = watch_app(self).palette
         agent = self._snapshot.agent(self.agent_id)
-        pieces: list[Piece] = [("3", "key")]
         task = self._snapshot.task(self._task_id) if agent is None else None
         if task is not None:
             standing = task_condition(task)
-            pieces += [(" Task  ", "strong"), (f"{standing.glyph} {standing.word}", standing.role)]
+            pieces = [
+                *pane_title(self.NUMBER, "Task  "),
+                (f"{standing.glyph} {standing.word}", standing.role),
+            ]
         elif agent is None:
-            pieces.append((" Agent", "strong"))
+            pieces = pane_title(self.NUMBER, "Agent")
         else:
             condition = agent_condition(
                 agent, self._snapshot.state, self._now, pausing=agent.id in self._snapshot.pausing
             )
             width = max(20, self.size.width - 8)
-            pieces += [
-                (f" {clip(sanitize(agent.name or agent.role), 28)}  ", "strong"),
+            pieces = [
+                *pane_title(self.NUMBER, f"{clip(sanitize(agent.name or agent.role), 28)}  "),
                 (f"{condition.glyph} {condition.word}", condition.role),
                 (f"  turn {agent.turn}", "muted"),
             ]
-            if agent.ended_at is None:
+            if agent.ended_at is None and self.SHOWS_SILENCE:
                 silence = int(
                     max(0.0, self._now - last_sign(agent))
                 )  # whole seconds: a title paints the whole pane

@@ -571,8 +571,6 @@ def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
 class _Words(Widget):
     """The lines above the answer."""
 
-    DEFAULT_CSS = "_Words { height: auto; }"
-
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self.lines: Sequence[Sequence[Piece]] = ()
@@ -641,6 +639,7 @@ class Prompt(Vertical, can_focus=True):
     """At most one question at a time; hidden while there is none."""
 
     DEFAULT_CSS = """
+    Prompt _Words { height: auto; }
     Prompt {
         height: auto; max-height: 70%; display: none;
         background: $panel; border-top: solid $accent; padding: 0 1;

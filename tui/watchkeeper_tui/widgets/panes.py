@@ -30,7 +30,16 @@ from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, nobody_yet
 from watchkeeper_tui.widgets.bars import KeyLine
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, clip_pieces, pieces_width, set_title
+from watchkeeper_tui.widgets.rows import (
+    Cell,
+    Column,
+    Piece,
+    RowView,
+    clip_pieces,
+    pane_title,
+    pieces_width,
+    set_title,
+)
 
 BAR_CELLS = 8
 CONTEXT_CELLS = BAR_CELLS + len(" 100%")
@@ -154,7 +163,7 @@ class PlanView(RowView[PlanRow]):
 
     def title(self) -> None:
         """Bring the pane's title up to date."""
-        pieces: list[Piece] = [("1", "key"), (" Plan", "strong")]
+        pieces = pane_title("1", "Plan")
         if self.order != "tree":
             pieces.append((f"  {ORDERS.get(self.order, '')}", "accent"))
         if self.filter_words:
@@ -327,7 +336,7 @@ class EventsView(RowView[EventLine]):
         return self._columns
 
     def scrolled(self) -> None:
-        pieces: list[Piece] = [("2", "key"), (" Events  ", "strong")]
+        pieces = pane_title("2", "Events  ")
         if self.filter_words:
             pieces += [("/", "accent"), (sanitize(self.filter_words) + "  ", "match")]
         if self.following:
@@ -404,6 +413,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
     """One row a pass, in flight first; then the agents that come nearest to one."""
 
     EMPTY = "no compaction yet"
+    NUMBER = "4"
     paces: var[Mapping[str, float]] = var(dict, init=False)
     """Tokens a second by which the contexts of agents grow, where that is known."""
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
@@ -439,7 +449,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         removed = sum(
             (each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied"
         )
-        pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
+        pieces = pane_title(self.NUMBER, "Compaction")
         buffered = sum(1 for each in flying if is_buffered(each))
         if len(flying) > buffered:
             pieces.append((f"  ◌ {len(flying) - buffered} in flight", "working"))

@@ -132,6 +132,11 @@ def content(pieces: Cell, palette: Palette) -> Content:
     return Content.assemble(*((text, ContentStyle.from_rich_style(palette[role])) for text, role in pieces))
 
 
+def pane_title(number: str, name: str) -> list[Piece]:
+    """How a pane's title begins: the key that leads to it, where there is one, and its name."""
+    return [(number, "key"), (f" {name}", "strong")] if number else [(name, "strong")]
+
+
 def set_title(widget: Widget, pieces: Cell, palette: Palette) -> None:
     """Give a pane its title, if it has another one. Only the line of the title is painted: an age in it
     changes every second."""

@@ -149,8 +149,6 @@ class HitPlace:
 class HitPane(Widget):
     """Where the words stand in the selected session: who said it, and the words in their context."""
 
-    DEFAULT_CSS = "HitPane { height: auto; max-height: 4; padding: 0 1; background: $panel; display: none; }"
-
     LINES = 3
 
     def __init__(self) -> None:
@@ -195,8 +193,6 @@ class HitPane(Widget):
 
 class DeletedLine(Widget):
     """What was deleted last, for as long as it can be undone from here."""
-
-    DEFAULT_CSS = "DeletedLine { height: 1; background: $panel; display: none; }"
 
     def __init__(self) -> None:
         super().__init__(id="deleted")
