@@ -15,7 +15,8 @@ from textual.pilot import Pilot
 from textual.widgets import TextArea
 
 from watchkeeper.store.lease import is_watched
-from watchkeeper_tui.screens.approval import ApprovalScreen, row_ends
+from watchkeeper_tui.rendering.code import row_ends
+from watchkeeper_tui.screens.approval import ApprovalScreen
 
 LONG = (
     "\n".join(f"echo line-{number} | tee -a /var/log/long-name-of-a-file-{number}" for number in range(200))

@@ -16,7 +16,6 @@ from tests.tui.test_sessions_screen import add_session
 from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import delete_session
-from watchkeeper_tui.screens.message import marked
 from watchkeeper_tui.screens.sessions import values_of, with_filter
 from watchkeeper_tui.widgets.sessions import DeletedLine, wrapped
 
@@ -244,7 +243,7 @@ async def test_a_message_that_was_found_is_opened_in_its_transcript(desk: Desk) 
         assert "more lines, Enter unfolds" not in text_of(pilot)
         await pilot.press("n")
         await until(
-            pilot, lambda: "#1 of 2" in text_of(pilot) and "16 more lines, Enter unfolds" in text_of(pilot)
+            pilot, lambda: "#1 of 2" in text_of(pilot) and "15 more lines, Enter unfolds" in text_of(pilot)
         )
         await pilot.press("o")
         await until(pilot, lambda: "Plan" in text_of(pilot) and pilot.app.screen is pilot.app.screen_stack[1])
@@ -389,13 +388,6 @@ async def test_hostile_text_is_harmless_on_every_screen_of_the_library(desk: Des
         await pilot.press("y")
         await until(pilot, lambda: bool(pilot.app.screen.query_one(DeletedLine).text))
         assert harmless()
-
-
-def test_words_are_marked_wherever_they_stand() -> None:
-    assert marked("The Ledger, the ledger", ["ledger"]) == (
-        ("The ", "text"), ("Ledger", "match"), (", the ", "text"), ("ledger", "match"), ("", "text"),
-    )  # fmt: skip
-    assert marked("nothing", ["ledger"]) == (("nothing", "text"),)
 
 
 def test_an_excerpt_is_wrapped_between_words() -> None:

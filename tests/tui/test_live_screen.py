@@ -54,10 +54,10 @@ async def test_a_long_tool_result_is_folded_until_enter(desk: Desk) -> None:
     async with desk.app().run_test(size=(120, 70)) as pilot:
         await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
         await pilot.press("3", "right")
-        await until(pilot, lambda: "27 more lines" in text_of(pilot))
+        await until(pilot, lambda: "28 more lines" in text_of(pilot))
         assert "core/file20.py" not in text_of(pilot)
         page = live(pilot).agent_pane.page
-        page.select("3.0")
+        page.select("2.2")
         await pilot.press("enter")
         await until(pilot, lambda: "core/file20.py" in text_of(pilot))
 

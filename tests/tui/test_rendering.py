@@ -13,27 +13,22 @@ from rich.cells import cell_len
 from tests.tui.hostile import ATTACKS, judge
 
 from watchkeeper.store.agent_snapshot import StoredMessage, ToolCallFacts
+from watchkeeper_tui.pages.transcript import Item, ItemState, item_units, items_of
+from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.rendering.code import Line, language_named, language_of
 from watchkeeper_tui.rendering.documents import (
     LazyLines,
     LineCache,
-    PageLine,
     Unit,
     artifact_units,
     chunks,
     render_text,
     text_units,
 )
-from watchkeeper_tui.rendering.transcript import (
-    Item,
-    ItemState,
-    TranscriptBlock,
-    fold_message,
-    item_units,
-    items_of,
-)
 from watchkeeper_tui.sanitize import sanitize, sanitize_text
+from watchkeeper_tui.snapshot import TranscriptBlock
 from watchkeeper_tui.theming import ROLES
+from watchkeeper_tui.widgets.rows import PageLine
 
 FORMATS = [
     "",
@@ -110,6 +105,10 @@ def shown(units: list[Unit], cache: LineCache | None = None) -> list[str]:
     return [words_of(line.pieces) for line in lines]
 
 
+def units_of(item: Item, state: ItemState) -> list[Unit]:
+    return item_units(item, state, LineCache())
+
+
 def is_harmless(line: Line, width: int) -> None:
     text = words_of(line)
     assert sanitize(text) == text
@@ -151,7 +150,7 @@ def test_nor_does_a_message_or_an_artifact_of_any_kind(text: str, other: str) ->
         {"type": text},
     ]  # fmt: skip
     items = items_of(fold_message(StoredMessage(1, "user", json.dumps(content), 1, 1, 0.0, 9), {}))
-    units = [unit for item in items for unfolded in (False, True) for unit in item_units(item, ItemState(50, unfolded, words=("word",)))]  # fmt: skip
+    units = [unit for item in items for unfolded in (False, True) for unit in units_of(item, ItemState(50, unfolded, words=("word",)))]  # fmt: skip
     units += artifact_units(
         text, other, json.dumps({text: [other, {text: other * 9}]}).encode(), 50, frozenset(), shown_as="json"
     )
@@ -250,7 +249,7 @@ def folded(*blocks: dict[str, Any], state: ItemState | None = None) -> list[str]
     ]
     names: dict[str, str] = {}
     items = items_of(block for message in messages for block in fold_message(message, names))
-    return shown([unit for item in items for unit in item_units(item, state or ItemState(60))])
+    return shown([unit for item in items for unit in units_of(item, state or ItemState(60))])
 
 
 def call(name: str, **given: Any) -> dict[str, Any]:
@@ -265,7 +264,7 @@ def test_a_call_and_its_result_are_one_item_with_its_state_and_duration() -> Non
     lines = folded(call("Bash", command="pytest -q"), result("1\n2\n3\n4\n5"))
     assert lines[0].startswith("→ Bash  pytest -q  ✓ 3.0s  #1")
     assert lines[1:4] == ["  ← 1", "    2", "    3"]
-    assert "3 more lines, Enter unfolds" in lines[4]
+    assert "2 more lines, Enter unfolds" in lines[4]
     assert folded(call("Bash", command="x"), result("no", is_error=True))[0].startswith(
         "→ Bash  x  ✗ failed 3.0s"
     )
@@ -321,7 +320,7 @@ def test_a_file_that_is_read_is_code_beside_its_numbers() -> None:
         )
         for block in fold_message(StoredMessage(seq, "user", json.dumps([part]), 0, 0, 0.0, 9), {})
     )
-    rows = [row for unit in item_units(items[0], ItemState(60, is_unfolded=True)) for row in unit.render()]
+    rows = [row for unit in units_of(items[0], ItemState(60, is_unfolded=True)) for row in unit.render()]
     assert list(rows[-2].pieces[1:3]) == [("    1 ", "faint"), ("import", "accent")]
     assert ("'y'", "kind_messages") in rows[-1].pieces
 
@@ -335,10 +334,10 @@ def test_thinking_is_dimmed_and_folded() -> None:
             {},
         )
     )
-    rows = [row for unit in item_units(item, ItemState(60)) for row in unit.render()]
+    rows = [row for unit in units_of(item, ItemState(60)) for row in unit.render()]
     assert [row.pieces[-1][1] for row in rows[1:3]] == ["thinking", "thinking"]
     assert "2 more lines" in words_of(rows[3].pieces)
-    assert len(shown(item_units(item, ItemState(60, is_unfolded=True)))) == 5
+    assert len(shown(units_of(item, ItemState(60, is_unfolded=True)))) == 5
 
 
 def test_what_is_searched_is_marked_in_every_format() -> None:
@@ -351,7 +350,7 @@ def test_what_is_searched_is_marked_in_every_format() -> None:
 
 
 def _said(text: str, state: ItemState) -> list[Unit]:
-    return item_units(
+    return units_of(
         items_of(fold_message(StoredMessage(1, "user", json.dumps(text), 0, 0, 0.0, 9), {}))[0], state
     )
 
@@ -366,7 +365,7 @@ def test_a_transcript_of_100_000_messages_renders_what_is_in_sight() -> None:
     units = []
     for seq in range(1, 100_001):
         said = TranscriptBlock(f"{seq}.0", seq, "assistant", "assistant", f"**{seq}**\n\n- a\n- b", 0, 0.0)
-        units += item_units(Item(said), ItemState(80))
+        units += units_of(Item(said), ItemState(80))
     lines = LazyLines(units, cache)
     top = lines.settle(0, HEIGHT, at_end=True)
     assert cache.rendered <= 3 * HEIGHT

@@ -85,7 +85,7 @@ def test_characters_that_a_result_spells_out_act_on_no_terminal() -> None:
         "".join(
             text
             for text, _ in _block(
-                TranscriptBlock("1.0", 1, "tool_result", "x", (result,), 0, 0.0), 80, frozenset(), lost=False
+                TranscriptBlock("1.0", 1, "tool_result", "x", result, 0, 0.0), 80, frozenset(), lost=False
             )[0].pieces
         ),
     ]

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,105 +27,68 @@ from watchkeeper.store.snapshot import (
     Undone,
     accept_any_text,
 )
-from watchkeeper_tui.formatting import EventLine
-from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
+from watchkeeper_tui.formatting import EventLine, plural
+from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, TranscriptBlock, session_state
-
-MOST_LINES = 400
-"""Lines of one block that are kept for the screen."""
-MOST_CHARS = 100_000
-MOST_COLUMNS = 4_000
-"""Columns of one line that are kept."""
 
 
 def fold_message(message: StoredMessage, tool_names: dict[str, str]) -> list[TranscriptBlock]:
     """The blocks of one message. `tool_names` learns which tool each `tool_use` id called, so that results
     can name it."""
+
+    def block(
+        index: int, kind: str, title: str, text: str, call_id: str = "", arguments: Any = None
+    ) -> TranscriptBlock:
+        return TranscriptBlock(
+            f"{message.seq}.{index}", message.seq, kind, clip(sanitize(title), 300), text,
+            0 if index else message.tokens, message.created_at, call_id, arguments or {},
+        )  # fmt: skip
+
+    role = message.role
     if message.cut:
-        lines, hidden = _lines(message.content)
-        return [
-            _block(
-                message, 0, message.role, f"{message.role} (too large to fold)", lines, hidden, message.tokens
-            )
-        ]
+        return [block(0, role, f"{role} (too large to fold)", message.content)]
     try:
         content = json.loads(message.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         content = message.content
     if isinstance(content, str):
-        lines, hidden = _lines(content)
-        return [_block(message, 0, message.role, message.role, lines, hidden, message.tokens)]
-    blocks = content if isinstance(content, list) else [content]
-    folded = []
-    for index, (kind, title, text) in enumerate(_parts(message.role, blocks, tool_names)):
-        lines, hidden = _lines(text)
-        folded.append(_block(message, index, kind, title, lines, hidden, message.tokens if index == 0 else 0))
-    return folded
+        return [block(0, role, role, content)]
+    found = []
+    for index, part in enumerate(content if isinstance(content, list) else [content]):
+        if not isinstance(part, dict):
+            found.append(block(index, role, role, str(part)))
+            continue
+        kind = part.get("type")
+        if kind == "text":
+            found.append(block(index, role, role, str(part.get("text", ""))))
+        elif kind in ("thinking", "redacted_thinking"):
+            found.append(block(index, "thinking", "thinking", str(part.get("thinking", "(redacted)"))))
+        elif kind == "tool_use":
+            name, given, call_id = str(part.get("name", "?")), part.get("input"), str(part.get("id"))
+            tool_names[call_id] = name
+            arguments = given if isinstance(given, dict) else {}
+            found.append(block(index, "tool_use", name, _arguments_text(given), call_id, arguments))
+        elif kind == "tool_result":
+            call_id = str(part.get("tool_use_id"))
+            of = "tool_error" if part.get("is_error") else "tool_result"
+            found.append(
+                block(
+                    index, of, tool_names.get(call_id, "result"), _result_text(part.get("content")), call_id
+                )
+            )
+        else:
+            found.append(block(index, "attachment", str(kind), _attachment_text(part)))
+    return found
 
 
 def live_block(live: LiveFacts | None) -> TranscriptBlock | None:
     """What streams in now, as a block after the last one."""
     if live is None or not live.text:
         return None
-    lines, hidden = _lines(live.text)
-    return TranscriptBlock("live", 1 << 60, "live", "writing", lines, 0, live.updated_at, hidden)
+    return TranscriptBlock("live", 1 << 60, "live", "writing", live.text, 0, live.updated_at)
 
 
-def _block(
-    message: StoredMessage,
-    index: int,
-    kind: str,
-    title: str,
-    lines: tuple[str, ...],
-    hidden: int,
-    tokens: int,
-) -> TranscriptBlock:
-    return TranscriptBlock(
-        key=f"{message.seq}.{index}",
-        seq=message.seq,
-        kind=kind,
-        title=clip(sanitize(title), 300),
-        lines=lines,
-        tokens=tokens,
-        at=message.created_at,
-        hidden=hidden,
-    )
-
-
-def _lines(text: str) -> tuple[tuple[str, ...], int]:
-    """The lines kept, and how many were left out."""
-    total = text.count("\n") + 1
-    lines = sanitize_lines(text[:MOST_CHARS].strip("\n"), limit=MOST_LINES)
-    kept = tuple(line if len(line) <= MOST_COLUMNS else clip(line, MOST_COLUMNS) for line in lines)
-    return kept, max(0, total - len(kept))
-
-
-def _parts(role: str, blocks: list[Any], tool_names: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    for block in blocks:
-        if not isinstance(block, dict):
-            yield role, role, str(block)
-            continue
-        kind = block.get("type")
-        if kind == "text":
-            yield role, role, str(block.get("text", ""))
-        elif kind in ("thinking", "redacted_thinking"):
-            yield "thinking", "thinking", str(block.get("thinking", "(redacted)"))
-        elif kind == "tool_use":
-            name = str(block.get("name", "?"))
-            tool_names[str(block.get("id"))] = name
-            yield "tool_use", name, _arguments(block.get("input"))
-        elif kind == "tool_result":
-            name = tool_names.get(str(block.get("tool_use_id")), "result")
-            yield (
-                "tool_error" if block.get("is_error") else "tool_result",
-                name,
-                _result(block.get("content")),
-            )
-        else:
-            yield "attachment", str(kind), f"[{kind}]"
-
-
-def _arguments(value: Any) -> str:
+def _arguments_text(value: Any) -> str:
     """A call's input: one `key: value` a line; a long string keeps its own lines."""
     if not isinstance(value, dict):
         return _flat(value)
@@ -134,19 +97,29 @@ def _arguments(value: Any) -> str:
     )
 
 
-def _result(content: Any) -> str:
+def _result_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
         return "\n".join(
-            str(each.get("text", f"[{each.get('type')}]")) if isinstance(each, dict) else str(each)
+            (str(each["text"]) if "text" in each else _attachment_text(each))
+            if isinstance(each, dict)
+            else str(each)
             for each in content
         )
     return _flat(content)
 
 
+def _attachment_text(part: Mapping[str, Any]) -> str:
+    """An image or a document in a message: its kind, its type and its size."""
+    source = part.get("source")
+    if not isinstance(source, dict) or not isinstance(source.get("data"), str):
+        return f"[{part.get('type')}]"
+    return f"[{part.get('type')}: {source.get('media_type')}, {plural(len(source['data']) * 3 // 4, 'byte')}]"
+
+
 def _flat(value: Any) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=True)[:MOST_CHARS]
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 MESSAGES_KEPT = 400

@@ -4,12 +4,13 @@ from it alone: who is pausing, the state of each agent in words, and their count
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from heapq import nlargest
 from itertools import zip_longest
+from typing import Any
 
 from watchkeeper.records.text import clock_text, countdown
 from watchkeeper.store.agent_snapshot import (
@@ -33,7 +34,11 @@ from watchkeeper.store.snapshot import (
 )
 from watchkeeper_tui import formatting
 from watchkeeper_tui.formatting import EventLine
-from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
+
+MOST_LINES = 400
+"""Lines of a block that are searched, copied from and compared; all of them are shown."""
+MOST_COLUMNS = 4_000
 
 
 class SessionState(StrEnum):
@@ -50,9 +55,9 @@ class SessionState(StrEnum):
     """Nothing was read yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TranscriptBlock:
-    """One block of a message, as lines of sanitised text."""
+    """One block of a message."""
 
     key: str
     """Unique in the agent: `seq.index`."""
@@ -60,11 +65,26 @@ class TranscriptBlock:
     kind: str
     """`user`, `assistant`, `thinking`, `tool_use`, `tool_result`, `tool_error`, `attachment`, `live`."""
     title: str
-    lines: tuple[str, ...]
+    """Sanitised."""
+    text: str
+    """As stored: hostile until rendered."""
     tokens: int
     at: float
-    hidden: int = 0
-    """Lines that were left out because there were too many."""
+    call_id: str = ""
+    """Of a tool call and of its result."""
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The input of a tool call: hostile."""
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The text as plain, sanitised lines, at most `MOST_LINES`."""
+        lines = sanitize_lines(self.text[:100_000].strip("\n"), limit=MOST_LINES)
+        return tuple(line if len(line) <= MOST_COLUMNS else clip(line, MOST_COLUMNS) for line in lines)
+
+    @property
+    def hidden(self) -> int:
+        """How many lines `lines` leaves out."""
+        return max(0, self.text.count("\n") + 1 - len(self.lines))
 
 
 @dataclass(frozen=True, slots=True)

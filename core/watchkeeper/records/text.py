@@ -38,7 +38,7 @@ def sanitize(text: str) -> str:
 _SAFE_LINES = re.compile(r"[\n\x20-\x7e]*\Z")
 _NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
 _BLANK_LETTERS = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]"
 )
 _SHOWN_AS: dict[str, str] = {}
 
@@ -47,8 +47,8 @@ def _revealed(match: re.Match[str]) -> str:
     character = match.group()
     shown = _SHOWN_AS.get(character)
     if shown is None:
-        # Controls, format characters (bidirectional, zero-width, tags), surrogates, unassigned ones, and odd
-        # spaces.
+        # Controls, format characters (bidirectional, zero-width, tags), surrogates, unassigned ones, odd spaces,
+        # and skin tones, whose width depends on the terminal.
         hides = unicodedata.category(character)[0] in "CZ" or _BLANK_LETTERS.match(character) is not None
         shown = f"<U+{ord(character):04X}>" if hides else character
         if len(_SHOWN_AS) < 50_000:

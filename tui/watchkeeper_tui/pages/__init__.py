@@ -1,16 +1,19 @@
 """The tabs of the agent pane: what a page is given, and what it gives. `widgets/agent.py` lists them.
 
-A page is a pure function from what was read to lines. It never looks at a widget, a clock or the database: it is given
+A page is a pure function from what was read to lines, and to units of lines that are made when they come in sight. It
+never looks at a widget, a clock or the database: it is given
 a `PageContext`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from watchkeeper.store.agent_snapshot import ViewFacts
+from watchkeeper.store.agent_snapshot import ToolCallFacts, ViewFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts
+from watchkeeper_tui.rendering.documents import LineCache, render_text
 from watchkeeper_tui.sanitize import sanitize_lines, wrap
 from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
@@ -19,7 +22,7 @@ from watchkeeper_tui.widgets.rows import PageLine
 UNLOGGED_WORDS = "not in the log that was imported"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PageContext:
     """Everything that a page may depend on."""
 
@@ -36,6 +39,13 @@ class PageContext:
     """Keys that act on the run do something here."""
     threshold: float = DEFAULT_THRESHOLD
     """The share of a window at which compaction starts, where the host does not say."""
+    cache: LineCache = field(default_factory=LineCache)
+    """What was rendered for earlier pages."""
+
+    @cached_property
+    def calls(self) -> dict[str, ToolCallFacts]:
+        """The newest tool calls, by the id that the model gave them."""
+        return {call.tool_use_id: call for call in self.detail.tool_calls}
 
     @property
     def is_unlogged(self) -> bool:
@@ -70,6 +80,17 @@ def paragraph(
                 PageLine(f"{line_id}.{len(lines)}", ((" " * indent, "text"), (row, role)), copy=text)
             )
     return lines
+
+
+def rendered(
+    line_id: str, text: str, width: int, *, format: str = "markdown", indent: int = 0, most: int = 200
+) -> list[PageLine]:
+    """The first `most` rows of a hostile text in a format of `render_text`."""
+    room = max(4, width - indent)
+    rows = render_text(text.strip("\n")[: 2 * most * room], format, room)[:most]
+    return [
+        PageLine(f"{line_id}.{at}", ((" " * indent, "text"), *row), copy=text) for at, row in enumerate(rows)
+    ]
 
 
 def damage(context: ViewFacts | None) -> list[PageLine]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages import PageContext, blank, damage, heading, paragraph
+from watchkeeper_tui.pages import PageContext, blank, damage, heading, paragraph, rendered
 from watchkeeper_tui.pages.report import price_label, usage_label
-from watchkeeper_tui.pages.transcript import block_lines
+from watchkeeper_tui.pages.transcript import items_of, view_units
+from watchkeeper_tui.rendering.documents import Unit
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.snapshot import Snapshot, TranscriptBlock, lasted
 from watchkeeper_tui.widgets.rows import PageLine, Piece, pieces_width
@@ -247,7 +248,7 @@ def _sums(agents: Sequence[AgentFacts]) -> list[Piece]:
     ]
 
 
-def prompt_page(view: PageContext) -> list[PageLine]:
+def prompt_page(view: PageContext) -> list[PageLine | Unit]:
     """Section by section, each with its tokens; Enter unfolds."""
     parts = dict(view.agent.composition)
     return [
@@ -294,12 +295,12 @@ def _observations(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
                 key, ((f"  {sanitize(each.kind)} {each.id}  ", "compaction"), (note, "muted")), key, each.text
             )
         )
-        body = paragraph(key, each.text, view.width, indent=4, most=400 if key in view.expanded else 3)
+        body = rendered(key, each.text, view.width, indent=4, most=400 if key in view.expanded else 3)
         lines += [PageLine(line.id, line.pieces, key, line.copy) for line in body]
     return [*lines, blank("observations.end")]
 
 
-def _pins(view: PageContext) -> list[PageLine]:
+def _pins(view: PageContext) -> list[PageLine | Unit]:
     """What a person pinned of the messages that observations cover."""
     current = view.detail.view
     start = current.verbatim_from if current is not None else 1
@@ -313,13 +314,10 @@ def _pins(view: PageContext) -> list[PageLine]:
     if unread:
         which = ", ".join(f"#{seq}" for seq in unread)
         lines.append(PageLine("pins.unread", ((f"  … {which} are not read here", "faint"),)))
-    elided = frozenset(current.elided)
-    for block in blocks:
-        lines += [_marked(line, block, elided) for line in block_lines(view, block)]
-    return [*lines, blank("pins.end")]
+    return [*lines, *_units(view, blocks), blank("pins.end")]
 
 
-def _messages(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
+def _messages(view: PageContext, parts: dict[str, int]) -> list[PageLine | Unit]:
     current = view.detail.view
     first = current.verbatim_from if current is not None else 1
     if first is None:
@@ -337,18 +335,15 @@ def _messages(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
         lines.append(
             PageLine("messages.earlier", ((f"  … #{first}–#{blocks[0].seq - 1} are not read here", "faint"),))
         )
+    return [*lines, *_units(view, blocks), blank("messages.end")]
+
+
+def _units(view: PageContext, blocks: list[TranscriptBlock]) -> Iterator[Unit]:
+    current = view.detail.view
     elided = frozenset(current.elided) if current is not None else frozenset()
-    for block in blocks:
-        lines += [_marked(line, block, elided) for line in block_lines(view, block)]
-    return [*lines, blank("messages.end")]
-
-
-def _marked(line: PageLine, block: TranscriptBlock, elided: frozenset[int]) -> PageLine:
-    if block.seq in elided and line.id == block.key:
-        return PageLine(
-            line.id, (*line.pieces, ("  shown to the model in part", "retrying")), line.key, line.copy
-        )
-    return line
+    for item in items_of(blocks):
+        in_part = any(seq in elided for seq in item.seqs)
+        yield from view_units(view, item, "shown to the model in part" if in_part else "")
 
 
 def _inbox(view: PageContext) -> list[PageLine]:

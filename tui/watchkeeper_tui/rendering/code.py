@@ -22,8 +22,6 @@ Line = tuple[Piece, ...]
 
 MOST_HIGHLIGHTED = 100_000
 """Characters of a text that is highlighted at once; a longer one is plain. Chunks are far shorter."""
-_LONGEST_LINE = 2_000
-"""Characters of a line that a lexer is given: some expressions of lexers take quadratic time."""
 
 _NAMES = """
 bash: sh shell zsh ksh console shellsession .sh .bash .zsh
@@ -132,7 +130,7 @@ def code_lines(text: str, language: str) -> Iterator[Line]:
     if language == "diff":
         yield from diff_lines(text)
         return
-    if not language or len(text) > MOST_HIGHLIGHTED or _has_long_line(text):
+    if not language or len(text) > MOST_HIGHLIGHTED:
         yield from plain_lines(text)
         return
     tokens = list(_lexer(language).get_tokens(text))
@@ -243,10 +241,6 @@ def slice_pieces(pieces: Sequence[Piece], begin: int, end: int) -> Line:
             found.append((part, role))
         at += len(text)
     return tuple(found)
-
-
-def _has_long_line(text: str) -> bool:
-    return len(text) > _LONGEST_LINE and any(len(line) > _LONGEST_LINE for line in text.split("\n"))
 
 
 @lru_cache(16)

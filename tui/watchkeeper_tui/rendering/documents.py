@@ -1,7 +1,8 @@
 """Long texts as lines that are made when they come in sight: the parts, the formats, and the window.
 
 A text is cut into `Unit`s of a few thousand characters. `LazyLines` is the sequence of all their lines, of
-which those near the window are rendered; other heights are estimates until then. Lines hold the names of
+which those near the window are rendered; other heights are estimates until then. The id of a line is
+`NAME.NUMBER`; of a unit's first line also `NAME`, and of a part that was folded away its unit's. Lines hold the names of
 roles, not styles, so that a rendered unit serves every theme.
 """
 
@@ -13,7 +14,7 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
 from typing import Any, overload
@@ -32,7 +33,7 @@ from watchkeeper_tui.rendering.code import (
 from watchkeeper_tui.rendering.markdown import markdown_lines
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
 from watchkeeper_tui.sanitize import width as cells_of
-from watchkeeper_tui.widgets.rows import Piece, clip_pieces
+from watchkeeper_tui.widgets.rows import PageLine, Piece, WindowedRows, clip_pieces
 
 CHUNK_CHARS = 2_000
 """Characters of a unit, where the text can be cut there."""
@@ -40,21 +41,10 @@ MOST_CHUNK_CHARS = 6_000
 """Characters at which a text is cut wherever it is: parsers and lexers take quadratic time of some texts."""
 LINES_KEPT = 20_000
 """Lines that a cache keeps."""
+_MOST_KEPT = 200_000
+"""Heights, and cut texts, that a cache keeps."""
 NUMBERED = "numbered "
 _NUMBER = re.compile(r" *\d{1,7}(?:→|\t|: |\| ?)")
-
-
-@dataclass(frozen=True, slots=True)
-class PageLine:
-    """One line of a page. Texts are sanitised."""
-
-    id: str
-    """Unique on the page; a line of a unit is `NAME.NUMBER`."""
-    pieces: Line
-    key: str = ""
-    """What Enter on this line folds or unfolds; empty: nothing."""
-    copy: str = field(default="", compare=False)
-    """What `y` copies: the whole block that this line belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +61,28 @@ class Unit:
 
 
 class LineCache:
-    """Rendered units, the most recently used ones."""
+    """Rendered units, the most recently used ones, and what they were cut from."""
 
     def __init__(self, lines_kept: int = LINES_KEPT) -> None:
         self.rendered = 0
         """Lines that were rendered so far."""
         self._kept: OrderedDict[tuple[str, Hashable], Sequence[PageLine]] = OrderedDict()
+        self._heights: dict[tuple[str, Hashable], int] = {}
+        self._units: dict[str, tuple[Hashable, list[Unit]]] = {}
         self._lines_kept, self._size = lines_kept, 0
 
+    def units(self, name: str, version: Hashable, make: Callable[[], list[Unit]]) -> list[Unit]:
+        """The units of `name`, made again only where the version is another one."""
+        kept = self._units.get(name)
+        if kept is None or kept[0] != version:
+            if len(self._units) >= _MOST_KEPT:
+                self._units.clear()
+            kept = self._units[name] = (version, make())
+        return kept[1]
+
     def height(self, unit: Unit) -> int | None:
-        """How many lines the unit has, if they are kept."""
-        lines = self._kept.get((unit.name, unit.version))
-        return None if lines is None else len(lines)
+        """How many lines the unit has, if it was ever rendered."""
+        return self._heights.get((unit.name, unit.version))
 
     def lines(self, unit: Unit) -> Sequence[PageLine]:
         """The unit's lines, at least one."""
@@ -93,6 +93,9 @@ class LineCache:
             self.rendered += len(lines)
             self._size += len(lines)
             self._kept[key] = lines
+            if len(self._heights) >= _MOST_KEPT:
+                self._heights.clear()
+            self._heights[key] = len(lines)
             while self._size > self._lines_kept and len(self._kept) > 1:
                 _, dropped = self._kept.popitem(last=False)
                 self._size -= len(dropped)
@@ -101,7 +104,7 @@ class LineCache:
         return lines
 
 
-class LazyLines(Sequence[PageLine]):
+class LazyLines(WindowedRows[PageLine]):
     """The lines of all units, in order. `settle` renders those about to be seen; until then a unit is as high
     as its estimate."""
 
@@ -123,9 +126,9 @@ class LazyLines(Sequence[PageLine]):
     def __getitem__(self, index: int | slice) -> PageLine | list[PageLine]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        if index == -1 and self.units:
-            return self._cache.lines(self.units[-1])[-1]
         index += len(self) if index < 0 else 0
+        if self.units and index == len(self) - 1:
+            return self._cache.lines(self.units[-1])[-1]
         if not 0 <= index < len(self):
             raise IndexError(index)
         at, offset = self._locate(index)
@@ -133,9 +136,6 @@ class LazyLines(Sequence[PageLine]):
         return lines[min(offset, len(lines) - 1)]
 
     def settle(self, top: int, height: int, *, at_end: bool = False) -> int:
-        """Render the `height` lines from line `top`, and as many before and after them. Returns the number
-        that the line at `top` has now: lines above it may have come or gone. `at_end`: the end is in
-        sight."""
         if not self.units:
             return 0
         at, offset = (len(self.units), 0) if at_end else self._locate(max(0, min(top, len(self) - 1)))
@@ -154,10 +154,11 @@ class LazyLines(Sequence[PageLine]):
         last = max(0, len(self) - height)
         return last if at_end else min(last, self._start(at) + offset)
 
-    def place_of(self, line_id: str) -> int | None:
-        """The number of the line with that id. Where the part of a unit was folded away: of the unit's first
-        line."""
-        name, _, number = line_id.rpartition(".")
+    def place_of(self, row_id: str) -> int | None:
+        at = self._names.get(row_id)
+        if at is not None:
+            return self._start(at)
+        name, _, number = row_id.rpartition(".")
         at = self._names.get(name)
         if at is not None and number.isdecimal() and int(number) < self._measure(at):
             return self._start(at) + int(number)
@@ -190,6 +191,18 @@ class LazyLines(Sequence[PageLine]):
             if height != self._heights[at]:
                 self._heights[at], self._sums = height, None
         return self._heights[at]
+
+
+def lazy(parts: Sequence[PageLine | Unit], cache: LineCache) -> Sequence[PageLine]:
+    """The lines of a page that has both lines and units."""
+    lines = [part for part in parts if isinstance(part, PageLine)]
+    if len(lines) == len(parts):
+        return lines
+    return LazyLines([_line_unit(part) if isinstance(part, PageLine) else part for part in parts], cache)
+
+
+def _line_unit(line: PageLine) -> Unit:
+    return Unit(line.id, (line.pieces, line.key), 1, lambda: (line,))
 
 
 # --- Texts --------------------------------------------------------------------------------------------------
@@ -341,9 +354,18 @@ def parse_json(text: str) -> tuple[Any] | None:
         return None
 
 
-def json_units(name: str, value: Any, width: int, toggled: frozenset[str]) -> list[Unit]:
+def indented_json(text: str) -> str | None:
+    """The same JSON with a value a line; None where the text is no JSON that can be read."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+    except (ValueError, RecursionError):
+        return None
+
+
+def json_units(name: str, value: Any, width: int, toggled: frozenset[str], text: str) -> list[Unit]:
     """A tree of a parsed value: a node a line. Enter folds and unfolds an object, an array and a long text;
-    its key is `NAME:PATH`, and `toggled` holds those that differ from the first view."""
+    its key is `NAME:PATH`, and `toggled` holds those that differ from the first view.
+    `text` is copied from an object or an array, and the value from any other line."""
     nodes = list(_visible(name, value, toggled, _first_view(name, value)))
 
     def unit(number: int, part: list[_Node]) -> Unit:
@@ -353,7 +375,10 @@ def json_units(name: str, value: Any, width: int, toggled: frozenset[str]) -> li
             rows = [(node, row) for node in part for row in _node_rows(node, width)]
             return [
                 PageLine(
-                    f"{unit_name}.{at}", row, node.path if _folds(node.value) else "", _text_of(node.value)
+                    f"{unit_name}.{at}",
+                    row,
+                    node.path if _folds(node.value) else "",
+                    node.value if isinstance(node.value, str) else text,
                 )
                 for at, (node, row) in enumerate(rows)
             ]
@@ -437,10 +462,6 @@ def _node_rows(node: _Node, width: int) -> Iterator[Line]:
         return
     text = json.dumps(value[:400] if isinstance(value, str) else value, ensure_ascii=False)
     yield tuple(clip_pieces(harmless([*head, (sanitize(text), role)]), width))
-
-
-def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
 
 
 # --- Tables of values separated by commas or tabs -----------------------------------------------------------
@@ -556,7 +577,7 @@ def artifact_units(
         return [_summary(name, media_type, data, width)]
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
     if format == "json" and (parsed := parse_json(text)) is not None:
-        return json_units("artifact", parsed[0], width, toggled)
+        return json_units("artifact", parsed[0], width, toggled, text)
     if format == "csv":
         return csv_units("artifact", text, width, toggled)
     return text_units("artifact", text, format, width)

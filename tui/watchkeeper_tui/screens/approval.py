@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.cells import get_character_cell_size
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -27,39 +25,37 @@ from watchkeeper.store.approvals import CONFLICT, Question, Section, load_questi
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Request
+from watchkeeper_tui.rendering.code import Line, code_lines, row_ends, slice_pieces
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
-MOST_HIGHLIGHTED = 100_000
-"""Characters of a text that is highlighted; a longer one is shown plain, and whole."""
 AT_ONCE = 50_000
 """Characters that are laid out on the event loop; more are laid out beside it."""
 _NAMED = re.compile(r"<U\+[0-9A-F]{4,6}>")
 _GUTTER, _CONTINUED = "│ ", "┊ "
-_DIFF_ROLES = {"+": "done", "-": "failed", "@": "accent", "\\": "muted"}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Row:
     """One row of the view. Its text is harmless."""
 
     number: int
     pieces: tuple[Piece, ...]
 
 
-class QuestionView(RowView[Line]):
+class QuestionView(RowView[Row]):
     """The question. It has no cursor; it tells its screen when it moves."""
 
     CURSOR = False
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
 
-    def row_id(self, row: Line) -> str:
+    def row_id(self, row: Row) -> str:
         return str(row.number)
 
-    def row_cells(self, row: Line) -> Sequence[Cell]:
+    def row_cells(self, row: Row) -> Sequence[Cell]:
         return (row.pieces,)
 
     def laid_out(self) -> None:
@@ -185,7 +181,7 @@ class ApprovalScreen(WatchScreen):
         if sum(len(section.text) for section in question.sections) <= AT_ONCE:
             self._show_rows(wanted, list(question_rows(question, width)))
             return
-        self.view.set_rows((Line(0, (("laying out …", "muted"),)),))
+        self.view.set_rows((Row(0, (("laying out …", "muted"),)),))
         self.run_worker(
             lambda: self.app.call_from_thread(self._show_rows, wanted, list(question_rows(question, width))),
             thread=True,
@@ -194,7 +190,7 @@ class ApprovalScreen(WatchScreen):
             exit_on_error=False,
         )
 
-    def _show_rows(self, wanted: tuple[object, int], rows: list[Line]) -> None:
+    def _show_rows(self, wanted: tuple[object, int], rows: list[Row]) -> None:
         if wanted != self._laid_out or not self.is_usable:
             return
         self.view.set_rows(tuple(rows))
@@ -511,7 +507,7 @@ class ApprovalScreen(WatchScreen):
         ]
 
 
-def question_rows(question: Question, width: int) -> Iterator[Line]:
+def question_rows(question: Question, width: int) -> Iterator[Row]:
     """The whole question as rows of at most `width` columns."""
     number = 0
     for pieces in _logical_lines(question):
@@ -524,7 +520,7 @@ def question_rows(question: Question, width: int) -> Iterator[Line]:
             row = slice_pieces(body, begin, end)
             if gutter:
                 row = ((_GUTTER if begin == 0 else _CONTINUED, "faint"), *row)
-            yield Line(number, row)
+            yield Row(number, row)
             number, begin = number + 1, end
 
 
@@ -554,25 +550,10 @@ def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
             yield ((_GUTTER, "faint"), *line)
 
 
-def highlighted(section: Section) -> Iterator[tuple[Piece, ...]]:
+def highlighted(section: Section) -> Iterator[Line]:
     """The lines of a section, highlighted, with hidden characters shown by their codes."""
     text = reveal(section.text)
-    if section.language == "diff":
-        lines: Iterator[tuple[Piece, ...]] = (
-            (
-                (
-                    line,
-                    "strong"
-                    if line.startswith(("--- ", "+++ ")) and at < 2
-                    else _DIFF_ROLES.get(line[:1], "text"),
-                ),
-            )
-            for at, line in enumerate(text.split("\n"))
-        )
-    elif section.language in ("bash", "json") and len(text) <= MOST_HIGHLIGHTED:
-        lines = _by_lexer(text, section.language)
-    else:
-        lines = (((line, "text"),) for line in text.split("\n"))
+    lines = code_lines(text, section.language if section.language in ("bash", "diff", "json") else "")
     named = "<U+" in text
     for pieces in lines:
         yield tuple(_with_names(pieces)) if named else pieces
@@ -586,79 +567,3 @@ def _with_names(pieces: Sequence[Piece]) -> Iterator[Piece]:
             yield found.group(), "failed"
             at = found.end()
         yield text[at:], role
-
-
-def _by_lexer(text: str, language: str) -> Iterator[tuple[Piece, ...]]:
-    tokens = list(_lexer(language).get_tokens(text))
-    if "".join(value for _, value in tokens) != text:  # what is shown must be what would run
-        tokens = []
-        yield from (((line, "text"),) for line in text.split("\n"))
-        return
-    line: list[Piece] = []
-    for kind, value in tokens:
-        role = _role_of(str(kind))
-        for place, part in enumerate(value.split("\n")):
-            if place:
-                yield tuple(line)
-                line = []
-            if part:
-                line.append((part, role))
-    yield tuple(line)
-
-
-@lru_cache(4)
-def _lexer(language: str) -> Any:
-    from pygments.lexers import get_lexer_by_name
-
-    return get_lexer_by_name(language, stripnl=False, stripall=False, ensurenl=False)
-
-
-@lru_cache(256)
-def _role_of(kind: str) -> str:
-    for prefix, role in (
-        ("Token.Comment", "muted"), ("Token.Keyword", "accent"), ("Token.Literal.String", "kind_messages"),
-        ("Token.Literal.Number", "tokens"), ("Token.Name.Builtin", "tool"), ("Token.Name.Tag", "tool"),
-        ("Token.Name.Variable", "kind_facts"), ("Token.Operator", "waiting"), ("Token.Punctuation", "waiting"),
-    ):  # fmt: skip
-        if kind.startswith(prefix):
-            return role
-    return "text"
-
-
-def row_ends(text: str, width: int) -> Iterator[int]:
-    """Where the rows of a line end: after a space where there is one in the second half of a row. No
-    character is dropped."""
-    begin, length = 0, len(text)
-    if text.isascii():
-        while length - begin > width:
-            space = text.rfind(" ", begin + width // 2, begin + width)
-            begin = space + 1 if space >= 0 else begin + width
-            yield begin
-        yield length
-        return
-    used, space = 0, -1
-    for at, character in enumerate(text):
-        size = get_character_cell_size(character)
-        if used + size > width and at > begin:
-            end = space + 1 if space >= begin + width // 2 else at
-            yield end
-            used = sum(get_character_cell_size(each) for each in text[end:at])
-            begin = end
-        used += size
-        if character == " ":
-            space = at
-    yield length
-
-
-def slice_pieces(pieces: Sequence[Piece], begin: int, end: int) -> tuple[Piece, ...]:
-    """The characters `begin` to `end` of a line of pieces."""
-    found: list[Piece] = []
-    at = 0
-    for text, role in pieces:
-        if at >= end:
-            break
-        part = text[max(0, begin - at) : end - at]
-        if part:
-            found.append((part, role))
-        at += len(text)
-    return tuple(found)

@@ -18,8 +18,9 @@ from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Target
 from watchkeeper_tui.formatting import result_words
-from watchkeeper_tui.pages import blank, damage, paragraph
+from watchkeeper_tui.pages import blank, damage, paragraph, rendered
 from watchkeeper_tui.pages.memory import STATES, pass_cost, pass_number, stall
+from watchkeeper_tui.pages.transcript import block_lines
 from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
@@ -286,7 +287,7 @@ def _observation(
             f"{key}.cites", "cites " + _cited(each.citations), width, role="accent", indent=2, most=3
         )
     most = 400 if (key in expanded) != (not short) else 2
-    body = paragraph(key, each.text, width, indent=2, most=most)
+    body = rendered(key, each.text, width, indent=2, most=most)
     return [*lines, *(PageLine(line.id, line.pieces, key, line.copy) for line in body)]
 
 
@@ -308,7 +309,7 @@ def _block(block: TranscriptBlock, width: int, expanded: frozenset[str], *, lost
     text = "\n".join(block.lines)
     lines = [PageLine(block.key, pieces, block.key, text)]
     if block.key in expanded:
-        body = paragraph(block.key, text, width, indent=4, most=400)
+        body = block_lines(block, width, most=400)
         lines += [PageLine(f"{line.id}.open", line.pieces, block.key, text) for line in body]
     return lines
 

@@ -15,13 +15,12 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.store.fork import ForkResult, Step, fork_session, steps
 from watchkeeper_tui import formatting
 from watchkeeper_tui.control import PromptPreview
-from watchkeeper_tui.pages.transcript import LOOKS
+from watchkeeper_tui.pages.transcript import ItemState, item_units, items_of
+from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content, set_title
-
-FOLDED_LINES = 6
 
 
 class PromptScreen(ModalScreen[None]):
@@ -36,6 +35,7 @@ class PromptScreen(ModalScreen[None]):
         super().__init__()
         self._about, self._shown = about, shown
         self._expanded: frozenset[str] = frozenset()
+        self._cache = LineCache()
 
     def compose(self) -> ComposeResult:
         yield PageView(id="prompt-preview")
@@ -63,10 +63,10 @@ class PromptScreen(ModalScreen[None]):
             self._expanded ^= {line.key}
             self.page.set_rows(self.lines(max(10, self.page.scrollable_content_region.width - 1)))
 
-    def lines(self, width: int) -> list[PageLine]:
+    def lines(self, width: int) -> Sequence[PageLine]:
         """The whole preview in lines of that width."""
         shown = self._shown
-        lines = [
+        lines: list[PageLine | Unit] = [
             PageLine(f"figures.{number}.{row}", ((part, "text"),))
             for number, line in enumerate(shown.lines())
             for row, part in enumerate(wrap(sanitize(line), width))
@@ -80,26 +80,11 @@ class PromptScreen(ModalScreen[None]):
             lines.append(
                 PageLine(f"message.{place}", ((f"{place + 1} {message.role}", "strong"), (tokens, "faint")))
             )
-            for block in message.blocks:
-                lines += self._block(block.key, block.kind, block.title, block.lines, width)
-        return lines
-
-    def _block(self, key: str, kind: str, title: str, text: tuple[str, ...], width: int) -> list[PageLine]:
-        glyph, role = LOOKS.get(kind, ("·", "muted"))
-        rows = [row for line in text for row in wrap(line, max(4, width - 4))]
-        most = 2_000 if key in self._expanded else FOLDED_LINES
-        copied = "\n".join(text)
-        lines = []
-        if kind not in ("user", "assistant"):
-            lines.append(PageLine(f"{key}.head", ((f"  {glyph} ", role), (title or kind, role)), key, copied))
-        lines += [
-            PageLine(f"{key}.{number}", (("    ", "text"), (row, "text")), key, copied)
-            for number, row in enumerate(rows[:most])
-        ]
-        if len(rows) > most:
-            note = f"    … {formatting.plural(len(rows) - most, 'more line')}, Enter unfolds"
-            lines.append(PageLine(f"{key}.more", ((note, "faint"),), key, copied))
-        return lines
+            for item in items_of(message.blocks):
+                is_unfolded = item.block.key in self._expanded
+                state = ItemState(width, is_unfolded, is_proposed=True)
+                lines += item_units(item, state, self._cache)
+        return lazy(lines, self._cache)
 
 
 STEPS_AT_ONCE = 500

@@ -13,25 +13,20 @@ from textual.binding import Binding, BindingType
 from watchkeeper.store.agent_snapshot import StoredMessage, newest_messages
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.search.messages import search
-from watchkeeper_tui import formatting
+from watchkeeper_tui.pages.transcript import ItemState, item_units, items_of
 from watchkeeper_tui.reader import fold_message
-from watchkeeper_tui.sanitize import clip, sanitize, wrap
+from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
+from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import TranscriptBlock
 from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, Piece, RowView, set_title
 
 AROUND = 60
 """Messages that are read on each side."""
 FOLDED_LINES = 6
-"""Lines of a block that are shown before Enter unfolds it; those of the message looked at are shown whole."""
-MOST_LINES = 2_000
+"""Lines of an item that are shown before Enter unfolds it; the message looked at is shown whole."""
 MOST_HITS = 400
-
-_LOOKS = {
-    "user": ("»", "user"), "assistant": ("●", "assistant"), "thinking": ("∴", "thinking"), "tool_use": ("→", "tool"),
-    "tool_result": ("←", "muted"), "tool_error": ("✗", "failed"), "attachment": ("+", "muted"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +52,15 @@ class Around:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the transcript. Texts are sanitised."""
-
-    id: str
-    pieces: tuple[Piece, ...]
-    seq: int
-    key: str = ""
-    """The block that Enter folds or unfolds."""
-
-
-class LinesView(RowView[Line]):
+class LinesView(RowView[PageLine]):
     """The transcript around the message."""
 
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
 
-    def row_id(self, row: Line) -> str:
+    def row_id(self, row: PageLine) -> str:
         return row.id
 
-    def row_cells(self, row: Line) -> Sequence[Cell]:
+    def row_cells(self, row: PageLine) -> Sequence[Cell]:
         return (row.pieces,)
 
     def laid_out(self) -> None:
@@ -114,6 +98,7 @@ class MessageScreen(WatchScreen):
         self._around: Around | None = None
         self._blocks: tuple[TranscriptBlock, ...] = ()
         self._expanded: frozenset[str] = frozenset()
+        self._cache = LineCache()
 
     def compose(self) -> ComposeResult:
         yield LinesView(id="message", classes="pane")
@@ -171,29 +156,30 @@ class MessageScreen(WatchScreen):
         width = max(
             10, self.view.scrollable_content_region.width - (1 if self.view.show_vertical_scrollbar else 2)
         )
-        lines: list[Line] = []
+        lines: list[PageLine | Unit] = []
         first = around.messages[0].seq if around.messages else 1
         if first > 1:
-            lines.append(
-                Line("earlier", ((f"… #1 to #{first - 1} are earlier; [ reads them", "faint"),), first)
+            lines.append(PageLine("earlier", ((f"… #1 to #{first - 1} are earlier; [ reads them", "faint"),)))
+        is_marked = False
+        for item in items_of(self._blocks):
+            is_sought = around.place.seq in item.seqs
+            if is_sought and not is_marked:
+                rule = f"── #{around.place.seq} "
+                lines.append(PageLine(f"{around.place.seq}.mark", ((rule.ljust(width, "─"), "accent"),)))
+                is_marked = True
+            unfolded = is_sought != (item.block.key in self._expanded)
+            state = ItemState(
+                width, is_unfolded=unfolded, folded_lines=FOLDED_LINES, words=tuple(self._marks)
             )
-        seen: set[int] = set()
-        for block in self._blocks:
-            if block.seq == around.place.seq and block.seq not in seen:
-                rule = f"── #{block.seq} "
-                lines.append(Line(f"{block.seq}.mark", ((rule.ljust(width, "─"), "accent"),), block.seq))
-            seen.add(block.seq)
-            lines += self._block_lines(block, width, whole=block.seq == around.place.seq)
+            lines += item_units(item, state, self._cache)
         last = around.messages[-1].seq if around.messages else 0
         if last < around.last_seq:
             lines.append(
-                Line(
-                    "later",
-                    ((f"… #{last + 1} to #{around.last_seq} are later; ] reads them", "faint"),),
-                    last,
+                PageLine(
+                    "later", ((f"… #{last + 1} to #{around.last_seq} are later; ] reads them", "faint"),)
                 )
             )
-        self.view.set_rows(tuple(lines))
+        self.view.set_rows(lazy(lines, self._cache))
         self.view.refresh()
         pieces: list[Piece] = [
             (clip(sanitize(around.agent), 28), "strong"),
@@ -204,37 +190,6 @@ class MessageScreen(WatchScreen):
             pieces += [("  /", "accent"), (clip(sanitize(self._words), 40), "match")]
         set_title(self.view, pieces, self.watch_app.palette)
         self._describe()
-
-    def _block_lines(self, block: TranscriptBlock, width: int, *, whole: bool) -> list[Line]:
-        glyph, role = _LOOKS.get(block.kind, ("·", "muted"))
-        unfolded = whole != (block.key in self._expanded)
-        rows: list[str] = []
-        for line in block.lines:
-            rows += wrap(line, max(4, width - 2))
-            if len(rows) > MOST_LINES:
-                break
-        most = MOST_LINES if unfolded else FOLDED_LINES
-        title = "" if block.kind in ("user", "assistant") else block.title
-        head: tuple[Piece, ...] = (
-            (f"{glyph} ", role), (title or block.kind, role), (f"  #{block.seq}", "faint"), (f"  {formatting.time_of_day(block.at)}", "faint"),
-        )  # fmt: skip
-        lines = [Line(f"{block.key}.head", head, block.seq, block.key)]
-        lines += [
-            Line(f"{block.key}.{number}", (("  ", "text"), *marked(row, self._marks)), block.seq, block.key)
-            for number, row in enumerate(rows[:most])
-        ]
-        left = len(rows) - most + block.hidden
-        if left > 0:
-            note = "" if unfolded else ", Enter unfolds"
-            lines.append(
-                Line(
-                    f"{block.key}.more",
-                    ((f"  … {formatting.plural(left, 'more line')}{note}", "faint"),),
-                    block.seq,
-                    block.key,
-                )
-            )
-        return lines
 
     def _describe(self) -> None:
         around = self._around
@@ -367,23 +322,3 @@ def read_around(
         )
         complete = found.complete if found is not None else True
     return Around(place, row[0], row[2], row[1], messages, hits, complete)
-
-
-def marked(text: str, words: Sequence[str]) -> tuple[Piece, ...]:
-    """A line with the words that are sought marked, wherever they stand in it."""
-    folded = text.casefold()
-    if not words or len(folded) != len(text):
-        return ((text, "text"),)
-    pieces: list[Piece] = []
-    at = 0
-    while at < len(text):
-        found = min(
-            ((folded.find(word, at), -len(word)) for word in words if folded.find(word, at) >= 0),
-            default=None,
-        )
-        if found is None:
-            break
-        begin, length = found[0], -found[1]
-        pieces += [(text[at:begin], "text"), (text[begin : begin + length], "match")]
-        at = begin + length
-    return (*pieces, (text[at:], "text")) if pieces else ((text, "text"),)

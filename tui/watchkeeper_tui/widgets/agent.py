@@ -29,6 +29,7 @@ from watchkeeper_tui.pages.memory import (
 )
 from watchkeeper_tui.pages.report import report_page, task_page, task_summary
 from watchkeeper_tui.pages.transcript import BOUNDARY, transcript_page
+from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import (
     AgentDetail,
@@ -62,7 +63,7 @@ class Page:
     name: str
     short: str
     """The name where there is little room."""
-    lines: Callable[[PageContext], list[PageLine]]
+    lines: Callable[[PageContext], Sequence[PageLine | Unit]]
     follows: bool = False
     """New lines come at the end, and the end is kept in sight."""
 
@@ -216,6 +217,7 @@ class AgentPane(Vertical):
         self._read: tuple[object, ...] = (None,) * 6
         """What the lines in sight were made from."""
         self._asked: tuple[object, ...] = ()
+        self._cache = LineCache()
 
     def compose(self) -> ComposeResult:
         yield Figures()
@@ -280,9 +282,9 @@ class AgentPane(Vertical):
         )
         if asked != self._asked or any(now is not then for now, then in zip(read, self._read, strict=True)):
             self._asked, self._read = asked, read
-            page.set_rows(self.lines())
+            page.set_rows(lazy(self.lines(), self._cache))
 
-    def lines(self) -> list[PageLine]:
+    def lines(self) -> Sequence[PageLine | Unit]:
         """The lines of the tab that is open."""
         snapshot, agent = self._snapshot, self._snapshot.agent(self.agent_id)
         task = snapshot.task(self._task_id)
@@ -309,6 +311,7 @@ class AgentPane(Vertical):
             words=self.filter_words,
             can_act=not watch_app(self).read_only and snapshot.state is not SessionState.REPLAY,
             threshold=watch_app(self).settings.summarization_threshold,
+            cache=self._cache,
         )
         return PAGES[self.tab].lines(context)
 

@@ -172,6 +172,19 @@ def pieces_width(pieces: Cell) -> int:
 T = TypeVar("T")
 
 
+class WindowedRows(Sequence[T]):
+    """Rows that are made when they come in sight. Until then, how many there are is an estimate."""
+
+    def settle(self, top: int, height: int, *, at_end: bool = False) -> int:
+        """Make the `height` rows from row `top` on, and as many before and after them. Returns the number that
+        the row at `top` has now: rows before it may have come or gone. `at_end`: the end is in sight."""
+        raise NotImplementedError
+
+    def place_of(self, row_id: str) -> int | None:
+        """The number of the row with that id; None where there is none."""
+        raise NotImplementedError
+
+
 class _Look(NamedTuple):
     """How a row was painted."""
 
@@ -256,6 +269,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         """The view's own colours; worked out once, not for each line."""
         self._widths: list[int] = []
         self._widths_for = -1
+        self._is_settling = False
 
     # What a subclass says.
 
@@ -309,7 +323,9 @@ class RowView(ScrollView, Generic[T], can_focus=True):
 
         Only the lines that look different are painted.
         """
+        anchor = self._anchor()
         self.rows = rows
+        self._settle(anchor)
         found = False
         if self.following and rows:
             self._index, found = len(rows) - 1, True
@@ -352,6 +368,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     def place_of(self, row_id: str) -> int | None:
         """The index of the row with that id, or None; checks the last selected index first."""
         rows, near = self.rows, self._index
+        if isinstance(rows, WindowedRows):
+            return rows.place_of(row_id)
         if 0 <= near < len(rows) and self.row_id(rows[near]) == row_id:
             return near
         return next((place for place, row in enumerate(rows) if self.row_id(row) == row_id), None)
@@ -404,6 +422,32 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             elif at_end and new_value > old_value:
                 self.following = True
             self.scrolled()
+        if round(old_value) != round(new_value):
+            self._settle()
+
+    def _anchor(self) -> str | None:
+        """The id of the first row in sight, if rows may come or go above it."""
+        top = self.scroll_offset.y
+        if not isinstance(self.rows, WindowedRows) or self.following or not 0 <= top < len(self.rows):
+            return None
+        return self.row_id(self.rows[top])
+
+    def _settle(self, anchor: str | None = None) -> None:
+        """Have the rows made that come in sight. What is in sight, the row `anchor` first, stays there."""
+        rows = self.rows
+        if self._is_settling or not self.is_mounted or not isinstance(rows, WindowedRows):
+            return
+        self._is_settling = True
+        place = rows.place_of(anchor) if anchor is not None else None
+        top = self.scroll_offset.y if place is None else place
+        top = rows.settle(top, self._visible_rows(), at_end=self.following)
+        self._resize_rows()
+        if top != self.scroll_offset.y:
+            self.scroll_to(y=top, animate=False, immediate=True)
+        if self.selected_id is not None:
+            place = rows.place_of(self.selected_id)
+            self._index = self._index if place is None else place
+        self._is_settling = False
 
     def scrolled(self) -> None:
         """The view moved; a subclass may bring its title up to date."""
@@ -416,8 +460,12 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             self._stop_following()
         elif self.FOLLOWS:
             self.following = True
-        self._index = place
         row_id = self.row_id(self.rows[place])
+        if isinstance(self.rows, WindowedRows):
+            self.rows.settle(place, self._visible_rows())
+            self._resize_rows()
+            place = self.rows.place_of(row_id) or 0
+        self._index = place
         changed = row_id != self.selected_id
         self.touched = self.touched or tell
         self.selected_id = row_id
@@ -455,6 +503,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
 
     def on_resize(self) -> None:
         self.laid_out()
+        self._settle()
         self._resize_rows()
         if self.following:
             self._to_end()
