@@ -244,7 +244,7 @@ class FakeSession:
 
     def set_agent(self, agent_id: str, **values: Any) -> None:
         for name, value in values.items():
-            self.connection.execute(f"UPDATE agents SET {name} = ? WHERE id = ?", (value, agent_id))
+            self.connection.execute(f"UPDATE agents SET {name} = ? WHERE id = ?", (bindable(value), agent_id))
 
     def commands(self) -> list[tuple[Any, ...]]:
         return self.connection.execute(

@@ -191,7 +191,7 @@ class WatchkeeperApp(ThemedApp):
     ENABLE_COMMAND_PALETTE = True
     INHERIT_BINDINGS: ClassVar[bool] = True
     CSS_PATH: ClassVar[list[str | PurePath]] = [
-        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval",
+        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline",
                                               "message", "compare", "dialogs")),
         "app.tcss",
     ]  # fmt: skip
@@ -437,12 +437,24 @@ class WatchkeeperApp(ThemedApp):
             return "the database is read-only"
         return ""
 
-    def open_replay(self, session_id: str) -> None:
+    def open_replay(self, session_id: str, *, moment: float | None = None) -> None:
         """A session as it was, step by step."""
         from watchkeeper_tui.screens.replay import ReplayScreen
 
-        if not (isinstance(self.screen, ReplayScreen) and self.screen.session_id == session_id):
-            self.push_screen(ReplayScreen(session_id))
+        if isinstance(self.screen, ReplayScreen) and self.screen.session_id == session_id:
+            return
+        for screen in self.screen_stack:
+            if isinstance(screen, ReplayScreen) and screen.session_id == session_id and moment is not None:
+                self.pop_screen()  # the timeline that was opened from it
+                screen.go_to(moment)
+                return
+        self.push_screen(ReplayScreen(session_id, moment))
+
+    def open_timeline(self, session_id: str, *, moment: float | None = None) -> None:
+        """When each agent of a session did what."""
+        from watchkeeper_tui.screens.timeline import TimelineScreen
+
+        self.push_screen(TimelineScreen(session_id, moment))
 
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""

@@ -102,8 +102,12 @@ class WatchApp(Protocol):
         """Show one pass in full, before and after."""
         ...
 
-    def open_replay(self, session_id: str) -> None:
-        """Show a session as it was, step by step."""
+    def open_replay(self, session_id: str, *, moment: float | None = None) -> None:
+        """Show a session as it was, step by step; from that moment on, or from its beginning."""
+        ...
+
+    def open_timeline(self, session_id: str, *, moment: float | None = None) -> None:
+        """Show when each agent did what, with the cursor at that moment, or at the end."""
         ...
 
     def leave(self, how: str) -> None:

@@ -154,6 +154,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("left,h", "fold(True)", "Collapse", show=False, id="fold"),
         Binding("right,l", "fold(False)", "Expand", show=False, id="unfold"),
         Binding("y", "copy", "Copy", show=False, id="copy"),
+        Binding("t", "timeline", "Timeline", show=False, id="timeline"),
         Binding("s", "sessions", "Sessions", show=False, id="sessions"),
         Binding("escape", "back", "Back", show=False, id="back"),
     ]
@@ -403,6 +404,11 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.action_freeze()
         else:
             self.action_pane("plan")
+
+    def action_timeline(self) -> None:
+        session = self.snapshot.session
+        if session is not None:
+            self.watch_app.open_timeline(session.id)
 
     def action_sessions(self) -> None:
         self.watch_app.open_sessions("")

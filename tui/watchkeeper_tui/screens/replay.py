@@ -7,6 +7,7 @@ It can change nothing, but for the fork that `F` makes once it was answered with
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -275,14 +276,19 @@ class ReplayScreen(SessionScreen):
         Binding("tab", "next_pane(1)", "Next pane", show=False, id="replay.next_pane"),
         Binding("shift+tab", "next_pane(-1)", "Previous pane", show=False, id="replay.previous_pane"),
         Binding("z", "zoom", "Zoom", show=False, id="replay.zoom"),
+        Binding("t", "timeline", "Timeline", show=False, id="replay.timeline"),
         Binding("escape", "back", "Back", show=False, id="replay.leave"),
     ]
 
     _forking = False
 
-    def __init__(self, session_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, session_id: str, moment: float | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`moment`: where it begins, in seconds since 1970."""
         super().__init__()
         self.session_id = session_id
+        self._moment = moment
         self.playback = Playback(())
         self.set_reactive(ReplayScreen.snapshot, Snapshot(state=SessionState.REPLAY))
         self.seq = 0
@@ -362,6 +368,9 @@ class ReplayScreen(SessionScreen):
         again, self._notice_until = self._recording is not None, 0.0
         self._recording, self._marks = news.recording, news.recording.marks
         self.playback.continued(news.recording.times)
+        if self._moment is not None:
+            self.playback.go(bisect_right(self.playback.times, self._moment))
+            self._moment = None
         kind = "" if news.recording.by_event else "a step is a message or a call: its events tell little; "
         self._moved()
         if news.recording.damaged:
@@ -497,6 +506,17 @@ class ReplayScreen(SessionScreen):
         if self._projector is not None:
             self.say("reading on …", "muted", seconds=600)
             self._projector.read_on()
+
+    def go_to(self, moment: float) -> None:
+        """Go to the last step at that moment."""
+        self.playback.go(bisect_right(self.playback.times, moment))
+        self._moved()
+
+    def action_timeline(self) -> None:
+        times = self.playback.times
+        self.watch_app.open_timeline(
+            self.session_id, moment=times[self.playback.position - 1] if times else None
+        )
 
     def action_back(self) -> None:
         self.app.pop_screen()

@@ -1,0 +1,531 @@
+"""The timeline of a session: agents as rows on one axis of time, live and in replay.
+
+It shows parallelism, stalls, kills and resumes at a look. A cell shows the most important of what an agent did in its
+time; Enter opens the replay at the moment under the cursor.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.timeline import Activity, Mark, MarkKind, Span, Timeline, TimelineAgent, TimelineReader
+from watchkeeper_tui import formatting
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+
+READ_SECONDS = 1.0
+"""How often a live session is read again."""
+SHORTEST_CELL = 0.05
+"""Seconds; no cell of the axis is shorter."""
+_STEPS = (
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1_800,
+    3_600,
+    7_200,
+    14_400,
+    43_200,
+    86_400,
+)
+"""Seconds a cell, from one zoom to the next."""
+_TICK_CELLS = 16
+_NAMES = (12, 40)
+"""Columns of the names: a fifth of the width, within these."""
+
+LOOKS: dict[Activity, tuple[str, str]] = {
+    Activity.QUESTION: ("?", "waiting"),
+    Activity.PARKED: ("◷", "slot"),
+    Activity.PAUSED: ("‖", "paused"),
+    Activity.RETRYING: ("↻", "retrying"),
+    Activity.SLOT: ("░", "slot"),
+    Activity.TOOL: ("▓", "tool"),
+    Activity.MODEL: ("█", "working"),
+    Activity.COMPACTION: ("▂", "compaction"),
+}
+"""Glyph and role of each activity."""
+BOTH = ("▚", "compaction")
+"""A compaction beside work: neither waits for the other."""
+MARKS: dict[MarkKind, tuple[str, str]] = {
+    MarkKind.FAILED: ("✗", "failed"),
+    MarkKind.KILLED: ("†", "dead"),
+    MarkKind.RESUMED: ("▸", "done"),
+    MarkKind.ENDED: ("✓", "done"),
+}
+_MUST_SEE = (Activity.QUESTION, Activity.PARKED, Activity.PAUSED)
+"""They win a cell however short they are; of the others, the one that fills most of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Which time the cells show."""
+
+    begins: float
+    seconds: float
+    """Of one cell."""
+    cells: int
+
+    @property
+    def ends(self) -> float:
+        return self.begins + self.seconds * self.cells
+
+    def cell(self, at: float) -> int:
+        """The cell of a moment; outside of the axis, below 0 or `cells` and more."""
+        return math.floor((at - self.begins) / self.seconds)
+
+
+def axis_cells(
+    axis: Axis, agent: TimelineAgent, spans: Sequence[Span], marks: Sequence[Mark], now: float
+) -> list[tuple[str, str]]:
+    """Glyph and role of each cell of an agent's row. Costs as much as has spans on the axis, and cells."""
+    filled: list[dict[Activity, float] | None] = [None] * axis.cells
+    for span in spans:
+        ends = max(now, span.begins) if span.ends is None else span.ends
+        if ends < axis.begins or span.begins >= axis.ends:
+            continue
+        first, last = max(0, axis.cell(span.begins)), min(axis.cells - 1, axis.cell(ends))
+        for cell in range(first, last + 1):
+            left = axis.begins + cell * axis.seconds
+            share = min(ends, left + axis.seconds) - max(span.begins, left)
+            found = filled[cell]
+            if found is None:
+                found = filled[cell] = {}
+            found[span.activity] = found.get(span.activity, 0.0) + max(share, 1e-9)
+    born, gone = axis.cell(agent.begins), axis.cell(agent.ends if agent.ends is not None else now)
+    row = [
+        _look(found) if found else (("─", "faint") if born <= cell <= gone else (" ", "text"))
+        for cell, found in enumerate(filled)
+    ]
+    for mark in marks:
+        cell = axis.cell(mark.at)
+        if 0 <= cell < axis.cells and mark.kind in MARKS:
+            row[cell] = MARKS[mark.kind]
+    return row
+
+
+def _look(found: dict[Activity, float]) -> tuple[str, str]:
+    for activity in _MUST_SEE:
+        if activity in found:
+            return LOOKS[activity]
+    busy = [activity for activity in found if activity is not Activity.COMPACTION]
+    if not busy:
+        return LOOKS[Activity.COMPACTION]
+    if Activity.COMPACTION in found:
+        return BOTH
+    return LOOKS[max(busy, key=lambda activity: found[activity])]
+
+
+def grouped(cells: Sequence[tuple[str, str]]) -> list[Piece]:
+    """Neighbours of one role as one piece."""
+    pieces: list[Piece] = []
+    for glyph, role in cells:
+        if pieces and pieces[-1][1] == role:
+            pieces[-1] = (pieces[-1][0] + glyph, role)
+        else:
+            pieces.append((glyph, role))
+    return pieces
+
+
+class TimelineView(RowView[TimelineAgent]):
+    """One row an agent. Left and right move the cursor along the axis; the mouse does too."""
+
+    HEADINGS = True
+    EMPTY = "no agent has begun"
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "seek(-1)", "Earlier", show=False, id="timeline.left"),
+        Binding("right,l", "seek(1)", "Later", show=False, id="timeline.right"),
+        Binding(
+            "shift+left,left_square_bracket", "seek(-10)", "Ten cells back", show=False, id="timeline.left10"
+        ),
+        Binding(
+            "shift+right,right_square_bracket", "seek(10)", "Ten cells on", show=False, id="timeline.right10"
+        ),
+        Binding("plus,equals_sign", "zoom(-1)", "Zoom in", show=False, id="timeline.in"),
+        Binding("minus", "zoom(1)", "Zoom out", show=False, id="timeline.out"),
+        Binding("0", "whole", "All of it", show=False, id="timeline.whole"),
+        Binding("n", "mark(1)", "Next mark", show=False, id="timeline.next"),
+        Binding("N", "mark(-1)", "Previous mark", show=False, id="timeline.previous"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(id="timeline", classes="pane")
+        self.timeline = Timeline()
+        self.axis = Axis(0.0, 1.0, 1)
+        self.cursor = 0.0
+        """The moment that the user looks at."""
+        self.now = 0.0
+        self.fits = True
+        """The whole session is in sight, and stays so while it grows."""
+        self._marks: dict[str | None, list[Mark]] = {}
+        self._drawn: dict[str, tuple[object, list[tuple[str, str]]]] = {}
+
+    @property
+    def name_cells(self) -> int:
+        return max(_NAMES[0], min(_NAMES[1], self.scrollable_content_region.width // 5))
+
+    def row_id(self, row: TimelineAgent) -> str:
+        return row.id
+
+    def columns(self) -> Sequence[Column]:
+        return (Column("agent", self.name_cells), Column(self._ticks(), 10, flexible=True))
+
+    def row_cells(self, row: TimelineAgent) -> Sequence[Cell]:
+        name = "  " * min(row.depth, 3) + sanitize(row.name)
+        task = f"  {sanitize(row.task)}" if row.task else ""
+        room = max(0, self.name_cells - len(name))
+        return ([(clip(name, self.name_cells), "text"), (clip(task, room), "muted")], self._axis_pieces(row))
+
+    def show(self, timeline: Timeline, now: float) -> None:
+        """Show this reading. The cursor stays at its moment, or at the end if it was there."""
+        at_end = self.cursor >= self.now - self.axis.seconds
+        self.timeline, self.now = timeline, now
+        self._marks = {}
+        for mark in timeline.marks:
+            self._marks.setdefault(mark.agent_id, []).append(mark)
+        if not self.cursor or at_end:
+            self.cursor = now
+        if self.fits:
+            self._fit()
+        self.set_rows(timeline.agents)
+        self.refresh()
+
+    def look_at(self, moment: float) -> None:
+        """Put the cursor there."""
+        self.cursor = min(max(moment, self.timeline.begins), max(self.now, self.timeline.begins))
+        if not self.axis.begins <= self.cursor < self.axis.ends:
+            begins = self.cursor - self.axis.seconds * self.axis.cells / 2
+            self.axis = Axis(begins, self.axis.seconds, self.axis.cells)
+        self._moved()
+
+    def span_at_cursor(self) -> Span | None:
+        """What the selected agent did then."""
+        agent = self.selected
+        if agent is None:
+            return None
+        left = self.axis.begins + self.axis.cell(self.cursor) * self.axis.seconds
+        found = [
+            span
+            for span in self.timeline.spans.get(agent.id, ())
+            if span.begins < left + self.axis.seconds
+            and (self.now if span.ends is None else span.ends) >= left
+        ]
+        ranks = list(Activity)
+        return min(
+            found, key=lambda span: (ranks.index(span.activity) > 2, span.begins > self.cursor), default=None
+        )
+
+    def mark_at_cursor(self) -> Mark | None:
+        """What happened then, to the selected agent or to all."""
+        cell = self.axis.cell(self.cursor)
+        agent = self.selected
+        near = [*self._marks.get(agent.id if agent else "", []), *self._marks.get(None, [])]
+        return next((mark for mark in near if mark.kind in MARKS and self.axis.cell(mark.at) == cell), None)
+
+    # Moving.
+
+    def action_seek(self, cells: int) -> None:
+        self.look_at(self.cursor + cells * self.axis.seconds)
+
+    def action_zoom(self, step: int) -> None:
+        place = bisect_right(_STEPS, self.axis.seconds * 1.000001) - 1
+        if step > 0:
+            place += 1
+        elif _STEPS[max(0, place)] >= self.axis.seconds * 0.999999:
+            place -= 1
+        seconds = _STEPS[max(0, min(len(_STEPS) - 1, place))]
+        share = (self.cursor - self.axis.begins) / (self.axis.seconds * self.axis.cells)
+        self.fits = False
+        self.axis = Axis(self.cursor - share * seconds * self.axis.cells, seconds, self.axis.cells)
+        self._moved()
+
+    def action_whole(self) -> None:
+        self.fits = True
+        self._fit()
+        self._moved()
+
+    def action_mark(self, direction: int) -> None:
+        """To the next failure, kill or resume, whichever agent's it is."""
+        cell = self.axis.cell(self.cursor)
+        marks = [
+            mark for mark in self.timeline.marks if mark.kind in MARKS and mark.kind is not MarkKind.ENDED
+        ]
+        later = [mark for mark in marks if (self.axis.cell(mark.at) - cell) * direction > 0]
+        if not later:
+            return
+        nearest = min(later, key=lambda mark: abs(mark.at - self.cursor))
+        if nearest.agent_id is not None:
+            self.select(nearest.agent_id, tell=False)
+        self.look_at(nearest.at)
+
+    def on_click(self, event: events.Click) -> None:
+        super().on_click(event)
+        offset = event.get_content_offset(self)
+        first = self.name_cells + 2
+        if offset is not None and offset.x >= first:
+            self.look_at(self.axis.begins + (offset.x - first + 0.5) * self.axis.seconds)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._wheel(event, -1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._wheel(event, 1)
+
+    def _wheel(self, event: events.MouseEvent, direction: int) -> None:
+        """With shift it pans, with ctrl it zooms; alone it scrolls the rows."""
+        if not (event.shift or event.ctrl):
+            return
+        event.stop()
+        event.prevent_default()
+        if event.ctrl:
+            self.action_zoom(direction)
+        else:
+            self.action_seek(5 * direction)
+
+    def _moved(self) -> None:
+        self.refresh()
+        row = self.selected
+        self.post_message(self.Selected(self, row.id if row is not None else ""))
+
+    # Drawing.
+
+    def laid_out(self) -> None:
+        cells = max(4, self.scrollable_content_region.width - self.name_cells - 2)
+        self.axis = Axis(self.axis.begins, self.axis.seconds, cells)
+        if self.fits:
+            self._fit()
+        self._widths_for = -1
+
+    def _fit(self) -> None:
+        whole = max(self.now - self.timeline.begins, 1.0)
+        self.axis = Axis(
+            self.timeline.begins, max(SHORTEST_CELL, whole / max(1, self.axis.cells - 1)), self.axis.cells
+        )
+
+    def _axis_pieces(self, row: TimelineAgent) -> list[Piece]:
+        spans = self.timeline.spans.get(row.id, ())
+        marks = [*self._marks.get(row.id, ()), *self._marks.get(None, ())]
+        key = (self.axis, row, len(marks), spans, self.now if row.ends is None else 0.0)
+        drawn = self._drawn.get(row.id)
+        if drawn is None or drawn[0] != key:
+            drawn = self._drawn[row.id] = (key, axis_cells(self.axis, row, spans, marks, self.now))
+        cells = list(drawn[1])
+        at = self.axis.cell(self.cursor)
+        if 0 <= at < len(cells):
+            glyph, role = cells[at]
+            cells[at] = (
+                (glyph, "match") if row.id == self.selected_id else ("│" if glyph in " ─" else glyph, role)
+            )
+        return grouped(cells)
+
+    def _ticks(self) -> str:
+        """The times below which the cells stand, since the session began."""
+        text = [" "] * self.axis.cells
+        for cell in range(0, self.axis.cells, _TICK_CELLS):
+            at = self.axis.begins + cell * self.axis.seconds - self.timeline.begins
+            label = f"╷{formatting.clock(max(0.0, at))}"
+            if cell + len(label) <= len(text):
+                text[cell : cell + len(label)] = label
+        at = self.axis.cell(self.cursor)
+        if 0 <= at < len(text):
+            text[at] = "▼"
+        return "".join(text)
+
+
+class TimelineScreen(WatchScreen):
+    """`t` opens it. Enter goes to the moment in replay."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "copy", "Copy", show=False, id="timeline.copy"),
+        Binding("escape,t", "back", "Back", show=False, id="timeline.back"),
+    ]
+
+    def __init__(self, session_id: str, moment: float | None = None) -> None:
+        """`moment`: where the cursor begins; None: at the end, and it stays there while the session goes on."""
+        super().__init__()
+        self.session_id = session_id
+        self._moment = moment
+        self._read_at = -math.inf
+        self._asked = False
+        self._reader: tuple[Connection, TimelineReader] | None = None
+        self._words: tuple[Piece, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield TimelineView()
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    @property
+    def view(self) -> TimelineView:
+        return self.query_one(TimelineView)
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self._read()
+
+    def show(self, snapshot: Snapshot, now: float) -> None:
+        live = snapshot.state is SessionState.LIVE
+        if now - self._read_at >= READ_SECONDS and (live or snapshot.read_at > self._read_at):
+            self._read()
+        self._describe()
+
+    def tick(self, now: float) -> None:
+        self.show(self.watch_app.snapshot, now)
+
+    def _read(self) -> None:
+        if self._asked:
+            return
+        self._asked, self._read_at = True, self.watch_app.now()
+        live = self.watch_app.snapshot.state is SessionState.LIVE
+
+        def question(connection: Connection) -> Timeline:
+            if self._reader is None or self._reader[0] is not connection:
+                self._reader = (connection, TimelineReader(connection, self.session_id))
+            return self._reader[1].read(live=live)
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._arrived, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _arrived(self, result: object) -> None:
+        self._asked = False
+        if not self.is_mounted or self._closing:
+            return
+        if not isinstance(result, Timeline):
+            self._reader = None
+            if isinstance(result, Exception):
+                self.say(f"! {self.trouble(result)}", "failed")
+            return
+        live = self.watch_app.snapshot.state is SessionState.LIVE
+        self.view.show(result, max(result.ends, self.watch_app.now()) if live else result.ends)
+        if self._moment is not None:
+            self.view.look_at(self._moment)
+            self._moment = None
+        self._title(live)
+        self._describe()
+
+    def _title(self, live: bool) -> None:
+        timeline, axis = self.view.timeline, self.view.axis
+        seconds = self.view.now - timeline.begins
+        set_title(
+            self.view,
+            [
+                ("Timeline", "strong"),
+                (f"  {formatting.plural(len(timeline.agents), 'agent')}", "muted"),
+                (f"  {formatting.clock(seconds)}", "text"),
+                (f"  a cell is {_seconds(axis.seconds)}", "muted"),
+                ("  ● live" if live and self.view.fits else "", "working"),
+            ],
+            self.watch_app.palette,
+        )
+
+    def _describe(self) -> None:
+        view = self.view
+        agent, span, mark = view.selected, view.span_at_cursor(), view.mark_at_cursor()
+        self._title(self.watch_app.snapshot.state is SessionState.LIVE)
+        pieces: list[Piece] = []
+        if agent is not None:
+            pieces = [
+                (clip(sanitize(agent.name), 32), "accent"),
+                (f"  {formatting.time_of_day(view.cursor)}  ", "muted"),
+            ]
+            if mark is not None:
+                glyph, role = MARKS[mark.kind]
+                pieces.append((f"{glyph} {mark.kind.value} {_line(mark.label)}  ", role))
+            if span is not None:
+                glyph, role = LOOKS[span.activity]
+                lasts = (view.now if span.ends is None else span.ends) - span.begins
+                pieces += [
+                    (f"{glyph} {span.activity.value}", role),
+                    (f" {_line(span.label)}", "text"),
+                    (f"  {formatting.duration(lasts)}{' so far' if span.ends is None else ''}", "muted"),
+                ]
+            elif mark is None:
+                pieces.append(("nothing", "faint"))
+        self._words = tuple(pieces)
+        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
+        self.query_one(KeyLine).show(
+            [
+                KeyHint("→", "Later", "press('right')"),
+                KeyHint("+", "Zoom in", "press('+')"),
+                KeyHint("-", "Out", "press('-')"),
+                KeyHint("0", "All", "press('0')"),
+                KeyHint("n", "Next mark", "press('n')"),
+                KeyHint("enter", "Replay from here", "press('enter')"),
+                KeyHint("esc", "Back", "back"),
+                KeyHint("?", "Help", "help"),
+            ]
+        )
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        self._describe()
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        self.watch_app.open_replay(self.session_id, moment=self.view.cursor)
+
+    def action_copy(self) -> None:
+        self.watch_app.copy_text("".join(text for text, _ in self._words))
+        self.say("copied the line", "done", seconds=3)
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        glyphs = [(glyph, activity.value) for activity, (glyph, _) in LOOKS.items()]
+        return [
+            (
+                "Timeline",
+                [
+                    ("left right, h l", "move the cursor; shift: ten cells"),
+                    ("j k, up down", "choose an agent"),
+                    ("+ -", "zoom in and out (mouse: ctrl and wheel)"),
+                    ("0", "all of the session, also while it grows"),
+                    ("n N", "next and previous failure, kill or resume"),
+                    ("enter", "replay from this moment"),
+                    ("y", "copy the line"),
+                    ("esc, t", "back"),
+                ],
+            ),
+            (
+                "Glyphs",
+                [
+                    *glyphs,
+                    (BOTH[0], "compacting beside its work"),
+                    ("✗ † ▸ ✓", "failed, process stopped, resumed, ended"),
+                ],
+            ),
+        ]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 60 else formatting.duration(seconds)
+
+
+def _line(text: str) -> str:
+    return clip(" ".join(sanitize(text).split()), 80)
