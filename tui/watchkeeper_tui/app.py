@@ -191,7 +191,7 @@ class WatchkeeperApp(ThemedApp):
     ENABLE_COMMAND_PALETTE = True
     INHERIT_BINDINGS: ClassVar[bool] = True
     CSS_PATH: ClassVar[list[str | PurePath]] = [
-        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline",
+        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage",
                                               "message", "compare", "dialogs")),
         "app.tcss",
     ]  # fmt: skip
@@ -455,6 +455,12 @@ class WatchkeeperApp(ThemedApp):
         from watchkeeper_tui.screens.timeline import TimelineScreen
 
         self.push_screen(TimelineScreen(session_id, moment))
+
+    def open_usage(self) -> None:
+        """What all sessions used and cost."""
+        from watchkeeper_tui.screens.usage import UsageScreen
+
+        self.push_screen(UsageScreen())
 
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""

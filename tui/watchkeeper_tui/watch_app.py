@@ -110,6 +110,10 @@ class WatchApp(Protocol):
         """Show when each agent did what, with the cursor at that moment, or at the end."""
         ...
 
+    def open_usage(self) -> None:
+        """Show what all sessions used and cost."""
+        ...
+
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""
         ...

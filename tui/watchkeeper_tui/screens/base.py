@@ -110,6 +110,7 @@ class WatchScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("colon", "command_bar", "Command", id="command", show=False),
         Binding("question_mark", "help", "Help", id="help", show=False),
+        Binding("dollar_sign", "usage", "Usage", id="usage", show=False),
         Binding("q", "leave", "Quit", id="quit", show=False),
         Binding("ctrl+c", "leave", "Quit", id="quit.interrupt", show=False, priority=True),
     ]
@@ -204,6 +205,9 @@ class WatchScreen(Screen[None]):
 
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
         self.call_later(self.run_action, event.action)
+
+    def action_usage(self) -> None:
+        self.watch_app.open_usage()
 
     def action_press(self, key: str) -> None:
         """Do what a key does, for a hint that was clicked."""

@@ -1,0 +1,251 @@
+"""What all sessions used and cost: by day, week, month, model, project, program or session, with a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual_plotext import PlotextPlot
+
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.usage import PERIODS, UsageRow, usage
+from watchkeeper_tui import formatting
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+
+READ_SECONDS = 5.0
+"""How often the sums are made again while something changes."""
+_GROUPS = {
+    "d": ("day", "Days"), "w": ("week", "Weeks"), "M": ("month", "Months"), "m": ("model", "Models"),
+    "p": ("project", "Projects"), "o": ("program", "Programs"),
+}  # fmt: skip
+"""What each key groups by, and its title."""
+_BAR_CELLS = 14
+_LABEL_CELLS = 7
+"""Columns of the chart that one bar and its label need."""
+
+Found = tuple[list[UsageRow], list[UsageRow], UsageRow]
+"""The groups, the days, and the sum of all."""
+
+
+class UsageView(RowView[UsageRow]):
+    """One row a group; periods with the newest first."""
+
+    HEADINGS = True
+    EMPTY = "no model call yet"
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("", 12, flexible=True),
+        Column("sessions", 8, right=True, drop=5),
+        Column("calls", 8, right=True, drop=4),
+        Column("input", 8, right=True, drop=3),
+        Column("output", 8, right=True, drop=3),
+        Column("cached", 8, right=True, drop=2),
+        Column("written", 8, right=True, drop=6),
+        Column("cost", 11, right=True),
+        Column("", _BAR_CELLS, drop=1),
+    )
+    most_usd = 0.0
+
+    def row_id(self, row: UsageRow) -> str:
+        return row.key
+
+    def row_cells(self, row: UsageRow) -> Sequence[Cell]:
+        counts = (row.input_tokens, row.output_tokens, row.cache_read_tokens, row.cache_write_tokens)
+        filled = (
+            formatting.bar_cells((row.cost_usd or 0.0) / self.most_usd, _BAR_CELLS) if self.most_usd else 0
+        )
+        return (
+            [(clip(sanitize(row.key), 200), "text")],
+            [(f"{len(row.sessions):,}", "muted")],
+            [(f"{row.model_calls:,}", "muted")],
+            *([(formatting.tokens(count), "tokens")] for count in counts),
+            [(formatting.cost(row.cost_usd, row.unpriced_calls, estimated=row.cost_estimated), "money")],
+            [("█" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
+        )
+
+
+class UsageScreen(WatchScreen):
+    """`$` opens it. Enter lists the sessions of a row."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *[
+            Binding(key, f"group('{key}')", title, show=False, id=f"usage.{name}")
+            for key, (name, title) in _GROUPS.items()
+        ],
+        Binding("y", "copy", "Copy", show=False, id="usage.copy"),
+        Binding("escape,dollar_sign", "back", "Back", show=False, id="usage.back"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._key = "d"
+        self._found: Found | None = None
+        self._read_at = 0.0
+        self._asked = ""
+
+    def compose(self) -> ComposeResult:
+        yield PlotextPlot()
+        yield UsageView(id="usage", classes="pane")
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    @property
+    def view(self) -> UsageView:
+        return self.query_one(UsageView)
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self._read()
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.height < 20 or self.app.size.width < 50, "-nothing")
+        self._plot()
+
+    def show(self, snapshot: Snapshot, now: float) -> None:
+        if now - self._read_at >= READ_SECONDS:
+            self._read()
+
+    def tick(self, now: float) -> None:
+        self._describe()
+
+    def _read(self) -> None:
+        self._asked, self._read_at = self._key, self.watch_app.now()
+        by = _GROUPS[self._key][0]
+
+        def question(connection: Connection) -> Found:
+            days, total = usage(connection, "day")
+            return (days if by == "day" else usage(connection, by)[0], days, total)
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._arrived, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _arrived(self, result: object) -> None:
+        if not self.is_mounted or self._closing or self._asked != self._key:
+            return
+        if isinstance(result, Exception):
+            self.say(f"! {self.trouble(result)}", "failed")
+            return
+        self._found = result  # type: ignore[assignment]
+        rows = self._groups()
+        self.view.most_usd = max((row.cost_usd or 0.0 for row in rows), default=0.0)
+        self.view.set_rows(rows[::-1] if self._is_period else rows)
+        self.view.refresh()
+        self._plot()
+        self._describe()
+
+    @property
+    def _is_period(self) -> bool:
+        return _GROUPS[self._key][0] in PERIODS
+
+    def _groups(self) -> list[UsageRow]:
+        return self._found[0] if self._found is not None else []
+
+    def _plot(self) -> None:
+        """Bars of cost; the newest periods that fit, or the most expensive groups."""
+        rows = self._groups()
+        plot = self.query_one(PlotextPlot)
+        room = max(1, (self.app.size.width - 10) // _LABEL_CELLS)
+        shown = rows[-room:] if self._is_period else rows[:room]
+        labels = [self._label(row.key) for row in shown]
+        colour = self.watch_app.palette["money"].color
+        plot.plt.clear_figure()
+        if shown:
+            rgb = colour.get_truecolor() if colour is not None else (224, 192, 128)
+            # Bars at numbers: labels alone would make one bar of two that are alike.
+            places = list(range(len(shown)))
+            plot.plt.bar(places, [row.cost_usd or 0.0 for row in shown], width=0.6, color=tuple(rgb))
+            plot.plt.xticks(places, labels)
+        plot.plt.title(f"US dollars by {_GROUPS[self._key][0]}")
+        plot.refresh()
+
+    def _label(self, key: str) -> str:
+        text = sanitize(key)
+        if self._is_period:
+            return text[2:] if _GROUPS[self._key][0] == "month" else text[5:]
+        return clip(formatting.model_name(text).rsplit("/", 1)[-1], _LABEL_CELLS - 1)
+
+    def _describe(self) -> None:
+        found = self._found
+        title = _GROUPS[self._key][1]
+        pieces: list[Piece] = [("Usage", "strong"), (f"  {title}", "accent")]
+        if found is not None:
+            pieces += [("  own and imported sessions", "muted")]
+        set_title(self.view, pieces, self.watch_app.palette)
+        words = self._sums() if found is not None else [("reading …", "muted")]
+        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or words)
+        self.query_one(KeyLine).show(
+            [
+                *(KeyHint(key, name, f"group('{key}')") for key, (_, name) in _GROUPS.items()),
+                KeyHint("enter", "Sessions", "press('enter')"),
+                KeyHint("esc", "Back", "back"),
+                KeyHint("?", "Help", "help"),
+            ]
+        )
+
+    def _sums(self) -> list[Piece]:
+        assert self._found is not None
+        _, days, total = self._found
+        today = date.fromtimestamp(self.watch_app.now())
+        monday, first = today - timedelta(days=today.weekday()), today.replace(day=1)
+        pieces: list[Piece] = []
+        for name, since in (("today", today), ("this week", monday), ("this month", first)):
+            spent = sum(row.cost_usd or 0.0 for row in days if row.key >= since.isoformat())
+            pieces += [(f"{name} ", "muted"), (f"{formatting.money(spent)}   ", "money")]
+        pieces += [
+            ("all ", "muted"),
+            (formatting.cost(total.cost_usd, total.unpriced_calls, estimated=total.cost_estimated), "money"),
+        ]
+        return [*pieces, (f"   {formatting.tokens(total.total_tokens)} tok", "tokens")]
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        key, by = event.row_id, _GROUPS[self._key][0]
+        if by in PERIODS:
+            begins = date.fromisoformat(key if by != "month" else f"{key}-01")
+            ends = begins + timedelta(days={"day": 1, "week": 7}.get(by, 31))
+            ends = ends.replace(day=1) if by == "month" else ends
+            words = f"since:{begins} before:{ends}"
+        else:
+            name = {"model": "model", "project": "workspace"}.get(by)
+            words = f"{name}:{key}" if name and " " not in key else ""
+        self.app.pop_screen()
+        self.watch_app.open_sessions(words)
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        self._describe()
+
+    def action_group(self, key: str) -> None:
+        self._key, self._found = key, None
+        self.view.selected_id = None
+        self._read()
+        self._describe()
+
+    def action_copy(self) -> None:
+        row = self.view.selected
+        if row is not None:
+            self.watch_app.copy_text(f"{sanitize(row.key)}\t{row.total_tokens}\t{row.cost_usd or 0:.4f}")
+            self.say("copied the line", "done", seconds=3)
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [
+            (
+                "Usage",
+                [
+                    *((key, f"by {name}") for key, (name, _) in _GROUPS.items()),
+                    ("enter", "the sessions of the row"),
+                    ("y", "copy the line"),
+                    ("esc, $", "back"),
+                ],
+            )
+        ]
