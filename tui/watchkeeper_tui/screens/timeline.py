@@ -200,7 +200,7 @@ class TimelineView(RowView[TimelineAgent]):
         room = max(0, self.name_cells - len(name))
         return ([(clip(name, self.name_cells), "text"), (clip(task, room), "muted")], self._axis_pieces(row))
 
-    def show(self, timeline: Timeline, now: float) -> None:
+    def update(self, timeline: Timeline, now: float) -> None:
         """Show this reading. The cursor stays at its moment, or at the end if it was there."""
         at_end = self.cursor >= self.now - self.axis.seconds
         self.timeline, self.now = timeline, now
@@ -388,14 +388,15 @@ class TimelineScreen(WatchScreen):
         self.view.focus()
         self._read()
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
+        now = self.watch_app.now()
         live = snapshot.state is SessionState.LIVE
         if now - self._read_at >= READ_SECONDS and (live or snapshot.read_at > self._read_at):
             self._read()
         self._describe()
 
     def tick(self, now: float) -> None:
-        self.show(self.watch_app.snapshot, now)
+        self.snapshot_changed(self.watch_app.snapshot)
 
     def _read(self) -> None:
         if self._asked:
@@ -415,7 +416,7 @@ class TimelineScreen(WatchScreen):
 
     def _arrived(self, result: object) -> None:
         self._asked = False
-        if not self.is_mounted or self._closing:
+        if not self.is_usable:
             return
         if not isinstance(result, Timeline):
             self._reader = None
@@ -423,7 +424,7 @@ class TimelineScreen(WatchScreen):
                 self.say(f"! {self.trouble(result)}", "failed")
             return
         live = self.watch_app.snapshot.state is SessionState.LIVE
-        self.view.show(result, max(result.ends, self.watch_app.now()) if live else result.ends)
+        self.view.update(result, max(result.ends, self.watch_app.now()) if live else result.ends)
         if self._moment is not None:
             self.view.look_at(self._moment)
             self._moment = None
@@ -469,18 +470,16 @@ class TimelineScreen(WatchScreen):
             elif mark is None:
                 pieces.append(("nothing", "faint"))
         self._words = tuple(pieces)
-        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
-        self.query_one(KeyLine).show(
-            [
-                KeyHint("→", "Later", "press('right')"),
-                KeyHint("+", "Zoom in", "press('+')"),
-                KeyHint("-", "Out", "press('-')"),
-                KeyHint("0", "All", "press('0')"),
-                KeyHint("n", "Next mark", "press('n')"),
-                KeyHint("enter", "Replay from here", "press('enter')"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
-            ]
+        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)
+        self.query_one(KeyLine).hints = (
+            KeyHint("→", "Later", "press('right')"),
+            KeyHint("+", "Zoom in", "press('+')"),
+            KeyHint("-", "Out", "press('-')"),
+            KeyHint("0", "All", "press('0')"),
+            KeyHint("n", "Next mark", "press('n')"),
+            KeyHint("enter", "Replay from here", "press('enter')"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
         )
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:

@@ -108,8 +108,8 @@ class UsageScreen(WatchScreen):
         self.set_class(self.app.size.height < 20 or self.app.size.width < 50, "-nothing")
         self._plot()
 
-    def show(self, snapshot: Snapshot, now: float) -> None:
-        if now - self._read_at >= READ_SECONDS:
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
+        if self.watch_app.now() - self._read_at >= READ_SECONDS:
             self._read()
 
     def tick(self, now: float) -> None:
@@ -129,7 +129,7 @@ class UsageScreen(WatchScreen):
         self.watch_app.reader.ask(question, answer)
 
     def _arrived(self, result: object) -> None:
-        if not self.is_mounted or self._closing or self._asked != self._key:
+        if not self.is_usable or self._asked != self._key:
             return
         if isinstance(result, Exception):
             self.say(f"! {self.trouble(result)}", "failed")
@@ -161,8 +161,10 @@ class UsageScreen(WatchScreen):
         if shown:
             rgb = colour.get_truecolor() if colour is not None else (224, 192, 128)
             # Bars at numbers: labels alone would make one bar of two that are alike.
-            places = list(range(len(shown)))
-            plot.plt.bar(places, [row.cost_usd or 0.0 for row in shown], width=0.6, color=tuple(rgb))
+            places: list[float] = list(range(len(shown)))
+            plot.plt.bar(
+                places, [row.cost_usd or 0.0 for row in shown], width=0.6, color=(rgb[0], rgb[1], rgb[2])
+            )
             plot.plt.xticks(places, labels)
         plot.plt.title(f"US dollars by {_GROUPS[self._key][0]}")
         plot.refresh()
@@ -181,14 +183,12 @@ class UsageScreen(WatchScreen):
             pieces += [("  own and imported sessions", "muted")]
         set_title(self.view, pieces, self.watch_app.palette)
         words = self._sums() if found is not None else [("reading …", "muted")]
-        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or words)
-        self.query_one(KeyLine).show(
-            [
-                *(KeyHint(key, name, f"group('{key}')") for key, (_, name) in _GROUPS.items()),
-                KeyHint("enter", "Sessions", "press('enter')"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
-            ]
+        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or words)
+        self.query_one(KeyLine).hints = (
+            *(KeyHint(key, name, f"group('{key}')") for key, (_, name) in _GROUPS.items()),
+            KeyHint("enter", "Sessions", "press('enter')"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
         )
 
     def _sums(self) -> list[Piece]:

@@ -1,0 +1,67 @@
+"""The usage screen: what all sessions cost, grouped, with a chart."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.fake_store import HOSTILE, FakeSession
+from tests.tui.pictures import assert_agreed
+
+from watchkeeper_tui.screens.sessions import SessionsScreen
+from watchkeeper_tui.screens.usage import UsageScreen
+
+DAY = 86_400
+
+
+@pytest.fixture
+def spent(desk: Desk) -> Desk:
+    """Calls of nine days, of two models and two projects; one model has a hostile name and no price."""
+    run = desk.session
+    run.connection.execute("DELETE FROM model_calls")
+    other = FakeSession(
+        run.connection, "other222", workspace="/srv/ledger", origin="claude-code", status="done"
+    )
+    other.agent("main0001", "main")
+    for day in range(9):
+        run.call(
+            "explorer1", started_at=NOW - day * DAY, cost_usd=1.5 + day, model="anthropic/claude-sonnet-5"
+        )
+        other.call("main0001", started_at=NOW - day * DAY, cost_usd=0.5, model="anthropic/claude-opus-4-6")
+    run.call("explorer2", started_at=NOW, cost_usd=None, price_status="unpriced", model=f"local/{HOSTILE}")
+    return desk
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_usage_screen_looks_as_agreed(spent: Desk, size: tuple[int, int]) -> None:
+    async with spent.app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("dollar_sign")
+        await until(pilot, lambda: "2026-09-2" in text_of(pilot))
+        await assert_agreed(pilot, "usage")
+
+
+async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None:
+    async with spent.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("dollar_sign")
+        # 9 days: 1.5 to 9.5 and nine times 0.5.
+        await until(pilot, lambda: "all $54.00+" in text_of(pilot))
+        assert "today $2.00" in text_of(pilot)
+        for key, first in (
+            ("w", "2026-09-21"),
+            ("M", "2026-09"),
+            ("m", "claude-sonnet-5"),
+            ("p", "/srv/billing"),
+            ("o", "run"),
+        ):
+            await pilot.press(key)
+            await until(pilot, lambda first=first: first in text_of(pilot))  # type: ignore[misc]
+        await pilot.press("m")
+        await until(pilot, lambda: "claude-opus-4-6" in text_of(pilot))
+        assert "\x1b" not in text_of(pilot)
+        assert isinstance(pilot.app.screen, UsageScreen)
+        await pilot.press("p")
+        await until(pilot, lambda: "/srv/ledger" in text_of(pilot))
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
+        await until(pilot, lambda: "workspace:/srv/ledger" in text_of(pilot))
