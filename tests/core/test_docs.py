@@ -206,7 +206,7 @@ def test_keys_for_looking_around_are_bound() -> None:
     from watchkeeper_tui.screens.live import LiveScreen
 
     names = {
-        "[": "left_square_bracket", "]": "right_square_bracket", "-": "minus", "=": "equals_sign", "/": "slash",
+        "[": "left_square_bracket", "]": "right_square_bracket", "-": "minus", "=": "equals_sign", "/": "slash", "$": "dollar_sign",
     }  # fmt: skip
     names |= {
         ":": "colon",

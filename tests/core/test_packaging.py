@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -89,7 +90,7 @@ def test_the_wheel_brings_both_commands_and_says_what_it_needs(unpacked: Path) -
     metadata = HeaderParser().parsestr((info / "METADATA").read_text(encoding="utf-8"))
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
-    needed = {line.split(">")[0].split(";")[0].strip() for line in metadata.get_all("Requires-Dist") or []}
+    needed = {re.split("[<>;]", line)[0].strip() for line in metadata.get_all("Requires-Dist") or []}
     assert {"anthropic", "click", "mcp", "sqlite-utils", "textual", "tiktoken"} <= needed
 
 
