@@ -55,7 +55,7 @@ Severity = Literal["information", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to tell. Texts are sanitised."""
+    """One thing to announce. Texts are sanitised."""
 
     title: str
     text: str
@@ -289,7 +289,7 @@ class WatchkeeperApp(ThemedApp):
 
     def watch_snapshot(self, before: Snapshot, snapshot: Snapshot) -> None:
         self._be_present(snapshot)
-        self.tell(news(before, snapshot, self.settings.notifications), self.settings.notifications)
+        self.announce(news(before, snapshot, self.settings.notifications), self.settings.notifications)
 
     def _be_present(self, snapshot: Snapshot) -> None:
         """Tell the host of the open session that a user is present who can answer its questions."""
@@ -512,14 +512,14 @@ class WatchkeeperApp(ThemedApp):
         )
         yield SystemCommand("Quit", "leave the dashboard; the run goes on", lambda: self.exit(0))
 
-    def tell(self, notices: list[Notice], wanted: Notifications) -> None:
+    def announce(self, notices: list[Notice], wanted: Notifications) -> None:
         """Show these notices in the dashboard and signal the terminal, as the settings say."""
         unattended = is_unattended(self._focused, self._last_input, self.now())
         if not notices or not (wanted.when_focused or unattended):
             return
         room = 3 if self.size.height >= 30 else 1
         if len(self._notifications) + len(notices) > room:
-            self.clear_notifications()  # they must not cover what they tell of
+            self.clear_notifications()  # they must not cover what they are about
         for number, notice in enumerate(notices[:room], start=1):
             more = f"  (+{len(notices) - room} more)" if number == room < len(notices) else ""
             seconds = A_DAY if unattended else SEEN_SECONDS

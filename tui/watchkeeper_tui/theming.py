@@ -361,8 +361,8 @@ class ThemedApp(KeyOrder):
         self._chosen = (
             TERMINAL_THEME if self._plain and TERMINAL_THEME in self.themes else wanted
         ) or DEFAULT_THEME
-        """What the user wants to wear, whether or not it can be read now."""
-        self._wear(self._chosen)
+        """The theme that the user wants, whether or not it can be read now."""
+        self._apply_theme(self._chosen)
 
     @property
     def palette(self) -> Palette:
@@ -386,7 +386,7 @@ class ThemedApp(KeyOrder):
         if name not in self.themes:
             return f"no theme {sanitize(name)!r}; there are {', '.join(sorted(self.themes))}", "failed"
         self._chosen = name
-        self._wear(name)
+        self._apply_theme(name)
         self.theme_chosen(name)
         return f"theme {name}", "done"
 
@@ -404,7 +404,7 @@ class ThemedApp(KeyOrder):
         if self.theme_problems and self._chosen in before:
             self.themes.setdefault(self._chosen, before[self._chosen])
         self._register_themes()
-        self._wear(self._chosen)
+        self._apply_theme(self._chosen)
         self.refresh_css(animate=False)
         self.watch_theme(self.theme)
         self.theme_changed_signal.publish(self.current_theme)
@@ -418,21 +418,21 @@ class ThemedApp(KeyOrder):
         """Show what the theme under the cursor looks like; nothing is chosen by that."""
         option = event.highlighted_event.option
         text = str(option.hit.text) if isinstance(option, Command) else ""
-        self._wear(self.theme_commands().get(text, self._chosen))
+        self._apply_theme(self.theme_commands().get(text, self._chosen))
 
     def on_command_palette_closed(self, event: CommandPalette.Closed) -> None:
         if not event.option_selected:
-            self._wear(self._chosen)
+            self._apply_theme(self._chosen)
 
     def watch_theme(self, theme: str) -> None:
         for screen in self.screen_stack if self.is_running else ():
             for widget in screen.query("*"):
                 widget.refresh()
 
-    def _wear(self, name: str) -> None:
-        worn = name if name in self.themes else DEFAULT_THEME
-        if self.theme != worn:
-            self.theme = worn
+    def _apply_theme(self, name: str) -> None:
+        usable = name if name in self.themes else DEFAULT_THEME
+        if self.theme != usable:
+            self.theme = usable
 
     def _register_themes(self) -> None:
         self._theme_names = {name: each.theme for name, each in self.themes.items()}

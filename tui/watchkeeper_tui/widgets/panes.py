@@ -383,7 +383,7 @@ class GrowthRates:
     def look(
         self, reader: Reader, agents: Sequence[AgentFacts], now: float, arrived: Callable[[], object]
     ) -> None:
-        """Have the paces of these agents read, where they have taken turns since; `arrived` is called in the
+        """Have the rates of these agents read, where they have taken turns since; `arrived` is called in the
         reader's thread."""
         wanted = tuple((agent.id, agent.turn) for agent in agents)
         if wanted == self._asked or 0 <= now - self._asked_at < ASK_SECONDS:
@@ -398,8 +398,8 @@ class GrowthRates:
 
         def answer(result: object) -> None:
             if isinstance(result, dict):  # else it could not be read, which the screen says already
-                paces = {agent_id: tokens_per_second(turns) for agent_id, turns in result.items()}
-                self.known = {agent_id: pace for agent_id, pace in paces.items() if pace is not None}
+                rates = {agent_id: tokens_per_second(turns) for agent_id, turns in result.items()}
+                self.known = {agent_id: rate for agent_id, rate in rates.items() if rate is not None}
                 arrived()
 
         reader.ask(question, answer)
@@ -414,7 +414,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
 
     EMPTY = "no compaction yet"
     NUMBER = "4"
-    paces: var[Mapping[str, float]] = var(dict, init=False)
+    growth_rates: var[Mapping[str, float]] = var(dict, init=False)
     """Tokens a second by which the contexts of agents grow, where that is known."""
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
 
@@ -427,13 +427,13 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         """The agents listed as coming near to a pass, the nearest first."""
         self._growth = GrowthRates()
 
-    def watch_paces(self) -> None:
+    def watch_growth_rates(self) -> None:
         self.repaint_changed()
 
     def _grown(self) -> None:
         """New growth rates of the fullest contexts have arrived."""
         if self.is_attached:
-            self.paces = self._growth.known
+            self.growth_rates = self._growth.known
 
     def update(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
         """Show the session's passes."""
@@ -489,10 +489,10 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         return (compaction_pieces(row, self._now, name=name),)
 
     def _when(self, agent: AgentFacts, left: int) -> str:
-        """In about which time, at the pace of its last turns, while it works."""
-        pace = self.paces.get(agent.id)
+        """In about which time, at the rate of its last turns, while it works."""
+        rate = self.growth_rates.get(agent.id)
         return (
-            f", ~{formatting.duration(left / pace)}"
-            if pace and self._live and agent.status == "working"
+            f", ~{formatting.duration(left / rate)}"
+            if rate and self._live and agent.status == "working"
             else ""
         )
