@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from tests.tui.fake_store import FakeSession, create, small_session
 
+from watchkeeper.agents.tools.processes import descendants
 from watchkeeper.cli.guard import (
     IDLE_SECONDS,
     LONGEST_DELAY_SECONDS,
@@ -383,6 +384,32 @@ async def test_the_websocket_opens_a_dashboard_for_a_session_and_for_nobody_else
         async with client.ws_connect(f"{served.root}ws?width=80&height=24") as socket:
             message = await asyncio.wait_for(socket.receive(), 60)
             assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT)
+
+
+@needs_extra
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems do not tell a process that its parent died"
+)
+async def test_a_dashboard_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    import aiohttp
+
+    served = Served(tmp_path / "w.db", "")
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+        await answering(client, served.root)
+        async with client.get(served.address):
+            pass
+        async with client.ws_connect(f"{served.root}ws?width=80&height=24") as socket:
+            await asyncio.wait_for(socket.receive(), 60)
+            (dashboard,) = descendants(served.process.pid)
+            served.process.kill()
+            served.process.wait()
+            for _ in range(1_000):
+                if not (place := Path(f"/proc/{dashboard}/stat")).exists() or ") Z " in place.read_text():
+                    break
+                await asyncio.sleep(0.02)
+            else:
+                raise AssertionError("the dashboard goes on")
+    served.close()
 
 
 @needs_extra

@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from click.core import ParameterSource
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
+from watchkeeper.agents.tools.processes import die_with_parent
 from watchkeeper.cli.guard import (
     SHORTEST_TOKEN,
     Guard,
@@ -63,7 +65,7 @@ HEADERS = {
 
 class DashboardProcess(AppService):
     """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, not through its
-    environment."""
+    environment. On Linux it ends with the server, also when that is killed."""
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
         with handed_over(config_text()) as handover:
@@ -76,6 +78,7 @@ class DashboardProcess(AppService):
                 stderr=asyncio.subprocess.PIPE,
                 env=handover.environment | changed,
                 pass_fds=handover.descriptors,
+                preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
             )
         self._stdin = process.stdin
         return process
