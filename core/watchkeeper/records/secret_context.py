@@ -15,10 +15,10 @@ import binascii
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
-from watchkeeper.records.secret_search import Sought, any_of, one_byte_each
+from watchkeeper.records.secret_search import Sought, any_of, groups_in, lazily, one_byte_each
 
 KINDS = frozenset(
     {"password", "secret", "token", "key", "credential", "session", "auth", "authorization", "cookie"}
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 LONGEST_VALUE = 8_192
 """Characters. A longer value is none that a person or a program is given as a password."""
 _LEAST = 6
-_FIRST = re.compile(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
+_FIRST = lazily(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
 """With what a value begins: so `suspicious` need not look at most that follows a name."""
 
 # --- names --------------------------------------------------------------------------------------------------
@@ -105,36 +105,36 @@ _SEPARATOR = (
     # --name value; judged by what comes before the name
     rf"|[ \t]{{1,20}}(?=\S)(?![Kk]ey\b|KEY\b|[Aa]ccess\b))"
 )
-_LOOK_AROUND = re.compile(r"\(\?<?[=!][^()]*\)")
+_LOOK_AROUND = lazily(r"\(\?<?[=!][^()]*\)")
 _NAMED = Sought(
     "(?:"
     + "|".join(f"(?P<{kind}>{tails})" for kind, tails in _TAILS.items())
     + f"){_SUFFIX}(?P<separator>{_SEPARATOR})",
     _LOOK_AROUND.sub("", "|".join(_TAILS.values())),
 )
-_NAME_BEFORE = re.compile(r"[A-Za-z0-9_.$-]{0,64}\Z")
+_NAME_BEFORE = lazily(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
-_TAKES_A_WORD = re.compile(
+_TAKES_A_WORD = lazily(
     r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv|setenv|#define"
     r"|set-env[ \t]\S+|env:set|env set"
     r"|set -[a-zA-Z]{1,4})[ \t]+\\{0,7}[\"']?[\w./:-]*\Z"
 )
 """What makes `NAME value` an assignment: an option, or a command that sets names."""
-_PAIR_COMMAND = re.compile(
+_PAIR_COMMAND = lazily(
     r"(?:(?:--set(?:-string)?[ =]|\bansible_|[\s\"'](?:-[DPe]|-{1,2}(?:data|form|var|d|F)[ =])|\b(?:put|write|POST|PUT) )[^\n]*"
     r"|\A|[?&;\"']|\s-[DP]|\b\w+=[^\s,(]+ |[^\s,(=:{] |\buser(?:name)?=[^\s,]+,)\Z"
 )
 """A command or a line of an inventory that gives `name=value`."""
-_SQL = re.compile(r"(?:(?i:with|encrypted|user|role|set|alter|create)[ \t=]+(?:\S{1,64}[ \t]+){0,2})\Z")
-_KNOWN_KEYS = re.compile(
+_SQL = lazily(r"(?:(?i:with|encrypted|user|role|set|alter|create)[ \t=]+(?:\S{1,64}[ \t]+){0,2})\Z")
+_KNOWN_KEYS = lazily(
     r"(?:api|access|secret|private|encrypt(?:ion)?|sign(?:ing)?|master|auth|account|shared|client|license|service|deploy|ssh|webhook"
     r"|hmac|session|storage|app(?:lication)?|admin|root|security|integration|ingest|write|rest|server|crypt|cipher|aes|rsa|jwt"
     r"|cookie|token|user|subscription|function|consumer|partner|merchant|live|prod|nonce|loggedin|unseal|recovery|aes|hash"
     r"|fernet)(?:keys?|salt)[0-9a-z]{0,12}\Z"
 )
-_CLOUD_KEYS = re.compile(r"(?:primary|secondary)(?:master|readonlymaster)?key\Z")
+_CLOUD_KEYS = lazily(r"(?:primary|secondary)(?:master|readonlymaster)?key\Z")
 """Azure's; a database has a primary key, too, but none so long."""
-_WORD_BEFORE = re.compile(
+_WORD_BEFORE = lazily(
     r"(?:\A|[^A-Za-z])(?i:api|access|auth|authentication|refresh|bearer|bot|secret|personal|deploy|session|service|security|join"
     r"|registration|reset|verification|unseal|recovery|root|app|client|admin|license|licence|private|encryption|signing|seed) \Z"
 )
@@ -148,8 +148,8 @@ _OTHER_NAMES = frozenset(
     """.split()  # noqa: SIM905
 )
 """Words before `key`, `token` or `pass` that give it another meaning."""
-_NAME_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
-_PASS_OF = re.compile(
+_NAME_WORDS = lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_PASS_OF = lazily(
     r"(?:db|remote|user|root|admin|my|smtp|mail|imap|pop|ldap|ftp|login|key|store|http|https|proxy|ssh|sql|bind|become|web"
     r"|basic|api|host)(?:pass|auth)\Z"
 )
@@ -169,28 +169,28 @@ _STAND_INS = (
     "|true|false|redacted|hidden|masked|removed|secure|safe|strong|random|generated|some|any|new|old|xyz|abcd|abc|def|asdf|qwerty"
     "|lorem|ipsum|x{3,}"
 )
-_GENERIC_WORD = re.compile(_GENERIC)
-_STAND_IN = re.compile(_STAND_INS)
-_REFERENCE = re.compile(
+_GENERIC_WORD = lazily(_GENERIC)
+_STAND_IN = lazily(_STAND_INS)
+_REFERENCE = lazily(
     r"\$\{|\{\{|#\{|\$\(|<%|%\(|\A\$[A-Za-z_]\w*\Z|\A\$\w+\W|\A%\w+%\Z|\A<.*>?\Z|\A\[|\A\(|\A\{|\A\.{2}|…|\*{3}|•|\.{3}\Z"
     r"|\A(?:vault|op|ssm|arn|gs|s3|file|env|keyring|secretsmanager|data|https?|ftp|ssh|urn)://?|\Aarn:|\A(?:env|ref|secret|file):"
     r"|environ|process\.env|getenv|\bsecrets\.|\bvars\.|\bconfig\.|\bsettings\.|\bself\.|\bthis\.|\bargs\.|\bparams\.|\breq(?:uest)?\."
 )
-_MAY_REFER = re.compile(r"[$%{(<[.:*…•]|environ|getenv")
+_MAY_REFER = lazily(r"[$%{(<[.:*…•]|environ|getenv")
 _LONGEST_PLACEHOLDER = 72
-_CODE = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::|->|\?\.)[A-Za-z_$][\w$]*)*(?:[([{<].*|[!?]*)\Z", re.DOTALL)
+_CODE = lazily(r"[A-Za-z_$][\w$]*(?:(?:\.|::|->|\?\.)[A-Za-z_$][\w$]*)*(?:[([{<].*|[!?]*)\Z", re.DOTALL)
 """An identifier, a chain of them, or the beginning of a call."""
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\Z")
-_RUNS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-_EARLY_DIGIT = re.compile(r"[A-Za-z_.]*(?:[0-9]|[^\s\"\\A-Za-z_.0-9\[({<][^\s\"\\]*[0-9])")
+_CAPITALS = lazily(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\Z")
+_RUNS = lazily(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_EARLY_DIGIT = lazily(r"[A-Za-z_.]*(?:[0-9]|[^\s\"\\A-Za-z_.0-9\[({<][^\s\"\\]*[0-9])")
 """A digit, before any quote; what begins like an index, a call or a format is code."""
-_CHANGES = re.compile(r"[A-Za-z_.]*?(?:[^\s\"\\A-Za-z_.0-9\[({<][^\s\"\\]*?)?(?:[a-z]+[A-Z]+){3}")
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\Z")
-_USER_AND = re.compile(r"[A-Za-z][\w.@-]{1,60}:([^\s:/]{6,128})\Z")
-_HASH = re.compile(r"(?:[0-9a-f]{7,128}|[0-9A-F]{32,128})\Z")
-_DIGESTS = re.compile(r"(?:sha(?:1|256|384|512)|md5|blake3)[-:]", re.IGNORECASE)
-_ORDINARY_PATH = re.compile(r"[A-Za-z0-9_.@+~ :*-]*\Z")
-_PATH_STEP = re.compile(r"[^/]+")
+_CHANGES = lazily(r"[A-Za-z_.]*?(?:[^\s\"\\A-Za-z_.0-9\[({<][^\s\"\\]*?)?(?:[a-z]+[A-Z]+){3}")
+_UUID = lazily(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\Z")
+_USER_AND = lazily(r"[A-Za-z][\w.@-]{1,60}:([^\s:/]{6,128})\Z")
+_HASH = lazily(r"(?:[0-9a-f]{7,128}|[0-9A-F]{32,128})\Z")
+_DIGESTS = lazily(r"(?:sha(?:1|256|384|512)|md5|blake3)[-:]", re.IGNORECASE)
+_ORDINARY_PATH = lazily(r"[A-Za-z0-9_.@+~ :*-]*\Z")
+_PATH_STEP = lazily(r"[^/]+")
 
 
 def looks_random(value: str) -> bool:
@@ -304,13 +304,13 @@ _TALK = frozenset(
     """.split()  # noqa: SIM905
 )
 """Words of sentences about passwords, none of which is in a passphrase."""
-_CODE_LINE = re.compile(
+_CODE_LINE = lazily(
     r"[;{(,][ \t]*\Z|=>|->|\A[ \t]*(?:def|class|import|from|return|if|elif|else|for|while|with|try|except|const|let|var"
     r"|function|func|fn|use|package"
     r"|public|private|protected|static|interface|type|struct|enum|async|await|impl|module|namespace|@\w+|\}|\)|//|/?\*)(?![\w:=.-])"
 )
 """A line of a program, not of a file of settings."""
-_LINE_END = re.compile(r"\r?\n|\\+r?\\*n")
+_LINE_END = lazily(r"\r?\n|\\+r?\\*n")
 
 
 class _Judged(NamedTuple):
@@ -433,13 +433,13 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
     return looks_random(value) and _CHANGES.match(value) is not None
 
 
-_RESOURCE = re.compile(
+_RESOURCE = lazily(
     r"[a-z0-9]+(?:-[a-z0-9]+)?(?:-(?:tls|secrets?|credentials?|creds|auth|keys?|config|cert|password|token))?\Z"
 )
 """A Kubernetes object, which `secret:` names."""
-_WORDS_JOINED = re.compile(r"[a-z]{4,12}(?:([._-])[a-z]{4,12})(?:\1[a-z]{4,12}){1,7}\Z")
+_WORDS_JOINED = lazily(r"[a-z]{4,12}(?:([._-])[a-z]{4,12})(?:\1[a-z]{4,12}){1,7}\Z")
 """Three words or more, as those who make a passphrase join them."""
-_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_PARTS = lazily(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def _is_dense(value: str) -> bool:
@@ -482,7 +482,7 @@ def _is_word(value: str, is_quoted: bool) -> bool:
     return bool(parts) and ordinary < len(parts) and not is_name
 
 
-_DIGITS_AT_END = re.compile("[0-9]{3}$")
+_DIGITS_AT_END = lazily("[0-9]{3}$")
 """No chain of names ends so, but a person's password may."""
 
 
@@ -550,41 +550,48 @@ def _kind_of(match: re.Match[str]) -> str:
 
 # --- assignments --------------------------------------------------------------------------------------------
 
-_OPENS = re.compile(r"(?:[bru@$]|rb)?(\"\"\"|\'\'\'|\\{0,7}[\"'`])")
-_BARE = re.compile(
+_OPENS = lazily(r"(?:[bru@$]|rb)?(\"\"\"|\'\'\'|\\{0,7}[\"'`])")
+_BARE = lazily(
     r"[A-Za-z0-9_+/.%~-]{128,4096}={0,2}(?![^\s\"'`,;&)}\]<|\\])|[^\s\"'`]{1,128}(?![^\s\"'`])|[^\s\"'`,;&=:)}\]<>|\\]{1,128}(?=[,;&)}\]<>|\\])"
 )
 """A value without quotes: what is long is letters and digits, so that no text is read once for each name in
 it."""
-_ESCAPE = re.compile(r"\\+(?:[nrtu\"'\\]|$)")
-_INSIDE = re.compile(r"[,;&)}\]|<>]")
-_REST_OF_LINE = re.compile(r"[ \t]*(?:#.*)?(?:\r?\n|\\+[rn\"]|\"|\Z)")
-_LINE_BEFORE = re.compile(
+_ESCAPE = lazily(r"\\+(?:[nrtu\"'\\]|$)")
+_INSIDE = lazily(r"[,;&)}\]|<>]")
+_REST_OF_LINE = lazily(r"[ \t]*(?:#.*)?(?:\r?\n|\\+[rn\"]|\"|\Z)")
+_LINE_BEFORE = lazily(
     r"(?:\A|\n|\\n|\\+\"|: ?\")(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:"
     r"|-]))?[ \t]*[+>-]?[ \t]*(?:[-*] )?(?:\*{1,2}|<\w{1,8}>)?(?:- |export |set "
     r"|declare -x )?[ \t]*\Z"
 )
 """The beginning of a line, also as `cat -n`, `grep -n` and `diff` print it."""
-_SHELL_BEFORE = re.compile(r"(?:\A|[\s;&|(\"'`→=]|[0-9][:-]|\\n|\\t)\Z")
+_SHELL_BEFORE = lazily(r"(?:\A|[\s;&|(\"'`→=]|[0-9][:-]|\\n|\\t)\Z")
 
 
-_GETTER = re.compile(
+_GETTER = lazily(
     r"(?i:get|has|is|find|show|input|by|label|prompt|ask|read|use|new|check|valid|verif|forgot|reset|hash|encrypt|gen|test|t\Z)|[A-Z][a-z]"
 )
-_SETTER = re.compile(
+_SETTER = lazily(
     r"(?i:put|string|var|set|define|field|add|env|header|append|setdefault|property|export|insert|pair|entry)\w{0,20}\(\s{0,5}"
     r"(?:\\{0,7}\"String\\{0,7}\",\s?)?\\{0,7}[\"']?\Z"
 )
 """Calls that take a name and its value."""
-_TOLD = re.compile(
+_TOLD = lazily(
     r"(?i:with|using|and|use|the|set|generated|temporary|temp|initial|default|random|new|one-time|root|admin|your"
     r"|bootstrap|my|our)[ \t]+(?:[a-z]+[ \t]+)?\Z|(?i:user|username|login|email)[:=]?[ ]\S{1,60}[ ](?:and |/ |, |with )?\Z"
 )
 """What a program says before it names a password that it made."""
-_PHRASE = re.compile(r"[a-z]{2,12}(?: [a-z]{2,12}){3,24}(?=[ \t]*(?:\r?\n|\\+[rn\"]|\"|\Z))")
-_USER_TOLD = re.compile(r"(?i:username|user|in as|account) \S{1,60} (?:and|with|using) \Z")
-_REST_OF_WORD = re.compile(r"[.,;]?(?:\s|\\+[rn\"']|[\"'`]|\Z)")
-_NEXT_ITEM = re.compile(rf"{_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})")
+
+
+def _is_told(ahead: str) -> bool:
+    """Whether a text ends with one of `_TOLD`, each of which ends with a space."""
+    return ahead.endswith((" ", "\t")) and _TOLD.search(ahead) is not None
+
+
+_PHRASE = lazily(r"[a-z]{2,12}(?: [a-z]{2,12}){3,24}(?=[ \t]*(?:\r?\n|\\+[rn\"]|\"|\Z))")
+_USER_TOLD = lazily(r"(?i:username|user|in as|account) \S{1,60} (?:and|with|using) \Z")
+_REST_OF_WORD = lazily(r"[.,;]?(?:\s|\\+[rn\"']|[\"'`]|\Z)")
+_NEXT_ITEM = lazily(rf"{_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})")
 
 
 def _is_settings(text: str, begin: int, end: int) -> bool:
@@ -678,7 +685,7 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     is_line = _REST_OF_LINE.match(text, at + len(value)) is not None and (
         "alue" in bare or _LINE_BEFORE.search(ahead[max(0, ahead.rfind("\n")) :]) is not None
     )
-    if re.search("[a-z(]", bare) or _TOLD.search(ahead) is not None:
+    if re.search("[a-z(]", bare) or _is_told(ahead):
         is_line = is_line or (kind == "password" and _REST_OF_WORD.match(text, at + len(value)) is not None)
     is_option = bare in ("=", ":") and bare == separator and name.startswith("-")
     if not (is_variable or is_line) and (cut := _INSIDE.search(value)):
@@ -737,12 +744,7 @@ def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[
         takes = (
             _REST_OF_LINE.match(text, _closing(text, opened[1], opened.end()) + len(opened[1])) is not None
         )
-    if (
-        opened is not None
-        and not takes
-        and kind == "password"
-        and _TOLD.search(text[max(0, begin - 40) : begin])
-    ):
+    if opened is not None and not takes and kind == "password" and _is_told(text[max(0, begin - 40) : begin]):
         end = _closing(text, opened[1], opened.end())
         value = text[opened.end() : end]
         judged = _Judged(kind, name, is_quoted=True, is_line=True)
@@ -788,31 +790,29 @@ _HEADER_SIGN = (
     rf"(?:{_QUOTE})?[ \t]{{0,5}}(?:[:=,]|=>|(?:{_QUOTE})?,?\s{{0,40}}(?:{_QUOTE})?[Vv]alue(?:{_QUOTE})?[ \t]{{0,3}}[:=])"
     rf"[ \t]{{0,5}}(?:[bruf]?{_QUOTE})?"
 )
-_AUTHORIZATION = re.compile(
+_AUTHORIZATION = lazily(
     rf"(?:[Aa]uthorization|AUTHORIZATION){_HEADER_SIGN}(?:([A-Za-z][A-Za-z0-9-]{{1,20}})[ \t]{{1,3}})?([A-Za-z0-9._~+/=:@!-]{{8,4096}})"
 )
-_BASIC = re.compile(r"(?<![A-Za-z])[Bb]asic[ \t]([A-Za-z0-9+/]{8,2048}={0,2})")
-_BASIC_SIGN = re.compile("[A-Z0-9=]")
-_COOKIE = re.compile(
+_BASIC = lazily(r"(?<![A-Za-z])[Bb]asic[ \t]([A-Za-z0-9+/]{8,2048}={0,2})")
+_BASIC_SIGN = lazily("[A-Z0-9=]")
+_COOKIE = lazily(
     rf"(?:(?:[Cc]ookies?|COOKIES?){_HEADER_SIGN}|--cookie[ =](?:{_QUOTE})?|(?<= )-b[ =]?{_QUOTE})(?=[^\s=\"';]{{1,64}}=)"
 )
-_COOKIE_DICT = re.compile(rf"[Cc]ookies?(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}\{{([^{{}}]{{1,4000}})\}}")
-_COOKIE_ITEM = re.compile(
+_COOKIE_DICT = lazily(rf"[Cc]ookies?(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}\{{([^{{}}]{{1,4000}})\}}")
+_COOKIE_ITEM = lazily(
     rf"({_QUOTE})([^\s\"'`\\]{{1,64}}){_QUOTE}\s{{0,5}}:\s{{0,5}}{_QUOTE}([^\s\"'\\]{{8,4096}})"
 )
-_PAIR = re.compile(r"([^\s=\"';,\\]{1,64})=([^\s\"';,\\]{1,4096})(?:;[ \t]*)?")
+_PAIR = lazily(r"([^\s=\"';,\\]{1,64})=([^\s\"';,\\]{1,4096})(?:;[ \t]*)?")
 _ATTRIBUTES = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority", "version"})
-_SESSION = re.compile(
+_SESSION = lazily(
     r"sess|sid\b|auth|token|jwt|csrf|xsrf|remember|login|secret|ticket|_id\b|\bid\b|key", re.IGNORECASE
 )
-_USER = re.compile(
+_USER = lazily(
     rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkLi][A-Za-z]{{0,5}})?[ua]|--user|--proxy-user|-U|--?auth|--(?:\w+-)?creds"
     rf"|--basic-auth)[\"',=\s]{{0,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):(?:{_QUOTE})?([^\s\"'\\]{{4,256}})"
 )
 _LONGEST_COMMAND = 2_000
-_HTTP_CLIENT = re.compile(
-    r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|java|hey|ngrok|etcdctl|skopeo|oras|wrk)\b"
-)
+_HTTP_CLIENT = lazily(r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|java|hey|ngrok|etcdctl|skopeo|oras|wrk)\b")
 _FLAGS = r"(?:-[\w-]+(?:=\S+)?[ \t]+)*"
 _WORD = r"[^\s-]\S*[ \t]+"
 _ANY_OPTION = r"[^\r\n]* -"
@@ -890,7 +890,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 """Commands, what is between one and the password that it takes (`…` for other words), and how a log has
 them."""
-_COMMAND = re.compile(
+_COMMAND = lazily(
     r"(?:(?<![A-Za-z0-9])|(?<=\\n)|(?<=\\t))(?:"
     + "|".join(rf"(?P<c{number}>{names})" for number, (names, _, _) in enumerate(_COMMANDS))
     + r")(?=[ \t])"
@@ -899,13 +899,13 @@ _OPTIONS_OF_ONE = 3
 """Secrets that one command may take."""
 _GIVEN = r"(\\{0,7}[\"']?)([^\s\"'\\]{4,256})"
 _TAKEN_BY = [
-    re.compile(r"[ \t]*?" + option.replace("…", r"[^\n]{0,300}?[ \t]") + _GIVEN) for _, option, _ in _COMMANDS
+    lazily(r"[ \t]*?" + option.replace("…", r"[^\n]{0,300}?[ \t]") + _GIVEN) for _, option, _ in _COMMANDS
 ]
-_SECRET_PAIRS = re.compile(
+_SECRET_PAIRS = lazily(
     r"\b(?:(?:fly|flyctl|doppler|supabase|wrangler|encore) secrets? (?:set|put|import)|(?:kubectl|oc)\b[^\n]{0,80} create secret"
     r"|vault (?:kv (?:put|patch)|write))[ \t]([^\n]{1,2000})"
 )
-_SECRET_PAIR = re.compile(rf"(?<![^\s=\"'])((?!--)[\w./-]{{1,64}})=(?:{_QUOTE})?([^\s\"'\\]{{6,512}})")
+_SECRET_PAIR = lazily(rf"(?<![^\s=\"'])((?!--)[\w./-]{{1,64}})=(?:{_QUOTE})?([^\s\"'\\]{{6,512}})")
 _PUBLIC_PAIRS = frozenset(
     {
         "username",
@@ -922,8 +922,8 @@ _PUBLIC_PAIRS = frozenset(
         "server",
     }
 )
-_NEXT_COMMAND = re.compile("[|;&]")
-_PIPED = re.compile(
+_NEXT_COMMAND = lazily("[|;&]")
+_PIPED = lazily(
     rf"\b(?:echo|printf)[ \t](?:-n[ \t]|'%s(?:\\{{1,4}}n)?'[ \t]|\\*\"%s(?:\\{{1,4}}n)?\\*\"[ \t])?(?:{_QUOTE})?"
     rf"(?:(?<![:\w])[\w.-]{{1,64}}:(?=[^\n]{{1,300}}chpasswd))?([^\s\"'\\|:]{{6,256}})(?:{_QUOTE})?[ \t]{{0,5}}\|[ \t]{{0,5}}"
     r"(?:(?:sudo[ \t])?(?:chpasswd|passwd[ \t]|su[ \t]|kinit|cryptsetup)|sudo[ \t]+-[A-Za-z]*S"
@@ -931,38 +931,38 @@ _PIPED = re.compile(
     r"|lpass login|secrets? (?:put|set|create|add)|variable set|env add|pass insert|data-file=-))"
 )
 """`echo value | docker login --password-stdin`."""
-_OPENSSL = re.compile(r"(?<=[\s\"'=])pass:([^\s\"'\\]{4,256})")
-_IDENTIFIED = re.compile(
+_OPENSSL = lazily(r"(?<=[\s\"'=])pass:([^\s\"'\\]{4,256})")
+_IDENTIFIED = lazily(
     rf"(?:identified|IDENTIFIED)\s{{1,5}}(?:(?:with|WITH)\s{{1,5}}\S{{1,64}}\s{{1,5}})?(?:by|BY)\s{{1,5}}({_QUOTE})([^\s\"'`\\]{{4,256}})"
 )
 _GAP = rf"(?:(?:\r?\n|\\+r?\\*n){_PRINTED}|\s|\\+[nrt]){{1,40}}"
-_NETRC = re.compile(
+_NETRC = lazily(
     rf"\bmachine{_GAP}[^\s\\]{{1,200}}(?:{_GAP}(?:login|account|port){_GAP}[^\s\\]{{1,200}}){{0,3}}{_GAP}password{_GAP}([^\s\"\\]{{4,512}})"
     rf"|\blogin{_GAP}[^\s\\]{{1,200}}{_GAP}password{_GAP}([^\s\"\\]{{4,512}})"
 )
-_PGPASS = re.compile(
+_PGPASS = lazily(
     r"(?:\A|(?<=[\s\"'])|(?<=\\n))[\w.*-]{1,200}:(?:543[0-9]|6432|\*):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
 )
-_CONNECTION = re.compile(
+_CONNECTION = lazily(
     r"(?:; ?(?:Pwd|PWD|pwd)=\\{0,7}[\"']?|\boracle:thin:[^\s/@\"']{1,64}/)([^\s;\"'\\@]{4,256})"
 )
 """The password of a connection string; elsewhere, `PWD` is a folder."""
-_COOKIE_JAR = re.compile(
+_COOKIE_JAR = lazily(
     r"(?:\t|\\+t)(?:TRUE|FALSE)(?:\t|\\+t)[0-9]{1,12}(?:\t|\\+t)[^\t\s\\]{1,128}(?:\t|\\+t)([^\s\\\"]{8,4096})"
 )
-_AUTH_PAIR = re.compile(
+_AUTH_PAIR = lazily(
     rf"\bauth(?:=|{_QUOTE}:[ ]?|: ?)[\[(]\s{{0,20}}{_QUOTE}[^\s\"']{{1,100}}{_QUOTE},\s{{0,20}}{_QUOTE}([^\s\"'\\]{{6,256}})"
 )
 """`auth=("user", "password")`, as in Python's requests."""
-_SIGNATURE = re.compile(r"(?:\bAWS4-HMAC-SHA256\b[^\n]{0,600}?Signature=)([0-9a-f]{64})")
+_SIGNATURE = lazily(r"(?:\bAWS4-HMAC-SHA256\b[^\n]{0,600}?Signature=)([0-9a-f]{64})")
 _LONGEST_MANIFEST = 4_000
-_KUBERNETES = re.compile(r"\\*[\"']?kind\\*[\"']?[ \t]*:[ \t]*\\*[\"']?Secret\b")
-_DATA_LINES = re.compile(
+_KUBERNETES = lazily(r"\\*[\"']?kind\\*[\"']?[ \t]*:[ \t]*\\*[\"']?Secret\b")
+_DATA_LINES = lazily(
     rf"(?:^|\n|\\n)(?:{_PRINTED})?([ \t]*)(?:data|stringData):[ \t]*((?:{_LINE_BREAK}\1[ \t]+[\w.-]+:[ \t]*[^\n\\]*)+)"
 )
-_DATA_LINE = re.compile(rf"{_LINE_BREAK}[ \t]+[\w.-]+:[ \t]*[\"']?([^\s\"'\\]{{6,4096}})")
-_DATA_OBJECT = re.compile(r"\\*[\"'](?:data|stringData)\\*[\"'][ \t]*:\s*\{([^{}]{1,20000})\}")
-_DATA_ITEM = re.compile(r"\\*[\"'][\w.-]+\\*[\"']\s*:\s*\\*[\"']([^\"'\\]{6,4096})")
+_DATA_LINE = lazily(rf"{_LINE_BREAK}[ \t]+[\w.-]+:[ \t]*[\"']?([^\s\"'\\]{{6,4096}})")
+_DATA_OBJECT = lazily(r"\\*[\"'](?:data|stringData)\\*[\"'][ \t]*:\s*\{([^{}]{1,20000})\}")
+_DATA_ITEM = lazily(r"\\*[\"'][\w.-]+\\*[\"']\s*:\s*\\*[\"']([^\"'\\]{6,4096})")
 
 
 _V = rf"(?:{_QUOTE})?([^\s\"'\\`]{{6,256}})"
@@ -1216,27 +1216,25 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
 )
 """What else gives a password: how a log has it, and the expression whose first group is the password."""
-_SOUGHT = [(telling.split("\n"), re.compile(expression)) for telling, expression in _PLACES]
-_OTHER_P = re.compile(
-    r"(?:mysql|mariadb|docker|podman|psql|mkdir|\bssh|\bscp|nmap|\bcp|useradd|rsync)[^\n|;]*\Z"
-)
+_SOUGHT = [(telling.split("\n"), lazily(expression)) for telling, expression in _PLACES]
+_OTHER_P = lazily(r"(?:mysql|mariadb|docker|podman|psql|mkdir|\bssh|\bscp|nmap|\bcp|useradd|rsync)[^\n|;]*\Z")
 """Commands whose `-p` is no password, or one that is asked for."""
-_SENT = re.compile(
+_SENT = lazily(
     rf"(?:\bsend(?:_user)?[ \t]+(?:--[ \t]+)?|\.send(?:line)?\()(?:[bru])?{_QUOTE}([^\s\"'\\]{{6,128}})"
 )
 _ASKED = 300
-_CODES = re.compile(
+_CODES = lazily(
     rf"(?:[Rr]ecovery|[Bb]ackup|[Ss]cratch)[ _-]codes?[^\n\\]{{0,80}}(?={_LINE_BREAK})|(?:recovery|backup)_?[cC]odes?(?:{_QUOTE})?\s?[:=]\s?\["
 )
-_CODE_ITEM = re.compile(
+_CODE_ITEM = lazily(
     r"(?:\s|\\+[nrt]|[\"',]|[0-9]{1,4}(?:[.)] |→)"
     r"|[-*] ){1,40}((?=[a-zA-Z-]{0,12}[0-9])[A-Za-z0-9]{4,12}(?:[- ][A-Za-z0-9]{4,12}){0,3})(?![A-Za-z0-9])"
 )
-_USERS_OF = re.compile(
+_USERS_OF = lazily(
     rf"chpasswd(?:{_QUOTE})?:(?:[^\n\\]{{0,60}}{_LINE_BREAK}){{1,4}}?[^\n\\]{{0,60}}\b(?:list|users):[ \t]*["
     rf"|>]?[+-]?{_LINE_BREAK}"
 )
-_USER_LINE = re.compile(
+_USER_LINE = lazily(
     rf"(?:[^\s:]{{1,60}}:[0-9]{{1,6}}:|[ \t]*[0-9]{{1,6}}(?:→"
     rf"|\t))?[ \t-]{{1,40}}[a-z_][\w-]{{0,31}}:([^\s\"'\\]{{6,128}})(?:{_LINE_BREAK})?"
 )
@@ -1274,21 +1272,21 @@ def _places(text: str) -> Iterator[Span]:
             at = user.end()
 
 
-_COLUMNS = re.compile(
+_COLUMNS = lazily(
     rf"(?:(?:^|\n|\\n|\\?\")(?:{_PRINTED})?(?=[^\n\\]{{0,300}}(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD"
     rf"|SECRET))([\w .@/\"-]{{0,40}}(?:[,;\t][\w .@/\"-]{{0,40}}){{1,15}})(?={_LINE_BREAK}))"
     r"|(?i:insert)[ \t]+(?i:into)[ \t]+[\w.\"`\[\]]{1,80}[ \t]*\(([^()\n]{1,300})\)\s{0,5}(?i:values)\s{0,5}"
 )
-_CELLS = re.compile(rf"{_LINE_BREAK}([^\n\\]{{1,1000}})")
-_TUPLE = re.compile(r"(?:,\s{0,5})?\(([^()\n]{1,1000})\)")
+_CELLS = lazily(rf"{_LINE_BREAK}([^\n\\]{{1,1000}})")
+_TUPLE = lazily(r"(?:,\s{0,5})?\(([^()\n]{1,1000})\)")
 
 
-_RULED = re.compile(
+_RULED = lazily(
     rf"(?:\A|(?<=\n)|(?<=\\n)){_PRINTED}?([^\n\\]{{0,200}}(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]{{0,200}}){_LINE_BREAK}"
     r"[|+ -]{0,3}-{3}[-|+: ]{0,300}(?=\r?\n|\\)"
 )
-_RULED_ROW = re.compile(rf"{_LINE_BREAK}([^\n\\]{{3,400}})")
-_RULED_CELL = re.compile(r"[^\s|](?:[^\s|]| (?![ |]))*")
+_RULED_ROW = lazily(rf"{_LINE_BREAK}([^\n\\]{{3,400}})")
+_RULED_CELL = lazily(r"[^\s|](?:[^\s|]| (?![ |]))*")
 
 
 _RULED_HINT = rf"(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]*(?:\r?\n|\\+r?\\*n){_PRINTED_HINT}?[|+ -]{{0,3}}---"
@@ -1473,7 +1471,7 @@ def _commands(text: str) -> Iterator[Span]:
 _SECRET_WORDS = (
     r"pass|pwd|pw\b|secret|token|jwt|pat\b|key|cred|sess|\.sid|auth|cookie|phrase|mnemonic|salt|psk"
 )
-_SECRET_KEYS = re.compile(_SECRET_WORDS, re.IGNORECASE)
+_SECRET_KEYS = lazily(_SECRET_WORDS, re.IGNORECASE)
 _A_VALUE = rf"(?:({_QUOTE})([^\"'`\\\n]{{6,512}})|([^\s\"'`,;}}<>\\]{{6,512}}))"
 _VALUE_FIRST = Sought(
     rf"[Vv]alue(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}{_A_VALUE}(?:{_QUOTE})?[,;]?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?"
@@ -1487,7 +1485,7 @@ _NAME_FIRST = Sought(
     rf"(?:(?:[Nn]ame|[Kk]ey|KEY|NAME|(?:Parameter|Output)(?:Key|Name))(?:{_QUOTE})?[ \t]*[:=][ \t]*(?:{_QUOTE})?|<(?:name|key)>"
     rf"|variable[ \t]+{_QUOTE}|{_QUOTE})[A-Za-z0-9_.:/?-]*(?i:{_SECRET_WORDS})",
 )
-_VALUE_NEXT = re.compile(
+_VALUE_NEXT = lazily(
     rf"(?:(?:\b[Vv]alue|(?:Parameter|Output)Value)|\bdefault|\bcontent|\bsecret_?[Ss]tring|\bVALUE"
     rf"|<string)(?:{_QUOTE})?(?:[ \t]{{0,10}}[:=][ \t]{{0,5}}|>){_A_VALUE}"
 )
@@ -1496,7 +1494,7 @@ _FIELDS_APART = 300
 
 def _fields(text: str) -> Iterator[Span]:
     """Name and value in two fields, in any order: environment variables in lists, variables of Terraform."""
-    for match in _VALUE_FIRST.finditer(text):
+    for match in _VALUE_FIRST.finditer(text) if "alue" in text else ():
         yield from _of_field(match[4], match)
     for name in _NAME_FIRST.finditer(text):
         if may_be_named(name[1]):
@@ -1550,8 +1548,13 @@ def _kubernetes(text: str, start: int, end: int) -> Iterator[Span]:
                 yield Span(item.start(1), item.end(1), "secret")
 
 
-_ANSI = re.compile(r"(?:\x1b|\\{1,7}u001[bB])\[[0-9;]{0,20}m")
+_ANSI = lazily(r"(?:\x1b|\\{1,7}u001[bB])\[[0-9;]{0,20}m")
 """A colour of a terminal, also as JSON writes it."""
+
+
+@cache
+def _tellings() -> Callable[[bytes], set[str]]:
+    return groups_in(TELLING)
 
 
 def spans(text: str) -> list[Span]:
@@ -1562,7 +1565,7 @@ def spans(text: str) -> list[Span]:
         text = _ANSI.sub(lambda match: " " * len(match[0]), text)
     text = text.replace("│", "|").replace("┃", "|")
     data = text.encode("utf-8", "replace")
-    found_names = {name for name, patterns in TELLING.items() if any_of(patterns)(data)}
+    found_names = _tellings()(data)
     sources: dict[Callable[[str], Iterator[Span]], set[str]] = {
         _places: {"places"},
         _tables: {"names"},
@@ -1581,7 +1584,7 @@ def spans(text: str) -> list[Span]:
     return found
 
 
-_OPENING = re.compile(
+_OPENING = lazily(
     rf"(?:[Aa]uthorization|AUTHORIZATION){_HEADER_SIGN}(?:[A-Za-z][A-Za-z0-9-]{{1,20}}[ \t]{{1,3}})?|[Bb]asic[ \t]"
     rf"|(?:-u|-U|-user|-proxy-user)[\"',=\s]{{1,4}}(?:{_QUOTE})?[^\s:\"'=\\]{{1,100}}:|[ \t]-[paPw][ \t]*(?=\S)"
     rf"|password{_GAP}|pass:|(?:by|BY)[ \t]{{1,5}}(?={_QUOTE})"

@@ -62,6 +62,11 @@ class Shape:
     telling: str
 
 
+_ENOUGH_TO_TELL = 24
+"""Characters behind a token's prefix that are searched for: more of them make the search slow, and hardly ever stop
+it."""
+
+
 def _token(name: str, prefix: str, characters: str, least: int) -> Shape:
     """A token that begins with `prefix` and goes on with `characters`, the last of them at least so many
     times."""
@@ -70,7 +75,7 @@ def _token(name: str, prefix: str, characters: str, least: int) -> Shape:
     # JSON may write a slash as `\/`: a telling text only counts what comes before the first one.
     shown = characters.replace("/", r"/\\")
     rest = "=*" if "/" in characters else ""
-    telling = _SHARED.get(prefix, f"{escaped}{shown}{{{least}}}")
+    telling = _SHARED.get(prefix, f"{escaped}{shown}{{{min(least, _ENOUGH_TO_TELL)}}}")
     return Shape(name, prefix, f"{before}{escaped}{characters}{{{least},}}{rest}", telling)
 
 

@@ -531,6 +531,9 @@ def text_tokens(text: str) -> int:
     return max(1, len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
+_WITH_OPAQUE = frozenset({"source", "data", "signature", "encrypted_content"})
+
+
 def _opaque(blocks: list[Any], depth: int) -> tuple[int, int]:
     """Bytes that no model reads as text, and the tokens that they cost."""
     found = tokens = 0
@@ -541,6 +544,8 @@ def _opaque(blocks: list[Any], depth: int) -> tuple[int, int]:
         if type(inside) is list and depth < 3:
             inner = _opaque(inside, depth + 1)
             found, tokens = found + inner[0], tokens + inner[1]
+        if _WITH_OPAQUE.isdisjoint(block):
+            continue
         source, data = block.get("source"), block.get("data")
         if isinstance(source, dict):
             picture = source.get("data")

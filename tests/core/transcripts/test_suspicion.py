@@ -12,6 +12,8 @@ from tests.benchmarks.redaction import Planted, corpus
 from tests.core.transcripts.conftest import Log, Store, call
 
 from watchkeeper.records.redact import Redactor
+from watchkeeper.records.secret_context import TELLING
+from watchkeeper.records.secret_search import any_of, groups_in
 from watchkeeper.transcripts.files import Line
 from watchkeeper.transcripts.reading import search_lines
 
@@ -32,6 +34,7 @@ def test_whatever_holds_a_hint_is_suspected(before: bytes, hint: bytes, after: b
 
 
 PLANTED = corpus(seed=11, each=2)[0]
+GROUPS = groups_in(TELLING)
 
 
 @given(
@@ -45,6 +48,12 @@ def test_lines_that_are_asked_of_together_are_suspected_as_one_by_one(
     given_lines = [Line(line.replace(b"\n", b" "), number, len(line)) for number, line in enumerate(data)]
     searched = list(search_lines(given_lines, SUSPECTS))
     assert searched == [(line, SUSPECTS(line.data)) for line in given_lines]
+
+
+@given(st.lists(st.one_of(st.text(max_size=20), st.sampled_from([one.text for one in PLANTED])), max_size=4))
+def test_one_pass_finds_the_groups_that_a_search_for_each_finds(parts: list[str]) -> None:
+    data = "".join(parts).encode("utf-8", "replace")
+    assert GROUPS(data) == {name for name, patterns in TELLING.items() if any_of(patterns)(data)}
 
 
 def test_whatever_is_taken_out_of_a_line_is_suspected_in_it() -> None:
