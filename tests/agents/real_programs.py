@@ -380,18 +380,23 @@ def lost_or_repeated(trial: Trial, before: Any, code: int, effects: str, wanted:
     )
 
 
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=u", "-c", "user.email=u@h", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def init_repository(folder: Path) -> None:
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "shared.txt").write_text("begun\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "begin")
+
+
 def chaos_in_worktrees(trial: Trial, dice: random.Random) -> list[str]:
     """Each program writes in a worktree, all of them to one file too; the planner merges, a person answers each conflict."""
     work = trial.folder / "ws"
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-c", "user.name=u", "-c", "user.email=u@h", *arguments]
-        return subprocess.run(command, cwd=work, capture_output=True, text=True, check=True).stdout.strip()
-
-    git("init", "-q", "-b", "main")
-    (work / "shared.txt").write_text("begun\n")
-    git("add", "-A")
-    git("commit", "-q", "-m", "begin")
+    init_repository(work)
     lines = [f"run: echo {{0}}-{n} >> {{0}}.txt; echo {{0}} > shared.txt; sleep 0.3" for n in range(4)]
     merges = "".join(f'tool: merge_task {{"task": "{one}"}}\n' for one in MODELS)
     script = "\n".join(lines) + "\nsay: all done"
@@ -401,7 +406,7 @@ def chaos_in_worktrees(trial: Trial, dice: random.Random) -> list[str]:
         before, code = kill_at_random(trial, dice, 12.0)
     files = {one: work / f"{one}.txt" for one in MODELS}
     found = [f"{one} is not merged" for one, file in files.items() if not file.exists()]
-    if status := git("status", "--porcelain"):
+    if status := git(work, "status", "--porcelain"):
         found.append(f"the user's folder: {status}")
     if (work / "shared.txt").read_text().strip() not in MODELS or (work / ".git/MERGE_HEAD").exists():
         found.append("a merge is half done")
@@ -412,6 +417,39 @@ def chaos_in_worktrees(trial: Trial, dice: random.Random) -> list[str]:
     found += [f"left: {name}" for name in left]
     text = "\n".join(file.read_text() for file in files.values() if file.exists())
     return found + lost_or_repeated(trial, before, code, text, 12)
+
+
+def merging(trial: Trial, program: str) -> list[str]:
+    """A program plans: two tasks in worktrees conflict, and its call of `merge_task` waits for a person for a while."""
+    init_repository(trial.folder / "ws")
+    tasks = [{"name": one, "title": one, "role": "coder", "model": "anthropic/claude-sonnet-5", "isolation": "worktree",
+              "instructions": f"Do it.\n\n#script\nrun: echo {one} > shared.txt\nsay: done"} for one in ("p", "q")]  # fmt: skip
+    plan = json.dumps({"goal": "the demo", "tasks": tasks})
+    script = f"tool: create_plan {plan}\nawait: Task p is done\nawait: Task q is done\n" + "".join(
+        f'tool: merge_task {{"task": "{one}"}}\n' for one in ("p", "q", "q")
+    )  # the second call waits on, where the first gave the question up
+    trial.host = trial.wk("run", f"Plan it.\n\n#script\n{script}tool: finish_session " '{"summary":"all good","status":"done"}',
+                          "--headless", "--model", MODELS[program], "--workspace", str(trial.folder / "ws"), "--allow-model",
+                          "anthropic/*", "--allow", "bash", "--approval-timeout", "300")  # fmt: skip
+    asked = trial.until(lambda: trial.rows("SELECT id FROM approvals WHERE cause = 'conflict'"))
+    if not asked:
+        return ["no question about the conflict"]
+    time.sleep(ANSWER_AFTER_SECONDS)
+    found = (
+        [f"wk approve: {code}"]
+        if (code := trial.wk("approve", asked[0][0], "--keep", "theirs").wait(30))
+        else []
+    )
+    code = trial.ended()
+    if (held := (trial.folder / "ws/shared.txt").read_text()) != "q\n":
+        found.append(f"shared.txt holds {held!r}")
+    statuses = trial.rows("SELECT status FROM approvals WHERE cause = 'conflict'")
+    found += [] if statuses == [("approved",)] else [f"questions: {statuses}"]
+    return found + trial.violations(None, 0, code)
+
+
+ANSWER_AFTER_SECONDS = 60.0
+"""Until a person answers a program that plans: longer than one call waits."""
 
 
 def chaos_attached(trial: Trial, dice: random.Random, programs: tuple[str, ...] = tuple(MODELS)) -> list[str]:
@@ -746,6 +784,7 @@ def main() -> int:
             "demo",
             "login",
             "attach",
+            "merging",
             "controls",
             "matrix",
             "points",
@@ -775,6 +814,8 @@ def main() -> int:
         trials.append(("claude-code login", login))
     if only in (None, "attach"):
         trials += [(f"{one} attach", lambda trial, a=one: attach(trial, a)) for one in ours]
+    if only in (None, "merging"):
+        trials += [(f"{one} merging", lambda trial, a=one: merging(trial, a)) for one in ours]
     if only in (None, "controls"):
         trials += [(f"{one} controls", lambda trial, a=one: controls(trial, a)) for one in ours]
         trials += [(f"{one} budget", lambda trial, a=one: budget(trial, a)) for one in ours]

@@ -266,6 +266,44 @@ class Approvals:
                 )  # the host died after the write; it writes the same again
             call, changed = permit.call, FILE_CHANGED
 
+    async def permit_within(self, call: Call, question: PersonQuestion, seconds: float) -> Permit | None:
+        """As `permit` of what a tool asks, for a call that may not wait long; None: there is no answer yet.
+
+        The question waits on. Asked again, it is the same one, and so is the answer that it got meanwhile.
+        """
+        store, timeout_seconds = (
+            self._environment.store,
+            self._environment.settings.approval_timeout_seconds,
+        )
+        row = store.one(
+            "SELECT id, status, created_at FROM approvals WHERE agent_id = ? AND cause = ? AND subject_digest = ?"
+            " AND status <> ? ORDER BY commit_seq DESC LIMIT 1",
+            (self._agent.id, question.cause, question.digest, ApprovalStatus.CANCELLED),
+        )
+        if row is not None:
+            is_late = bool(timeout_seconds) and self._environment.clock.now() - row[2] > (
+                timeout_seconds or 0
+            )
+
+            def take_over(tx: Transaction) -> None:
+                tx.execute("UPDATE approvals SET tool_call_id = ? WHERE id = ?", (call.id, row[0]))
+                edited = tx.one("SELECT edited_input FROM approvals WHERE id = ?", (row[0],))[0]
+                tx.execute("UPDATE tool_calls SET edited_input = ? WHERE id = ?", (edited, call.id))
+                if row[1] == ApprovalStatus.WAITING and is_late:
+                    agents.expire_approval(tx, row[0], call.name)
+
+            await store.commit(take_over)
+            if row[1] != ApprovalStatus.WAITING or is_late:
+                return self._answered(call, row[0])
+        try:
+            async with asyncio.timeout(seconds):
+                known = row[0] if row is not None else None
+                return await self._ask(call, known, question.cause, question.note, question)
+        except TimeoutError:
+            return None
+        finally:
+            await self._stop_waiting()
+
     async def _stop_waiting(self) -> None:
         """Where a host died between a person's answer and what follows from it, the agent waits no more."""
         agent_id = self._agent.id

@@ -336,7 +336,7 @@ class ProgramLoop:
         spec = BackendSpec(
             folder=folder, instructions=system, environ=environ, model=program.model_of(agent.model),
             session=known.program_session if known is not None else None,
-            memory=await services.serve(agent) if services.serve is not None else None,
+            memory=await services.serve(agent, self._control) if services.serve is not None else None,
             options=program.options,
         )  # fmt: skip
         backend = await self._started(spec)
@@ -854,10 +854,13 @@ class ProgramLoop:
         waits = "SELECT 1 FROM approvals WHERE agent_id = ? AND status = ?"
         if self._store.one(waits, (self._agent.id, ApprovalStatus.WAITING)) is None:
             return
-        why = "the turn was interrupted"
-        await self._store.commit(
-            lambda tx: agents.cancel_questions(tx, self._agent.id, self._agent.task_id, why)
-        )
+
+        def cancel(tx: Transaction) -> None:
+            agents.cancel_questions(tx, self._agent.id, self._agent.task_id, "the turn was interrupted")
+            if tx.one("SELECT status FROM agents WHERE id = ?", (self._agent.id,))[0] == AgentStatus.WAITING:
+                agents.move(tx, self._agent.id, AgentStatus.WORKING)
+
+        await self._store.commit(cancel)
 
     # --- its context --------------------------------------------------------------------------------------------
 

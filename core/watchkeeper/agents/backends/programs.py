@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,6 +30,9 @@ from watchkeeper.agents.backends.process import ProgramProcess
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import worker_environment
 from watchkeeper.store.agents import Agent
+
+if TYPE_CHECKING:
+    from watchkeeper.agents.environment import AgentControl
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +237,7 @@ class AgentPrograms:
     found: Mapping[str, Program]
     environ: Mapping[str, str]
     containment: Containment
-    serve: Callable[[Agent], Awaitable[MemoryServer]] | None = None
+    serve: Callable[[Agent, AgentControl], Awaitable[MemoryServer]] | None = None
     """Makes the memory tools reachable for an agent's program."""
     finished: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By planner: status and summary with which its call of `finish_session` in the present turn ends the session."""

@@ -13,11 +13,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from watchkeeper.agents.backends import MemoryServer
-from watchkeeper.agents.environment import AgentStopped, Environment
-from watchkeeper.agents.toolbox import assert_mine
+from watchkeeper.agents.environment import AgentControl, AgentStopped, Environment, Interrupted
+from watchkeeper.agents.toolbox import MOST_CHANGES, Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import (
     OutsideTool,
     Permission,
@@ -27,6 +28,7 @@ from watchkeeper.agents.tools.contract import (
     validate_arguments,
 )
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.states import ToolCallStatus
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.transaction import Transaction
 
@@ -34,6 +36,12 @@ NOT_SERVED = frozenset({"compact"})
 """A program compacts its own context."""
 
 SERVED_OUTSIDE = frozenset({"recall", "merge_task"})
+
+WAIT_SECONDS = 45.0
+"""How long a call waits for a person. Claude Code and OpenCode give a call up after 60 s."""
+STILL_ASKED = "[asked] A person is asked, and has not answered yet. Call {tool} again with the same input to wait for the answer."
+BEGUN_SECONDS = 5.0
+"""How long after a call the program may tell that it has begun it."""
 
 _caller: ContextVar[Agent] = ContextVar("caller")
 
@@ -44,6 +52,7 @@ class ToolServer:
     def __init__(self) -> None:
         self._environment: Environment | None = None
         self._agents: dict[str, Agent] = {}
+        self._controls: dict[str, AgentControl] = {}
         self._tokens: dict[str, str] = {}
         self._url = ""
         self._starting = asyncio.Lock()
@@ -54,8 +63,9 @@ class ToolServer:
         """Serve the tools of this environment."""
         self._environment = environment
 
-    async def serve(self, agent: Agent) -> MemoryServer:
-        """Where that agent's program reaches its tools, and the token that says who calls."""
+    async def serve(self, agent: Agent, control: AgentControl) -> MemoryServer:
+        """Where that agent's program reaches its tools, and the token that says who calls. `control` ends a question."""
+        self._controls[agent.id] = control
         async with self._starting:
             if not self._url:
                 await self._start()
@@ -106,11 +116,56 @@ class ToolServer:
                     environment.programs.finished[agent.id] = finish
                 return result
             assert isinstance(tool, OutsideTool)
-            return await tool.run(arguments, context)
+            result = await tool.run(arguments, context)
+            if result.question is not None:
+                call = Call(0, 0, "", name, arguments, True, ToolCallStatus.RUNNING, None, False)
+                return await self._ask(agent, tool, call, context, result)
+            return result
+        except Interrupted:
+            return ToolResult("interrupted: a person paused the agent; nothing was changed", is_error=True)
         except (ValueError, AgentStopped) as error:
             return ToolResult(str(error), is_error=True)
         except WatchkeeperError as error:
             return ToolResult(f"the call failed: {error}", is_error=True)
+
+    async def _ask(
+        self, agent: Agent, tool: OutsideTool, call: Call, context: ToolContext, result: ToolResult
+    ) -> ToolResult:
+        """Put what the tool asks to a person, and run the call again with the answer, as `Toolbox` does. Where the answer
+        takes its time, the program calls again, and waits for the same question."""
+        environment = self._environment
+        assert environment is not None
+        row, control = await self._begun(agent, call.name), self._controls.get(agent.id)
+        if row is None or control is None:
+            return result
+        approvals = Approvals(environment, agent, control, lambda name: True)
+        call = replace(call, id=row)
+        for _ in range(MOST_CHANGES):
+            if result.question is None:
+                break
+            permit = await approvals.permit_within(call, result.question, WAIT_SECONDS)
+            if permit is None:
+                return ToolResult(STILL_ASKED.format(tool=call.name), is_error=True)
+            if not permit.allowed:
+                return ToolResult(f"denied: {permit.reason}. Go on without it, or another way", is_error=True)
+            result = await tool.run(
+                permit.call.arguments, replace(context, subject_digest=permit.subject_digest)
+            )
+        return result
+
+    async def _begun(self, agent: Agent, name: str) -> int | None:
+        """The row of the call, once the program has told that it began it."""
+        environment = self._environment
+        assert environment is not None
+        for _ in range(int(BEGUN_SECONDS / 0.1)):
+            row = environment.store.one(
+                "SELECT id FROM tool_calls WHERE agent_id = ? AND status = ? AND name LIKE ? ORDER BY id DESC LIMIT 1",
+                (agent.id, ToolCallStatus.RUNNING, f"%{name}"),
+            )
+            if row is not None:
+                return int(row[0])
+            await asyncio.sleep(0.1)
+        return None
 
     async def aclose(self) -> None:
         """Stop listening."""
