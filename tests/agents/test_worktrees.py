@@ -18,8 +18,9 @@ from tests.agents.scene import assert_no_half_merge, git, merging, repository
 from tests.core.runtime.conftest import Bench, Ground
 
 from watchkeeper.agents.roles import load_roles
-from watchkeeper.agents.tools.contract import ToolContext, ToolResult
+from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
 from watchkeeper.agents.worktrees import GitFailed, MergeConflict, MergeTool, Worktrees
+from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import TaskStatus
 from watchkeeper.store import faultpoints, plans, programs
 from watchkeeper.store.plans import Task
@@ -575,6 +576,63 @@ async def test_the_diff_is_shown_by_the_command_without_control_characters(scene
     assert "-two" in shown
     assert "red" in shown
     assert "\x1b" not in shown
+
+
+async def test_a_program_that_plans_waits_for_the_answer_with_as_many_calls_as_it_takes(scene, monkeypatch):
+    """Programs give a call up after a while; the question stays the same one, and so does an answer that came meanwhile."""
+    from types import SimpleNamespace
+
+    from watchkeeper.agents.backends import tool_server
+    from watchkeeper.agents.environment import AgentControl, LoopSettings
+    from watchkeeper.records.states import ApprovalStatus
+    from watchkeeper.store import agents, commands
+
+    for name in ("x", "y"):
+        (await scene.open(name) / "a.txt").write_text(f"{name}\n")
+    await scene.merge("x")
+    store: Any = scene.ground.store
+    ids, turns = iter("123456789"), iter(range(1, 9))
+    environment: Any = SimpleNamespace(
+        store=store, settings=LoopSettings(), new_id=lambda: next(ids), redact=lambda value: value, decisions={},
+        live=SimpleNamespace(show=lambda *words: None), clock=ManualClock(), session_id="s", workspace=scene.workspace,
+        tools={"merge_task": MergeTool(scene.trees, store)}, tools_of=lambda role: ["merge_task"], watched=lambda: False,
+        permission=lambda name: Permission.ALLOW, folder_of=lambda task: scene.workspace,
+    )  # fmt: skip
+
+    def begin(tx: Transaction) -> None:
+        agents.create(
+            tx, agent_id="p", name="planner", role="planner", model="m", system="", goal="", context_limit=1
+        )
+
+    def call(tx: Transaction) -> None:
+        (row,) = agents.add_intents(
+            tx, "p", next(turns), 1, [("u", "mcp__watchkeeper__merge_task", False, "d")]
+        )
+        agents.start_tool_call(tx, row)
+
+    scene.ground.write(begin)
+    agent: Any = SimpleNamespace(id="p", name="planner", role="planner", task_id=None)
+    server = tool_server.ToolServer()
+    server.use(environment)
+    server._controls["p"] = AgentControl()
+    monkeypatch.setattr(tool_server, "WAIT_SECONDS", 0.05)
+    for _ in range(2):
+        scene.ground.write(call)
+        assert "has not answered yet" in str((await server.call(agent, "merge_task", {"task": "y"})).content)
+        assert store.one("SELECT status FROM agents WHERE id = 'p'")[0] == "working"
+    ((number, status),) = store.all("SELECT id, status FROM approvals")
+    assert status == "waiting"
+    keep = {"task": "y", "keep": "theirs"}
+    approved = ApprovalStatus.APPROVED
+    scene.ground.write(
+        lambda tx: commands.decide_approval(tx, number, approved, "me", None, edited_input=keep)
+    )
+    scene.ground.write(call)
+    assert "of conflicting places, theirs" in str(
+        (await server.call(agent, "merge_task", {"task": "y"})).content
+    )
+    assert len(store.all("SELECT id FROM approvals")) == 1
+    assert (scene.workspace / "a.txt").read_text() == "y\n"
 
 
 async def test_a_failed_session_keeps_its_worktrees_and_a_pruned_one_what_is_not_merged(scene):
