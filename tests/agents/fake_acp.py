@@ -13,16 +13,21 @@ Actions: ["line", text] prints it; ["send", message]; ["update", fields] is a `s
 ["tool", id, fields…]; ["ask", id, tool call] puts a question and goes on; ["await", id] waits for its answer; ["spawn",
 shell command] starts a process in a session and with an environment of its own; ["until", method] waits for that message; ["file", name] for a file in FOLDER;
 ["flood", text] says it for ever; ["refuse", error] answers the newest prompt with it;
-["die"]; ["orphan"] kills its parent; ["deaf"] reads nothing more; ["end", reason]; ["error", code, message, data].
+["server", message] is an event of the server on `--port PORT`, which keeps what it is answered in FOLDER/replies.jsonl;
+["reply"] waits for such an answer; ["die"]; ["orphan"] kills its parent; ["deaf"] reads nothing more; ["end", reason]; ["error", code, message, data].
 """
 
 from __future__ import annotations
 
+import base64
+import http.server
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -49,6 +54,41 @@ class Fake:
         self.prompts = deque(lives_given[self.life] if self.life < len(lives_given) else [])
         self.waiting: deque[dict[str, Any]] = deque()
         self.open_prompts: list[Any] = []
+        self.events: queue.Queue[Any] = queue.Queue()
+        if "--port" in sys.argv:
+            self.listen(int(sys.argv[sys.argv.index("--port") + 1]))
+
+    def listen(self, port: int) -> None:
+        """The server that OpenCode has beside ACP."""
+        fake, password = self, os.environ["OPENCODE_SERVER_PASSWORD"]
+        wanted = "Basic " + base64.b64encode(f"opencode:{password}".encode()).decode()
+
+        class Answer(http.server.BaseHTTPRequestHandler):
+            def begin(self) -> bool:
+                allowed = self.headers["Authorization"] == wanted
+                self.send_response(200 if allowed else 401)
+                self.end_headers()
+                return allowed
+
+            def do_GET(self) -> None:
+                if self.begin() and self.path.startswith("/permission"):
+                    self.wfile.write(b"[]")
+                elif self.path.startswith("/event"):
+                    while True:
+                        self.wfile.write(b"data: " + json.dumps(fake.events.get()).encode() + b"\n\n")
+
+            def do_POST(self) -> None:
+                said = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                if self.begin():
+                    (fake.folder / "replies.jsonl").write_text(
+                        json.dumps([self.path.partition("?")[0], json.loads(said)])
+                    )
+
+            def log_message(self, *words: Any) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Answer)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def line(self, text: str) -> None:
         sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass") + b"\n")
@@ -175,6 +215,11 @@ class Fake:
             elif verb == "deaf":
                 while True:
                     time.sleep(3600)
+            elif verb == "server":
+                self.events.put(rest[0])
+            elif verb == "reply":
+                while not (self.folder / "replies.jsonl").exists():
+                    time.sleep(0.01)
             elif verb == "flood":
                 while True:
                     self.act([["say", rest[0]]])

@@ -204,7 +204,7 @@ class ModelServer:
         names = [tool["name"] for tool in body.get("tools", []) if "name" in tool]
         step = self._take("messages", turns, names)
         if step.kind == "limit":
-            headers = {"anthropic-ratelimit-unified-status": "rejected",
+            headers = {"anthropic-ratelimit-unified-status": "rejected", "retry-after": step.text,
                        "anthropic-ratelimit-unified-reset": str(int(self._limits[step.text]) + 1)}  # fmt: skip
             error = {
                 "type": "rate_limit_error",
@@ -330,6 +330,9 @@ class ModelServer:
             turns.append(Turn(who.get(message["role"], message["role"]), text_in(message.get("content"))))
         names = [tool["function"]["name"] for tool in body.get("tools", [])]
         step = self._take("chat", turns, names)
+        if step.kind == "limit":
+            error = {"message": "Rate limit reached", "type": "rate_limit_error"}
+            return JSONResponse({"error": error}, 429, headers={"retry-after": step.text})
         if step.kind == "fail":
             return JSONResponse({"error": {"message": "x", "type": "server_error"}}, int(step.text))
         if not body.get("stream"):

@@ -600,3 +600,53 @@ async def test_a_program_that_talks_and_dies_again_and_again_fails_its_task(prog
     await programs.played(*[[[["say", "words"], ["die"]]]] * 9)
     assert programs.tasks()["a"]["status"] == "failed"
     assert len(programs.prompts()) == 4
+
+
+async def test_the_questions_of_opencodes_sub_agents_are_put_and_answered_over_its_server(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watchkeeper.agents.backends.record.SETTLE_SECONDS", 0.2)
+
+    def event(kind: str, **said: Any) -> list[Any]:
+        return ["server", {"type": kind, "properties": said}]
+
+    def part(status: str, **more: Any) -> list[Any]:
+        state = {"status": status, "input": {"command": "make it"}, **more}
+        return event(
+            "message.part.updated",
+            sessionID="kid",
+            part={"type": "tool", "callID": "c", "tool": "bash", "state": state},
+        )
+
+    asked = {
+        "id": "per_1",
+        "sessionID": "kid",
+        "permission": "bash",
+        "metadata": {"command": "make it"},
+        "tool": {"callID": "c"},
+    }
+    noise = [event(kind, **said) for kind in ("session.created", "session.status", "permission.asked", "message.part.updated")
+             for said in ({}, {"sessionID": [], "info": 7, "part": None}, {"sessionID": "stranger"})]  # fmt: skip
+    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake), "acp"], "opencode")
+    programs.model_of_task = "opencode/default"
+    programs.script([[
+        event("session.created", info={"id": "kid", "parentID": "fake-session", "title": "Look"}), *noise, part("running"),
+        event("permission.asked", **asked), ["reply"], part("completed", output="made"),
+        event("session.idle", sessionID="kid"), ["file", "go"], ["say", "Over."],
+    ]], allow=(), approval_timeout_seconds=None)  # fmt: skip
+
+    async def approve() -> None:
+        (question,) = await programs.waiting()
+        assert "make it" in question["question"]
+        programs.submit("approve", payload={"approval": question["id"]})
+        await programs.until(lambda state: programs.calls() == [("bash", "done")])
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(approve)
+    programs.assert_whole()
+    assert json.loads((programs.fake / "replies.jsonl").read_text()) == [
+        "/permission/per_1/reply",
+        {"reply": "once"},
+    ]
+    assert {"program.child_working", "program.child_done"} <= set(programs.kinds())

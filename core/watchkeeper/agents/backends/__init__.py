@@ -161,9 +161,9 @@ class Ended:
 
     status: Literal["completed", "interrupted", "failed"]
     reason: str = ""
-    kind: Literal["", "limit", "login", "context", "died"] = ""
-    """Of a failure: a usage limit, no valid login, a context that is too long, or a process behind the program that has
-    ended, so that the program must be started again."""
+    kind: Literal["", "limit", "rate_limit", "login", "context", "died"] = ""
+    """Of a failure: a usage limit, too many requests (which passes by itself), no valid login, a context that is too
+    long, or a process behind the program that has ended, so that the program must be started again."""
     until: float | None = None
     """When the usage limit ends (wall time); None: the program did not say."""
 

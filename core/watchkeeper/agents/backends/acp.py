@@ -207,6 +207,8 @@ class Acp(RpcBackend):
             return backends.Ended("failed", f"{self.name} is not logged in ({reason})", "login")
         if _DIED.search(reason):
             return backends.Ended("failed", reason, "died")
+        if object_of(error.data).get("errorKind") == "rate_limit" or "(429)" in reason:
+            return backends.Ended("failed", reason, "rate_limit")
         return backends.Ended("failed", reason, "limit" if backends.LIMIT.search(reason) else "")
 
     async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -18,7 +17,8 @@ ARGUMENTS = ("app-server", "-c", "features.plugins=false", "-c", "features.apps=
 _DECISIONS = {"once": "accept", "always": "acceptForSession", "deny": "decline", "cancel": "cancel"}
 _STATUS: dict[str, Literal["done", "error", "denied"]] = {"completed": "done", "declined": "denied"}
 _STEPS = {"inProgress": "running", "completed": "done"}
-_LIMITS = ("usageLimitExceeded", "rateLimitExceeded", "sessionBudgetExceeded")
+_FAILURES: dict[str, Literal["limit", "rate_limit", "login"]] = {
+    "usageLimitExceeded": "limit", "sessionBudgetExceeded": "limit", "rateLimitExceeded": "rate_limit", "unauthorized": "login"}
 _QUESTIONS = {"item/commandExecution/requestApproval": "bash", "item/fileChange/requestApproval": "file_change"}
 _CALLS = ("commandExecution", "fileChange", "mcpToolCall", "webSearch", "dynamicToolCall", "imageView")
 
@@ -57,8 +57,8 @@ class Codex(rpc.RpcBackend):
         self._turns[self._thread] = text_at(await self.request("turn/start", params), "turn", "id")
 
     async def steer(self, text: str) -> Literal["now", "next"]:
-        params = {"expectedTurnId": self._turns.get(self._thread, ""), "input": [{"type": "text", "text": text}]}
-        await self.request("turn/steer", {"threadId": self._thread, **params})
+        turn = {"threadId": self._thread, "expectedTurnId": self._turns.get(self._thread, "")}
+        await self.request("turn/steer", {**turn, "input": [{"type": "text", "text": text}]})
         return "now"
 
     async def interrupt(self) -> None:
@@ -76,36 +76,30 @@ class Codex(rpc.RpcBackend):
     async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
         if method == "mcpServer/elicitation/request":
             return {"action": "decline"}
-        kind, call = _QUESTIONS.get(method), self._call_of(params.get("itemId"), params)
+        kind, call = _QUESTIONS.get(method), child_call(str(params.get("itemId")), self._child_of(params))
         if kind is None:
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"unknown method {method}")
         if call not in self._given:  # a call that was not announced
-            self._begin(call, kind, {"command": shell_command(params.get("command"))})
-        folder = str(params["cwd"]) if params.get("cwd") else None
-        ask = backends.Ask(str(number), call, kind, self._given[call], str(params.get("reason") or ""), folder)
+            self._given[call] = {"command": shell_command(params.get("command"))}
+            self.put(backends.ToolBegin(call, kind, self._given[call]))
+        reason, folder = str(params.get("reason") or ""), str(params["cwd"]) if params.get("cwd") else None
+        ask = backends.Ask(str(number), call, kind, self._given[call], reason, folder)
         return {"decision": _DECISIONS[await self.decide(ask)]}
 
-    def _call_of(self, call: Any, params: dict[str, Any]) -> str:
-        thread = str(params.get("threadId", self._thread))
-        return child_call(str(call), "" if thread == self._thread else thread)
-
-    def _begin(self, call: str, name: str, given: dict[str, Any]) -> None:
-        self._given[call] = given
-        self.put(backends.ToolBegin(call, name, given))
+    def _child_of(self, params: dict[str, Any]) -> str:
+        return "" if (thread := str(params.get("threadId", self._thread))) == self._thread else thread
 
     def told(self, method: str, params: dict[str, Any]) -> None:
-        thread, delta = str(params.get("threadId", self._thread)), str(params.get("delta"))
-        child, call, item = thread != self._thread, self._call_of(params.get("itemId"), params), object_of(params.get("item"))
-        told: dict[str, Callable[[], backends.Event]] = {
-            "item/agentMessage/delta": lambda: backends.Reasoning(delta) if child else backends.Text(delta, call),
-            "item/reasoning/summaryTextDelta": lambda: backends.Reasoning(delta),
-            "item/commandExecution/outputDelta": lambda: backends.ToolOutput(call, delta),
-            "thread/tokenUsage/updated": lambda: backends.UsageReport() if child else _usage(object_of(params.get("tokenUsage"))),
-        }
-        if method in told:
-            self.put(told[method]())
+        child, item, delta = self._child_of(params), object_of(params.get("item")), str(params.get("delta"))
+        thread, call = child or self._thread, child_call(str(params.get("itemId")), child)
+        if method in ("item/agentMessage/delta", "item/reasoning/summaryTextDelta"):
+            self.put(backends.Text(delta, call) if method == "item/agentMessage/delta" and not child else backends.Reasoning(delta))
+        elif method == "item/commandExecution/outputDelta":
+            self.put(backends.ToolOutput(call, delta))
+        elif method == "thread/tokenUsage/updated":
+            self.put(backends.UsageReport() if child else _usage(object_of(params.get("tokenUsage"))))
         elif method in ("item/started", "item/completed"):
-            self._item(self._call_of(item.get("id"), params), str(item.get("type")), item, child, method == "item/started")
+            self._item(child_call(str(item.get("id")), child), str(item.get("type")), item, child, method == "item/started")
         elif method == "turn/plan/updated" and not child:
             steps = [(str(one.get("step")), str(one.get("status"))) for one in objects_of(params.get("plan"))]
             self.put(backends.PlanItems(tuple((step, _STEPS.get(status, "pending")) for step, status in steps)))
@@ -126,11 +120,11 @@ class Codex(rpc.RpcBackend):
             return Ended(status)
         error = object_of(turn.get("error"))
         info, reason = error.get("codexErrorInfo"), str(error.get("message") or "the turn failed")
-        if str(info) in _LIMITS or 429 in [object_of(one).get("httpStatusCode") for one in object_of(info).values()]:
-            return Ended("failed", reason, "limit", self._resets_at)
-        return Ended("failed", reason, "login" if info == "unauthorized" else "")
+        codes = [object_of(one).get("httpStatusCode") for one in object_of(info).values()]
+        kind = "rate_limit" if 429 in codes else _FAILURES.get(str(info), "")
+        return Ended("failed", reason, kind, self._resets_at if "limit" in kind else None)
 
-    def _item(self, call: str, kind: str, item: dict[str, Any], child: bool, begins: bool) -> None:
+    def _item(self, call: str, kind: str, item: dict[str, Any], child: str, begins: bool) -> None:
         status = str(item.get("status", "completed"))
         changes = [{"path": str(one.get("path")), "diff": str(one.get("diff"))} for one in objects_of(item.get("changes"))]
         if kind == "contextCompaction" and not child:
@@ -146,11 +140,12 @@ class Codex(rpc.RpcBackend):
                 "fileChange": ("file_change", {"changes": changes}),
                 "mcpToolCall": (f"mcp__{item.get('server')}__{item.get('tool')}", object_of(item.get("arguments"))),
             }
-            self._begin(call, *known.get(kind, (kind, {"query": item.get("query") or item.get("path")})))
+            name, self._given[call] = known.get(kind, (kind, {"query": item.get("query") or item.get("path")}))
+            self.put(backends.ToolBegin(call, name, self._given[call]))
         elif kind in _CALLS:
             self.put(*(backends.Diff(call, one["path"], one["diff"]) for one in changes))
-            said = [str(one.get("text", "")) for one in objects_of(object_of(item.get("result")).get("content"))]
-            output = str(item.get("aggregatedOutput") or object_of(item.get("error")).get("message") or "\n".join(said))
+            said = "\n".join(str(one.get("text", "")) for one in objects_of(object_of(item.get("result")).get("content")))
+            output = str(item.get("aggregatedOutput") or object_of(item.get("error")).get("message") or said)
             code = f"\n[exit code {item['exitCode']}]" if item.get("exitCode") else ""
             self.put(backends.ToolEnd(call, output + code, "error" if item.get("error") else _STATUS.get(status, "error")))
 

@@ -67,6 +67,8 @@ SILENT_SECONDS = 20.0
 LONG_RETRY_SECONDS = 60.0
 """A program that waits longer than this before it tries a model call again waits for the end of a limit: it is
 interrupted, and the agent is parked."""
+RATE_LIMIT_SECONDS = 300.0
+"""An agent whose program made too many requests is parked so long, where the program does not say until when."""
 GIVE_UP_SECONDS = 900.0
 """After so long, the turn is interrupted and the agent pauses."""
 INTERRUPT_SECONDS = 10.0
@@ -935,6 +937,8 @@ class ProgramLoop:
             await self._store.commit(partial(self._end_turn, status=status, reason=reason or None))
 
         ended = self._limit_in(ended)
+        if ended.kind == "rate_limit" and ended.until is None:
+            ended = replace(ended, kind="limit", until=self._environment.clock.now() + RATE_LIMIT_SECONDS)
         if ended.status == "completed":
             if self._has_mail() or self._unsent():
                 await note("completed")
