@@ -723,6 +723,27 @@ def demo(trial: Trial) -> list[str]:
     return found + costs(trial)
 
 
+CHILD = "Do it.\n#script\nrun: echo child >> ledger.txt; echo out\nsay: child done"
+SPAWNING = {
+    "codex": f"tool: spawn_agent {json.dumps({'message': CHILD})}\nrun: sleep 6",
+    "claude-code": f"tool: Agent {json.dumps({'description': 'kid', 'prompt': CHILD, 'subagent_type': 'general-purpose'})}",
+    "opencode": f"tool: task {json.dumps({'description': 'kid', 'prompt': CHILD, 'subagent_type': 'general'})}",
+}
+
+
+def children(trial: Trial, program: str) -> list[str]:
+    """A program starts a sub-agent of its own: its questions are put, its calls are rows, and its tokens count."""
+    script = f"{SPAWNING[program]}\nrun: echo parent >> ledger.txt\nsay: all done"
+    trial.begin(goal_of((program,), lambda _: script), allow=())
+    with trial.answering("approve"):
+        code = trial.ended()
+    asked = trial.rows(
+        "SELECT 1 FROM approvals WHERE status = 'approved' AND question LIKE 'bash%echo child%'"
+    )
+    found = [] if len(asked) == 1 else [f"the sub-agent's question was put {len(asked)} times"]
+    return found + trial.violations(None, 2, code) + costs(trial, (program,))
+
+
 def login(trial: Trial) -> list[str]:
     """Claude Code with the login of a subscription alone: a file with credentials, and no key anywhere."""
     token = "sk-ant-oat01-of-the-file"
@@ -785,6 +806,7 @@ def main() -> int:
             "login",
             "attach",
             "merging",
+            "children",
             "controls",
             "matrix",
             "points",
@@ -816,6 +838,8 @@ def main() -> int:
         trials += [(f"{one} attach", lambda trial, a=one: attach(trial, a)) for one in ours]
     if only in (None, "merging"):
         trials += [(f"{one} merging", lambda trial, a=one: merging(trial, a)) for one in ours]
+    if only in (None, "children"):
+        trials += [(f"{one} children", lambda trial, a=one: children(trial, a)) for one in ours]
     if only in (None, "controls"):
         trials += [(f"{one} controls", lambda trial, a=one: controls(trial, a)) for one in ours]
         trials += [(f"{one} budget", lambda trial, a=one: budget(trial, a)) for one in ours]

@@ -17,7 +17,7 @@ ARGUMENTS = ("app-server", "-c", "features.plugins=false", "-c", "features.apps=
 _DECISIONS = {"once": "accept", "always": "acceptForSession", "deny": "decline", "cancel": "cancel"}
 _STATUS: dict[str, Literal["done", "error", "denied"]] = {"completed": "done", "declined": "denied"}
 _STEPS = {"inProgress": "running", "completed": "done"}
-_FAILURES: dict[str, Literal["limit", "rate_limit", "login"]] = {
+_FAILURES: dict[str, Literal["", "limit", "rate_limit", "login"]] = {
     "usageLimitExceeded": "limit", "sessionBudgetExceeded": "limit", "rateLimitExceeded": "rate_limit", "unauthorized": "login"}
 _QUESTIONS = {"item/commandExecution/requestApproval": "bash", "item/fileChange/requestApproval": "file_change"}
 _CALLS = ("commandExecution", "fileChange", "mcpToolCall", "webSearch", "dynamicToolCall", "imageView")
@@ -121,7 +121,7 @@ class Codex(rpc.RpcBackend):
         error = object_of(turn.get("error"))
         info, reason = error.get("codexErrorInfo"), str(error.get("message") or "the turn failed")
         codes = [object_of(one).get("httpStatusCode") for one in object_of(info).values()]
-        kind = "rate_limit" if 429 in codes else _FAILURES.get(str(info), "")
+        kind = _FAILURES.get("rateLimitExceeded" if 429 in codes else str(info), "")
         return Ended("failed", reason, kind, self._resets_at if "limit" in kind else None)
 
     def _item(self, call: str, kind: str, item: dict[str, Any], child: str, begins: bool) -> None:
