@@ -650,3 +650,43 @@ async def test_the_questions_of_opencodes_sub_agents_are_put_and_answered_over_i
         {"reply": "once"},
     ]
     assert {"program.child_working", "program.child_done"} <= set(programs.kinds())
+
+
+@pytest.mark.parametrize("depth", [150, 900, 20_000])
+async def test_no_depth_of_nesting_and_no_number_ends_the_loop(programs: Programs, depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    raw = '{"command": "true", "deep": %s, "not": NaN, "far": -Infinity, "long": %s}' % (deep, "9" * 4000)  # noqa: UP031
+    update = '{"sessionUpdate": "%s", "toolCallId": "t", "title": "x", "status": "%s", "rawInput": %s, "rawOutput": %s}'
+    line = '{"jsonrpc": "2.0", "method": "session/update", "params": {"update": %s}}'
+    asked = '{"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": {"toolCall": {"toolCallId": "t", "rawInput": %s}, "options": %s}}'
+    usage = '{"sessionUpdate": "usage_update", "used": %s, "size": -5, "cost": {"amount": NaN, "deep": %s}}'
+    await programs.played([[
+        ["line", line % (update % ("tool_call", "in_progress", raw, "{}"))],
+        ["line", asked % (raw, deep)],
+        ["line", line % (usage % ("NaN", deep))],
+        ["line", line % (update % ("tool_call_update", "completed", raw, raw))],
+        ["say", "It is over."],
+    ]])  # fmt: skip
+    assert programs.tasks()["a"]["status"] == "done", programs.tasks()["a"]
+    assert "It is over." in programs.tasks()["a"]["result"]
+
+
+async def test_a_second_question_about_a_call_is_put_again(programs: Programs) -> None:
+    programs.script([[bash("t1"), question(0, "t1"), ["await", 0], question(1, "t1"), ["await", 1], done("t1")]],
+                    allow=(), approval_timeout_seconds=None)  # fmt: skip
+
+    async def answer() -> None:
+        (first,) = await programs.waiting()
+        programs.submit("approve", payload={"approval": first["id"]})
+        await programs.until(lambda state: len(state["approvals"]) == 2)
+        (second,) = await programs.waiting()
+        programs.submit("deny", payload={"approval": second["id"]})
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(answer)
+    answers = {
+        one["id"]: one["result"]["outcome"]["optionId"]
+        for _, one in programs.received()
+        if "outcome" in one.get("result", {})
+    }
+    assert answers == {0: "yes", 1: "no"}

@@ -98,6 +98,7 @@ UNKNOWN_CALLS = (
 )
 NOT_SEEN = "The last message may not have reached you, so here it is again:"
 GO_ON = "[Watchkeeper] Go on where you stopped."
+ASKED_AGAIN = "it asks again about the same call"
 DENIED = "[Watchkeeper] A person denied the call of {tool}: {reason}. Go on without it, or another way."
 EDITED = (
     "[Watchkeeper] A person did not allow this call of {tool} as it was, and asks for this instead:\n{text}"
@@ -127,6 +128,8 @@ class _OpenCall:
     began: float
     output: str = ""
     patch: str = ""
+    asked: bool = False
+    """A question about it was answered."""
     denied: bool = False
     message: str = ""
     """What the program is told once the call has ended: why it was denied."""
@@ -827,7 +830,10 @@ class ProgramLoop:
         approvals = Approvals(
             environment, self._agent, self._control, lambda tool: True, note=ask.note, folder=ask.folder
         )
-        permit = await approvals.permit(asked, permission)
+        # The answer to one question is not that to the next about the same call, such as to run it without a sandbox.
+        again = call.asked and permission is not Permission.ALLOW
+        permit = await approvals.permit(asked, permission, (ask.note or ASKED_AGAIN) if again else "")
+        call.asked = True
         await self._store.commit(partial(self._note_answer, call=call))
         if not permit.allowed:
             return "deny", DENIED.format(tool=name, reason=permit.reason)
