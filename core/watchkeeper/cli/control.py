@@ -39,6 +39,7 @@ from watchkeeper.store import budgets
 from watchkeeper.store.approvals import CONFLICT, Question, find_questions, load_grants, load_question
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
+from watchkeeper.store.external import ExternalQuestion
 from watchkeeper.store.imports import refuse_imported
 
 ANSWER_SECONDS = 10.0
@@ -375,6 +376,17 @@ def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[S
     return opened, found[0][1]
 
 
+def _elsewhere(db: Path | None, words: tuple[str, ...]) -> tuple[Path, ExternalQuestion] | None:
+    """The question of a session in another terminal, where `words` name none of a run here."""
+    from watchkeeper.cli.hooks import find_question
+
+    try:
+        _found(db, words, waiting=True)
+    except NotFound:
+        return find_question(db, words)
+    return None
+
+
 def _question(opened: SessionHandle, approval_id: str) -> Question:
     question = load_question(opened.connection, opened.path, approval_id)
     assert question is not None
@@ -400,12 +412,18 @@ def _question(opened: SessionHandle, approval_id: str) -> Question:
     type=click.Choice(["ours", "theirs"]),
     help="At a conflict of a merge: keep your branch's side, or the task's. Without it the planner resolves the conflict.",
 )
+@click.option(
+    "--choose",
+    multiple=True,
+    metavar="NUMBER|TEXT",
+    help="Answer a multiple-choice question of another terminal.",
+)
 @click.option("--reason", help="Reason shown to the model.")
 @db_option
 @json_option
 def approve(
     words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, keep: str | None,
-    reason: str | None, db: Path | None, as_json: bool,
+    choose: tuple[str, ...], reason: str | None, db: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Allow the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session.
 
@@ -413,7 +431,17 @@ def approve(
     matches a command with an operator, a redirection or a substitution, and what it matches runs without a
     shell.
     """
+    if (elsewhere := _elsewhere(db, words)) is not None:
+        from watchkeeper.cli import hooks
+
+        if show:
+            return respond(as_json, hooks.question_json(elsewhere[1]), hooks.question_lines(elsewhere[1]))
+        if always or pattern is not None or edit is not None or keep is not None:
+            raise BadInput("a question of another terminal is allowed once or denied, and nothing else")
+        return hooks.answer(*elsewhere, as_json, allow=True, chosen=choose)
     opened, approval_id = _found(db, words, waiting=not show)
+    if choose:
+        raise BadInput("--choose answers only multiple-choice questions of other terminals")
     if show:
         question = _question(opened, approval_id)
         return respond(as_json, question_json(question), question_with_answers(question))
@@ -454,6 +482,10 @@ def approve(
 @json_option
 def deny(words: tuple[str, ...], reason: str | None, db: Path | None, as_json: bool) -> int:
     """Refuse the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session."""
+    if (elsewhere := _elsewhere(db, words)) is not None:
+        from watchkeeper.cli import hooks
+
+        return hooks.answer(*elsewhere, as_json, allow=False, reason=reason)
     opened, approval_id = _found(db, words, waiting=True)
     return command(opened, "deny", as_json, payload={"approval": approval_id, "reason": reason})
 

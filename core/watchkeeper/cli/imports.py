@@ -105,6 +105,8 @@ def _follow(writer: Writer, places: list[Path], only: Program | None, parent: in
     import signal
     import threading
 
+    from watchkeeper.interop.hook_spool import HookSpool
+    from watchkeeper.store.user_secrets import user_redactor
     from watchkeeper.transcripts.follow import Follower
     from watchkeeper.transcripts.importer import Importer
 
@@ -112,9 +114,14 @@ def _follow(writer: Writer, places: list[Path], only: Program | None, parent: in
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     importer = Importer(writer, pricing=logged_price, user_id=user_name(), live=True, only=only)
+    spool = HookSpool(writer, user_redactor())
+    reader = threading.Thread(target=spool.run, args=(stop,), name="hooks", daemon=True)
+    reader.start()
     try:
         Follower(writer, importer, places, go_on=lambda: parent is None or os.getppid() == parent).run(stop)
     finally:
+        stop.set()
+        reader.join(5)
         importer.close()
 
 

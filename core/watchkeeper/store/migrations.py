@@ -809,9 +809,45 @@ ALTER TABLE program_turns ADD COLUMN kind TEXT NOT NULL DEFAULT 'prompt';
 ALTER TABLE program_turns ADD COLUMN record_end TEXT;
 """
 
+
+# --- Schema 9: sessions in other terminals, as hooks and the programs themselves tell of them -----------------
+
+NINTH = """
+CREATE TABLE external_sessions (
+    program TEXT NOT NULL,
+    program_session TEXT NOT NULL,
+    imported_as TEXT NOT NULL,
+    pid INTEGER,
+    folder TEXT NOT NULL DEFAULT '',
+    transcript TEXT NOT NULL DEFAULT '',
+    status TEXT NOT NULL,
+    reason TEXT NOT NULL DEFAULT '',
+    details TEXT NOT NULL DEFAULT '{}',
+    changed_at REAL NOT NULL,
+    PRIMARY KEY (program, program_session)
+);
+CREATE INDEX external_sessions_imported ON external_sessions (imported_as);
+CREATE TABLE external_questions (
+    id TEXT PRIMARY KEY,
+    program TEXT NOT NULL,
+    program_session TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    agent TEXT NOT NULL DEFAULT '',
+    tool TEXT NOT NULL,
+    input TEXT NOT NULL,
+    status TEXT NOT NULL,
+    answer TEXT NOT NULL DEFAULT '{}',
+    decided_by TEXT NOT NULL DEFAULT '',
+    outcome TEXT NOT NULL DEFAULT '',
+    asked_at REAL NOT NULL,
+    changed_at REAL NOT NULL
+);
+CREATE INDEX external_questions_session ON external_questions (program, program_session);
+"""
+
 _SCRIPTS = {
     "first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
-    "eighth": EIGHTH,
+    "eighth": EIGHTH, "ninth": NINTH,
 }  # fmt: skip
 
 SCHEMA_VERSION = len(_SCRIPTS)

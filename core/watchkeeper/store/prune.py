@@ -339,6 +339,7 @@ def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
     time.
     """
     yield from purge_all_but_its_row(connection, session_id)
+    connection.execute("DELETE FROM external_sessions WHERE imported_as = ?", (session_id,))
     connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
     yield
 

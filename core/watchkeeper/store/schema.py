@@ -1023,6 +1023,52 @@ TABLES = (
         exported=False,
     ),
     Table(
+        "external_sessions",
+        """
+        program TEXT NOT NULL,
+        program_session TEXT NOT NULL,
+        imported_as TEXT NOT NULL,
+        pid INTEGER,
+        folder TEXT NOT NULL DEFAULT '',
+        transcript TEXT NOT NULL DEFAULT '',
+        status TEXT NOT NULL,
+        reason TEXT NOT NULL DEFAULT '',
+        details TEXT NOT NULL DEFAULT '{}',
+        changed_at REAL NOT NULL,
+        PRIMARY KEY (program, program_session)
+        """,
+        statements=("CREATE INDEX external_sessions_imported ON external_sessions (imported_as)",),
+        owner="",
+        key="",
+        forked=False,
+        exported=False,
+    ),
+    Table(
+        "external_questions",
+        """
+        id TEXT PRIMARY KEY,
+        program TEXT NOT NULL,
+        program_session TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        agent TEXT NOT NULL DEFAULT '',
+        tool TEXT NOT NULL,
+        input TEXT NOT NULL,
+        status TEXT NOT NULL,
+        answer TEXT NOT NULL DEFAULT '{}',
+        decided_by TEXT NOT NULL DEFAULT '',
+        outcome TEXT NOT NULL DEFAULT '',
+        asked_at REAL NOT NULL,
+        changed_at REAL NOT NULL
+        """,
+        statements=(
+            "CREATE INDEX external_questions_session ON external_questions (program, program_session)",
+        ),
+        owner="",
+        key="",
+        forked=False,
+        exported=False,
+    ),
+    Table(
         "embeddings",
         """
         kind TEXT NOT NULL,

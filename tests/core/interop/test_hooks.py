@@ -1,0 +1,504 @@
+"""Hooks of Claude Code: settings are restored byte for byte, scripts do nothing that the program could notice, and what
+they wrote becomes rows whatever is in the files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from watchkeeper.interop import hooks
+from watchkeeper.interop.hook_spool import HookSpool
+from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.redact import Redactor
+from watchkeeper.store import database, external
+from watchkeeper.store.external import External, hooks_folder, load_external
+from watchkeeper.store.writer import Writer
+
+SESSION = "0a74beda-18fa-498d-abd9-6101d4d1f574"
+KNOWN = hooks.Program("2.1.185", (*hooks.EVENTS, hooks.ASKING))
+OURS = hooks.entries_of(Path("/data/w.db-hooks"), KNOWN.events, answer=True)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+groups = st.lists(
+    st.fixed_dictionaries({"matcher": st.text(max_size=4), "hooks": st.lists(st.fixed_dictionaries({"type": st.just("command"), "command": st.text(max_size=8)}), max_size=2)}),
+    max_size=2,
+)  # fmt: skip
+settings_values = st.builds(
+    lambda before, found, after: before | ({"hooks": found} if found is not None else {}) | after,
+    st.dictionaries(st.text(max_size=5), json_values, max_size=2),
+    st.none()
+    | st.dictionaries(st.sampled_from([*hooks.EVENTS[:4], "PreToolUse", hooks.ASKING]), groups, max_size=4),
+    st.dictionaries(st.text(max_size=5), json_values, max_size=2),
+).filter(lambda found: isinstance(found.get("hooks", {}), dict))
+layouts = st.sampled_from(
+    [{}, {"indent": 2}, {"indent": "\t"}, {"separators": (",", ":")}, {"ensure_ascii": False, "indent": 1}]
+)
+
+
+def _written(value: Any, layout: dict[str, Any]) -> str:
+    return json.dumps(value, **layout)
+
+
+@settings(max_examples=25)
+@given(settings_values, layouts, st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "\n", "  \n\n"]))
+def test_hooks_leave_every_other_setting_as_it_is_and_can_be_taken_out(
+    value: dict[str, Any], layout: dict[str, Any], newline: str, end: str
+) -> None:
+    text = _written(value, layout).replace("\n", newline) + end
+    try:
+        hooks.parse_settings(text)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"."):
+            hooks.with_entries(text, OURS)
+        return
+    added = hooks.with_entries(text, OURS)
+    found = json.loads(added)
+    for event, entry in OURS.items():
+        first, *others = found["hooks"][event]
+        assert first["hooks"] == [{"type": "command", "command": entry.command, "timeout": entry.timeout}]
+        assert others == value.get("hooks", {}).get(event, [])
+    found.pop("hooks")
+    assert found == {key: one for key, one in value.items() if key != "hooks"}
+    commands = {entry.command for entry in OURS.values()}
+    had = value.get("hooks", {})
+    created = frozenset(
+        [event for event in OURS if event not in had] + (["hooks"] if "hooks" not in value else [])
+    )
+    # Also after another program wrote the file anew.
+    for edited in (added, json.dumps(json.loads(added) | {"added": 1})):
+        bare = json.loads(hooks.without_entries(edited, commands.__contains__, created))
+        bare.pop("added", None)
+        assert bare == {key: one for key, one in value.items() if key != "added"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 1, // why\n}', '{"a": 1,}', "[]", '{"hooks": []}', '{"hooks": {"Stop": {}}}', '{"a": 1, "a": 2}', '{"a": NaN}', "{", "nul",
+     '{"a":' * 100_000, "\ufeff{}", "\udcff"],
+)  # fmt: skip
+def test_a_file_that_cannot_be_changed_safely_is_refused_in_one_line(text: str, claude: Claude) -> None:
+    claude.settings.write_bytes(before := text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(BadInput) as refused:
+        claude.install()
+    assert "\n" not in str(refused.value)
+    assert claude.settings.read_bytes() == before
+
+
+class Claude:
+    """A home of Claude Code, a database, and the hooks between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.db = folder / "home" / ".claude", folder / "data dir's" / "w.db"
+        (self.home / "sessions").mkdir(parents=True)
+        self.db.parent.mkdir()
+        self.settings = self.home / "settings.json"
+        self.folder = hooks_folder(self.db)
+        self.log = folder / "log.jsonl"
+        self.place = hooks.Settings(self.settings, self.home)
+        self.writer = Writer(self.db)
+        self.alive = True
+        self.now = time.time() + 10
+        self.spool = self.reader()
+
+    def reader(self) -> HookSpool:
+        return HookSpool(
+            self.writer,
+            Redactor({"SOME_API_KEY": "value-of-a-secret-key"}),
+            homes=[self.home],
+            now=lambda: self.now,
+            is_alive=lambda pid, started: self.alive,
+        )
+
+    def install(self, *, answer: bool = False) -> hooks.Change:
+        change = hooks.plan_install(self.db, self.place, KNOWN, answer=answer)
+        hooks.install(self.db, self.place, change)
+        return change
+
+    def run(self, event: str, *, wait: bool = True, **payload: Any) -> subprocess.Popen[bytes]:
+        """Run an event's hook as the program does."""
+        (entry,) = json.loads(self.settings.read_text())["hooks"][event][0]["hooks"]
+        base = {"session_id": SESSION, "transcript_path": str(self.log), "cwd": "/work/project"}
+        text = json.dumps(base | {"hook_event_name": event} | payload).encode()
+        command = ["/bin/sh", "-c", entry["command"]]
+        environ = {"ANTHROPIC_API_KEY": "value-of-a-secret-key", "CLAUDE_CODE_SESSION_ID": SESSION}
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ
+        )
+        assert child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(text)
+            child.stdin.close()
+        if wait:
+            assert child.wait(10) == 0
+            assert child.stderr is not None
+            assert child.stderr.read() == b""
+        return child
+
+    def spooled(self, name: str, data: bytes) -> None:
+        (self.folder / "spool" / name).write_bytes(data)
+
+    def found(self, *, ended_since: float = 0.0) -> External:
+        connection = database.open_readonly(self.db)
+        try:
+            return load_external(connection, ended_since=ended_since)
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def claude(tmp_path: Path) -> Iterator[Claude]:
+    claude = Claude(tmp_path)
+    yield claude
+    claude.spool.close()
+    claude.writer.close()
+
+
+@pytest.mark.parametrize(
+    "before", [None, b"", b"{}", b'{"model":"opus"}', b'{\r\n\t"hooks": {"Stop": []},\r\n\t"n": 1e3\r\n}']
+)
+def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
+    before: bytes | None, claude: Claude
+) -> None:
+    if before is not None:
+        claude.settings.write_bytes(before)
+        claude.settings.chmod(0o640)
+    claude.install()
+    claude.install(answer=True)
+    assert claude.install(answer=True).is_needed is False
+    assert hooks.is_registered(claude.folder, hooks.load_installed(claude.folder)[0])
+    if before is not None:
+        assert claude.settings.stat().st_mode & 0o777 == 0o640
+    hooks.uninstall(claude.db, hooks.plan_uninstall(claude.db, claude.settings))
+    assert (claude.settings.read_bytes() if claude.settings.exists() else None) == before
+    assert not claude.folder.exists()
+
+
+def test_settings_that_are_a_link_stay_one(claude: Claude, tmp_path: Path) -> None:
+    (tmp_path / "dotfiles.json").write_text('{"a": 1}')
+    claude.settings.symlink_to(tmp_path / "dotfiles.json")
+    claude.install()
+    assert claude.settings.is_symlink()
+    assert "spool.sh" in (tmp_path / "dotfiles.json").read_text()
+    hooks.uninstall(claude.db, hooks.plan_uninstall(claude.db, claude.settings))
+    assert (tmp_path / "dotfiles.json").read_text() == '{"a": 1}'
+
+
+def test_a_change_by_others_in_between_is_not_overwritten(claude: Claude) -> None:
+    change = hooks.plan_install(claude.db, claude.place, KNOWN, answer=False)
+    claude.settings.write_text('{"theirs": 1}')
+    with pytest.raises(BadInput):
+        hooks.install(claude.db, claude.place, change)
+    assert claude.settings.read_text() == '{"theirs": 1}'
+
+
+def test_a_hook_says_nothing_and_stores_no_environment(claude: Claude) -> None:
+    claude.install()
+    for payload in ({"last_assistant_message": "done"}, {"last_assistant_message": "x" * 300_000}):
+        child = claude.run("Stop", **payload)
+        assert child.stdout is not None
+        assert child.stdout.read() == b""
+    files = list((claude.folder / "spool").iterdir())
+    assert len(files) == 2
+    assert all(
+        file.stat().st_mode & 0o777 == 0o600 and file.stat().st_size <= hooks.MOST_BYTES for file in files
+    )
+    assert not any(b"value-of-a-secret-key" in file.read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("damage", ["no folder", "no spool", "a broken script", "a full spool", "no room"])
+def test_a_hook_without_watchkeeper_does_nothing_and_exits_with_0(damage: str, claude: Claude) -> None:
+    claude.install(answer=True)
+    spool = claude.folder / "spool"
+    if damage == "no folder":
+        claude.folder.rename(claude.folder.with_name("gone"))
+    elif damage == "no spool":
+        spool.rmdir()
+    elif damage == "a full spool":
+        script = claude.folder / "spool.sh"
+        script.write_text(script.read_text().replace(str(hooks.MOST_PENDING), "5"))
+        for number in range(5):
+            (spool / f"1.{number}.json").touch()
+    elif damage == "no room":
+        (claude.folder / "spool.sh").write_text(
+            (claude.folder / "spool.sh").read_text().replace("umask 077", "ulimit -f 0")
+        )
+    else:
+        for name in ("spool.sh", "compact.sh", "answer.sh"):
+            (claude.folder / name).write_text("if then ((( 'unclosed\nexit 2")
+    for event in (*hooks.EVENTS, hooks.ASKING):
+        child = claude.run(event, prompt="x")
+        assert child.stdout is not None
+        assert child.stdout.read() == b""
+    assert damage != "a full spool" or len(list(spool.iterdir())) == 5
+
+
+def test_a_compaction_is_told_the_users_instructions_and_its_log_is_marked(claude: Claude) -> None:
+    claude.install()
+    claude.log.write_bytes(b"x" * 4_321)
+    external.set_compact_instructions(claude.db, SESSION, "keep the decisions")
+    claude.now = time.time()
+    child = claude.run("PreCompact", trigger="auto", custom_instructions="")
+    assert child.stdout is not None
+    assert child.stdout.read() == b"keep the decisions\n"
+    claude.spool.step()
+    (session,) = claude.found().sessions
+    assert session.status == "compacting"
+    (compaction,) = session.compactions
+    assert (compaction["path"], compaction["bytes"], compaction["ended_at"]) == (str(claude.log), 4_321, None)
+    claude.run("PostCompact", trigger="auto", compact_summary="s")
+    claude.now = time.time() + 10
+    claude.spool.step()
+    (session,) = claude.found().sessions
+    assert session.status == "idle"
+    assert session.compactions[0]["ended_at"] is not None
+
+
+def test_events_become_the_state_of_one_session(claude: Claude) -> None:
+    claude.install()
+    seen = []
+    for number, (event, payload) in enumerate([
+        ("SessionStart", {"source": "startup"}),
+        ("UserPromptSubmit", {"prompt": "the key is value-of-a-secret-key"}),
+        ("Notification", {"notification_type": "permission_prompt", "message": "Claude needs you"}),
+        ("Stop", {"last_assistant_message": "used value-of-a-secret-key"}),
+        ("StopFailure", {"error": "rate_limit"}),
+        ("SessionEnd", {"reason": "prompt_input_exit"}),
+    ]):  # fmt: skip
+        claude.run(event, **payload)
+        (file,) = (claude.folder / "spool").iterdir()
+        os.utime(file, ns=(moment := 1_000_000_000 * (1_000 + number), moment))
+        assert claude.spool.step() == 1
+        (session,) = claude.found().sessions
+        seen.append((session.status, session.reason))
+    assert seen == [("idle", ""), ("busy", ""), ("waiting", "Claude needs you"), ("idle", ""), ("failed", "rate_limit"),
+                    ("ended", "prompt_input_exit")]  # fmt: skip
+    assert "[redacted" in session.last_message
+    assert (
+        b"value-of-a-secret-key" not in claude.db.read_bytes() + claude.db.with_name("w.db-wal").read_bytes()
+    )
+    assert list((claude.folder / "spool").iterdir()) == []
+
+
+HOSTILE = [b"", b"{", b"null", b"[]", b'{"session_id": 3}', b'{"session_id": "../../x", "hook_event_name": "Stop"}', b"\xff\xfe{}", b"\0" * 70_000,
+           b'{"a":' * 20_000, json.dumps({"session_id": SESSION, "hook_event_name": "Unheard", "cwd": 7}).encode(),
+           json.dumps({"session_id": SESSION, "hook_event_name": ["Stop"], "transcript_path": "/x\0y"}).encode()]  # fmt: skip
+
+
+def test_damaged_and_hostile_files_change_nothing_and_do_not_stay(claude: Claude, tmp_path: Path) -> None:
+    claude.install()
+    for number, data in enumerate(HOSTILE):
+        claude.spooled(f"7.{number}.json", data)
+    spool = claude.folder / "spool"
+    (spool / "8.1.json").symlink_to("/etc/passwd")
+    os.mkfifo(spool / "8.2.json")
+    whole = {
+        "session_id": SESSION,
+        "hook_event_name": "Stop",
+        "cwd": "/work",
+        "last_assistant_message": "y" * 80_000,
+    }
+    claude.spooled("9.1.json", json.dumps(whole).encode()[: hooks.MOST_BYTES])
+    claude.spool.step()
+    (session,) = claude.found().sessions
+    assert (session.status, session.folder, session.pid) == ("idle", "/work", 9)
+    assert list(spool.iterdir()) == []
+
+
+def test_a_half_written_file_is_read_when_it_is_whole(claude: Claude) -> None:
+    claude.install()
+    data = json.dumps({"session_id": SESSION, "hook_event_name": "UserPromptSubmit"}).encode()
+    claude.now = time.time()
+    claude.spooled("7.1.json", data[:20])
+    claude.spool.step()
+    assert claude.found().sessions == ()
+    claude.spooled("7.1.json", data)
+    claude.spool.step()
+    assert claude.found().sessions[0].status == "busy"
+
+
+def test_nothing_is_lost_while_nothing_can_be_written(
+    claude: Claude, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claude.install()
+    claude.run("UserPromptSubmit", prompt="p")
+    claude.spool.step()
+    claude.run("Stop", last_assistant_message="m")
+
+    def full(connection: object, states: object) -> None:
+        raise StoreUnusable("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(external, "save_states", full)
+        with pytest.raises(StoreUnusable):
+            claude.spool.step()
+    assert len(list((claude.folder / "spool").iterdir())) == 1
+    claude.spool.step()
+    assert claude.found().sessions[0].status == "idle"
+
+
+def test_a_thousand_events_are_read_in_one_look(claude: Claude) -> None:
+    claude.install()
+    for number in range(1_000):
+        event = {
+            "session_id": f"s-{number % 50}",
+            "hook_event_name": ("UserPromptSubmit", "Stop")[number % 2],
+        }
+        claude.spooled(f"7.{number}.json", json.dumps(event).encode())
+    began = time.process_time()
+    assert claude.spool.step() == 1_000
+    assert time.process_time() - began < 1.0
+    assert len(claude.found().sessions) == 50
+
+
+def _says(claude: Claude, at: float, **about: Any) -> None:
+    file = claude.home / "sessions" / "77.json"
+    file.write_text(json.dumps({"pid": 77, "sessionId": SESSION, "cwd": "/work", "procStart": "1"} | about))
+    os.utime(file, (at, at))
+
+
+def test_the_programs_own_files_say_who_waits_without_any_hook(claude: Claude) -> None:
+    _says(claude, 100.0, status="waiting", waitingFor="permission prompt")
+    claude.spool.step()
+    (session,) = claude.found().sessions
+    assert (session.status, session.reason, session.pid) == ("waiting", "permission prompt", 77)
+    _says(claude, 101.0, status="busy")
+    claude.spool.step()
+    assert claude.found().sessions[0].status == "busy"
+    claude.alive = False
+    again = claude.reader()  # as after a restart
+    again.step()
+    (session,) = claude.found().sessions
+    assert session.status == "ended"
+
+
+# --- Answers ---
+
+BASH = {"command": "touch made", "description": "run it"}
+COLOURS = {
+    "questions": [
+        {"question": "Which colour?", "options": [{"label": "Red"}, {"label": "Blue"}], "multiSelect": False}
+    ]
+}
+Ask = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def ask(claude: Claude) -> Iterator[Ask]:
+    """Starts the hook of a question and reads it into a row."""
+    claude.install(answer=True)
+    (claude.folder / "listening").write_text(f"{os.getpid()}\n")
+    script = claude.folder / "answer.sh"
+    script.write_text(script.read_text().replace("sleep 0.2", "sleep 0.01").replace("grace=15", "grace=0"))
+    children: list[subprocess.Popen[bytes]] = []
+    (claude.home / "sessions" / f"{os.getpid()}.json").write_text('{"status":"waiting"}')
+
+    def start(tool: str = "Bash", given: dict[str, Any] = BASH) -> subprocess.Popen[bytes]:
+        suggestions = [{"type": "setMode", "mode": "acceptEdits"}]
+        child = claude.run(
+            "PermissionRequest",
+            wait=False,
+            tool_name=tool,
+            tool_input=given,
+            permission_suggestions=suggestions,
+        )
+        children.append(child)
+        deadline = time.monotonic() + 10
+        while not claude.found().questions and time.monotonic() < deadline:
+            claude.spool.step()
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def _output(child: subprocess.Popen[bytes]) -> Any:
+    assert child.stdout is not None
+    out = child.stdout.read()
+    assert child.wait(10) == 0
+    return json.loads(out)["hookSpecificOutput"]["decision"] if out else None
+
+
+def test_an_answer_reaches_the_hook_that_waits_and_the_log_confirms_it(claude: Claude, ask: Ask) -> None:
+    claude.log.write_text("")
+    child = ask()
+    (question,) = claude.found().questions
+    assert (question.tool, question.input, question.status) == ("Bash", BASH, "waiting")
+    external.answer_question(claude.db, question, "me", allow=True)
+    assert _output(child) == {"behavior": "allow"}
+    assert claude.found().questions[0].status == "sent"
+    with pytest.raises(ValueError, match="gone"):
+        external.answer_question(claude.db, question, "me", allow=True)
+    blocks = [
+        [{"type": "tool_use", "id": "t1", "name": "Bash", "input": BASH}],
+        [{"type": "tool_result", "tool_use_id": "t1", "content": "x"}],
+    ]
+    claude.log.write_text("".join(json.dumps({"message": {"content": content}}) + "\n" for content in blocks))
+    claude.spool._slow_at = 0
+    claude.spool.step()
+    assert claude.found().questions == ()
+    row = claude.writer.submit(
+        lambda group: group.connection.execute(
+            "SELECT status, outcome, decided_by FROM external_questions"
+        ).fetchone()
+    )
+    assert row.result() == ("answered", "allowed", "me")
+
+
+def test_a_denial_tells_the_reason_and_choices_are_answered_by_place(claude: Claude, ask: Ask) -> None:
+    child = ask()
+    external.answer_question(claude.db, claude.found().questions[0], "me", allow=False, reason="not there")
+    assert _output(child) == {"behavior": "deny", "message": "not there"}
+    claude.writer.submit(lambda group: group.connection.execute("DELETE FROM external_questions")).result()
+    child = ask("AskUserQuestion", COLOURS)
+    (question,) = claude.found().questions
+    with pytest.raises(ValueError, match="answer each"):
+        external.answer_question(claude.db, question, "me", allow=True)
+    external.answer_question(claude.db, question, "me", allow=True, choices={"0": "Blue"})
+    assert _output(child) == {
+        "behavior": "allow",
+        "updatedInput": COLOURS | {"answers": {"Which colour?": "Blue"}},
+    }
+
+
+@pytest.mark.parametrize("end", ["answered in the terminal", "withdrawn", "ended by the program"])
+def test_a_hook_ends_in_silence_when_its_question_is_gone(end: str, claude: Claude, ask: Ask) -> None:
+    child = ask()
+    if end == "answered in the terminal":
+        (claude.home / "sessions" / f"{os.getpid()}.json").write_text('{"status":"busy"}')
+    elif end == "withdrawn":
+        next((claude.folder / "asks").iterdir()).unlink()
+    else:
+        child.terminate()
+        child.wait(10)
+    assert end == "ended by the program" or _output(child) is None
+    if end == "ended by the program":
+        return
+    claude.spool._slow_at = 0
+    claude.spool.step()
+    assert claude.found().questions == ()
+
+
+def test_a_hook_asks_nobody_when_nobody_listens(claude: Claude) -> None:
+    claude.install(answer=True)
+    began = time.monotonic()
+    assert _output(claude.run("PermissionRequest", tool_name="Bash", tool_input=BASH)) is None
+    (claude.folder / "listening").write_text("999999999\n")
+    assert _output(claude.run("PermissionRequest", tool_name="Bash", tool_input=BASH)) is None
+    assert time.monotonic() - began < 5
+    assert list((claude.folder / "asks").iterdir()) == []
