@@ -225,6 +225,23 @@ async def test_a_person_keeps_one_side_of_a_conflict_and_both_of_the_rest(scene,
         assert b"+18\n" in held
 
 
+async def test_of_very_many_conflicts_the_first_are_shown_and_all_are_named_and_merged(scene, monkeypatch):
+    monkeypatch.setattr("watchkeeper.agents.worktrees.MOST_SHOWN", 1)
+    names = ("a.txt", "b.txt", "c.txt")
+    for writer in ("x", "y"):
+        folder = await scene.open(writer)
+        for name in names:
+            (folder / name).write_text(f"{writer}\n")
+    await scene.merge("x")
+    asked = (await scene.call_merge("y")).question
+    assert asked is not None
+    shown, more = asked.arguments["conflicts"]
+    assert shown["file"] == "a.txt"
+    assert (more["file"], more["text"]) == ("2 more files", "b.txt\nc.txt")
+    await scene.call_merge("y", "theirs", asked.digest)
+    assert [(scene.workspace / name).read_text() for name in names] == ["y\n"] * 3
+
+
 async def test_a_task_begins_with_the_work_that_it_depends_on(scene):
     for name in ("x", "y"):
         (await scene.open(name) / f"{name}.txt").write_text(name)

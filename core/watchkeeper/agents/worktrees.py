@@ -59,6 +59,8 @@ HUNK_CHARACTERS = 6_000
 """Of the conflicting places that a planner is sent."""
 QUESTION_CHARACTERS = 200_000
 """Of the conflicting places that a person is shown."""
+MOST_SHOWN = 100
+"""Files whose conflicting places a person is shown; more are named."""
 MOST_NAMED = 20
 MERGE_TRIES = 3
 
@@ -499,7 +501,7 @@ def _conflict(git: Git, common: Path, tree: Worktree, head: str, tip: str, found
 
     left = QUESTION_CHARACTERS
     parts, conflicts = [], []
-    for file in found.conflicts:
+    for file in found.conflicts[:MOST_SHOWN]:
         text = named(hunks(git, common, found.tree, file))
         parts.append(f"--- {file}\n{text}")
         text = text or "\n".join(named(line) for line in found.said if file in line)
@@ -508,6 +510,10 @@ def _conflict(git: Git, common: Path, tree: Worktree, head: str, tip: str, found
         left -= min(left, len(text))
         about = {"ours": author(head, tip, file), "theirs": author(tip, head, file)}
         conflicts.append({"file": file, **about, "text": text})
+    if more := found.conflicts[MOST_SHOWN:]:
+        conflicts.append(
+            {"file": f"{len(more)} more files", "ours": ours, "theirs": theirs, "text": "\n".join(more)}
+        )
     whole = "\n".join(parts)
     whole = whole if len(whole) <= HUNK_CHARACTERS else whole[:HUNK_CHARACTERS] + "\n[…]"
     where = f"{theirs} conflicts with {ours} of the user's folder in {_named(found.conflicts)}"
