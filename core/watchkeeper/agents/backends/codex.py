@@ -17,8 +17,7 @@ ARGUMENTS = ("app-server", "-c", "features.plugins=false", "-c", "features.apps=
 _DECISIONS = {"once": "accept", "always": "acceptForSession", "deny": "decline", "cancel": "cancel"}
 _STATUS: dict[str, Literal["done", "error", "denied"]] = {"completed": "done", "declined": "denied"}
 _STEPS = {"inProgress": "running", "completed": "done"}
-_FAILURES: dict[str, Literal["", "limit", "rate_limit", "login"]] = {
-    "usageLimitExceeded": "limit", "sessionBudgetExceeded": "limit", "rateLimitExceeded": "rate_limit", "unauthorized": "login"}
+_KINDS: Any = {"unauthorized": "login", "rateLimitExceeded": "rate_limit", "usageLimitExceeded": "limit", "sessionBudgetExceeded": "limit"}
 _QUESTIONS = {"item/commandExecution/requestApproval": "bash", "item/fileChange/requestApproval": "file_change"}
 _CALLS = ("commandExecution", "fileChange", "mcpToolCall", "webSearch", "dynamicToolCall", "imageView")
 
@@ -26,8 +25,7 @@ _CALLS = ("commandExecution", "fileChange", "mcpToolCall", "webSearch", "dynamic
 class Codex(rpc.RpcBackend):
     """One thread of Codex, with those of its sub-agents, whose calls and questions are the agent's too."""
 
-    name, features, _thread = "Codex", Features(compact_instructions=False), ""
-    _resets_at: float | None = None
+    name, features, _thread, _resets_at = "Codex", Features(compact_instructions=False), "", 0.0
 
     async def open(self, spec: BackendSpec) -> str:
         marks = {name: value for name, value in spec.environ.items() if name.startswith("WATCHKEEPER_")}
@@ -52,7 +50,6 @@ class Codex(rpc.RpcBackend):
         return self._thread
 
     async def prompt(self, text: str) -> None:
-        self._turns.pop(self._thread, None)
         params = {"threadId": self._thread, "input": [{"type": "text", "text": text}], **self._next}
         self._turns[self._thread] = text_at(await self.request("turn/start", params), "turn", "id")
 
@@ -76,21 +73,19 @@ class Codex(rpc.RpcBackend):
     async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
         if method == "mcpServer/elicitation/request":
             return {"action": "decline"}
-        kind, call = _QUESTIONS.get(method), child_call(str(params.get("itemId")), self._child_of(params))
+        kind, child = _QUESTIONS.get(method), str(params.get("threadId", "")).removeprefix(self._thread)
         if kind is None:
             raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"unknown method {method}")
-        if call not in self._given:  # a call that was not announced
+        if (call := child_call(str(params.get("itemId")), child)) not in self._given:  # a call that was not announced
             self._given[call] = {"command": shell_command(params.get("command"))}
             self.put(backends.ToolBegin(call, kind, self._given[call]))
         reason, folder = str(params.get("reason") or ""), str(params["cwd"]) if params.get("cwd") else None
         ask = backends.Ask(str(number), call, kind, self._given[call], reason, folder)
         return {"decision": _DECISIONS[await self.decide(ask)]}
 
-    def _child_of(self, params: dict[str, Any]) -> str:
-        return "" if (thread := str(params.get("threadId", self._thread))) == self._thread else thread
-
     def told(self, method: str, params: dict[str, Any]) -> None:
-        child, item, delta = self._child_of(params), object_of(params.get("item")), str(params.get("delta"))
+        child = str(params.get("threadId", "")).removeprefix(self._thread)
+        item, delta = object_of(params.get("item")), str(params.get("delta"))
         thread, call = child or self._thread, child_call(str(params.get("itemId")), child)
         if method in ("item/agentMessage/delta", "item/reasoning/summaryTextDelta"):
             self.put(backends.Text(delta, call) if method == "item/agentMessage/delta" and not child else backends.Reasoning(delta))
@@ -106,7 +101,7 @@ class Codex(rpc.RpcBackend):
         elif method == "account/rateLimits/updated":  # of windows that are used up, the latest end
             windows = (object_of(object_of(params.get("rateLimits")).get(name)) for name in ("primary", "secondary"))
             ends = [count_of(one.get("resetsAt")) for one in windows if count_of(one.get("usedPercent")) >= 100]
-            self._resets_at = float(max(ends, default=0)) or None
+            self._resets_at = float(max(ends, default=0))
         elif method == "turn/started":
             self._turns[thread] = str(object_of(params.get("turn")).get("id"))
         elif method == "turn/completed":
@@ -120,9 +115,8 @@ class Codex(rpc.RpcBackend):
             return Ended(status)
         error = object_of(turn.get("error"))
         info, reason = error.get("codexErrorInfo"), str(error.get("message") or "the turn failed")
-        codes = [object_of(one).get("httpStatusCode") for one in object_of(info).values()]
-        kind = _FAILURES.get("rateLimitExceeded" if 429 in codes else str(info), "")
-        return Ended("failed", reason, kind, self._resets_at if "limit" in kind else None)
+        kind = _KINDS.get("rateLimitExceeded" if "429" in str(info) else str(info), "")
+        return Ended("failed", reason, kind, (self._resets_at or None) if "limit" in kind else None)
 
     def _item(self, call: str, kind: str, item: dict[str, Any], child: str, begins: bool) -> None:
         status = str(item.get("status", "completed"))
@@ -132,8 +126,6 @@ class Codex(rpc.RpcBackend):
         elif kind == "collabAgentToolCall" and item.get("tool") == "spawnAgent":
             for thread in item.get("receiverThreadIds") or []:
                 self.child_began(str(thread), str(item.get("prompt") or ""))
-        elif kind == "agentMessage" and not begins and not child:
-            self.put(backends.Text("", call))
         elif kind in _CALLS and begins:
             known: dict[str, tuple[str, dict[str, Any]]] = {
                 "commandExecution": ("bash", {"command": shell_command(item.get("command"))}),
@@ -146,8 +138,8 @@ class Codex(rpc.RpcBackend):
             self.put(*(backends.Diff(call, one["path"], one["diff"]) for one in changes))
             said = "\n".join(str(one.get("text", "")) for one in objects_of(object_of(item.get("result")).get("content")))
             output = str(item.get("aggregatedOutput") or object_of(item.get("error")).get("message") or said)
-            code = f"\n[exit code {item['exitCode']}]" if item.get("exitCode") else ""
-            self.put(backends.ToolEnd(call, output + code, "error" if item.get("error") else _STATUS.get(status, "error")))
+            output += f"\n[exit code {item['exitCode']}]" if item.get("exitCode") else ""
+            self.put(backends.ToolEnd(call, output, "error" if item.get("error") else _STATUS.get(status, "error")))
 
 
 def _usage(report: dict[str, Any]) -> backends.UsageReport:
