@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("show", "Write a whole session into one file: Markdown, a web page, or JSON"),
     "memory": ("memory", "Status, sync and search of what agents remember"),
     "agent": ("memory", "Reports on agents"),
+    "mcp": ("mcp", "Serve sessions to agents and editors over MCP"),
     "doctor": ("doctor", "Check this installation and the database"),
     "completion": ("app", "Print shell completion for bash, zsh or fish"),
     "host": ("headless", "Drive a session (started by the other commands)"),

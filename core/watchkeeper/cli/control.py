@@ -8,7 +8,6 @@ run is done at once if no process runs the session.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,7 +18,6 @@ import click
 
 from watchkeeper.cli.options import (
     SessionHandle,
-    ambiguous,
     clean,
     complete_session,
     controls_session,
@@ -32,24 +30,17 @@ from watchkeeper.cli.options import (
     session_argument,
 )
 from watchkeeper.records.approval_subjects import digest_of, parse_pattern, pattern_of
-from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, WatchkeeperError
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.records.text import plural, reveal
 from watchkeeper.runtime import control
 from watchkeeper.store import budgets
+from watchkeeper.store.agents import ambiguous
 from watchkeeper.store.approvals import CONFLICT, Question, find_questions, load_grants, load_question
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
 from watchkeeper.store.external import ExternalQuestion
 from watchkeeper.store.imports import refuse_imported
 
-ANSWER_SECONDS = 10.0
-"""How long a command waits for the answer of a host that runs; after that it stays queued."""
-
-ONCE_SECONDS = 60.0
-"""How long it waits for a host that was started for this command alone."""
-
-WITHOUT_HOST = frozenset({"compact", "undo", "redo", "edit", "rerun", "memory_sync", "pin", "unpin"})
-"""Commands that start a host of their own if none runs; the others wait for `wk resume`."""
 
 
 def command(
@@ -64,53 +55,19 @@ def command(
     """Queue a command, wait for its answer, print that, and return the exit code.
 
     Raises:
-        BadInput: the session has ended, or it refuses the command.
-        WatchkeeperError: the host that was started for the command ended early.
+        BadInput, WatchkeeperError: see `control.carry_out`; or the session refuses the command.
     """
-    refuse_imported(opened.connection, opened.session_id)
-    alone = opened.host is None
-    if alone and kind not in WITHOUT_HOST and (status := opened.status) in ("done", "cancelled"):
-        control.refuse_agents()
-        raise BadInput(
-            f"session {opened.session_id} is already {status}, so nothing would {kind.replace('_', ' ')};"
-            " `wk rerun` does a task again"
-        )
-    command_id = control.submit(
+    command_id, answer = control.carry_out(
         opened.path, opened.session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
         requested_by=f"{control.user_name()} (command line)",
     )  # fmt: skip
-    if alone and kind not in WITHOUT_HOST:
-        answer = control.CommandState("queued", "applies on resume: no host drives the session now")
-    else:
-        answer = _await_answer(opened, command_id, start=kind in WITHOUT_HOST)
-    said = answer.result or "queued; the host has not answered yet"
     if as_json:
-        print_json({"command": command_id, "kind": kind, "status": answer.status, "result": said})
+        print_json({"command": command_id, "kind": kind, "status": answer.status, "result": answer.result})
     elif answer.status == "refused":
-        raise BadInput(f"refused: {said}")
+        raise BadInput(f"refused: {answer.result}")
     else:
-        click.echo(said)
+        click.echo(answer.result)
     return 2 if answer.status == "refused" else 0
-
-
-def _await_answer(opened: SessionHandle, command_id: int, *, start: bool) -> control.CommandState:
-    """Wait until a host has answered. With `start`, one is started for this command whenever none runs."""
-    pid: int | None = None
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while True:
-        # A host that ran a moment ago may end without having seen the command.
-        if start and pid is None and opened.host is None:
-            pid = control.start_host(opened.path, opened.session_id, resume=False, once=command_id)
-            deadline = time.monotonic() + ONCE_SECONDS
-        ended = control.why_ended(opened.path, opened.session_id, pid) if pid is not None else None
-        answer = control.state(opened.path, command_id)
-        if answer.status != "queued" or time.monotonic() >= deadline:
-            return answer
-        if ended is not None:
-            raise WatchkeeperError(
-                f"the host that was started for this ended before it was done: {ended.removeprefix('wk: ')}"
-            )
-        time.sleep(0.02)
 
 
 def _apply_now(

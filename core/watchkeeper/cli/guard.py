@@ -194,8 +194,10 @@ class Guard:
 
 
 @contextmanager
-def token_file(folder: Path, kind: str, address: str) -> Iterator[Path]:
+def token_file(folder: Path, kind: str, address: str, token: str | None = None) -> Iterator[Path]:
     """A file with the address and token of a listener, readable by this user only, while the listener runs.
+
+    `token`: where the address does not hold it.
 
     The folder has mode 0700, the file 0600. Files of listeners that were killed are removed.
 
@@ -212,7 +214,9 @@ def token_file(folder: Path, kind: str, address: str) -> Iterator[Path]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"kind": kind, "pid": os.getpid(), "url": address}, file)
+            json.dump(
+                {"kind": kind, "pid": os.getpid(), "url": address} | ({"token": token} if token else {}), file
+            )
         yield path
     finally:
         path.unlink(missing_ok=True)

@@ -23,13 +23,12 @@ from watchkeeper.cli.options import (
     clean,
     database_path,
     db_option,
-    json_text,
     reader_is_gone,
     say,
 )
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault, message_of
-from watchkeeper.records.text import clock_text, cost_text, countdown, plural, program_event
+from watchkeeper.records.text import clock_text, cost_text, countdown, json_text, plural, program_event
 from watchkeeper.store import budgets, state
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import decode

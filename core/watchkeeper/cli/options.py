@@ -6,9 +6,7 @@ database and find SESSION before the command begins. `respond` prints an answer 
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,8 +17,10 @@ from typing import Any, TypeVar
 
 import click
 
-from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.text import json_text
 from watchkeeper.store import database, driver, sessions
+from watchkeeper.store.agents import find_agent, only_match
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.lease import LeaseHolder, probe
@@ -167,25 +167,8 @@ class SessionHandle:
         return probe(self.path, self.session_id)
 
     def agent(self, name: str) -> str:
-        """The id of an agent, by id, unique prefix or name (the newest of that name), or by its task's name.
-
-        Raises:
-            NotFound: no agent matches.
-            BadInput: several do.
-        """
-        rows = self.all(
-            "SELECT id, name FROM agents WHERE session_id = ? ORDER BY ordinal DESC", (self.session_id,)
-        )
-        found = _only_match(rows, name) if name else None
-        if found is None:
-            task = self.one(
-                "SELECT assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (self.session_id, name)
-            )
-            if task and task[0]:
-                return str(task[0])
-            known = ", ".join(row["name"] for row in reversed(rows[-8:]))
-            raise NotFound(f"no agent {name!r} in session {self.session_id}; there are {known or 'none yet'}")
-        return found
+        """The id of an agent; see `store.agents.find_agent`."""
+        return find_agent(self, self.session_id, name)
 
     def task(self, name: str) -> str | None:
         """The id of a task, by id, unique prefix or name; None if no task matches.
@@ -194,35 +177,7 @@ class SessionHandle:
             BadInput: several do.
         """
         rows = self.all("SELECT id, name FROM tasks WHERE session_id = ?", (self.session_id,))
-        return _only_match(rows, name)
-
-
-def _only_match(rows: Sequence[Any], name: str) -> str | None:
-    """The id of the first row whose id or name is `name`, else of the only one whose id begins with it."""
-    exact = [row["id"] for row in rows if name in (row["id"], row["name"])]
-    found = exact[:1] or [row["id"] for row in rows if row["id"].startswith(name)]
-    if len(found) > 1:
-        raise ambiguous(name, found)
-    return str(found[0]) if found else None
-
-
-def ambiguous(name: str, found: Sequence[str]) -> BadInput:
-    """The error for a prefix that several ids begin with."""
-    return BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
-
-
-_OBEYED_OR_HIDDEN = re.compile(
-    "[\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
-"""Characters that JSON allows in a string and that a terminal obeys (0x9b begins a control sequence) or
-hides."""
-
-
-def json_text(value: Any) -> str:
-    """One line of JSON. Characters that a terminal would obey or hide are escaped."""
-    return _OBEYED_OR_HIDDEN.sub(
-        lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False)
-    )
+        return only_match(rows, name)
 
 
 def print_json(value: Any) -> None:

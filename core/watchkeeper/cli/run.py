@@ -30,7 +30,6 @@ from watchkeeper.cli.options import (
     db_option,
     is_terminal,
     json_option,
-    json_text,
     open_for_control,
     respond,
     say,
@@ -49,7 +48,7 @@ from watchkeeper.models.registry import (
 )
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.ports import random_id
-from watchkeeper.records.text import sanitize
+from watchkeeper.records.text import json_text, sanitize
 from watchkeeper.runtime.config import Config
 from watchkeeper.store import budgets, state
 from watchkeeper.store.budgets import BudgetUse

@@ -37,8 +37,6 @@ from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe
 from watchkeeper.store.programs import load_worktrees
 from watchkeeper.store.search.index import index_until, unindexed
-from watchkeeper.store.search.messages import search_by_session
-from watchkeeper.store.search.sessions import list_sessions, parse_filters
 from watchkeeper.store.usage import GROUPS, UsageRow
 from watchkeeper.store.usage import usage as usage_by
 from watchkeeper.store.user_secrets import user_redactor
@@ -105,31 +103,18 @@ def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _found_sessions(opened: SessionHandle, search: str, limit: int) -> list[dict[str, Any]]:
-    """The matching sessions, as `state.summaries` has them; `found` is the message that matches, or None."""
+    """The matching sessions, as `state.found_sessions` has them, after the index was brought up to date."""
     _update_index(opened)
-    words = parse_filters(search).text
     try:
-        messages = search_by_session(
-            opened.connection, words, limit=100_000, deadline_seconds=SEARCHING_SECONDS
-        )
-        hits = {hit.session_id: hit for hit in messages.hits}
-        lines = list_sessions(opened.connection, search, limit, also=hits)
+        rows, complete = state.found_sessions(opened, search, limit, deadline_seconds=SEARCHING_SECONDS)
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(opened.path, error)) from error
-    if not messages.complete:
+    if not complete:
         click.echo(
             f"wk: after {SEARCHING_SECONDS:.0f} s the older messages were not searched; narrow it with more"
             " words, or search again",
             err=True,
         )
-    rows = state.summaries(opened, among=[line.id for line in lines], limit=limit)
-    for row in rows:
-        hit = hits.get(row["id"])
-        row["found"] = hit and {
-            "agent": hit.agent_id,
-            "seq": hit.seq,
-            "pieces": [[piece.text, piece.found] for piece in hit.snippet],
-        }
     return rows
 
 

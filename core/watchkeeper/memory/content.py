@@ -10,6 +10,7 @@ from typing import Any, NoReturn, cast
 
 from watchkeeper.memory.tokens import COMPACTION, OPAQUE_KEYS, plain
 from watchkeeper.records.messages import Block, Content, Message, Role
+from watchkeeper.records.tool_inputs import leaves
 
 # --- Immutable rendered messages that many requests share ---------------------------------------------------
 #
@@ -308,18 +309,6 @@ def _readable(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _readable(item)
-
-
-def leaves(value: Any) -> Iterator[str]:
-    """The string leaves of JSON-like data, in order."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from leaves(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from leaves(item)
 
 
 def content_size(content: Content) -> int:

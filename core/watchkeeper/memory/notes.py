@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from watchkeeper.memory.content import blocks_of, leaves, result_text, texts_of
+from watchkeeper.memory.content import blocks_of, result_text, texts_of
 from watchkeeper.memory.tokens import plain
 from watchkeeper.records.messages import Block, Message
 from watchkeeper.records.text import one_line, sanitize
+from watchkeeper.records.tool_inputs import EDIT_KEYS, PATCHED, argument_text, leaves, path_of
 
 # --- Identifiers that a summary must not lose ---------------------------------------------------------------
 #
@@ -474,23 +475,6 @@ def _boxes(text: str) -> Iterator[Note]:
 BOXES = "boxes"
 BOX_LINE = "[ ] "
 
-_PATH_KEYS = ("file_path", "path", "filePath", "notebook_path", "filename", "target_file")
-_EDIT_KEYS = frozenset(
-    [
-        "old_string",
-        "new_string",
-        "oldString",
-        "newString",
-        "content",
-        "contents",
-        "edits",
-        "new_str",
-        "old_str",
-        "new_source",
-        "patch",
-        "diff",
-    ]
-)
 _READS = re.compile(r"read|view|open|cat", re.I)
 _LISTS = re.compile(r"todo|plan|task", re.I)
 _ARGUMENT_KEYS = (
@@ -500,21 +484,14 @@ _ARGUMENT_KEYS = (
 _NOISE = re.compile(r"^cd \S+ *&& *|\s*(?:2>&1|\|\s*(?:head|tail)\b[^|;&]*)")
 
 
-def _argument(value: Any) -> str:
-    """A text, or a command given as a list of words (`["bash", "-lc", "make"]`)."""
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return " ".join(value[2:] if len(value) > 2 and value[1] in ("-c", "-lc") else value)
-    return value if isinstance(value, str) else ""
-
-
 def _called(block: Block) -> tuple[_Call, list[Note]]:
     """A tool call, and what it tells by itself."""
     tool, given = str(block.get("name", "")), block.get("input")
     if not isinstance(given, dict):
         return _Call(tool, tool, "", ""), []
-    path = next((value for key in _PATH_KEYS if isinstance(value := given.get(key), str) and value), "")
-    argument = next((text for key in _ARGUMENT_KEYS if (text := _argument(given.get(key)))), "")
-    does = "edit" if path and not _EDIT_KEYS.isdisjoint(given) else ""
+    path = path_of(given)
+    argument = next((text for key in _ARGUMENT_KEYS if (text := argument_text(given.get(key)))), "")
+    does = "edit" if path and not EDIT_KEYS.isdisjoint(given) else ""
     if path and not does and not argument and _READS.search(tool):
         does = "read"
     shown = argument if argument and not does else path
@@ -544,15 +521,12 @@ def _called(block: Block) -> tuple[_Call, list[Note]]:
     return _Call(tool, signature, path, does, subject), notes
 
 
-_PATCHED = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$", re.MULTILINE)
-
-
 def _patched(given: dict[str, Any]) -> Iterator[Note]:
     """Files of a patch in the form of Codex."""
     for leaf in leaves(given):
         if "*** Begin Patch" in leaf[:2_000]:
-            found = _PATCHED.findall(clipped(leaf, 20_000))[:20]
-            yield from (_note(FILES, f"edited {path}", path.strip()) for path in found)
+            found = PATCHED.findall(clipped(leaf, 20_000))[:20]
+            yield from (_note(FILES, f"edited {path or to}", (path or to).strip()) for path, to in found)
 
 
 def _change_of(given: dict[str, Any]) -> str:
@@ -575,7 +549,7 @@ CHANGE_CHARACTERS = 90
 
 
 def _edited_names(given: dict[str, Any]) -> Iterator[Note]:
-    text = clipped("\n".join(map(clipped, leaves({key: given[key] for key in given if key in _EDIT_KEYS}))))
+    text = clipped("\n".join(map(clipped, leaves({key: given[key] for key in given if key in EDIT_KEYS}))))
     yield from (
         Note(NAMES, name, name, 3) for name in list(dict.fromkeys(_DEFINED.findall(text)))[:NAMES_PER_TEXT]
     )

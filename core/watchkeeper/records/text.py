@@ -5,6 +5,7 @@ Promise: nothing that a model, a tool or a file says can steer a terminal or hid
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from datetime import UTC, datetime
@@ -81,6 +82,20 @@ def one_line(text: str, limit: int = 2_000) -> str:
     """The beginning of `text`, made harmless by `sanitize`, on one line of at most `limit` characters."""
     line = " ".join(sanitize(text[: 8 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+_OBEYED_OR_HIDDEN = re.compile(
+    "[\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Characters that JSON allows in a string and that a terminal obeys (0x9b begins a control sequence) or
+hides."""
+
+
+def json_text(value: Any) -> str:
+    """One line of JSON. Characters that a terminal would obey or hide are escaped."""
+    return _OBEYED_OR_HIDDEN.sub(
+        lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False)
+    )
 
 
 def plural(count: int, noun: str, many: str = "") -> str:

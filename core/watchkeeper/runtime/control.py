@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.models.registry import missing_key, provider_of
-from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
+from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import commands, database, driver
 from watchkeeper.store.database import refuse_inside
@@ -199,6 +199,72 @@ def state(database_path: Path, command_id: int) -> CommandState:
     if row is None:
         raise NotFound(f"no command {command_id}")
     return CommandState(row[0], row[1])
+
+
+ANSWER_SECONDS = 10.0
+"""How long a command waits for the answer of a host that runs; after that it stays queued."""
+
+ONCE_SECONDS = 60.0
+"""How long it waits for a host that was started for this command alone."""
+
+WITHOUT_HOST = frozenset({"compact", "undo", "redo", "edit", "rerun", "memory_sync", "pin", "unpin"})
+"""Commands that start a host of their own if none runs; the others wait for `wk resume`."""
+
+
+def carry_out(
+    database_path: Path,
+    session_id: str,
+    kind: str,
+    *,
+    requested_by: str,
+    agent_id: str | None = None,
+    task_id: str | None = None,
+    payload: dict[str, Any] | None = None,
+) -> tuple[int, CommandState]:
+    """Queue a command and wait for its answer, which always has a result; returns its id too.
+
+    Raises:
+        BadInput: the session has ended or was imported, or see `submit`.
+        WatchkeeperError: the host that was started for the command ended early.
+    """
+    with closing(database.open_readonly(database_path)) as connection:
+        refuse_imported(connection, session_id)
+        status = connection.execute("SELECT status FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
+    alone = probe(database_path, session_id) is None
+    if alone and kind not in WITHOUT_HOST and status in ("done", "cancelled"):
+        refuse_agents()
+        raise BadInput(
+            f"session {session_id} is already {status}, so nothing would {kind.replace('_', ' ')};"
+            " `wk rerun` does a task again"
+        )
+    command_id = submit(
+        database_path, session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
+        requested_by=requested_by,
+    )  # fmt: skip
+    if alone and kind not in WITHOUT_HOST:
+        return command_id, CommandState("queued", "applies on resume: no host drives the session now")
+    answer = _await_answer(database_path, session_id, command_id, start=kind in WITHOUT_HOST)
+    return command_id, CommandState(answer.status, answer.result or "queued; the host has not answered yet")
+
+
+def _await_answer(database_path: Path, session_id: str, command_id: int, *, start: bool) -> CommandState:
+    """Wait until a host has answered. With `start`, one is started for this command whenever none runs."""
+    pid: int | None = None
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        # A host that ran a moment ago may end without having seen the command.
+        if start and pid is None and probe(database_path, session_id) is None:
+            pid = start_host(database_path, session_id, resume=False, once=command_id)
+            deadline = time.monotonic() + ONCE_SECONDS
+        ended = why_ended(database_path, session_id, pid) if pid is not None else None
+        answer = state(database_path, command_id)
+        if answer.status != "queued" or time.monotonic() >= deadline:
+            return answer
+        if ended is not None:
+            raise WatchkeeperError(
+                f"the host that was started for this ended before it was done: {ended.removeprefix('wk: ')}"
+            )
+        time.sleep(0.02)
 
 
 def start_host(

@@ -526,8 +526,10 @@ class CompactionDetail:
         return max(0, self.last - self.first + 1)
 
 
-def compaction_detail(connection: Connection, compaction_id: int) -> CompactionDetail | None:
-    """The pass of that id, or None."""
+def compaction_detail(
+    connection: Connection, compaction_id: int, *, most: int = MOST_MESSAGES, characters: int = 100_000
+) -> CompactionDetail | None:
+    """The pass of that id, or None. At most so many of the newest replaced messages are read, of each the beginning."""
     row = connection.execute(
         f"SELECT {COMPACTION_COLUMNS}, seconds, (SELECT origin FROM sessions s WHERE s.id = session_id)"
         " FROM compactions WHERE id = ?",
@@ -543,9 +545,7 @@ def compaction_detail(connection: Connection, compaction_id: int) -> CompactionD
     before = view(connection, agent_id, base)
     after = view(connection, agent_id, facts.view_after) if facts.view_after is not None else None
     first, last = _replaced(facts, before, after)
-    messages = newest_messages(
-        connection, agent_id, MOST_MESSAGES, first=first, last=last, characters=100_000
-    )
+    messages = newest_messages(connection, agent_id, most, first=first, last=last, characters=characters)
     tokens = connection.execute(
         "SELECT coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq"
         " DESC LIMIT 1), 0)"

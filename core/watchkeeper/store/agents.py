@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
 from watchkeeper.records.states import (
     AGENT_ENDED,
@@ -435,3 +436,44 @@ def expire_approval(tx: Transaction, approval_id: str, tool: str) -> None:
     )
     if changed:
         tx.event("approval.expired", approval=approval_id, tool=tool, reason="the approval timed out")
+
+
+# --- Finding an agent by what a person calls it -------------------------------------------------------------
+
+
+def find_agent(reads: Any, session_id: str, name: str) -> str:
+    """The id of an agent, by id, unique prefix or name (the newest of that name), or by its task's name.
+
+    Raises:
+        NotFound: no agent matches.
+        BadInput: several do.
+    """
+    rows = reads.all("SELECT id, name FROM agents WHERE session_id = ? ORDER BY ordinal DESC", (session_id,))
+    found = only_match(rows, name) if name else None
+    if found is None:
+        task = reads.one(
+            "SELECT assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (session_id, name)
+        )
+        if task and task[0]:
+            return str(task[0])
+        known = ", ".join(row[1] for row in reversed(rows[-8:]))
+        raise NotFound(f"no agent {name!r} in session {session_id}; there are {known or 'none yet'}")
+    return found
+
+
+def only_match(rows: Sequence[Any], name: str) -> str | None:
+    """The id of the first row (id, name) whose id or name is `name`, else of the only one whose id begins with it.
+
+    Raises:
+        BadInput: several begin with it.
+    """
+    exact = [row[0] for row in rows if name in (row[0], row[1])]
+    found = exact[:1] or [row[0] for row in rows if row[0].startswith(name)]
+    if len(found) > 1:
+        raise ambiguous(name, found)
+    return str(found[0]) if found else None
+
+
+def ambiguous(name: str, found: Sequence[str]) -> BadInput:
+    """The error for a prefix that several ids begin with."""
+    return BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")

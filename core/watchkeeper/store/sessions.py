@@ -93,15 +93,26 @@ OWN_ORIGINS = ("run", "fork")
 """Origins of sessions that this program drives itself; every other session was imported."""
 
 
-def newest_session(connection: Connection, *, own: bool = False) -> str | None:
+def newest_session(connection: Connection, *, own: bool = False, workspace: str | None = None) -> str | None:
     """The id of the session that was added last (the highest `ordinal`), or None if there is none.
 
-    With `own`, imported sessions do not count. Deleted ones never do. No clock decides.
+    With `own`, imported sessions do not count; with `workspace`, those of other folders. Deleted ones never do. No
+    clock decides.
     """
     origins = f" AND origin IN ({', '.join('?' for _ in OWN_ORIGINS)})" if own else ""
+    here = " AND workspace = ?" if workspace is not None else ""
     row = connection.execute(
-        f"SELECT id FROM sessions WHERE deleted_at IS NULL{origins} ORDER BY ordinal DESC LIMIT 1",
-        OWN_ORIGINS if own else (),
+        f"SELECT id FROM sessions WHERE deleted_at IS NULL{origins}{here} ORDER BY ordinal DESC LIMIT 1",
+        (*(OWN_ORIGINS if own else ()), *(() if workspace is None else (workspace,))),
+    ).fetchone()
+    return str(row[0]) if row else None
+
+
+def imported_session(connection: Connection, program_session: str) -> str | None:
+    """The id of the session that was imported from a program's own session of that id, or None."""
+    row = connection.execute(
+        "SELECT id FROM sessions WHERE source LIKE ? ESCAPE '\\' AND deleted_at IS NULL ORDER BY ordinal DESC LIMIT 1",
+        ("%:" + beginning(program_session).removesuffix("%"),),
     ).fetchone()
     return str(row[0]) if row else None
 

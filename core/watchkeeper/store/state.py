@@ -11,7 +11,8 @@ from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
 from watchkeeper.store.messages import worth
-from watchkeeper.store.search.sessions import COST_ESTIMATED
+from watchkeeper.store.search.messages import search_by_session
+from watchkeeper.store.search.sessions import COST_ESTIMATED, list_sessions, parse_filters
 from watchkeeper.store.snapshot import RoleFacts, composition_of, roles_of
 
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
@@ -28,8 +29,7 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         session["origin"].removeprefix("export:") in PROGRAMS
     )  # whose logs do not say what a pass blocked
     guessed = _estimated(reads, session_id)
-    rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY ordinal", (session_id,))
-    agents = [_agent(row, row["id"] in guessed) for row in rows]
+    agents = agents_state(reads, session_id, guessed)
     missing = reads.one(f"SELECT {MISSING_LOGS} AS n FROM sessions WHERE id = ?", (session_id,))["n"]
     return {
         "session": _session(session, bool(guessed)) | {"partial": bool(missing), "missing_logs": missing},
@@ -79,6 +79,19 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     }
 
 
+def agents_state(reads: Any, session_id: str, estimated: set[str] | None = None) -> list[dict[str, Any]]:
+    """The session's agents, in the order of their creation. `estimated`: those with an estimated cost, if known."""
+    guessed = _estimated(reads, session_id) if estimated is None else estimated
+    rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY ordinal", (session_id,))
+    return [_agent(row, row["id"] in guessed) for row in rows]
+
+
+def plan_state(reads: Any, session_id: str) -> dict[str, Any] | None:
+    """The session's current plan with its tasks and revisions; None if it has none."""
+    session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
+    return _plan(reads, session, agents_state(reads, session_id))
+
+
 def result(reads: Any, session_id: str) -> dict[str, Any]:
     """The last line of a headless run: the session's state, in numbers."""
     row = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
@@ -118,9 +131,11 @@ def artifacts(reads: Any, session_id: str) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 200) -> list[dict[str, Any]]:
+def summaries(
+    reads: Any, *, among: Sequence[str] | None = None, limit: int = 200, offset: int = 0
+) -> list[dict[str, Any]]:
     """Sessions, newest first, with the statistics of a list: those `among` these ids, or all that are not
-    deleted."""
+    deleted. The first `offset` are left out."""
     where, parameters = "s.deleted_at IS NULL", []
     if among is not None:
         where, parameters = f"s.id {IN_LIST}", [list_of(among)]
@@ -129,14 +144,40 @@ def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 20
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id) AS tasks,"
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id AND t.status = 'done') AS tasks_done,"
         f" {COST_ESTIMATED} AS cost_estimated"
-        f" FROM sessions s WHERE {where} ORDER BY s.last_active DESC, s.ordinal DESC LIMIT {int(limit)}",
-        tuple(parameters),
+        f" FROM sessions s WHERE {where} ORDER BY s.last_active DESC, s.ordinal DESC LIMIT ? OFFSET ?",
+        (*parameters, limit, offset),
     )
     return [
         _session(row, bool(row["cost_estimated"]))
         | {name: row[name] for name in ("agents", "tasks", "tasks_done")}
         for row in rows
     ]
+
+
+def found_sessions(
+    reads: Any, search: str, limit: int = 200, *, offset: int = 0, deadline_seconds: float
+) -> tuple[list[dict[str, Any]], bool]:
+    """The sessions that match words and filters, as `summaries` has them, and whether all messages were searched.
+
+    `found` is the newest message that matches, or None where the session's own texts match. `reads` has the
+    `connection` too.
+
+    Raises:
+        BadInput: a filter that means nothing.
+    """
+    words = parse_filters(search).text
+    messages = search_by_session(reads.connection, words, limit=100_000, deadline_seconds=deadline_seconds)
+    hits = {hit.session_id: hit for hit in messages.hits}
+    lines = list_sessions(reads.connection, search, offset + limit, also=hits)
+    rows = summaries(reads, among=[line.id for line in lines], limit=limit, offset=offset)
+    for row in rows:
+        hit = hits.get(row["id"])
+        row["found"] = hit and {
+            "agent": hit.agent_id,
+            "seq": hit.seq,
+            "pieces": [[piece.text, piece.found] for piece in hit.snippet],
+        }
+    return rows, messages.complete
 
 
 def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
@@ -283,6 +324,7 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "role": row["role"],
         "model": row["model"],
         "task_id": row["task_id"],
+        "parent_agent_id": row["parent_agent_id"],
         "attempt": row["attempt"],
         "copied_from": row["copied_from"],
         "current_goal": row["current_goal"],

@@ -218,31 +218,51 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
 
 def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     pointer = text_of(arguments, "pointer", limit=400).strip()
-    offset = arguments.get("offset") or 0
+    return ToolResult(
+        read_pointer(
+            tx, tx.session_id, pointer, arguments.get("offset") or 0, arguments.get("find"), context.agent_id
+        )
+    )
+
+
+def read_pointer(
+    reads: Any,
+    session_id: str,
+    pointer: str,
+    offset: int = 0,
+    find: str | None = None,
+    reader: str | None = None,
+) -> str:
+    """A page of what a pointer leads to, from `offset` on, or around the first `find` after it.
+
+    `reader`: the agent that reads; its own facts of scope `agent` are included.
+
+    Raises:
+        ValueError: it is no pointer, the session has nothing there, or that does not hold `find`.
+    """
     if artifacts.digest_of(pointer):
-        data = artifacts.get(tx, pointer)
+        data = artifacts.get(reads, pointer)
         if data is None:
             raise ValueError(f"nothing is stored under {pointer}")
         text = data.decode("utf-8", "replace")
     elif (fact := _FACT.match(pointer)) is not None:
-        found = facts.read_fact(tx, tx.session_id, fact[1], reader=context.agent_id)
+        found = facts.read_fact(reads, session_id, fact[1], reader=reader)
         if found is None:
             raise ValueError(f"there is no fact {pointer} in this session")
         text = found
     else:
-        text = _messages(tx, pointer)
-    wanted = arguments.get("find")
-    if wanted is None or not str(wanted).strip():
-        return ToolResult(_page(text, offset))
-    place = _place(text, str(wanted), offset)
+        text = _messages(reads, session_id, pointer)
+    if find is None or not str(find).strip():
+        return _page(text, offset)
+    place = _place(text, str(find), offset)
     if place is None:
         raise ValueError(
-            f"{pointer} does not hold {str(wanted)[:200]!r}" + (f" behind offset {offset}" if offset else "")
+            f"{pointer} does not hold {str(find)[:200]!r}" + (f" behind offset {offset}" if offset else "")
         )
     page = _page(text, max(0, place - PAGE_CHARACTERS // 3))
     message = _number_before(text, place) if pointer.startswith("message:") else None
     where = f", in message {message}" if message else ""
-    return ToolResult(f"[found at offset {place}{where}; search on with offset {place + 1}]\n{page}")
+    return f"[found at offset {place}{where}; search on with offset {place + 1}]\n{page}"
 
 
 def _page(text: str, offset: int) -> str:
@@ -276,7 +296,7 @@ def compact(tx: Transaction, arguments: dict[str, Any], context: ToolContext) ->
     )
 
 
-def _messages(tx: Transaction, pointer: str) -> str:
+def _messages(reads: Any, session_id: str, pointer: str) -> str:
     match = _POINTER.match(pointer)
     if match is None:
         raise ValueError(
@@ -284,9 +304,9 @@ def _messages(tx: Transaction, pointer: str) -> str:
             " fact://<hex>"
         )
     agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
-    if tx.one("SELECT 1 FROM agents WHERE id = ? AND session_id = ?", (agent_id, tx.session_id)) is None:
+    if reads.one("SELECT 1 FROM agents WHERE id = ? AND session_id = ?", (agent_id, session_id)) is None:
         raise ValueError(f"no agent {agent_id} in this session")
-    messages = message_rows.load_messages(tx, agent_id, first, last)
+    messages = message_rows.load_messages(reads, agent_id, first, last)
     if not messages:
         raise ValueError(f"no messages {first}-{last} of agent {agent_id}")
     return "\n".join(f"#{m.seq} {m.role}: {_flat(m.content)}" for m in messages)

@@ -13,9 +13,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Protocol
 
-from watchkeeper.memory.content import blocks_of, leaves, result_text
+from watchkeeper.memory.content import blocks_of, result_text
 from watchkeeper.memory.recall.ranking import PASSAGE_CHARACTERS, Document, Likeness, Query, rank
 from watchkeeper.records.messages import Content
+from watchkeeper.records.tool_inputs import leaves
 from watchkeeper.store import facts
 from watchkeeper.store.driver import plain
 from watchkeeper.store.search import passages

@@ -1,0 +1,24 @@
+"""Sessions made row by row, of a user of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.core.cli.conftest import wk
+from tests.core.export.conftest import Made, made
+
+__all__ = ["Made", "made", "wk"]
+
+
+@pytest.fixture(autouse=True)
+def _a_user_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [
+        name for name in os.environ if name.startswith(("WATCHKEEPER_", "CLAUDE_", "CODEX_", "OPENCODE_"))
+    ]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("WATCHKEEPER_DB", str(tmp_path / "watchkeeper.db"))
