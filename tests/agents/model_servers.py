@@ -178,7 +178,14 @@ class ModelServer:
         if step.kind == "limit":
             self._limits.setdefault(step.text, time.time() + float(step.text))
         self.log.append(
-            {"api": api, "kind": step.kind, "text": step.text, "turns": len(turns), "tools": names}
+            {
+                "api": api,
+                "kind": step.kind,
+                "text": step.text,
+                "turns": len(turns),
+                "tools": names,
+                "results": [turn.text for turn in turns if turn.who == "result"],
+            }
         )
         return step
 

@@ -69,8 +69,8 @@ _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_to
 _CALLS = (
     "SELECT c.started_at, c.model, s.workspace, s.origin, s.id, c.input_tokens, c.output_tokens, c.cache_read_tokens,"
     " c.cache_write_tokens, c.cost_usd, c.price_status = 'estimated' OR c.usage_exact = 0"
-    " FROM model_calls c JOIN sessions s ON s.id = c.session_id"
-    " WHERE s.deleted_at IS NULL AND c.status <> 'running' AND c.started_at >= ? AND c.started_at < ?"
+    " FROM sessions s CROSS JOIN model_calls c ON c.session_id = s.id"
+    " WHERE s.last_active >= ?1 - 86400 AND s.deleted_at IS NULL AND c.status <> 'running' AND c.started_at >= ?1 AND c.started_at < ?2"
     " AND (s.origin <> 'fork' OR coalesce(c.commit_seq, 0) > coalesce(s.forked_at_seq, 0))"
 )
 
@@ -81,6 +81,7 @@ def usage(
     """The groups, and their sum. Periods come in order of time, other groups by cost, the most expensive first.
 
     `by` is one of `GROUPS`; `since` and `until` are seconds since 1970, and `until` is the first that does not count.
+    It reads the calls of the sessions that were active a day before `since` or later.
     """
     key = _keys(by)
     rows: dict[str, UsageRow] = {}
