@@ -111,11 +111,11 @@ class Door:
         command = {
             "claude": [str(claude), "-p", prompt, "--allowedTools", "mcp__watchkeeper,Bash"],
             "codex": [str(self.programs / "codex"), "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", prompt],
-            "opencode": [str(self.programs / "opencode"), "run", "--model", "mock/m1", prompt],
+            "opencode": [str(self.programs / "opencode"), "run", "--model", "mock/m1"],
         }[self.program]  # fmt: skip
         done = subprocess.run(
             command, env=self.environ | environ, cwd=self.workspace, capture_output=True, text=True, timeout=LONGEST_SECONDS,
-            stdin=subprocess.DEVNULL,
+            input=prompt if self.program == "opencode" else "",
         )  # fmt: skip
         (self.folder / "program.log").write_text(f"{done.returncode}\n{done.stdout}\n{done.stderr}")
         return self.server.models.log[before:]

@@ -214,7 +214,10 @@ def questions(path: Path, count: int) -> dict[str, list[tuple[str, dict[str, Any
         facts = [
             " ".join(row[0].split()[:3]) for row in connection.execute("SELECT text FROM facts LIMIT 500")
         ]
-    some = lambda values: rng.choices(values, k=count)  # noqa: E731
+
+    def some(values: list[Any]) -> list[Any]:
+        return rng.choices(values, k=count)
+
     return {
         "sessions": [("sessions", {"cursor": rng.randrange(800)}) for _ in range(count)],
         "sessions with words": [("sessions", {"search": query}) for _, query in some(known["queries"])],
