@@ -39,8 +39,6 @@ from watchkeeper.store.approvals import CONFLICT, Question, find_questions, load
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
 from watchkeeper.store.external import ExternalQuestion
-from watchkeeper.store.imports import refuse_imported
-
 
 
 def command(

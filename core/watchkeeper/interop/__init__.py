@@ -1,1 +1,1 @@
-"""Doors to other programs: an MCP server over the store. Nothing but the command line imports this room."""
+"""Doors to other programs: hooks of sessions that people start themselves, and an MCP server over the store."""
