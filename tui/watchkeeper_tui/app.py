@@ -192,7 +192,7 @@ class WatchkeeperApp(ThemedApp):
     INHERIT_BINDINGS: ClassVar[bool] = True
     CSS_PATH: ClassVar[list[str | PurePath]] = [
         *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage",
-                                              "message", "compare", "dialogs")),
+                                              "message", "compare", "dialogs", "artifacts")),
         "app.tcss",
     ]  # fmt: skip
 
@@ -386,6 +386,14 @@ class WatchkeeperApp(ThemedApp):
         from watchkeeper_tui.screens.compaction import CompactionScreen
 
         self.push_screen(CompactionScreen(compaction_id))
+
+    def open_artifacts(self, digest: str = "") -> None:
+        """What the open session's agents saved; one artifact, if its digest is given."""
+        from watchkeeper_tui.screens.artifacts import ArtifactsScreen
+
+        session = self.snapshot.session
+        if session is not None:
+            self.push_screen(ArtifactsScreen(session.id, digest))
 
     def open_session(self, session_id: str, *, read_only: bool = False) -> None:
         """Show a session on the live screen; `read_only` refuses every action on it."""

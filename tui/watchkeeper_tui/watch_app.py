@@ -102,6 +102,10 @@ class WatchApp(Protocol):
         """Show one pass in full, before and after."""
         ...
 
+    def open_artifacts(self, digest: str = "") -> None:
+        """Show what the open session's agents saved; one artifact, if its digest is given."""
+        ...
+
     def open_replay(self, session_id: str, *, moment: float | None = None) -> None:
         """Show a session as it was, step by step; from that moment on, or from its beginning."""
         ...

@@ -333,10 +333,11 @@ _HANDED = (
     "SELECT inputs_ref FROM handoffs WHERE session_id = ? AND assigned_agent = ? ORDER BY id DESC LIMIT 1"
 )
 _OUTPUTS = (
-    "SELECT o.name, o.kind, a.size, max(o.created_at), count(*) FROM outputs o LEFT JOIN artifacts a ON"
-    " a.digest = o.digest"
-    " WHERE o.agent_id = ? GROUP BY o.kind, o.name ORDER BY max(o.id) LIMIT ?"
+    "SELECT o.name, o.kind, a.size, o.created_at, n.versions, o.digest, a.media_type, o.agent_id FROM"
+    " (SELECT max(id) AS newest, count(*) AS versions FROM outputs WHERE {} GROUP BY kind, name) n"
+    " JOIN outputs o ON o.id = n.newest LEFT JOIN artifacts a ON a.digest = o.digest ORDER BY o.id DESC LIMIT ?"
 )
+_OUTPUTS_OF_AGENT, _OUTPUTS_OF_SESSION = _OUTPUTS.format("agent_id = ?"), _OUTPUTS.format("session_id = ?")
 RECENT = 100
 """So many of the newest calls of each kind are read every time, since they may still change. Earlier ones are
 counted once."""
@@ -381,6 +382,10 @@ class ArtifactFacts:
     """In bytes; None if the text itself was deleted."""
     created_at: float
     versions: int
+    digest: str = ""
+    media_type: str | None = None
+    agent_id: str | None = None
+    """Who saved it last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +415,14 @@ class ReportFacts:
     """Where it works, and what it has changed there."""
 
 
+def session_artifacts(
+    connection: Connection, session_id: str, limit: int = MOST_ARTIFACTS
+) -> list[ArtifactFacts]:
+    """What the session's agents saved: the newest of each name, the last saved first."""
+    rows = connection.execute(_OUTPUTS_OF_SESSION, (session_id, limit))
+    return [found for row in rows if (found := ArtifactFacts(*row)).kind != "result"]
+
+
 class ReportReader:
     """Reads one agent's report again and again, at the price of what may still change."""
 
@@ -434,8 +447,8 @@ class ReportReader:
         current = (tools, agent.status, agent.last_seq)
         if current != self._stood:
             self._stood = current
-            found = connection.execute(_OUTPUTS, (agent.id, MOST_ARTIFACTS))
-            self._artifacts = tuple(ArtifactFacts(*row) for row in found)
+            found = connection.execute(_OUTPUTS_OF_AGENT, (agent.id, MOST_ARTIFACTS)).fetchall()
+            self._artifacts = tuple(ArtifactFacts(*row) for row in reversed(found))
         report = ReportFacts(
             task[0],
             tuple(str(name) for name in _listed(task[1])),

@@ -24,6 +24,10 @@ FOLDED = 4
 EXACT: Piece = ("  exact", "muted")
 
 
+ARTIFACT_KEY = "open artifact "
+"""Before the digest in the key of a line that opens an artifact; alone: the list of all."""
+
+
 def report_page(view: PageContext) -> list[PageLine]:
     """From the question to the bill."""
     report = view.detail.report
@@ -170,18 +174,38 @@ def _task(view: PageContext, task: TaskFacts) -> PageLine:
     return PageLine(f"task.{task.id}", tuple(pieces), copy=task.error or task.result or task.title)
 
 
+def artifacts_page(view: PageContext) -> list[PageLine]:
+    """What the agent saved, the last first, and the way to what the others saved."""
+    report = view.detail.report
+    if report is None:
+        return [PageLine("none", (("a replay does not show artifacts", "faint"),))]
+    made = [each for each in reversed(report.artifacts) if each.kind != "result"]
+    lines = [heading("artifacts", "Artifacts", "Enter opens one")] if made else []
+    for number, each in enumerate(made):
+        size = formatting.plural(each.size, "byte") if each.size is not None else "its text is gone"
+        again = f"  saved {each.versions} times" if each.versions > 1 else ""
+        when = formatting.time_of_day(each.created_at)
+        name = clip(sanitize(each.name), max(12, view.width - 40))
+        pieces = ((f"  {name}", "text"), (f"  {size}  {when}{again}", "muted"))
+        lines.append(PageLine(f"artifact.{number}", pieces, f"{ARTIFACT_KEY}{each.digest}", each.name))
+    if not made:
+        lines.append(PageLine("empty", ((view.nothing("artifact"), "faint"),)))
+    every = (("v", "key"), (" all artifacts of the session", "muted"))
+    return [*lines, blank("artifacts.end"), PageLine("artifacts.all", every, ARTIFACT_KEY)]
+
+
 def _artifacts(view: PageContext, report: ReportFacts) -> list[PageLine]:
     made = [each for each in report.artifacts if each.kind != "result"]
     if not made:
         return [heading("artifacts", "Artifacts", "none"), blank("artifacts.end")]
-    lines = [heading("artifacts", "Artifacts", f"{len(made)}; wk artifacts prints one")]
+    lines = [heading("artifacts", "Artifacts", f"{len(made)}; Enter opens one")]
     for number, each in enumerate(made):
         size = f"{each.size:,} bytes" if each.size is not None else "its text is gone"
         kind = f"  {sanitize(each.kind)}" if each.kind != "artifact" else ""
         again = f"  saved {each.versions} times" if each.versions > 1 else ""
         name = clip(sanitize(each.name), max(12, view.width - 30))
         pieces = ((f"  {name}", "text"), (f"  {size}{kind}{again}", "muted"))
-        lines.append(PageLine(f"artifact.{number}", pieces, copy=each.name))
+        lines.append(PageLine(f"artifact.{number}", pieces, f"{ARTIFACT_KEY}{each.digest}", each.name))
     return [*lines, blank("artifacts.end")]
 
 

@@ -27,7 +27,7 @@ from watchkeeper_tui.pages.memory import (
     foretells,
     memory_page,
 )
-from watchkeeper_tui.pages.report import report_page, task_page, task_summary
+from watchkeeper_tui.pages.report import ARTIFACT_KEY, artifacts_page, report_page, task_page, task_summary
 from watchkeeper_tui.pages.transcript import BOUNDARY, transcript_page
 from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -75,6 +75,7 @@ PAGES: tuple[Page, ...] = (
     Page("Metrics", "Stats", metrics_page),
     Page("Compactions", "Comp", compactions_page),
     Page("Report", "Rep", report_page),
+    Page("Artifacts", "Art", artifacts_page),
     Page("Prompt", "Prompt", prompt_page),
 )
 
@@ -384,6 +385,8 @@ class AgentPane(Vertical):
         line = self.page.selected
         if line is not None and line.key.startswith(PASS_KEY):
             watch_app(self).open_compaction(int(line.key.removeprefix(PASS_KEY)))
+        elif line is not None and line.key.startswith(ARTIFACT_KEY):
+            watch_app(self).open_artifacts(line.key.removeprefix(ARTIFACT_KEY))
         elif line is not None:
             self.toggle(line.key)
 

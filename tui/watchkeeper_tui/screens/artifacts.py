@@ -1,0 +1,342 @@
+"""What the session's agents saved: a list, and the artifact chosen in it, rendered by its kind.
+
+Artifacts are read when they are chosen. A pager gets the text made harmless; an editor and a saved file get the
+bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import Binding, BindingType
+
+from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
+from watchkeeper.store.artifacts import get, ref_of
+from watchkeeper.store.driver import Connection, Queries
+from watchkeeper_tui import formatting
+from watchkeeper_tui.rendering.documents import LineCache, artifact_units, lazy
+from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, PageView, Piece, RowView, set_title
+
+MOST_BYTES = 2_000_000
+"""Bytes of an artifact that are shown; all of it is saved and opened."""
+
+
+class ArtifactList(RowView[ArtifactFacts]):
+    """The newest of each name, the last saved first."""
+
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("artifact", 16, flexible=True),
+        Column("size", 11, right=True, drop=1),
+        Column("agent", 18, drop=3),
+        Column("saved", 12, right=True, drop=2),
+    )
+    HEADINGS = True
+    IDLE_SELECTION = True
+    EMPTY = "no artifacts yet"
+
+    def row_id(self, row: ArtifactFacts) -> str:
+        return f"{row.kind}/{row.name}"
+
+    def row_cells(self, row: ArtifactFacts) -> Sequence[Cell]:
+        agent = self.watch_app.snapshot.agent(row.agent_id)
+        size = f"{row.size:,} B" if row.size is not None else "deleted"
+        again = f"  version {row.versions}" if row.versions > 1 else ""
+        return (
+            ((sanitize(row.name), "text"), (again, "muted")),
+            ((size, "muted"),),
+            ((sanitize((agent.name or agent.role) if agent is not None else row.agent_id or ""), "muted"),),
+            ((formatting.when(row.created_at, self.watch_app.now()), "muted"),),
+        )
+
+
+class ArtifactsScreen(WatchScreen):
+    """Enter folds and unfolds; `t` shows the text as it is; `y` copies, `s` saves, `p` and `e` open a pager and
+    an editor."""
+
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-low"), (20, "-roomy")]  # noqa: RUF012
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab,shift+tab", "other", "List or artifact", show=False, id="artifacts.other"),
+        Binding("n", "step(1)", "Next", show=False, id="artifacts.next"),
+        Binding("N", "step(-1)", "Previous", show=False, id="artifacts.previous"),
+        Binding("t", "text", "As text", show=False, id="artifacts.text"),
+        Binding("y", "copy", "Copy", show=False, id="artifacts.copy"),
+        Binding("s", "save", "Save", show=False, id="artifacts.save"),
+        Binding("p", "pager", "Pager", show=False, id="artifacts.pager"),
+        Binding("e", "editor", "Editor", show=False, id="artifacts.editor"),
+        Binding("escape", "back", "Back", show=False, id="artifacts.back"),
+    ]
+
+    def __init__(self, session_id: str, digest: str = "") -> None:
+        """`digest`: the artifact to show first; empty for the last saved."""
+        super().__init__()
+        self._session_id, self._first = session_id, digest
+        self._shown: ArtifactFacts | None = None
+        self._data: bytes | None = None
+        """Of the artifact shown; None until it was read."""
+        self._as_text = False
+        self._toggled: frozenset[str] = frozenset()
+        self._cache = LineCache()
+
+    def compose(self) -> ComposeResult:
+        yield ArtifactList(id="artifacts", classes="pane")
+        yield PageView(id="artifact", classes="pane")
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.page.following = False
+        self.page.focus()
+        set_title(self.list, [("Artifacts", "strong")], self.watch_app.palette)
+        self._draw_keys()
+        self._read_list()
+
+    @property
+    def list(self) -> ArtifactList:
+        return self.query_one(ArtifactList)
+
+    @property
+    def page(self) -> PageView:
+        return self.query_one("#artifact", PageView)
+
+    # Reading.
+
+    def _read_list(self) -> None:
+        def answer(result: object) -> None:
+            self.app.call_later(self._listed, result)
+
+        self.watch_app.reader.ask(lambda connection: session_artifacts(connection, self._session_id), answer)
+
+    def _listed(self, result: object) -> None:
+        if not self.is_usable:
+            return
+        if not isinstance(result, list):
+            self.say(f"! {self.trouble(str(result))}", "failed", seconds=12)
+            return
+        self.list.set_rows(result)
+        self.list.refresh(layout=True)
+        if self._shown is None and result:
+            first = next((each for each in result if each.digest == self._first), result[0])
+            self.list.select(self.list.row_id(first), tell=False)
+            self._choose(first)
+
+    def _choose(self, artifact: ArtifactFacts) -> None:
+        if self._shown is not None and artifact.digest == self._shown.digest:
+            return
+        self._shown, self._data = artifact, None
+        self._toggled, self._as_text, self._cache = frozenset(), False, LineCache()
+        self.page.start(follows=False)
+
+        def question(connection: Connection) -> object:
+            return get(Queries(connection), ref_of(artifact.digest))
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._arrived, artifact, result)
+
+        self.watch_app.reader.ask(question, answer)
+        self.redraw()
+
+    def _arrived(self, artifact: ArtifactFacts, result: object) -> None:
+        if artifact is not self._shown or not self.is_usable:
+            return
+        if isinstance(result, bytes):
+            self._data = result
+            self.redraw()
+            return
+        said = result if isinstance(result, Exception) else "its text was deleted"
+        self.say(f"! {self.trouble(said)}", "failed", seconds=12)
+
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
+        super().snapshot_changed(snapshot)
+        self._read_list()
+
+    # Drawing.
+
+    def redraw(self) -> None:
+        """Make the units of the artifact for the page's width."""
+        artifact = self._shown
+        if artifact is None or not self.is_usable:
+            return
+        pieces: list[Piece] = [(clip(sanitize(artifact.name), 60), "strong")]
+        if self._data is not None:
+            width = max(10, self.page.scrollable_content_region.width - 1)
+            units = artifact_units(
+                artifact.name, artifact.media_type or "", self._data[:MOST_BYTES], width, self._toggled,
+                shown_as="" if self._as_text else None,
+            )  # fmt: skip
+            self.page.set_rows(lazy(units, self._cache))
+            self.page.refresh()
+            pieces.append((f"  {formatting.plural(len(self._data), 'byte')}", "muted"))
+            if len(self._data) > MOST_BYTES:
+                pieces.append((f"  the first {MOST_BYTES:,} are shown", "waiting"))
+        else:
+            pieces.append(("  reading …", "muted"))
+        if self._as_text:
+            pieces.append(("  as text", "accent"))
+        set_title(self.page, pieces, self.watch_app.palette)
+        self.tick(self.watch_app.now())
+
+    def tick(self, now: float) -> None:
+        self.query_one(StatusLine).pieces = tuple(self.notice(now))
+
+    def _draw_keys(self) -> None:
+        self.query_one(KeyLine).hints = (
+            KeyHint("n N", "Next, previous", "step(1)"),
+            KeyHint("↵", "Fold", "open"),
+            KeyHint("t", "As text", "text"),
+            KeyHint("y", "Copy", "copy"),
+            KeyHint("s", "Save", "save"),
+            KeyHint("p", "Pager", "pager"),
+            KeyHint("e", "Editor", "editor"),
+            KeyHint("esc", "Back", "back"),
+        )
+
+    def on_page_view_resized(self, event: PageView.Resized) -> None:
+        event.stop()
+        self.redraw()
+
+    # Choosing and folding.
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        if event.view is self.list and self.list.selected is not None:
+            self._choose(self.list.selected)
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        if event.view is self.list:
+            self.remove_class("-listing")
+            self.page.focus()
+            return
+        line = self.page.selected
+        if line is not None and line.key:
+            self._toggled ^= {line.key}
+            self.redraw()
+
+    def action_open(self) -> None:
+        self.page.action_open()
+
+    def action_other(self) -> None:
+        to_list = not self.list.has_focus
+        self.set_class(to_list, "-listing")
+        (self.list if to_list else self.page).focus()
+
+    def action_step(self, step: int) -> None:
+        self.list.action_move(step)
+
+    def action_text(self) -> None:
+        self._as_text = not self._as_text
+        self._cache = LineCache()
+        self.page.start(follows=False)
+        self.redraw()
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+    # Using it elsewhere.
+
+    def action_copy(self) -> None:
+        if self._data is None:
+            return
+        if b"\x00" in self._data[:8_000]:
+            self.say("it is no text; s saves it", "waiting")
+            return
+        text = self._data.decode("utf-8", "replace")
+        self.watch_app.copy_text(text)
+        self.say(f"copied {len(text):,} characters", "done", seconds=3)
+
+    def action_save(self) -> None:
+        data, artifact = self._data, self._shown
+        if data is None or artifact is None:
+            return
+        if self.app.is_web:  # the browser's machine is not this one
+            self.app.deliver_binary(BytesIO(data), save_filename=file_name(artifact.name))
+            return
+        self.prompt.ask_line(
+            [[("Save as", "strong"), (f"  in {sanitize(str(Path.cwd()))}", "muted")]],
+            lambda typed: self._save(Path(typed.strip()).expanduser(), data),
+            kind="save",
+            value=file_name(artifact.name),
+            enter="Save",
+        )
+
+    def _save(self, path: Path, data: bytes) -> None:
+        def write() -> None:
+            try:
+                path.write_bytes(data)
+            except OSError as error:
+                self.say(f"✗ not saved: {self.trouble(error)}", "failed", seconds=12)
+            else:
+                self.say(f"✓ saved {sanitize(str(path))}  {len(data):,} bytes", "done", seconds=12)
+
+        if path.exists():
+            self.confirm([f"{clip(sanitize(str(path)), 100)} exists: replace it?"], write)
+        else:
+            write()
+
+    def action_pager(self) -> None:
+        if self._data is not None and b"\x00" in self._data[:8_000]:
+            self.say("it is no text; s saves it", "waiting")
+        elif self._data is not None:
+            text = sanitize_text(self._data.decode("utf-8", "replace"))
+            self._run(os.environ.get("PAGER") or "less", text.encode())
+
+    def action_editor(self) -> None:
+        if self._data is not None:
+            self._run(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi", self._data)
+            self.say("the artifact stays as it was saved; s saves a copy", "muted")
+
+    def _run(self, command: str, data: bytes) -> None:
+        """Give the terminal to a program with a copy of the artifact, until it ends."""
+        assert self._shown is not None
+        if self.app.is_web:
+            self.say("no program can be opened in a browser; s saves the artifact", "waiting")
+            return
+        with tempfile.TemporaryDirectory(prefix="watchkeeper-") as folder:
+            path = Path(folder) / file_name(self._shown.name)
+            path.write_bytes(data)
+            try:
+                with self.app.suspend():
+                    subprocess.run([*shlex.split(command), str(path)], check=False)
+            except (SuspendNotSupported, OSError, ValueError) as error:
+                self.say(f"✗ {clip(sanitize(command), 60)}: {self.trouble(error)}", "failed", seconds=12)
+        self.app.refresh()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [
+            (
+                "Artifact",
+                [
+                    ("n N", "next, previous artifact"),
+                    ("tab", "the list of artifacts, and back"),
+                    ("enter", "fold or unfold an object, an array, a long text or a row"),
+                    ("t", "the text as it is, or rendered"),
+                    ("y", "copy the text"),
+                    ("s", "save a copy"),
+                    ("p e", "open a copy in $PAGER, in $EDITOR"),
+                    ("esc", "back"),
+                ],
+            )
+        ]
+
+
+def file_name(name: str) -> str:
+    """A name for a file, from that of an artifact: no folder, and only characters that every shell takes."""
+    return (
+        re.sub(r"[^\w.+-]", "_", PurePosixPath(name.replace("\\", "/")).name, flags=re.ASCII).lstrip("-.")[
+            -100:
+        ]
+        or "artifact"
+    )
