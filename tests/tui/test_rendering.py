@@ -3,13 +3,18 @@ when it comes in sight."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import insert
 from tests.tui.hostile import ATTACKS, judge
 
 from watchkeeper.store.agent_snapshot import StoredMessage, ToolCallFacts
@@ -494,3 +499,72 @@ def test_an_artifact_is_shown_by_its_name_or_type_and_any_as_text() -> None:
         "words",
     ]
     assert len(text_units("x", "a\n" * 10_000, "", 60)) > 5
+
+
+# --- The artifact viewer ------------------------------------------------------------------------------------
+
+
+def save(
+    desk: Desk, name: str, data: bytes, media_type: str = "text/plain", agent: str = "explorer1"
+) -> None:
+    connection = desk.session.connection
+    digest = hashlib.sha256(data).hexdigest()
+    insert(
+        connection,
+        "artifacts",
+        digest=digest,
+        size=len(data),
+        encoding="plain",
+        media_type=media_type,
+        data=data,
+        created_at=1.0,
+    )
+    insert(
+        connection, "outputs", session_id=desk.session.id, agent_id=agent, name=name, kind="artifact", digest=digest,
+        created_at=desk.session.now,
+    )  # fmt: skip
+
+
+async def test_the_end_of_a_run_names_its_result_and_enter_opens_it(desk: Desk) -> None:
+    save(desk, "notes.json", b'{"a": [1, 2]}')
+    save(desk, "SURVEY.md", b"# The survey\n\n- **one**")
+    desk.session.set(status="done", ended_at=desk.time)
+    desk.session.connection.execute("UPDATE agents SET status = 'done', ended_at = ?", (desk.time,))
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Enter opens SURVEY.md" in text_of(pilot))
+        await pilot.press("g", "enter")
+        await until(pilot, lambda: "# The survey" in text_of(pilot) and "• one" in text_of(pilot))
+        await pilot.press("t")
+        await until(pilot, lambda: "- **one**" in text_of(pilot))
+        await pilot.press("y", "n")
+        assert pilot.app.clipboard == "# The survey\n\n- **one**"
+        await until(pilot, lambda: "▾ a: [" in text_of(pilot))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "▸ a: […] 2 items" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+
+
+async def test_an_artifact_is_opened_from_its_agents_tab_saved_and_paged(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"a\x1b[2J\xe2\x80\xae" + b"\n| x |"
+    save(desk, "../out.txt", text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PAGER", f"cp -t {tmp_path}")
+    app = desk.app()
+    monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+        app.screen.agent_pane.open_page("Artifacts")  # type: ignore[attr-defined]
+        await pilot.press("3")
+        await until(pilot, lambda: "../out.txt" in text_of(pilot))
+        await pilot.press("g", "down", "enter")
+        await until(pilot, lambda: "a·" in text_of(pilot))
+        await pilot.press("p")
+        assert (tmp_path / "out.txt").read_bytes() == sanitize_text(text.decode()).encode()
+        await pilot.press("s", *["backspace"] * 7, *"copy", "enter")
+        await until(pilot, lambda: (tmp_path / "copy").is_file())
+        assert (tmp_path / "copy").read_bytes() == text
+        await pilot.press("s", *["backspace"] * 7, *"copy", "enter")
+        await until(pilot, lambda: "replace it?" in text_of(pilot))

@@ -337,7 +337,10 @@ _OUTPUTS = (
     " (SELECT max(id) AS newest, count(*) AS versions FROM outputs WHERE {} GROUP BY kind, name) n"
     " JOIN outputs o ON o.id = n.newest LEFT JOIN artifacts a ON a.digest = o.digest ORDER BY o.id DESC LIMIT ?"
 )
-_OUTPUTS_OF_AGENT, _OUTPUTS_OF_SESSION = _OUTPUTS.format("agent_id = ?"), _OUTPUTS.format("session_id = ?")
+_OUTPUTS_OF_AGENT, _OUTPUTS_OF_SESSION = (
+    _OUTPUTS.format("agent_id = ?"),
+    _OUTPUTS.format("session_id = ? AND kind <> 'result'"),
+)
 RECENT = 100
 """So many of the newest calls of each kind are read every time, since they may still change. Earlier ones are
 counted once."""
@@ -420,7 +423,7 @@ def session_artifacts(
 ) -> list[ArtifactFacts]:
     """What the session's agents saved: the newest of each name, the last saved first."""
     rows = connection.execute(_OUTPUTS_OF_SESSION, (session_id, limit))
-    return [found for row in rows if (found := ArtifactFacts(*row)).kind != "result"]
+    return [ArtifactFacts(*row) for row in rows]
 
 
 class ReportReader:

@@ -101,12 +101,12 @@ class ArtifactsScreen(WatchScreen):
     def on_mount(self) -> None:
         self.page.following = False
         self.page.focus()
-        set_title(self.list, [("Artifacts", "strong")], self.watch_app.palette)
+        set_title(self.listed, [("Artifacts", "strong")], self.watch_app.palette)
         self._draw_keys()
         self._read_list()
 
     @property
-    def list(self) -> ArtifactList:
+    def listed(self) -> ArtifactList:
         return self.query_one(ArtifactList)
 
     @property
@@ -127,11 +127,11 @@ class ArtifactsScreen(WatchScreen):
         if not isinstance(result, list):
             self.say(f"! {self.trouble(str(result))}", "failed", seconds=12)
             return
-        self.list.set_rows(result)
-        self.list.refresh(layout=True)
+        self.listed.set_rows(result)
+        self.listed.refresh(layout=True)
         if self._shown is None and result:
             first = next((each for each in result if each.digest == self._first), result[0])
-            self.list.select(self.list.row_id(first), tell=False)
+            self.listed.select(self.listed.row_id(first), tell=False)
             self._choose(first)
 
     def _choose(self, artifact: ArtifactFacts) -> None:
@@ -212,11 +212,11 @@ class ArtifactsScreen(WatchScreen):
     # Choosing and folding.
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
-        if event.view is self.list and self.list.selected is not None:
-            self._choose(self.list.selected)
+        if event.view is self.listed and self.listed.selected is not None:
+            self._choose(self.listed.selected)
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
-        if event.view is self.list:
+        if event.view is self.listed:
             self.remove_class("-listing")
             self.page.focus()
             return
@@ -229,12 +229,12 @@ class ArtifactsScreen(WatchScreen):
         self.page.action_open()
 
     def action_other(self) -> None:
-        to_list = not self.list.has_focus
+        to_list = not self.listed.has_focus
         self.set_class(to_list, "-listing")
-        (self.list if to_list else self.page).focus()
+        (self.listed if to_list else self.page).focus()
 
     def action_step(self, step: int) -> None:
-        self.list.action_move(step)
+        self.listed.action_move(step)
 
     def action_text(self) -> None:
         self._as_text = not self._as_text

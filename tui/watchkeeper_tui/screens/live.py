@@ -10,11 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
+from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID, Target, is_planner, target_of
 from watchkeeper_tui.keymap import Parsed
 from watchkeeper_tui.pages.report import without_agent
 from watchkeeper_tui.plan_tree import ORDERS, plan_rows
+from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.screens.base import PANES, SessionScreen
 from watchkeeper_tui.settings import SPLITS
@@ -91,6 +93,7 @@ def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
                 ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
                 ("f", "freeze the view; the run goes on"),
                 ("z", "zoom the pane"),
+                ("v", "what the agents saved"),
                 ("< >", "move the divider between left and right"),
                 ("y", "copy"),
                 ("s", "every session"),
@@ -155,6 +158,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("right,l", "fold(False)", "Expand", show=False, id="unfold"),
         Binding("y", "copy", "Copy", show=False, id="copy"),
         Binding("t", "timeline", "Timeline", show=False, id="timeline"),
+        Binding("v", "artifacts", "Artifacts", show=False, id="artifacts"),
         Binding("s", "sessions", "Sessions", show=False, id="sessions"),
         Binding("escape", "back", "Back", show=False, id="back"),
     ]
@@ -170,6 +174,10 @@ class LiveScreen(SessionScreen, ActingScreen):
         """The session to resume as soon as it is shown."""
         self._drawn_for: str | None = None
         """The row whose agent the agent pane shows."""
+        self._result: ArtifactFacts | None = None
+        """What the run ended with."""
+        self._result_of = ""
+        """The session that it was looked for in."""
 
     def compose(self) -> ComposeResult:
         yield Header()
@@ -203,6 +211,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.newest.session is None or self.newest.session.id != snapshot.session.id
         )
         self.newest = snapshot
+        self._look_for_result(snapshot)
         if changed_session:
             self._forget()
         if self.frozen_at is None or changed_session:
@@ -290,7 +299,12 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.query_one(StatusLine).pieces = tuple(self.with_notice(self.standing(now), now))
 
     def standing(self, now: float) -> list[Piece]:
-        return status_pieces(self.newest, self.target, self.sent, now, asking=self.prompt.is_asking)
+        pieces = status_pieces(self.newest, self.target, self.sent, now, asking=self.prompt.is_asking)
+        if self._result is not None:
+            key = "Enter" if self._enter_opens_result else self.watch_app.key_for("artifacts", "v")
+            result = [(key, "key"), (f" opens {clip(sanitize(self._result.name), 40)}   ", "strong")]
+            pieces = [*result, *pieces]
+        return pieces
 
     def look_at(self, agent_id: str | None) -> None:
         self._drawn_for = self.plan.selected_id
@@ -369,7 +383,9 @@ class LiveScreen(SessionScreen, ActingScreen):
             self._draw_edges(self.watch_app.now())
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
-        if event.view is self.plan:
+        if event.view is self.plan and self._result is not None and self._enter_opens_result:
+            self.watch_app.open_artifacts(self._result.digest)
+        elif event.view is self.plan:
             self.action_pane("agent")
             if not self.has_class("-zoom"):
                 self.action_zoom()
@@ -404,6 +420,34 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.action_freeze()
         else:
             self.action_pane("plan")
+
+    def action_artifacts(self) -> None:
+        self.watch_app.open_artifacts()
+
+    def _look_for_result(self, snapshot: Snapshot) -> None:
+        """When the run is done, find the artifact that it ended with: the one saved last."""
+        session = snapshot.session
+        if session is None or snapshot.state is not SessionState.DONE:
+            self._result, self._result_of = None, ""
+        elif self._result_of != session.id:
+            self._result, self._result_of = None, session.id
+
+            def answer(found: object) -> None:
+                self.app.call_later(self._result_found, session.id, found)
+
+            self.watch_app.reader.ask(lambda connection: session_artifacts(connection, session.id, 1), answer)
+
+    def _result_found(self, session_id: str, found: object) -> None:
+        if self.is_usable and session_id == self._result_of and isinstance(found, list) and found:
+            self._result = found[0]
+            self.redraw_edges()
+
+    @property
+    def _enter_opens_result(self) -> bool:
+        """Whether Enter opens the result: in the plan, on the planner or where no row was chosen."""
+        row = self.plan.selected
+        in_plan = self._result is not None and self.active_pane == "plan"
+        return in_plan and (not self.plan.touched or (row is not None and row.task is None))
 
     def action_timeline(self) -> None:
         session = self.snapshot.session
