@@ -420,20 +420,33 @@ def chaos_in_worktrees(trial: Trial, dice: random.Random) -> list[str]:
 
 
 def merging(trial: Trial, program: str) -> list[str]:
-    """A program plans: two tasks in worktrees conflict, and its call of `merge_task` waits for a person for a while."""
+    """A program plans: two tasks in worktrees conflict, its host is killed in front of the question, and a person takes a while to answer."""
     init_repository(trial.folder / "ws")
     tasks = [{"name": one, "title": one, "role": "coder", "model": "anthropic/claude-sonnet-5", "isolation": "worktree",
               "instructions": f"Do it.\n\n#script\nrun: echo {one} > shared.txt\nsay: done"} for one in ("p", "q")]  # fmt: skip
     plan = json.dumps({"goal": "the demo", "tasks": tasks})
     script = f"tool: create_plan {plan}\nawait: Task p is done\nawait: Task q is done\n" + "".join(
-        f'tool: merge_task {{"task": "{one}"}}\n' for one in ("p", "q", "q")
-    )  # the second call waits on, where the first gave the question up
+        f'tool: merge_task {{"task": "{one}"}}\n' for one in ("p", "q", "q", "q")
+    )  # one call is cut, and one gives the question up
     trial.host = trial.wk("run", f"Plan it.\n\n#script\n{script}tool: finish_session " '{"summary":"all good","status":"done"}',
                           "--headless", "--model", MODELS[program], "--workspace", str(trial.folder / "ws"), "--allow-model",
                           "anthropic/*", "--allow", "bash", "--approval-timeout", "300")  # fmt: skip
-    asked = trial.until(lambda: trial.rows("SELECT id FROM approvals WHERE cause = 'conflict'"))
-    if not asked:
+
+    def asks() -> Any:
+        return trial.rows("SELECT id FROM approvals WHERE cause = 'conflict' AND status = 'waiting'")
+
+    if not trial.until(asks, 2 * LONGEST_SECONDS):
         return ["no question about the conflict"]
+    assert trial.host is not None
+    trial.host.kill()
+    trial.ended()
+    merged = (trial.folder / "ws/shared.txt").read_text()
+    found = [] if merged == "p\n" else [f"after the kill shared.txt holds {merged!r}"]
+    earlier = asks()
+    trial.resume()
+    asked = trial.until(lambda: [one for one in asks() if one not in earlier])
+    if not asked:
+        return [*found, "the question did not come again"]
     time.sleep(ANSWER_AFTER_SECONDS)
     found = (
         [f"wk approve: {code}"]
@@ -444,7 +457,7 @@ def merging(trial: Trial, program: str) -> list[str]:
     if (held := (trial.folder / "ws/shared.txt").read_text()) != "q\n":
         found.append(f"shared.txt holds {held!r}")
     statuses = trial.rows("SELECT status FROM approvals WHERE cause = 'conflict'")
-    found += [] if statuses == [("approved",)] else [f"questions: {statuses}"]
+    found += [] if statuses == [("cancelled",), ("approved",)] else [f"questions: {statuses}"]
     return found + trial.violations(None, 0, code)
 
 
