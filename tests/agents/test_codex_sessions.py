@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from tests.agents import codex_session
 from tests.agents.conftest import FAKE, Programs
-from tests.agents.test_acp_programs import mutations
+from tests.agents.test_acp_programs import SECRET, mutations
 
 RECORD = os.environ.get("WATCHKEEPER_RECORD_CODEX")
 """Path of Codex: record the sessions anew."""
@@ -325,7 +325,7 @@ async def test_a_sub_agents_calls_questions_and_tokens_are_the_agents_too(progra
     spawned = {"type": "collabAgentToolCall", "id": "s", "tool": "spawnAgent", "status": "completed",
                "prompt": "Look.", "receiverThreadIds": [kid]}  # fmt: skip
     command = {"type": "commandExecution", "id": "c1", "command": "/bin/bash -lc 'make it'"}
-    asked = {"threadId": kid, "itemId": "c1", "command": command["command"]}
+    asked = {"threadId": kid, "itemId": "c1", "command": command["command"], "reason": f"It needs {SECRET}."}
     turn = [
         said("item/completed", main, item=spawned),
         said("turn/started", kid, turn={"id": "k"}),
@@ -354,6 +354,8 @@ async def test_a_sub_agents_calls_questions_and_tokens_are_the_agents_too(progra
     await programs.run_while(approve_and_pause)
     programs.assert_whole()
     assert "make it" in programs.state["approvals"][0]["question"]
+    assert "It needs" in programs.state["approvals"][0]["note"]
+    assert SECRET not in json.dumps(programs.state["approvals"])
     stopped = {
         (one["params"]["threadId"], one["params"]["turnId"]) for _, one in programs.received("turn/interrupt")
     }

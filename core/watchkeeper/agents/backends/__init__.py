@@ -82,7 +82,7 @@ class ToolEnd:
 
     id: str
     output: str
-    status: Literal["done", "error", "denied", "cancelled"] = "done"
+    status: Literal["done", "error", "denied", "cancelled", "unknown"] = "done"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ MOST_RESTARTS = 3
 MOST_ITEMS = 200
 """Items of a to-do list, and kinds of unknown messages, that are kept."""
 ITEM_CHARACTERS = 500
+NOTE_CHARACTERS = 2_000
+"""Of the reason that a program gives for a question."""
 OUTPUT_CHARACTERS = 30_000
 """Of the output of one tool call, the rest is in the program's own record."""
 
@@ -534,7 +536,7 @@ class ProgramLoop:
             raise _ProgramDied(str(failed)) from failed
         await self._end_asks()
         await self._flush_text()
-        await self._close_calls()
+        await self._close_calls(event.status)
         await self._record.settle(self._said)
         return self._limit if self._limit is not None and event.status != "completed" else event
 
@@ -671,9 +673,8 @@ class ProgramLoop:
             case backends.Compaction(begun, summary):
                 await self._compacted(begun, summary)
             case backends.Child(child, title, status):
-                await self._note(
-                    f"program.child_{status}", child=child, title=self._environment.redact(title)[:500]
-                )
+                named = {"child": child[:ITEM_CHARACTERS], "title": title[:ITEM_CHARACTERS]}
+                await self._note(f"program.child_{status}", **self._environment.redact(named))
             case backends.Ask() if self._interrupting and self._backend is not None:
                 await self._backend.answer(event.id, "cancel")
             case backends.Ask():
@@ -782,12 +783,15 @@ class ProgramLoop:
             if not self._interrupting:
                 await self._send_waiting()
 
-    async def _close_calls(self) -> None:
-        """The turn has ended: what it did not close was cancelled."""
+    async def _close_calls(self, turn: str) -> None:
+        """The turn has ended: what it did not close was cancelled, or goes on in a sub-agent of the program's own."""
         for call_id in list(self._calls):
-            await self._end_call(
-                backends.ToolEnd(call_id, "[cancelled] The turn ended before this call did.", "cancelled")
-            )
+            ended = backends.ToolEnd(call_id, "[cancelled] The turn ended before this call did.", "cancelled")
+            if turn == "completed":
+                ended = backends.ToolEnd(
+                    call_id, "[outcome unknown] The turn ended while this call ran.", "unknown"
+                )
+            await self._end_call(ended)
 
     # --- its questions ------------------------------------------------------------------------------------------
 
@@ -827,12 +831,13 @@ class ProgramLoop:
             id=call.row, position=0, tool_use_id="", name=name, arguments=environment.redact(ask.arguments),
             idempotent=False, status=ToolCallStatus.RUNNING, result=None, is_error=False,
         )  # fmt: skip
+        note = environment.redact(ask.note)[:NOTE_CHARACTERS]
         approvals = Approvals(
-            environment, self._agent, self._control, lambda tool: True, note=ask.note, folder=ask.folder
+            environment, self._agent, self._control, lambda tool: True, note=note, folder=ask.folder
         )
         # The answer to one question is not that to the next about the same call, such as to run it without a sandbox.
         again = call.asked and permission is not Permission.ALLOW
-        permit = await approvals.permit(asked, permission, (ask.note or ASKED_AGAIN) if again else "")
+        permit = await approvals.permit(asked, permission, (note or ASKED_AGAIN) if again else "")
         call.asked = True
         await self._store.commit(partial(self._note_answer, call=call))
         if not permit.allowed:
@@ -1084,7 +1089,7 @@ class ProgramLoop:
             await self._flush_text()
             if not ended:
                 return await self._pause_cut(reason)
-            await self._close_calls()
+            await self._close_calls("interrupted")
             await self._record.settle("")
             return await self._pause(reason)
         except AgentStopped:
