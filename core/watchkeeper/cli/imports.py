@@ -127,6 +127,8 @@ def _follow(writer: Writer, places: list[Path], only: Program | None, parent: in
 
 def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[str, ...]:
     """Import the files of `wk export --format json` among what is named; returns the rest."""
+    if not any(Path(name).expanduser().is_file() for name in what):
+        return what  # what reads exports takes 40 ms to load
     from watchkeeper.transcripts.export.reading import import_export, is_export
 
     others: list[str] = []
