@@ -37,6 +37,7 @@ def doctor(db: Path | None, as_json: bool, quick: bool) -> int:
         *_models(),
         _containment(),
         *_programs(),
+        *_history(database_path(db)),
         *_database(database_path(db), quick),
     ]
     bad = any(state == "bad" for _, state, _ in checks)
@@ -128,6 +129,27 @@ def _programs() -> Iterator[Check]:
             )
         else:
             yield program.name, "ok", version + (", logged in" if login else "")
+
+
+def _history(path: Path) -> Iterator[Check]:
+    """Whether the logs of other programs are kept, and what hooks are installed."""
+    from watchkeeper.interop import hooks, service
+    from watchkeeper.store.external import hooks_folder
+
+    try:
+        far = service.progress(path, os.environ, Path.home())
+        if far.logs or far.pid is not None or far.is_installed:
+            yield "history", "warn" if far.is_installed and far.pid is None else "ok", far.line()
+        for each in hooks.load_installed(hooks_folder(path)):
+            held = hooks.is_registered(hooks_folder(path), each)
+            state = (
+                f"{len(each.events)} in {each.path}"
+                if held
+                else f"some are gone from {each.path}: install them again"
+            )
+            yield "hooks", "ok" if held else "warn", one_line(state, 300)
+    except (WatchkeeperError, OSError, sqlite3.DatabaseError):
+        return  # the check of the database says what is wrong with it
 
 
 def _database(path: Path, quick: bool) -> Iterator[Check]:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from watchkeeper.cli.options import clean, database_path, db_option, json_option, print_json, say
+from watchkeeper.cli.options import clean, database_path, db_option, json_option, print_json, respond, say
 from watchkeeper.models.registry import logged_price
 from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import duration_text
-from watchkeeper.runtime.control import user_name
+from watchkeeper.runtime.control import refuse_agents, user_name
+from watchkeeper.store.user_secrets import config_text
 
 if TYPE_CHECKING:
     from watchkeeper.store.writer import Writer
+    from watchkeeper.transcripts.follow import Pace
     from watchkeeper.transcripts.importer import Progress, Report
     from watchkeeper.transcripts.records import Program
 
@@ -28,8 +35,14 @@ TICK_SECONDS = 0.1
 
 
 @click.command("import")
-@click.argument("what", metavar="PATH|claude|codex|opencode", nargs=-1, required=True)
+@click.argument("what", metavar="PATH|claude|codex|opencode", nargs=-1)
 @click.option("--follow", is_flag=True, help="Then keep importing new lines until interrupted.")
+@click.option(
+    "--watch-all", is_flag=True, help="Import everything, then follow all logs of all known programs."
+)
+@click.option("--install", is_flag=True, help="With --watch-all: as a service of yours (systemd or launchd).")
+@click.option("--status", is_flag=True, help="With --watch-all: whether it runs, and how far it is.")
+@click.option("--uninstall", is_flag=True, help="With --watch-all: stop and remove the service.")
 @click.option(
     "--verbose",
     is_flag=True,
@@ -37,7 +50,10 @@ TICK_SECONDS = 0.1
 )
 @db_option
 @json_option
-def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None, as_json: bool) -> int:
+def import_(
+    what: tuple[str, ...], follow: bool, watch_all: bool, install: bool, status: bool, uninstall: bool, verbose: bool,
+    db: Path | None, as_json: bool,
+) -> int:  # fmt: skip
     """Import sessions of Claude Code, Codex and OpenCode, or one that `wk export` wrote.
 
     PATH is a log, a folder of logs, or a file of `wk export --format json`; `claude`, `codex` and `opencode`
@@ -48,6 +64,20 @@ def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None,
     from watchkeeper.transcripts.importer import Importer
 
     path = database_path(db)
+    if watch_all:
+        if what or follow or verbose or install + status + uninstall > 1:
+            raise BadInput("--watch-all takes nothing else than one of --install, --status and --uninstall")
+        return (
+            _service(path, as_json, install=install, uninstall=uninstall)
+            if install or status or uninstall
+            else _watch_all(path)
+        )
+    if install or status or uninstall:
+        raise BadInput("--install, --status and --uninstall are for --watch-all")
+    if not what:
+        raise BadInput(
+            "name what to import: a path, claude, codex or opencode; or --watch-all for everything"
+        )
     what = _import_exports(path, what, as_json)
     if not what:
         return 0
@@ -102,27 +132,138 @@ def follow(what: str, parent: int, db: Path | None) -> int:
 
 def _follow(writer: Writer, places: list[Path], only: Program | None, parent: int | None = None) -> None:
     """Import new lines as they are written, until SIGINT or SIGTERM, or until the parent has ended."""
-    import signal
-    import threading
+    from watchkeeper.transcripts.follow import Pace
 
-    from watchkeeper.interop.hook_spool import HookSpool
-    from watchkeeper.store.user_secrets import user_redactor
-    from watchkeeper.transcripts.follow import Follower
-    from watchkeeper.transcripts.importer import Importer
+    stop = _stop_event()
+    with _hooks_read(writer, stop):
+        _follow_places(writer, places, only, stop, lambda: parent is None or os.getppid() == parent, Pace())
 
+
+def _stop_event() -> threading.Event:
+    """An event that SIGINT and SIGTERM set."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    importer = Importer(writer, pricing=logged_price, user_id=user_name(), live=True, only=only)
-    spool = HookSpool(writer, user_redactor())
-    reader = threading.Thread(target=spool.run, args=(stop,), name="hooks", daemon=True)
+    return stop
+
+
+@contextmanager
+def _hooks_read(writer: Writer, stop: threading.Event) -> Iterator[None]:
+    """A thread that reads what hooks wrote (`wk hooks`), until the block ends."""
+    from watchkeeper.interop.hook_spool import HookSpool
+    from watchkeeper.store.user_secrets import user_redactor
+
+    reader = threading.Thread(
+        target=HookSpool(writer, user_redactor()).run, args=(stop,), name="hooks", daemon=True
+    )
     reader.start()
     try:
-        Follower(writer, importer, places, go_on=lambda: parent is None or os.getppid() == parent).run(stop)
+        yield
     finally:
         stop.set()
         reader.join(5)
+
+
+def _follow_places(
+    writer: Writer, places: list[Path], only: Program | None, stop: threading.Event, go_on: Callable[[], bool], pace: Pace
+) -> None:  # fmt: skip
+    from watchkeeper.transcripts.follow import Follower
+    from watchkeeper.transcripts.importer import Importer
+
+    importer = Importer(writer, pricing=logged_price, user_id=user_name(), live=True, only=only)
+    try:
+        Follower(writer, importer, places, go_on=go_on, pace=pace).run(stop)
+    finally:
         importer.close()
+
+
+PLACES_SECONDS = 30.0
+"""How often the service looks for programs that were installed meanwhile."""
+
+
+def _watch_all(path: Path) -> int:
+    """Import all logs of all known programs, and follow them, until SIGINT or SIGTERM."""
+    from watchkeeper.interop import service
+    from watchkeeper.store.writer import Writer
+    from watchkeeper.transcripts.follow import BACKGROUND
+
+    stop = _stop_event()
+    home = Path.home()
+    writer = Writer(path)
+    with service.FollowerLock(path), closing(writer), _hooks_read(writer, stop):
+        while not stop.is_set():
+            found = service.places(os.environ, home)
+            if not found:
+                stop.wait(PLACES_SECONDS)
+                continue
+            looked_at = time.monotonic()
+
+            def unchanged() -> bool:
+                nonlocal looked_at
+                if time.monotonic() - looked_at < PLACES_SECONDS:
+                    return True
+                looked_at = time.monotonic()
+                return service.places(os.environ, home) == found  # noqa: B023 - called within this turn of the loop
+
+            # What is there already is imported by a process of its own, whose memory goes with it.
+            with _importing(path, found):
+                _follow_places(writer, found, None, stop, unchanged, BACKGROUND)
+    return 0
+
+
+@contextmanager
+def _importing(path: Path, places: list[Path]) -> Iterator[None]:
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "watchkeeper",
+        "import",
+        *map(str, places),
+        "--json",
+        "--db",
+        str(path),
+    ]
+    with handed_over(config_text()) as handover:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=handover.environment,
+            pass_fds=handover.descriptors,
+        )
+    waiting = threading.Thread(target=child.wait, daemon=True)  # no zombie stays
+    waiting.start()
+    try:
+        yield
+    finally:
+        if child.poll() is None:
+            child.terminate()
+        waiting.join(10)
+
+
+def _service(path: Path, as_json: bool, *, install: bool, uninstall: bool) -> int:
+    from watchkeeper.interop import service
+
+    if install or uninstall:
+        refuse_agents()
+    if install:
+        unit = service.install(path, os.environ, Path.home())
+        return respond(as_json, {"installed": str(unit)}, f"installed {unit}; it runs now and at each login")
+    if uninstall:
+        unit = service.uninstall(os.environ, Path.home())
+        return respond(as_json, {"uninstalled": str(unit)}, f"stopped, and removed {unit}")
+    far = service.progress(path, os.environ, Path.home())
+    value = {
+        "running": far.pid is not None,
+        "pid": far.pid,
+        "installed": far.is_installed,
+        "logs": far.logs,
+        "current": far.current,
+        "pending_bytes": far.pending_bytes,
+    }
+    return respond(as_json, value, far.line())
 
 
 def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[str, ...]:

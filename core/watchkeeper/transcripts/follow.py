@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from watchkeeper.records.errors import StoreUnusable
@@ -19,16 +20,26 @@ from watchkeeper.transcripts import files
 from watchkeeper.transcripts.files import packed_name
 from watchkeeper.transcripts.importer import LEASES, QUIET_SECONDS, Importer, LeasePool
 
-LOOK_SECONDS = 2.0
-"""How often all files are looked at where no event came."""
 SLICE_SECONDS = 0.02
 """For how long at a time, while events may be waiting."""
 
 POLL_SECONDS = 0.15
 """How often, where no events come at all."""
 DEBOUNCE_MILLISECONDS = 20
-STEP_MILLISECONDS = 5
-TIMEOUT_MILLISECONDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a follower looks. The default reads a line some tens of milliseconds after it was written."""
+
+    look_seconds: float = 2.0
+    """How often all files are looked at where no event came."""
+    step_milliseconds: int = 5
+    timeout_milliseconds: int = 100
+
+
+BACKGROUND = Pace(look_seconds=60.0, step_milliseconds=50, timeout_milliseconds=1_000)
+"""For a process that runs all day: a tenth of a second later, and nearly no work while nothing is written."""
 
 
 class Follower:
@@ -39,6 +50,7 @@ class Follower:
         importer: made with `live=True`.
         places: files and folders; of a file, the folder named like it (its sub-agents) belongs to it.
         go_on: asked now and then; False ends the following.
+        pace: how soon what is written must be read.
     """
 
     def __init__(
@@ -48,7 +60,9 @@ class Follower:
         places: list[Path],
         *,
         go_on: Callable[[], bool] = lambda: True,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace or Pace()
         self._importer = importer
         self._places = [place.resolve() for place in places]
         self._go_on = go_on
@@ -108,8 +122,8 @@ class Follower:
                 *self._roots(),
                 watch_filter=None,
                 debounce=DEBOUNCE_MILLISECONDS,
-                step=STEP_MILLISECONDS,
-                rust_timeout=TIMEOUT_MILLISECONDS,
+                step=self._pace.step_milliseconds,
+                rust_timeout=self._pace.timeout_milliseconds,
                 yield_on_timeout=True,
                 stop_event=stop,
                 recursive=True,
@@ -175,7 +189,7 @@ class Follower:
         self._take([*changed, *self._growing])
         self._holding.settle()
         # Ten thousand logs are looked at less often.
-        self._look_at = time.monotonic() + max(LOOK_SECONDS, time.monotonic() - self._look_began)
+        self._look_at = time.monotonic() + max(self._pace.look_seconds, time.monotonic() - self._look_began)
         self.ready.set()
 
     def _take(self, paths: list[Path]) -> None:

@@ -221,6 +221,8 @@ BREATH_SECONDS = 0.003
 every millisecond. Reading the next batch mostly takes longer."""
 CACHE = "PRAGMA cache_size = -32768"
 """KiB: what a batch touches stays in memory."""
+LIVE_CACHE = "PRAGMA cache_size = -4096"
+"""A follower writes a few lines at a time, and runs all day."""
 CHECKPOINT = "PRAGMA wal_autocheckpoint = 2000"
 """Pages, as many as the log may keep: a batch has five hundred, and many of them again and again."""
 
@@ -248,8 +250,8 @@ def unpriced(call: ModelCall) -> Cost:
     return Cost(None, PriceStatus.UNPRICED)
 
 
-def _prepare(group: Group) -> None:
-    group.connection.execute(CACHE)
+def _prepare(group: Group, *, live: bool) -> None:
+    group.connection.execute(LIVE_CACHE if live else CACHE)
     group.connection.execute(CHECKPOINT)
 
 
@@ -325,7 +327,7 @@ class Importer:
         report = self.report
         self._began, self._done, self._moved = began, [0, 0], None
         if not self._prepared:
-            self._writer.submit(_prepare).result()
+            self._writer.submit(lambda group: _prepare(group, live=self._live)).result()
             end_abandoned(self._writer, self._connection())
             self._prepared = True
         found = list(files.find(places, self.may_be_log, report.left.__setitem__))
