@@ -232,11 +232,22 @@ async def test_no_question_waits_that_the_program_would_not_hear(programs: Progr
     assert programs.tasks()["a"]["status"] == "done"
 
 
-@pytest.mark.parametrize("method", ["initialize", "session/new"])
+KILLED = {
+    "code": -32603,
+    "message": "Internal error",
+    "data": {"details": "Claude Code process terminated by signal SIGKILL"},
+}
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [{"initialize": ["die", 1]}, {"session/new": ["die", 1]}, {"session/new": ["lives", [{"error": KILLED}, {"sessionId": "fake-session"}]]}],
+    ids=["at its greeting", "at its session", "behind its adapter"],
+)  # fmt: skip
 async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(
-    programs: Programs, method: str
+    programs: Programs, replies: dict[str, Any]
 ) -> None:
-    await programs.played(replies={method: ["die", 1]})
+    await programs.played(replies=replies)
     assert programs.tasks()["a"]["status"] == "done"
     assert len(programs.received("initialize")) == 2
     assert len(programs.prompts()) == 1

@@ -16,6 +16,7 @@ from watchkeeper.agents import backends
 from watchkeeper.agents.backends import BackendFailed, BackendSpec, Decision, Features
 from watchkeeper.agents.backends.process import (
     CLIENT,
+    DIED,
     METHOD_NOT_FOUND,
     NOT_LOGGED_IN,
     ProgramProcess,
@@ -24,6 +25,7 @@ from watchkeeper.agents.backends.process import (
     count_of,
     number_of,
     object_of,
+    reason_of,
     shell_command,
     text_at,
 )
@@ -43,9 +45,6 @@ _ENDED: Mapping[str, Literal["done", "error", "denied", "cancelled"]] = {
     "failed": "error",
 }
 _PLAN = {"in_progress": "running", "completed": "done"}
-
-_DIED = re.compile(r"process (exited|terminated|has ended)", re.IGNORECASE)
-"""What an adapter says when the agent behind it has died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +196,10 @@ class Acp(RpcBackend):
     def _failure(self, error: RpcError) -> backends.Ended:
         if self._cancelled:
             return backends.Ended("interrupted")
-        detail = (
-            error.data.get("details") or error.data.get("message")
-            if isinstance(error.data, dict)
-            else error.data
-        )
-        reason = f"{error}: {detail}" if isinstance(detail, str) and detail not in str(error) else str(error)
+        reason = reason_of(error)
         if error.code == NOT_LOGGED_IN:
             return backends.Ended("failed", f"{self.name} is not logged in ({reason})", "login")
-        if _DIED.search(reason):
+        if DIED.search(reason):
             return backends.Ended("failed", reason, "died")
         if object_of(error.data).get("errorKind") == "rate_limit" or "(429)" in reason:
             return backends.Ended("failed", reason, "rate_limit")

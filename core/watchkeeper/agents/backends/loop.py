@@ -80,7 +80,7 @@ MOST_ITEMS = 200
 """Items of a to-do list, and kinds of unknown messages, that are kept."""
 ITEM_CHARACTERS = 500
 NOTE_CHARACTERS = 2_000
-"""Of the reason that a program gives for a question."""
+"""Of a reason that a program gives."""
 OUTPUT_CHARACTERS = 30_000
 """Of the output of one tool call, the rest is in the program's own record."""
 
@@ -1018,6 +1018,7 @@ class ProgramLoop:
         return RunResult(TaskOutcome.IDLE)
 
     async def _fail(self, reason: str) -> RunResult:
+        reason = self._environment.redact(reason)[:NOTE_CHARACTERS]
         ending, snapshot = RunResult(TaskOutcome.FAILED, reason), self._record.snapshot()
 
         def write(tx: Transaction) -> None:
@@ -1036,7 +1037,7 @@ class ProgramLoop:
 
     async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
         self._control.mark_pausing()
-        snapshot = self._record.snapshot()
+        reason, snapshot = self._environment.redact(reason)[:NOTE_CHARACTERS], self._record.snapshot()
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)

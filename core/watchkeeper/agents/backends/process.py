@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shlex
 import sys
 from collections import deque
@@ -50,6 +51,8 @@ NOT_LOGGED_IN = -32000
 """What ACP programs answer without a login."""
 INVALID_PARAMS = -32602
 LARGEST_COUNT = 2**53
+DIED = re.compile(r"process (exited|terminated|has ended)", re.IGNORECASE)
+"""What an adapter says when the agent behind it has died."""
 WRONG_SHAPE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
 """What a driver raises where a program sent another type than its protocol says."""
 
@@ -380,8 +383,22 @@ class RpcBackend:
         try:
             return await self._process.call(method, params, timeout_seconds)
         except RpcError as error:
-            failed = NotLoggedIn if error.code == NOT_LOGGED_IN else Refused
-            raise failed(f"{self.name} refuses {method}: {error}") from error
+            reason = reason_of(error)
+            failed = (
+                NotLoggedIn
+                if error.code == NOT_LOGGED_IN
+                else ProgramEnded
+                if DIED.search(reason)
+                else Refused
+            )
+            raise failed(f"{self.name} refuses {method}: {reason}") from error
+
+
+def reason_of(error: RpcError) -> str:
+    """What an error says, with its details."""
+    data = object_of(error.data)
+    detail = data.get("details") or data.get("message") if data else error.data
+    return f"{error}: {detail}" if isinstance(detail, str) and detail not in str(error) else str(error)
 
 
 async def _refuse(method: str, params: dict[str, Any], number: int | str) -> Any:
