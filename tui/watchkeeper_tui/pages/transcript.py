@@ -191,7 +191,7 @@ def item_units(item: Item, state: ItemState, cache: LineCache) -> list[Unit]:
             )  # fmt: skip
         return units
 
-    version: Hashable = (hash(item), seen)
+    version: Hashable = hash((item, seen))
     return cache.units(block.key, version, make)
 
 

@@ -115,6 +115,8 @@ class LazyLines(WindowedRows[PageLine]):
         self._exact = [height is not None for height in known]
         self._heights = [height or max(1, unit.estimate) for height, unit in zip(known, units, strict=True)]
         self._sums: list[int] | None = None
+        self._looked_at: tuple[int, Sequence[PageLine]] = (-1, ())
+        """The unit that a line was asked of last: its neighbours are asked next."""
 
     def __len__(self) -> int:
         return self._ends[-1] if self._heights else 0
@@ -132,7 +134,9 @@ class LazyLines(WindowedRows[PageLine]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         at, offset = self._locate(index)
-        lines = self._cache.lines(self.units[at])
+        if at != self._looked_at[0]:
+            self._looked_at = (at, self._cache.lines(self.units[at]))
+        lines = self._looked_at[1]
         return lines[min(offset, len(lines) - 1)]
 
     def settle(self, top: int, height: int, *, at_end: bool = False) -> int:
