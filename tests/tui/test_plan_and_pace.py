@@ -67,7 +67,7 @@ async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk
         assert isinstance(screen, LiveScreen)
         screen.plan.select("task:t-core")
         await pilot.press("3", "right")
-        await until(pilot, lambda: "bash was running when the host died" in text_of(pilot))
+        await until(pilot, lambda: "bash  ✗ was running when the host died" in text_of(pilot))
         assert "was writing when the host died" in text_of(pilot)
         await pilot.press("right", "right")
         await until(pilot, lambda: ", total " in text_of(pilot))

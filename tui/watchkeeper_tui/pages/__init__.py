@@ -8,12 +8,13 @@ a `PageContext`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from watchkeeper.store.agent_snapshot import ToolCallFacts, ViewFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts
-from watchkeeper_tui.rendering.documents import LineCache, render_text
+from watchkeeper_tui.rendering.code import Line
+from watchkeeper_tui.rendering.documents import LineCache, chunks, render_text
 from watchkeeper_tui.sanitize import sanitize_lines, wrap
 from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
@@ -82,15 +83,19 @@ def paragraph(
     return lines
 
 
-def rendered(
-    line_id: str, text: str, width: int, *, format: str = "markdown", indent: int = 0, most: int = 200
-) -> list[PageLine]:
-    """The first `most` rows of a hostile text in a format of `render_text`."""
+def rendered(line_id: str, text: str, width: int, *, indent: int = 0, most: int = 200) -> list[PageLine]:
+    """The first `most` rows of a hostile text, as Markdown."""
     room = max(4, width - indent)
-    rows = render_text(text.strip("\n")[: 2 * most * room], format, room)[:most]
+    rows = _markdown_rows(text.strip("\n")[: 2 * most * room], room)[:most]
     return [
         PageLine(f"{line_id}.{at}", ((" " * indent, "text"), *row), copy=text) for at, row in enumerate(rows)
     ]
+
+
+@lru_cache(256)
+def _markdown_rows(text: str, width: int) -> tuple[Line, ...]:
+    """A page is made again every second."""
+    return tuple(row for part, of in chunks(text, "markdown") for row in render_text(part, of, width))
 
 
 def damage(context: ViewFacts | None) -> list[PageLine]:

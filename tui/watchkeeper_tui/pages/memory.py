@@ -9,7 +9,7 @@ from watchkeeper.store.agent_snapshot import CallFacts, TurnFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, damage, heading, paragraph
+from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, damage, heading, rendered
 from watchkeeper_tui.sanitize import clip, fit, sanitize, sanitize_lines, wrap
 from watchkeeper_tui.snapshot import SessionState, Snapshot, agent_condition
 from watchkeeper_tui.widgets.rows import PageLine, Piece
@@ -229,7 +229,7 @@ def _observations(view: PageContext) -> list[PageLine]:
             )
         )
         most = 400 if unfolded else FOLDED
-        body = paragraph(key, each.text, view.width, indent=2, most=most + 1)
+        body = rendered(key, each.text, view.width, indent=2, most=most + 1)
         lines += [PageLine(line.id, line.pieces, key, each.text) for line in body[:most]]
         if len(body) > most:
             lines.append(PageLine(f"{key}.more", (("  … Enter unfolds", "faint"),), key, each.text))

@@ -13,7 +13,7 @@ from watchkeeper.store.agent_snapshot import ReportFacts
 from watchkeeper.store.plans import current_step
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, TaskFacts, roles_of
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, heading, paragraph
+from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, heading, paragraph, rendered
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.snapshot import Snapshot, agent_condition, lasted, task_condition
 from watchkeeper_tui.widgets.rows import PageLine, Piece
@@ -310,7 +310,7 @@ def _compacted(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> list[Pie
 
 def _folding(view: PageContext, key: str, text: str, *, folded: int = FOLDED) -> list[PageLine]:
     most = 2_000 if key in view.expanded else folded
-    body = paragraph(key, text, view.width, indent=2, most=most + 1)
+    body = rendered(key, text, view.width, indent=2, most=most + 1)
     lines = [PageLine(line.id, line.pieces, key, text) for line in body[:most]]
     if len(body) > most:
         lines.append(PageLine(f"{key}.more", (("  … Enter unfolds", "faint"),), key, text))
@@ -357,7 +357,12 @@ def task_page(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]
         ("Why", task.error or task.status_reason, "failed"),
     ):
         if text:
-            body = paragraph(f"task.{name}.text", text, width, role=role, indent=2)
+            key = f"task.{name}.text"
+            body = (
+                rendered(key, text, width, indent=2)
+                if name == "Result"
+                else paragraph(key, text, width, role=role, indent=2)
+            )
             lines += [blank(f"task.{name}.gap"), heading(f"task.{name}", name), *body]
     return lines
 

@@ -121,6 +121,18 @@ def transcript_page(view: PageContext) -> list[PageLine | Unit]:
             lines.append(PageLine(BOUNDARY, ((clip(rule, view.width).ljust(view.width, "─"), "compaction"),)))
             compacted = None
         lines += view_units(view, item)
+    read = {block.call_id for block in view.detail.transcript if block.call_id}
+    for call in view.detail.tool_calls:
+        if call.status in ("pending", "running", "unknown") and call.tool_use_id not in read:
+            # Its message was not read: it is too early, or in another program's log.
+            item = Item(TranscriptBlock("call", 0, "tool_use", "", "", 0, 0.0))
+            state = ItemState(
+                view.width, call=call, now=view.now, is_stopped=view.snapshot.state is SessionState.DEAD
+            )
+            pieces = (("→ ", "tool"), (sanitize(call.name), "tool"), *_outcome(item, state))
+            lines.append(
+                PageLine(f"call.{sanitize(call.tool_use_id)}", tuple(clip_pieces(pieces, view.width)))
+            )
     if not lines:
         lines.append(
             PageLine("empty", ((view.nothing("message") if not words else "nothing found", "faint"),))
