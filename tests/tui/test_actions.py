@@ -299,7 +299,15 @@ async def test_the_command_bar_completes_and_refuses_what_it_does_not_know(desk:
         await choose(pilot, "task:t-core")
         await pilot.press("colon")
         await until(pilot, lambda: "/resume" in text_of(pilot))
-        await pilot.press(*"zzz", "enter")
+        await pilot.press("pagedown", "pagedown", "pagedown", "pagedown")
+        await until(pilot, lambda: "▸ /quit" in text_of(pilot))  # every command is reached
+        await pilot.press(*"upright")
+        assert "no such command" in text_of(pilot)
+        await pilot.press("ctrl+u", *"reapply", "down")
+        await until(pilot, lambda: "▸ /redo" in text_of(pilot) and "/undo" not in text_of(pilot))
+        await pilot.press("ctrl+u", *"rew", "down", "enter")
+        await until(pilot, lambda: "/rewrite " in text_of(pilot))
+        await pilot.press("ctrl+u", *"zzz", "enter")
         await until(pilot, lambda: "no command /zzz" in text_of(pilot))
 
 

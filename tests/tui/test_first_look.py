@@ -14,6 +14,7 @@ from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.memory import compaction_pieces, pass_number
 from watchkeeper_tui.widgets.agent import PAGES
+from watchkeeper_tui.widgets.bars import KeyLine
 from watchkeeper_tui.widgets.panes import PlanView
 
 LONG = " ".join(f"word{number:03d}" for number in range(300))
@@ -144,6 +145,23 @@ def test_a_model_is_named_without_the_day_of_its_release() -> None:
     assert formatting.model_name("anthropic/claude-opus-4-5-20251101") == "opus-4-5"
     assert formatting.model_name("anthropic/claude-sonnet-4@20250514") == "sonnet-4"
     assert formatting.model_name("offline/surveyor") == "surveyor"
+
+
+@pytest.mark.parametrize("values", [{"status": "done"}, {"status": "failed"}, {"origin": "claude-code"}])
+async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(
+    desk: Desk, values: dict[str, str]
+) -> None:
+    desk.host_pid = None
+    desk.session.set(**{"status": "done", "ended_at": desk.session.now, **values})
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "DONE" in text_of(pilot) or "FAILED" in text_of(pilot))
+        footer = text_of(pilot).splitlines()[-1]
+        for label in ("w Replay", "t Timeline", "i Report", "x Export", "K Fork"):
+            assert label in footer
+        hints = pilot.app.screen.query_one(KeyLine).hints
+        assert not [hint for hint in hints if hint.why_not]
+        await pilot.press("x")
+        await until(pilot, lambda: "a web page" in text_of(pilot))
 
 
 @pytest.mark.parametrize("key", ["p", "P", "N", "r", "X", "m"])

@@ -109,6 +109,13 @@ class Slash:
     action: str = ""
     """The id of its action in `actions.ACTIONS`; empty if the screen handles the command by name."""
 
+    @property
+    def needs_argument(self) -> bool:
+        """It does nothing without an argument."""
+        return (
+            bool(self.argument) and not self.argument.startswith("[") and self.name not in ("memory", "agent")
+        )
+
 
 SLASHES: tuple[Slash, ...] = (
     Slash("pause", "[run or now]", "pause the selected agent, the whole run, or the agent at once", "pause"),
@@ -144,6 +151,8 @@ SLASHES: tuple[Slash, ...] = (
     Slash("export", "[FORM]", "this run as one file in the folder you started in: html, md or json"),
     Slash("sessions", "[words]", "every session"),
     Slash("replay", "", "replay this session step by step"),
+    Slash("timeline", "", "when each agent did what"),
+    Slash("fork", "", "a new session that begins at a step of this one"),
     Slash("agent", "report", "the selected agent's task, result, artifacts and statistics"),
     Slash("autosave_load", "[SESSION]", "resume this run, or another session, from its last step", "resume"),
     Slash("theme", "NAME", "another theme"),
@@ -185,10 +194,46 @@ def parse(line: str) -> Parsed:
 
 
 def completions(line: str) -> list[Slash]:
-    """The commands that a line could still become."""
-    text = line.strip().lstrip("/:")
-    name = text.partition(" ")[0].casefold()
-    return [slash for slash in SLASHES if slash.name.startswith(name)]
+    """The commands that a line could still become; before its argument, then those too that have its words in
+    their name or their help."""
+    text = line.strip().lstrip("/:").casefold()
+    name, has_argument, _ = text.partition(" ")
+    found = [slash for slash in SLASHES if slash.name.startswith(name)]
+    if name and not (found and has_argument):
+        words = text.split()
+        found += [
+            slash
+            for slash in SLASHES
+            if slash not in found and all(word in f"{slash.name} {slash.help}".casefold() for word in words)
+        ]
+    return found
+
+
+class CommandList:
+    """The commands that the bar lists for a line, of which the user may choose one."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+        self.matching = completions(line)
+        self.place: int | None = None
+        """The chosen command; None: what is typed counts."""
+
+    @property
+    def chosen(self) -> Slash | None:
+        return self.matching[self.place] if self.place is not None else None
+
+    def move(self, step: int) -> bool:
+        """Choose the command so many rows further; False above the first, where none is chosen any more."""
+        if not self.matching or (self.place is None and step < 0):
+            return False
+        place = (self.place if self.place is not None else -1) + step
+        self.place = None if place < 0 else min(place, len(self.matching) - 1)
+        return True
+
+    def window(self, rows: int) -> range:
+        """The places of the commands that are shown, the chosen one among them."""
+        top = max(0, min((self.place or 0) - rows // 2, len(self.matching) - rows))
+        return range(top, min(top + rows, len(self.matching)))
 
 
 LONGEST_WAIT = 0.5

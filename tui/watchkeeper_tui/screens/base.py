@@ -14,7 +14,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
 from watchkeeper_tui import formatting
-from watchkeeper_tui.keymap import SLASHES, Parsed, completions, parse
+from watchkeeper_tui.keymap import SLASHES, CommandList, Parsed, parse
 from watchkeeper_tui.pages import blank
 from watchkeeper_tui.sanitize import clip, fit, sanitize, wrap
 from watchkeeper_tui.settings import SPLITS
@@ -23,7 +23,16 @@ from watchkeeper_tui.watch_app import WatchApp, watch_app
 from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
-from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content
+from watchkeeper_tui.widgets.rows import (
+    Cell,
+    Column,
+    PageLine,
+    PageView,
+    Piece,
+    RowView,
+    clip_pieces,
+    content,
+)
 
 WIDTH = 92
 KEY_CELLS = 32
@@ -218,17 +227,25 @@ class WatchScreen(Screen[None]):
     # The command bar.
 
     def action_command_bar(self, value: str = "") -> None:
-        def lines(text: str) -> list[list[Piece]]:
-            matching = completions(text)[:8]
-            return [
-                [(f"/{slash.name} ", "key"), (f"{slash.argument:<14} ", "muted"), (slash.help, "text")]
-                for slash in matching
-            ] or [[("no such command; ? shows them all", "failed")]]
+        """Ask for a command. All are listed; what is typed filters them, and arrows choose one."""
+        listed = CommandList(value)
 
         def changed(text: str) -> None:
-            self.prompt.reword(lines(text))
+            nonlocal listed
+            listed = CommandList(text)
+            self.prompt.reword(self._command_lines(listed))
+
+        def moved(step: int) -> bool:
+            has_moved = listed.move(step)
+            self.prompt.reword(self._command_lines(listed))
+            return has_moved
 
         def typed(text: str) -> None:
+            if listed.chosen is not None:
+                if listed.chosen.needs_argument:
+                    self.action_command_bar(f"/{listed.chosen.name} ")
+                    return
+                text = listed.chosen.name
             parsed = parse(text)
             if parsed.slash is None:
                 if parsed.problem:
@@ -237,8 +254,33 @@ class WatchScreen(Screen[None]):
             self.run_slash(parsed)
 
         self.prompt.ask_line(
-            lines(value), typed, kind="command", value=value or "/", changed=changed, enter="Do it"
+            self._command_lines(listed),
+            typed,
+            kind="command",
+            value=value or "/",
+            changed=changed,
+            enter="Do it",
+            moved=moved,
         )
+
+    def _command_lines(self, listed: CommandList) -> list[list[Piece]]:
+        """The commands that there is room for, the chosen one marked."""
+        if not listed.matching:
+            return [[("no such command; ? shows them all", "failed")]]
+        window = listed.window(max(1, int(self.size.height * 0.7) - 4))
+        lines: list[list[Piece]] = [
+            [
+                ("▸ " if place == listed.place else "  ", "accent"),
+                (f"/{slash.name} ".ljust(11), "key"),
+                (f"{slash.argument:<14} ", "muted"),
+                (slash.help, "strong" if place == listed.place else "text"),
+            ]
+            for place, slash in ((place, listed.matching[place]) for place in window)
+        ]
+        above, below = window.start, len(listed.matching) - window.stop
+        if above or below:
+            lines.append([(f"  ↑ {above} above  ↓ {below} below   arrows choose, typing filters", "faint")])
+        return [clip_pieces(line, max(10, self.size.width - 3)) for line in lines]
 
     def run_slash(self, parsed: Parsed) -> None:
         """Do what was typed in the command bar."""
@@ -312,6 +354,29 @@ class WatchScreen(Screen[None]):
         question.append(answers)
         keys = {"y": yes, **{key: run for key, _, run in more}}
         self.prompt.ask_key(question, keys, gave_up=lambda: self.say("nothing was done", "muted", seconds=2))
+
+    def ask_export(self, session_id: str, name: str) -> None:
+        """Ask in which form to export a session. `name` is sanitised."""
+        from watchkeeper_tui.control import FORMS
+
+        folder = Path.cwd()
+        answers: list[Piece] = []
+        for key, (_, words) in FORMS.items():
+            answers += [(key, "key"), (f" {words}   ", "text")]
+        answers += [("esc", "key"), (" cancel", "text")]
+        question: list[list[Piece]] = [
+            [
+                ("Export ", "strong"),
+                (clip(name, 60), "strong"),
+                (f"   to {clip(sanitize(str(folder)), 60)}", "muted"),
+            ],
+            answers,
+        ]
+
+        def start(form: str) -> Callable[[], None]:
+            return lambda: self.export_session(session_id, form)
+
+        self.prompt.ask_key(question, {key: start(form) for key, (form, _) in FORMS.items()})
 
     def export_session(self, session_id: str, form: str) -> None:
         """Begin to export, as `form` (`html` where nothing was typed), into the folder where the dashboard

@@ -11,6 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
+from watchkeeper.store.fork import ForkResult
+from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID, Target, is_planner, target_of
 from watchkeeper_tui.keymap import Parsed
@@ -96,6 +98,8 @@ def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
                 ("v", "what the agents saved"),
                 ("< >", "move the divider between left and right"),
                 ("y", "copy"),
+                ("t w", "timeline; replay step by step"),
+                ("x K", "export; fork: a new session that begins at a step of this one"),
                 ("s", "every session"),
             ],
         ),
@@ -123,6 +127,9 @@ VARIANTS: dict[str, dict[str, str]] = {
 
 
 FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? tells all keys"
+_ACTS_WHEN_OVER = frozenset({"act('answer')", "act('resume')", "act('rerun')", "act('compact')"})
+_SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("artifacts", "v", "Artifacts"), ("agent.report", "i", "Report"),
+                    ("export", "x", "Export"), ("fork", "K", "Fork"))  # fmt: skip
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
@@ -159,6 +166,9 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("y", "copy", "Copy", show=False, id="copy"),
         Binding("t", "timeline", "Timeline", show=False, id="timeline"),
         Binding("v", "artifacts", "Artifacts", show=False, id="artifacts"),
+        Binding("w", "replay", "Replay", show=False, id="replay"),
+        Binding("x", "export", "Export", show=False, id="export"),
+        Binding("K", "fork", "Fork", show=False, id="fork"),
         Binding("s", "sessions", "Sessions", show=False, id="sessions"),
         Binding("escape", "back", "Back", show=False, id="back"),
     ]
@@ -343,6 +353,13 @@ class LiveScreen(SessionScreen, ActingScreen):
         ]
         if self.newest.approvals:
             hints.insert(0, hints.pop(_SHOWN_KEYS.index("answer")))
+        if self.newest.state is not SessionState.LIVE or target.not_ours:
+            # Nothing runs here: what can be done with a session that is over, in place of greyed keys.
+            hints = [hint for hint in hints if not hint.why_not and hint.action in _ACTS_WHEN_OVER]
+            hints += [
+                KeyHint(key_for(name, key), label, name.rpartition(".")[2])
+                for name, key, label in _SHOWN_WHEN_OVER
+            ]
         frozen = self.frozen_at is not None
         return [
             *hints,
@@ -454,6 +471,30 @@ class LiveScreen(SessionScreen, ActingScreen):
         if session is not None:
             self.watch_app.open_timeline(session.id)
 
+    def action_export(self) -> None:
+        session = self.newest.session
+        if session is not None:
+            self.ask_export(session.id, sanitize(session.title or session.goal))
+
+    def action_fork(self) -> None:
+        """Begin a new session at a step of this one."""
+        session = self.newest.session
+        if session is None:
+            return
+        if self.newest.host_pid is not None:
+            self.say("Fork: the session is live; P pauses it", "muted")
+            return
+        if imported_from(session.origin):
+            self.say(f"Fork: it was not run here; `wk run --from {session.id}` carries it on", "muted")
+            return
+        from watchkeeper_tui.screens.dialogs import ForkScreen
+
+        def forked(made: ForkResult) -> None:
+            self.watch_app.open_session(made.session_id)
+            self.say(f"✓ forked at event #{made.at_seq} as {made.session_id}", "done", seconds=12)
+
+        self.app.push_screen(ForkScreen(session.id, sanitize(session.title or session.goal), forked))
+
     def action_sessions(self) -> None:
         self.watch_app.open_sessions("")
 
@@ -503,8 +544,8 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.redraw()
         elif name == "agent":
             self.action_report()
-        elif name == "freeze":
-            self.action_freeze()
+        elif name in ("freeze", "timeline", "fork"):
+            getattr(self, f"action_{name}")()
         elif name == "grants":
             self.show_grants()
         elif name == "export" and self.newest.session is not None:

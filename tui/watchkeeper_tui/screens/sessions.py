@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
@@ -845,23 +844,4 @@ class SessionsScreen(WatchScreen):
         row = self._one("Export")
         if row is None:
             return
-        from watchkeeper_tui.control import FORMS
-
-        folder = Path.cwd()
-        answers: list[Piece] = []
-        for key, (_, words) in FORMS.items():
-            answers += [(key, "key"), (f" {words}   ", "text")]
-        answers += [("esc", "key"), (" cancel", "text")]
-        question: list[list[Piece]] = [
-            [
-                ("Export ", "strong"),
-                (clip(session_name(row), 60), "strong"),
-                (f"   to {clip(sanitize(str(folder)), 60)}", "muted"),
-            ],
-            answers,
-        ]
-
-        def start(form: str) -> Callable[[], None]:
-            return lambda: self.export_session(row.id, form)
-
-        self.prompt.ask_key(question, {key: start(form) for key, (form, _) in FORMS.items()})
+        self.ask_export(row.id, session_name(row))

@@ -612,6 +612,7 @@ def _pressing(key: str) -> str:
     return f"press('{key}')"
 
 
+_STEPS = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10}
 LINE_BREAK = "↵"
 """How a line break is shown that is kept."""
 
@@ -658,6 +659,7 @@ class Prompt(Vertical, can_focus=True):
         self._changed: Callable[[str], None] | None = None
         self._keys: dict[str, Callable[[], None]] = {}
         self._gave_up: Callable[[], None] | None = None
+        self._moved: Callable[[int], bool] | None = None
         self._history: dict[str, list[str]] = {}
         self._kind = ""
         self._back = 0
@@ -693,14 +695,17 @@ class Prompt(Vertical, can_focus=True):
         gave_up: Callable[[], None] | None = None,
         enter: str = "OK",
         keeps_lines: bool = False,
+        moved: Callable[[int], bool] | None = None,
     ) -> None:
         """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke; `enter`:
         what Enter does.
 
         `keeps_lines`: what is pasted in several lines is handed on in as many; else they become one.
+        `moved` hears the steps of the arrow and page keys through what is listed, and says whether there was one to take.
         """
         self._open(question)
         self._typed, self._changed, self._gave_up, self._keys = typed, changed, gave_up, {}
+        self._moved = moved
         self._kind, self._back = kind, 0
         self.add_class("-typing")
         before = [KeyHint("↑", "Typed before", _pressing("up"))] if self._history.get(kind) else []
@@ -820,7 +825,11 @@ class Prompt(Vertical, can_focus=True):
 
     def _type(self, event: events.Key) -> None:
         past = self._history.get(self._kind, [])
-        if event.key in ("up", "down") and past:
+        step = _STEPS.get(event.key)
+        if step is not None and self._moved is not None and not self._back and self._moved(step):
+            event.stop()
+            event.prevent_default()
+        elif event.key in ("up", "down") and past:
             event.stop()
             self._back = max(0, min(len(past), self._back + (1 if event.key == "up" else -1)))
             line = self.query_one(_Line)
