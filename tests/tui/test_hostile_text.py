@@ -80,7 +80,8 @@ class Tour:
         for keys in (("j", "j", "3"), ("right",), ("right",), ("right",), ("right",), ("right",), ("y", "enter", "escape"), ("2", "g", "G"),
                      ("4", "enter"), ("tab", "y", "P", "escape", "escape"), ("1", "enter", "escape"), ("question_mark", "escape"), ("C", "n"),
                      ("X", "n"), ("R", "n"), ("a", "escape"), ("m", "escape"), ("slash", "a", "escape"), ("colon", "m", "escape"),
-                     ("ctrl+p",), ("escape",), ("z", "o", "z", "e"), ("v", "j", "t", "enter", "n", "y", "escape")):  # fmt: skip
+                     ("ctrl+p",), ("escape",), ("z", "o", "z", "e"), ("v", "j", "t", "enter", "n", "y", "escape"),
+                     ("W", "e", "y", "question_mark", "escape", "escape")):  # fmt: skip
             await self.keys(*keys)
 
     async def news(self) -> None:

@@ -192,7 +192,7 @@ class WatchkeeperApp(ThemedApp):
     INHERIT_BINDINGS: ClassVar[bool] = True
     CSS_PATH: ClassVar[list[str | PurePath]] = [
         *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage",
-                                              "message", "compare", "dialogs", "artifacts")),
+                                              "message", "compare", "dialogs", "artifacts", "fleet")),
         "app.tcss",
     ]  # fmt: skip
 
@@ -205,6 +205,7 @@ class WatchkeeperApp(ThemedApp):
         session_id: str | None,
         *,
         screen: str = "live",
+        fleet: Sequence[str] = (),
         theme: str | None = None,
         control: Control | None = None,
         reader_factory: ReaderFactory = Reader,
@@ -235,6 +236,8 @@ class WatchkeeperApp(ThemedApp):
         self._probe = probe
         self._first_screen = screen
         self._session_id = session_id
+        self._fleet = tuple(fleet)
+        """The sessions of the fleet screen; none: all that run, are paused or were active lately."""
         self._barrier = HostileTextFilter()
         self._live = LiveScreen()
         self._presence: Presence | None = None
@@ -264,6 +267,8 @@ class WatchkeeperApp(ThemedApp):
         self.push_screen(self._live)
         if self._first_screen == "sessions":
             self.open_sessions("")
+        elif self._first_screen == "fleet":
+            self.open_fleet()
         self.reader.start()
         self._theme_watch.start()
         self.set_interval(1.0, self._tick)
@@ -470,6 +475,13 @@ class WatchkeeperApp(ThemedApp):
 
         self.push_screen(UsageScreen())
 
+    def open_fleet(self) -> None:
+        """Several sessions at once, a row each."""
+        from watchkeeper_tui.screens.fleet import FleetScreen
+
+        if not isinstance(self.screen, FleetScreen):
+            self.push_screen(FleetScreen(self._fleet))
+
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""
         self.left_by = how
@@ -507,6 +519,7 @@ class WatchkeeperApp(ThemedApp):
         for title, name in self.theme_commands().items():
             yield SystemCommand(title, f"switch to {name}", lambda name=name: self.choose_theme(name))
         yield SystemCommand("Sessions", "every session", lambda: self.open_sessions(""))
+        yield SystemCommand("Fleet", "several sessions at once, live", self.open_fleet)
         if isinstance(screen, LiveScreen):
             for action in ACTIONS:
                 yield SystemCommand(action.label, action.help, lambda action=action: screen.act(action.id))
@@ -580,6 +593,7 @@ def active_together() -> list[list[BindingType]]:
     from watchkeeper_tui.screens.compaction import CompactionScreen
     from watchkeeper_tui.screens.compare import CompareScreen
     from watchkeeper_tui.screens.dialogs import ForkScreen
+    from watchkeeper_tui.screens.fleet import FleetScreen
     from watchkeeper_tui.screens.live import LiveScreen
     from watchkeeper_tui.screens.message import MessageScreen
     from watchkeeper_tui.screens.replay import ReplayAgentPane, ReplayScreen
@@ -590,6 +604,7 @@ def active_together() -> list[list[BindingType]]:
     common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
     screens = (
         LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
+        FleetScreen,
     )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]
     for screen, pane in ((LiveScreen, AgentPane), (ReplayScreen, ReplayAgentPane)):
@@ -619,18 +634,20 @@ def run(
     session_id: str | None,
     *,
     screen: str = "live",
+    fleet: Sequence[str] = (),
     on_quit: Callable[[str], None] | None = None,
     theme: str | None = None,
 ) -> int:
     """Show the dashboard until the user leaves; returns an exit code.
 
-    `session_id` None opens the newest session, or the list where there is none. `screen` is `live` or
-    `sessions`. `on_quit` receives how the user left: `leave` or `pause` (the pause is already queued then).
+    `session_id` None opens the newest session, or the list where there is none. `screen` is `live`, `sessions` or
+    `fleet`: the sessions of `fleet`, or all that run, are paused or were active lately. `on_quit` receives how the user
+    left: `leave` or `pause` (the pause is already queued then).
     """
     if session_id is None:
         session_id, screen = _newest(db_path, screen)
     app = WatchkeeperApp(
-        db_path, session_id, screen=screen, theme=theme or os.environ.get("WATCHKEEPER_THEME")
+        db_path, session_id, screen=screen, fleet=fleet, theme=theme or os.environ.get("WATCHKEEPER_THEME")
     )
     share_the_processor()
     code = app.run()

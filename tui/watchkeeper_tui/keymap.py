@@ -150,6 +150,7 @@ SLASHES: tuple[Slash, ...] = (
     Slash("cost", "", "the same as usage"),
     Slash("export", "[FORM]", "this run as one file in the folder you started in: html, md or json"),
     Slash("sessions", "[words]", "every session"),
+    Slash("fleet", "", "several sessions at once, live"),
     Slash("replay", "", "replay this session step by step"),
     Slash("timeline", "", "when each agent did what"),
     Slash("fork", "", "a new session that begins at a step of this one"),

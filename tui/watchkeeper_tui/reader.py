@@ -259,6 +259,7 @@ class Reader(threading.Thread):
         self._feed: Feed | None = None
         self._focus: str | None = None
         self._questions: deque[tuple[Callable[[Connection], Any], Callable[[Any], None]]] = deque()
+        self._standing: tuple[Callable[[Connection], Any], Callable[[Any], None]] | None = None
         self._connection: Connection | None = None
         self._files: dict[str, Identity] = {}
         self._snapshot = Snapshot()
@@ -286,6 +287,14 @@ class Reader(threading.Thread):
         """Run a short query on the reader's connection; `answer` gets its result, or the error, in this
         thread."""
         self._questions.append((question, answer))
+        self._nudge()
+
+    def keep_asking(
+        self, question: Callable[[Connection], Any] | None, answer: Callable[[Any], None] = lambda _: None
+    ) -> None:
+        """Run this query at each reading too, in place of the one before; None ends that. `answer` gets, in this
+        thread, each result that is not None."""
+        self._standing = (question, answer) if question is not None else None
         self._nudge()
 
     def close(self) -> None:
@@ -361,6 +370,14 @@ class Reader(threading.Thread):
             except sqlite3.Error as error:
                 result = self._explained(error)
             answer(result)
+        if (standing := self._standing) is not None:
+            connection.execute("BEGIN")
+            try:
+                result = standing[0](connection)
+            finally:
+                connection.execute("COMMIT")
+            if result is not None:
+                standing[1](result)
         session_id = self._session_id  # read once: another thread may choose another session at any moment
         if session_id is None:
             return

@@ -118,6 +118,10 @@ class WatchApp(Protocol):
         """Show what all sessions used and cost."""
         ...
 
+    def open_fleet(self) -> None:
+        """Show several sessions at once, a row each."""
+        ...
+
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""
         ...

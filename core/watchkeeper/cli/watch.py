@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,11 @@ from watchkeeper.cli.options import (
     reader_is_gone,
     say,
 )
-from watchkeeper.records.errors import NotFound, WatchkeeperError
+from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import cost_text, plural
 from watchkeeper.store import database
+from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.user_secrets import config_text
 
 RIPE_SECONDS = 0.3
@@ -162,17 +163,30 @@ FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
 
 @click.command()
 @click.argument(
-    "session", required=False, shell_complete=complete_session, metavar="[SESSION|PATH|claude|codex|opencode]"
+    "sessions",
+    nargs=-1,
+    shell_complete=complete_session,
+    metavar="[SESSION|PATH|claude|codex|opencode]...",
+)
+@click.option(
+    "--all", "every", is_flag=True, help="All sessions that run, are paused or were active today, a row each."
 )
 @db_option
-@click.pass_context
-def watch(ctx: click.Context, session: str | None = None, db: Path | None = None) -> int:
+def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Path | None = None) -> int:
     """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once.
 
     With PATH (a log or a folder of logs) or a program, its newest session is shown and every live session is
-    followed.
+    followed. Several sessions, or --all, are shown a row each; without a terminal, they are printed once.
     """
     path = database_path(db)
+    if every and sessions:
+        raise BadInput("give sessions, or --all")
+    if every or len(sessions) > 1:
+        return _watch_several(path, sessions)
+    return _watch_one(path, sessions[0] if sessions else None)
+
+
+def _watch_one(path: Path, session: str | None) -> int:
     if session is not None and _means_logs(path, session):
         return _watch_foreign(path, session)
     if session is not None and _is_path(session):
@@ -209,6 +223,66 @@ def open_dashboard(path: Path, session_id: str | None) -> int:
     from watchkeeper_tui.app import run
 
     return int(run(path, session_id))
+
+
+def _watch_several(path: Path, names: tuple[str, ...]) -> int:
+    """Show several sessions a row each, the live ones of other programs followed; none named: all of late."""
+    chosen: list[str] = []
+    followed: list[str] = []
+    for name in names:
+        if _means_logs(path, name):
+            chosen.append(_import_newest(path, name))
+            followed.append(name)
+        else:
+            chosen.append(find_session(path, name, lock_timeout_seconds=START_LOCK_SECONDS))
+    if not is_terminal():
+        return _print_fleet(path, chosen)
+    if not names:
+        followed = _programs_with_logs()
+    newest = chosen[0] if chosen else _newest_or_none(path)
+    from watchkeeper_tui.app import run
+
+    with ExitStack() as followers:
+        for name in followed:
+            followers.enter_context(_followed(path, name))
+        return int(run(path, newest, screen="fleet", fleet=tuple(dict.fromkeys(chosen))))
+
+
+def _newest_or_none(path: Path) -> str | None:
+    try:
+        return find_session(path, "last", lock_timeout_seconds=START_LOCK_SECONDS)
+    except NotFound:
+        return None
+
+
+def _programs_with_logs() -> list[str]:
+    """The programs that have left logs on this machine, by the names that `wk watch` knows."""
+    from watchkeeper.transcripts.reading import programs
+
+    return [
+        program.alias
+        for program in programs()
+        if program.alias in FOREIGN
+        and any(place.exists() for place in program.places(os.environ, Path.home()))
+    ]
+
+
+def _print_fleet(path: Path, session_ids: list[str]) -> int:
+    """Print the sessions once, a line each."""
+    opened = SessionHandle(path)
+    try:
+        rows = FleetReader(session_ids).read(opened.connection, time.time())
+    finally:
+        opened.connection.close()
+    for row in rows:
+        plan = f"{row.tasks_done}/{row.tasks} tasks" if row.tasks else "no plan"
+        rate = f"{cost_text(row.cost_usd, row.total_tokens)} (+{row.cost_per_minute:.2f}/min)"
+        asked = f"  ? {row.question.agent}: {row.question.tool} {row.question.text}" if row.question else ""
+        name = clean(row.title or row.goal or "", 80)
+        say(f"{row.id}  {row.status:<9}  {plan}  {rate}  {name}{clean(asked, 200)}".rstrip())
+    if not rows:
+        say("no session runs, is paused or was active today; `wk sessions` lists all")
+    return 0
 
 
 def _watch_foreign(path: Path, what: str) -> int:

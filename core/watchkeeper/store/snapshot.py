@@ -441,6 +441,11 @@ _SPEND = (
 _FIRST_RECENT_EVENT = "SELECT min(seq) FROM events WHERE session_id = ? AND seq > ? AND at >= ?"
 
 
+def spent_per_minute(connection: Connection, session_id: str, now: float) -> list[tuple[str, float, int]]:
+    """For each agent with a call that ended in the last minute: its id, the US dollars and the tokens of these."""
+    return connection.execute(_SPEND, (session_id, NEWEST_CALLS, now - SPEND_SECONDS)).fetchall()
+
+
 @dataclass(frozen=True, slots=True)
 class SessionReading:
     """One consistent reading. Parts that did not change are the objects of the reading before."""
@@ -530,7 +535,7 @@ class _Pace:
         if self._read_at is not None and 0 <= now - self._read_at < RATES_SECONDS:
             return self._rates
         self._read_at = now
-        spend = connection.execute(_SPEND, (self._session_id, NEWEST_CALLS, now - SPEND_SECONDS)).fetchall()
+        spend = spent_per_minute(connection, self._session_id, now)
         after = facts.event_seq - NEWEST_EVENTS
         first = connection.execute(
             _FIRST_RECENT_EVENT, (self._session_id, after, now - EVENT_SECONDS)

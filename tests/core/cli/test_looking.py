@@ -265,6 +265,15 @@ def test_watch_without_a_terminal_prints_what_happened_and_ends_with_the_session
     assert "✓ done" in said.out
 
 
+def test_watching_several_without_a_terminal_prints_a_line_each(wk: Wk, demo: Path) -> None:
+    said = wk("watch", "--all")
+    assert said.code == 0
+    assert "done" in said.out
+    assert "tasks" in said.out
+    assert wk("watch", "last", "last").out == said.out
+    assert "--all" in wk("watch", "last", "--all").error
+
+
 def test_doctor_tells_what_runs_here(wk: Wk, demo: Path) -> None:
     told = wk("doctor", "--json").json
     assert told["ok"] is True

@@ -120,6 +120,7 @@ class WatchScreen(Screen[None]):
         Binding("colon", "command_bar", "Command", id="command", show=False),
         Binding("question_mark", "help", "Help", id="help", show=False),
         Binding("dollar_sign", "usage", "Usage", id="usage", show=False),
+        Binding("W", "fleet", "Fleet", id="fleet", show=False),
         Binding("q", "leave", "Quit", id="quit", show=False),
         Binding("ctrl+c", "leave", "Quit", id="quit.interrupt", show=False, priority=True),
     ]
@@ -218,6 +219,9 @@ class WatchScreen(Screen[None]):
     def action_usage(self) -> None:
         self.watch_app.open_usage()
 
+    def action_fleet(self) -> None:
+        self.watch_app.open_fleet()
+
     def action_press(self, key: str) -> None:
         """Do what a key does, for a hint that was clicked."""
         # From the app, as keys of the terminal come: the toolkit lets a key that a screen posts rise no
@@ -292,6 +296,8 @@ class WatchScreen(Screen[None]):
             self.action_leave()
         elif name == "sessions":
             self.watch_app.open_sessions(argument)
+        elif name == "fleet":
+            self.action_fleet()
         elif name == "replay":
             self.action_replay()
         elif name == "autosave_load" and argument:

@@ -1,0 +1,123 @@
+"""The fleet: several sessions at once, a row each, kept up to date at the price of what changed."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.fake_store import HOSTILE, FakeSession, create
+from tests.tui.pictures import assert_agreed
+
+from watchkeeper.store.fleet import FleetReader, FleetRow
+from watchkeeper.store.snapshot import accept_any_text
+from watchkeeper_tui.screens.fleet import FleetScreen
+from watchkeeper_tui.screens.live import LiveScreen
+
+
+@pytest.fixture
+def fleet(desk: Desk) -> Desk:
+    """Five sessions: one works, one asks, one spent its budget, one of Claude Code ended, one is of last week."""
+    run = desk.session
+    run.call("explorer1", started_at=NOW - 20, cost_usd=0.31)
+    asks = FakeSession(run.connection, "asks2345", goal="upgrade the ledger to version 4", cost_usd=0.42)
+    asks.agent("coder001", "coder-1", status="waiting")
+    asks.agent("coder002", "coder-2")
+    asks.task("a1", "Read the changes", agent="coder002", status="done")
+    asks.task("a2", "Move the tables", agent="coder001")
+    asks.approval("coder001", "alembic upgrade head --sql | tee /srv/ledger/upgrade.sql", "appr-asks")
+    spent = FakeSession(
+        run.connection, "spent234", goal="nightly audit", status="paused", status_reason="budget of 5 usd reached", cost_usd=5.01
+    )  # fmt: skip
+    run.connection.execute(
+        "INSERT INTO budgets (session_id, kind, amount, reached_at, created_at) VALUES (?, 'usd', 5, ?, ?)",
+        (spent.id, NOW - 900, NOW - 4000),
+    )
+    claude = FakeSession(
+        run.connection, "claude23", goal=f"fix the flaky test {HOSTILE}", origin="claude-code", status="done",
+        model="anthropic/claude-opus-4-6", last_active=NOW - 7200, cost_usd=1.9,
+    )  # fmt: skip
+    claude.agent("main0001", "main", status="done")
+    FakeSession(run.connection, "old23456", goal="a week ago", status="done", last_active=NOW - 7 * 86_400)
+    return desk
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_fleet_looks_as_agreed(fleet: Desk, size: tuple[int, int]) -> None:
+    async with fleet.app(screen="fleet").run_test(size=size) as pilot:
+        await until(pilot, lambda: "? 2 need you" in text_of(pilot))
+        await pilot.press("e")
+        await assert_agreed(pilot, "fleet")
+
+
+async def test_rows_follow_the_database_e_finds_who_asks_and_enter_opens(fleet: Desk) -> None:
+    async with fleet.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("W")
+        await until(pilot, lambda: "? 2 need you" in text_of(pilot))
+        shown = text_of(pilot)
+        assert "a week ago" not in shown
+        assert "\x1b" not in shown
+        assert "Claude Code" in shown
+        for expected in ("asks2345", "spent234", "asks2345"):
+            await pilot.press("e")
+            screen = pilot.app.screen
+            assert isinstance(screen, FleetScreen)
+            assert screen.view.selected is not None
+            assert screen.view.selected.id == expected
+        session = FakeSession(fleet.session.connection, "fresh234", goal="a run that was started just now")
+        session.event("session.created")
+        fleet.feed.wake()
+        await until(pilot, lambda: "fresh234" in text_of(pilot))
+        fleet.session.connection.execute("UPDATE approvals SET status = 'approved' WHERE id = 'appr-asks'")
+        fleet.session.connection.execute("UPDATE sessions SET event_seq = 9 WHERE id = 'asks2345'")
+        fleet.feed.wake()
+        await until(pilot, lambda: "? 1 needs you" in text_of(pilot))
+        await pilot.press("e", "enter")
+        await until(
+            pilot, lambda: isinstance(pilot.app.screen, LiveScreen) and "nightly audit" in text_of(pilot)
+        )
+        fleet.host_pid = None
+        await pilot.press("W")
+        await until(pilot, lambda: "† stopped" in text_of(pilot))
+
+
+def test_a_reading_asks_again_only_about_sessions_that_changed(fleet: Desk) -> None:
+    """What is read equals a first reading at any time, and what did not change is the same object."""
+    reader = FleetReader()
+    connection = accept_any_text(fleet.session.connection)
+    before = {row.id: row for row in reader.read(connection, NOW)}
+    assert reader.read(connection, NOW) == tuple(before.values())
+    assert set(before) >= {"abcd2345", "claude23"}
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    connection.execute("UPDATE tasks SET status = 'done' WHERE id = 'a2'")
+    connection.execute(
+        "UPDATE sessions SET event_seq = event_seq + 1, last_active = ? WHERE id = 'asks2345'", (NOW,)
+    )
+    after = {row.id: row for row in reader.read(connection, NOW)}
+    connection.set_trace_callback(None)
+    assert [one for one in after if after[one] is not before[one]] == ["asks2345"]
+    assert after["asks2345"].tasks_done == 2
+    # The rows, the questions and details of the changed one, the rates of it and of the one that spends.
+    assert len([each for each in statements if each.startswith("SELECT")]) == 5
+    for moment in (NOW + 30, NOW + 90):
+        assert reader.read(connection, moment) == FleetReader().read(connection, moment)
+    assert all(row.cost_per_minute == 0 for row in reader.read(connection, NOW + 90))
+
+
+def test_chosen_sessions_are_read_whatever_their_age(fleet: Desk) -> None:
+    rows: tuple[FleetRow, ...] = FleetReader(["old23456", "asks2345"]).read(fleet.session.connection, NOW)
+    assert {row.id for row in rows} == {"old23456", "asks2345"}
+
+
+def test_five_hundred_sessions_cost_one_query_while_nothing_changes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    connection = create(tmp_path_factory.mktemp("many") / "watchkeeper.db")
+    for number in range(500):
+        FakeSession(connection, f"s{number:07}")
+    reader = FleetReader()
+    first = reader.read(connection, NOW)
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    assert reader.read(connection, NOW) is first
+    assert len(statements) == 1

@@ -1,0 +1,360 @@
+"""Several sessions at once, live: which of them work, what they spend, and which of them need a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.geometry import Size
+from textual.widget import Widget
+
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.fleet import FleetReader, FleetRow
+from watchkeeper.store.imports import imported_from
+from watchkeeper_tui import formatting
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import SESSION_BADGES, Condition, SessionState, Snapshot, session_state
+from watchkeeper_tui.watch_app import watch_app
+from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, content, set_title
+from watchkeeper_tui.widgets.sessions import wrapped
+
+SILENT_SECONDS = 300.0
+"""A live session with agents at work but nothing written for so long is shown as silent."""
+PROBE_SECONDS = 1.0
+"""How often the leases of sessions that run are looked at."""
+_BAR_CELLS = 4
+_ROLES = {
+    SessionState.LIVE: "working",
+    SessionState.PAUSED: "paused",
+    SessionState.DEAD: "dead",
+    SessionState.DONE: "done",
+    SessionState.FAILED: "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One reading of all the sessions."""
+
+    rows: tuple[FleetRow, ...] = ()
+    hosted: frozenset[str] = frozenset()
+    """Those that a process drives."""
+
+
+class FleetQuestion:
+    """What the reader's thread asks at each reading; None where nothing changed."""
+
+    def __init__(
+        self, session_ids: Sequence[str], probe: Callable[[str], int | None], now: Callable[[], float]
+    ) -> None:
+        self._reader = FleetReader(session_ids)
+        self._probe, self._now = probe, now
+        self._probed_at = float("-inf")
+        self._running: frozenset[str] = frozenset()
+        self._last = Fleet()
+
+    def __call__(self, connection: Connection) -> Fleet | None:
+        now = self._now()
+        rows = self._reader.read(connection, now)
+        running = frozenset(row.id for row in rows if row.status == "running")
+        hosted = self._last.hosted & running
+        if running != self._running or not 0 <= now - self._probed_at < PROBE_SECONDS:
+            self._probed_at, self._running = now, running
+            hosted = frozenset(session_id for session_id in running if self._probe(session_id) is not None)
+        if rows is self._last.rows and hosted == self._last.hosted:
+            return None
+        self._last = Fleet(rows, hosted)
+        return self._last
+
+
+def fleet_condition(row: FleetRow, hosted: bool, now: float) -> Condition:
+    """The state of a session beside others, and why it is in it. A question comes before all else."""
+    state = session_state(row.status, hosted, origin=row.origin)
+    reason = sanitize(row.status_reason or "")
+    if row.question is not None and state is not SessionState.DONE:
+        asked = formatting.question_words(row.question.tool, row.question.text)
+        words = f"{row.question.agent or 'an agent'}: {row.question.tool} {asked}"
+        return Condition(
+            "?", "needs you" + (f" {row.questions}" if row.questions > 1 else ""), "waiting", _line(words)
+        )
+    if row.budget_reached and state is SessionState.PAUSED:
+        return Condition("‖", "budget", "waiting", reason or "the budget is spent")
+    if state is SessionState.DEAD:
+        return Condition("†", "stopped", "dead", "the background process is gone; r there continues")
+    quiet = now - row.last_active
+    if state is SessionState.LIVE and row.working and quiet >= SILENT_SECONDS:
+        return Condition("!", f"silent {formatting.duration(quiet)}", "silent", _line(row.task or ""))
+    glyph, _ = SESSION_BADGES[state]
+    note = _line(row.task or "") if state is SessionState.LIVE else reason
+    return Condition(glyph, state.value.lower(), _ROLES.get(state, "muted"), note)
+
+
+def _line(text: str) -> str:
+    return " ".join(sanitize(text).split())
+
+
+def fleet_name(row: FleetRow) -> str:
+    """The session's title, or its goal; sanitised, on one line."""
+    return _line(row.title or row.goal)
+
+
+def _columns(goal: int, question: int) -> tuple[Column, ...]:
+    """The columns with so many cells at least for a goal and a question."""
+    return (
+        Column("state", 11),
+        Column("session", 8, drop=4),
+        Column("goal", goal, flexible=True),
+        Column("plan", _BAR_CELLS + 6, drop=1),
+        Column("agents", 7, right=True, drop=5),
+        Column("cost", 8, right=True, drop=3),
+        Column("$/m", 5, right=True, drop=2),
+        Column("active", 9, right=True, drop=6),
+        Column("question / task", question, flexible=True),
+    )
+
+
+_WIDE_FROM = 100
+_WIDE, _NARROW = _columns(22, 36), _columns(16, 18)
+
+
+class FleetView(RowView[FleetRow]):
+    """One row a session: those that run first, then the others; each the newest first."""
+
+    HEADINGS = True
+    EMPTY = "no session runs, is paused or was active today; s lists all"
+
+    def columns(self) -> Sequence[Column]:
+        return _WIDE if self.size.width >= _WIDE_FROM else _NARROW
+
+    def __init__(self) -> None:
+        super().__init__(id="fleet", classes="pane")
+        self.now = 0.0
+        self.hosted: frozenset[str] = frozenset()
+
+    def row_id(self, row: FleetRow) -> str:
+        return row.id
+
+    def condition(self, row: FleetRow) -> Condition:
+        """The row's state as shown."""
+        return fleet_condition(row, row.id in self.hosted, self.now)
+
+    def row_cells(self, row: FleetRow) -> Sequence[Cell]:
+        condition = self.condition(row)
+        return (
+            [(f"{condition.glyph} {condition.word}", condition.role)],
+            [(row.id, "accent")],
+            [
+                (f"{imported_from(row.origin)}: " if imported_from(row.origin) else "", "muted"),
+                (fleet_name(row), "text"),
+            ],
+            _plan(row),
+            [(f"{row.working}/{row.agents}", "text" if row.working else "muted")],
+            [(formatting.bill(row), "money")],
+            [(formatting.rate(row.cost_per_minute), "money" if row.cost_per_minute else "muted")],
+            [(formatting.when(row.last_active, self.now), "muted")],
+            [(condition.note, condition.role if condition.needs_attention else "muted")],
+        )
+
+
+def _plan(row: FleetRow) -> list[Piece]:
+    """A bar and a count of the tasks that are done; failures marked."""
+    if not row.tasks:
+        return [("-", "muted")]
+    filled = formatting.bar_cells(row.tasks_done / row.tasks, _BAR_CELLS)
+    count = f" {row.tasks_done}/{row.tasks}"
+    return [
+        ("█" * filled, "done"),
+        ("░" * (_BAR_CELLS - filled), "bar_empty"),
+        (count, "failed" if row.tasks_failed else "text"),
+        *([("✗", "failed")] if row.tasks_failed else []),
+    ]
+
+
+class FleetDetail(Widget):
+    """The selected session in full: its name, and the question or the task."""
+
+    LINES = 5
+    row: FleetRow | None = None
+    condition: Condition | None = None
+
+    def show(self, row: FleetRow | None, condition: Condition | None) -> None:
+        """Show this session."""
+        if (row, condition) != (self.row, self.condition):
+            self.row, self.condition = row, condition
+            self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(1, len(self._rows(width)))
+
+    def render(self) -> Content:
+        palette = watch_app(self).palette
+        return Content("\n").join([content(row, palette) for row in self._rows(self.size.width)])
+
+    def _rows(self, width: int) -> list[list[Piece]]:
+        row, condition = self.row, self.condition
+        if row is None or condition is None:
+            return []
+        width = max(20, width)
+        facts = f"   {sanitize(formatting.model_name(row.model))}  {formatting.tokens(row.total_tokens)} tok"
+        failed = f"  {formatting.plural(row.tasks_failed, 'task')} failed" if row.tasks_failed else ""
+        lines = wrapped([(fleet_name(row), "strong"), (facts, "muted"), (failed, "failed")], width)[:2]
+        if condition.note:
+            role = condition.role if condition.needs_attention else "text"
+            lines += wrapped([(f"{condition.glyph} {clip(condition.note, 600)}", role)], width)
+        return lines[: self.LINES]
+
+
+class FleetScreen(WatchScreen):
+    """`W` opens it. Enter opens a session, `e` selects the next that needs a person."""
+
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-low"), (20, "-tall")]  # noqa: RUF012
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e", "attention", "Next that needs you", show=False, id="fleet.attention"),
+        Binding("v", "view", "Open read-only", show=False, id="fleet.view"),
+        Binding("t", "timeline", "Timeline", show=False, id="fleet.timeline"),
+        Binding("s", "sessions", "Sessions", show=False, id="fleet.sessions"),
+        Binding("y", "copy", "Copy", show=False, id="fleet.copy"),
+        Binding("escape,W", "back", "Back", show=False, id="fleet.back"),
+    ]
+
+    def __init__(self, session_ids: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._ids = tuple(session_ids)
+        self._fleet: Fleet | None = None
+
+    def compose(self) -> ComposeResult:
+        yield FleetView()
+        yield FleetDetail()
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    @property
+    def view(self) -> FleetView:
+        return self.query_one(FleetView)
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        app = self.watch_app
+
+        def answer(fleet: Fleet) -> None:
+            # In the reader's thread: hand it over to the screen's own.
+            self.app.call_later(self._arrived, fleet)
+
+        app.reader.keep_asking(FleetQuestion(self._ids, app.probe, app.now), answer)
+        self._describe()
+
+    def on_unmount(self) -> None:
+        self.watch_app.reader.keep_asking(None)
+
+    def _arrived(self, fleet: Fleet) -> None:
+        if not self.is_usable:
+            return
+        first = self._fleet is None
+        self._fleet = fleet
+        view = self.view
+        view.now, view.hosted = self.watch_app.now(), fleet.hosted
+        # Sessions that ended leave the upper part; nothing else moves a row.
+        view.set_rows(sorted(fleet.rows, key=lambda row: row.status not in ("running", "paused")))
+        if first and fleet.rows:
+            view.select(view.row_id(view.rows[0]), tell=False)
+        self._describe()
+
+    def tick(self, now: float) -> None:
+        self.view.now = now
+        self.view.repaint_changed()
+        self._describe()
+
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
+        if snapshot.problem:
+            self._describe()
+
+    def _describe(self) -> None:
+        view, fleet, now = self.view, self._fleet or Fleet(), self.watch_app.now()
+        conditions = [view.condition(row) for row in fleet.rows]
+        needy = sum(condition.needs_attention for condition in conditions)
+        live = sum(condition.role == "working" for condition in conditions)
+        title: list[Piece] = [
+            ("Fleet", "strong"),
+            (f"  {formatting.plural(len(fleet.rows), 'session')}", "muted"),
+        ]
+        title += [(f"  ● {live} live", "working")] if live else []
+        title += [(f"  ? {formatting.plural(needy, 'needs you', 'need you')}", "waiting")] if needy else []
+        pace = sum(row.cost_per_minute for row in fleet.rows)
+        title += [(f"  {formatting.rate(pace)} $/m", "money")] if pace else []
+        set_title(view, title, self.watch_app.palette)
+        chosen = view.selected
+        self.query_one(FleetDetail).show(chosen, view.condition(chosen) if chosen is not None else None)
+        problem = self.watch_app.snapshot.problem
+        standing: list[Piece] = [(f"! {sanitize(problem)}", "failed")] if problem else []
+        if self._fleet is None and not problem:
+            standing = [("reading …", "muted")]
+        self.query_one(StatusLine).pieces = tuple(self.with_notice(standing, now))
+        self.query_one(KeyLine).hints = (
+            KeyHint("enter", "Open", "press('enter')"),
+            *([KeyHint("e", "Next that needs you", "attention")] if needy else []),
+            KeyHint("t", "Timeline", "timeline"),
+            KeyHint("v", "Read-only", "view"),
+            KeyHint("s", "Sessions", "sessions"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
+        )
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        self.watch_app.open_session(event.row_id)
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        self._describe()
+
+    def action_attention(self) -> None:
+        """Select the next session that needs a person."""
+        view = self.view
+        rows = list(view.rows)
+        here = rows.index(view.selected) + 1 if view.selected in rows else 0
+        for row in [*rows[here:], *rows[:here]]:
+            if view.condition(row).needs_attention:
+                view.select(row.id)
+                return
+        self.say("no session needs you", "muted")
+
+    def action_view(self) -> None:
+        if (row := self.view.selected) is not None:
+            self.watch_app.open_session(row.id, read_only=True)
+
+    def action_timeline(self) -> None:
+        if (row := self.view.selected) is not None:
+            self.watch_app.open_timeline(row.id)
+
+    def action_sessions(self) -> None:
+        self.watch_app.open_sessions("")
+
+    def action_copy(self) -> None:
+        if (row := self.view.selected) is not None:
+            self.watch_app.copy_text(row.id)
+            self.say(f"copied {row.id}", "done", seconds=3)
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [
+            (
+                "Fleet",
+                [
+                    ("enter", "open the session"),
+                    ("e", "the next session that needs you"),
+                    ("v", "open it read-only"),
+                    ("t", "its timeline"),
+                    ("s", "every session"),
+                    ("y", "copy its id"),
+                    ("esc, W", "back"),
+                ],
+            )
+        ]
