@@ -141,6 +141,8 @@ def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "WATCHKEEPER_AGENT",
     ):
         monkeypatch.delenv(name, raising=False)
+    # The process ids of the tests are made up.
+    monkeypatch.setattr("watchkeeper_tui.reader._below", lambda pid: {})
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.core.transcripts.conftest import Log, call, dollar_a_token, text
 from tests.tui.conftest import Desk, text_of, until
-from tests.tui.fake_store import FakeSession, create
+from tests.tui.fake_store import FakeSession, create, insert
 
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.importer import Importer
@@ -24,18 +24,18 @@ _ROW = re.compile(r"^\| (\d+) \| (live|imported) \| ([^|]+) \| ([^|]+) \| ([^|]+
 
 ANSWERS = {
     1: r"coder-4\b.*compacts in",
-    2: r"coder-23\b.*silent",
-    3: r"pid 4242.*no CPU.*2 children",
-    4: r"^[^\n]*planner[^\n]*\n(?:[^\n]*\n){0,2}[^\n]*coder-9\b",
+    2: r"! coder-23 silent bash for 25:00",
+    3: r"(?s)3 coder-23 .*! silent  bash for 25:00.*2 processes \(sleep\)",
+    4: r"by cost per minute[^\n]*\n[^\n]*\$/m[^\n]*\n[^\n]*Port module 9\b[^\n]*3\.6",
     5: r"Release.*waits for.*Port module 3",
     6: r"ModuleNotFoundError: No module named 'ledger'",
     7: r"git push --force origin main",
     8: r"30 agents",
     9: r"retry budget = 3",
     10: r"parked until",
-    11: r"(?s)Timeline.*coder-1\b.*█",
+    11: r"(?s)Timeline  30 agents.*coder-1\b[^\n]*█",
     12: r"\$4\.82",
-    13: r"(?s)\+ .*Port module 29.*because the ledger was split",
+    13: r"(?s)because the ledger was split.*\+ Port module 29.*first plan",
     14: r"All tests pass; the cache keeps its entries\.",
     15: r"AssertionError: cache\.size == 2",
     16: r"(?s)- *\d* *self\.entries = \{\}.*\+ *\d* *self\.entries = OrderedDict\(\)",
@@ -46,7 +46,7 @@ ANSWERS = {
 }
 """What the screen must show after the keys, a regular expression for each question."""
 
-OPEN = {2, 3, 4, 5, 6, 9, 11, 13, 14, 15, 16, 17, 19, 20}
+OPEN: set[int] = set()
 """Not answered yet."""
 
 
@@ -89,11 +89,44 @@ def live_run(path: Path) -> FakeSession:
     run.message("agent15", "user", [result])
     run.message("agent04", "user", "Keep in mind: retry budget = 3.")
     run.message("agent04", "assistant", "Noted.")
+    run.message("agent04", "user", "Go on.")
+    text = "Goal: port module 4. Nothing is decided yet."
+    kept = {"kind": "summary", "text": text, "tokens": 12, "first_seq": 1, "last_seq": 2, "citations": "[2]"}
+    insert(run.connection, "observations", agent_id="agent04", id=1, created_at=run.now, **kept)
+    view = {"version": 2, "parent": 1, "observations": "[1]", "verbatim_from": 3, "reason": "compaction"}
+    insert(run.connection, "views", agent_id="agent04", created_at=run.now, **view)
     run.compaction("agent04", high_water=2, messages_removed=2)
+    graph = [{"id": f"task{n:02d}", "title": f"Port module {n}", "depends_on": []} for n in range(1, 29)]
+    insert(
+        run.connection,
+        "plans",
+        id="plan1",
+        session_id=run.id,
+        goal="port",
+        created_at=run.now,
+        updated_at=run.now,
+    )
+    for number, reason in ((1, "first plan"), (2, "because the ledger was split")):
+        snapshot = {
+            "plan_graph_snapshot": json.dumps(graph),
+            "goal": "port",
+            "task_queue": "[]",
+            "step_cursor": 0,
+        }
+        insert(
+            run.connection,
+            "plan_revisions",
+            plan_id="plan1",
+            revision=number,
+            at=run.now,
+            reason=reason,
+            **snapshot,
+        )
+        graph = [*graph, {"id": "task29", "title": "Port module 29", "depends_on": []}]
     run.event("session.running")
     run.event("plan.revised", "planner1", revision=1, reason="first plan", tasks=29)
     run.event("plan.revised", "planner1", revision=2, reason="because the ledger was split", tasks=30)
-    run.event("tool.failed", "agent15", "task15", tool="bash", error=failed, call=1)
+    run.event("tool.error", "agent15", "task15", tool="bash", preview=failed, call=1)
     return run
 
 
@@ -133,6 +166,13 @@ def import_log(database: Path, folder: Path, run: FakeSession) -> None:
         importer.close()
         writer.close()
     (run.id,) = run.connection.execute("SELECT id FROM sessions WHERE origin <> 'run'").fetchone()
+
+
+@pytest.fixture(autouse=True)
+def processes(monkeypatch: pytest.MonkeyPatch, fixed_surroundings: None) -> None:
+    """What the host has started: a shell that sleeps."""
+    below = {7: ("bash", 1.0, 991), 8: ("sleep", 0.0, 7)}
+    monkeypatch.setattr("watchkeeper_tui.reader._below", lambda pid: below)
 
 
 @pytest.fixture

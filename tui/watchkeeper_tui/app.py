@@ -191,7 +191,7 @@ class WatchkeeperApp(ThemedApp):
     ENABLE_COMMAND_PALETTE = True
     INHERIT_BINDINGS: ClassVar[bool] = True
     CSS_PATH: ClassVar[list[str | PurePath]] = [
-        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage",
+        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage", "plan",
                                               "message", "compare", "dialogs", "artifacts", "fleet")),
         "app.tcss",
     ]  # fmt: skip
@@ -468,6 +468,12 @@ class WatchkeeperApp(ThemedApp):
         from watchkeeper_tui.screens.timeline import TimelineScreen
 
         self.push_screen(TimelineScreen(session_id, moment))
+
+    def open_plan(self, session_id: str, chosen: Callable[[str], None]) -> None:
+        """The plan as a graph."""
+        from watchkeeper_tui.screens.plan import PlanScreen
+
+        self.push_screen(PlanScreen(session_id, chosen))
 
     def open_usage(self) -> None:
         """What all sessions used and cost."""

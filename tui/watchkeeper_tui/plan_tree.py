@@ -353,6 +353,7 @@ def _urgency(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapsho
 ORDERS = {
     "tree": "as it was planned",
     "cost": "by cost",
+    "rate": "by cost per minute",
     "tokens": "by tokens",
     "context": "by how full the context is",
     "attention": "by who needs you",
@@ -374,6 +375,9 @@ _URGENT = (
 )
 _KEYS: dict[str, Callable[[TaskFacts | None, AgentFacts | None, Snapshot, float], float]] = {
     "cost": lambda task, agent, snapshot, now: agent.cost_usd or 0.0 if agent is not None else -1.0,
+    "rate": lambda task, agent, snapshot, now: (
+        dict(snapshot.rates.agent_cost).get(agent.id, 0.0) if agent is not None else -1.0
+    ),
     "tokens": lambda task, agent, snapshot, now: agent.total_tokens if agent is not None else -1.0,
     "context": lambda task, agent, snapshot, now: (
         agent.context_used / (agent.context_limit or 1) if agent is not None else -1.0

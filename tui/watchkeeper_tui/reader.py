@@ -7,6 +7,7 @@ between them. A receiver may keep a snapshot for any time.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -217,6 +218,69 @@ def lease_pid(path: Path, session_id: str) -> int | None:
 
     holder = probe(path, session_id)
     return holder.pid if holder else None
+
+
+class ProcessWatch:
+    """What the processes do that a session's background process has started: how many, their names, their use of the
+    processor. Linux only; elsewhere, and where nothing can be read, it knows nothing."""
+
+    def __init__(self) -> None:
+        self._read_at = 0.0
+        self._pid = 0
+        self._spent: dict[int, float] = {}
+        self._words = ""
+
+    def words(self, pid: int | None, now: float) -> str:
+        """`2 processes (bash, sleep), no CPU`; empty if nothing is known. Looks every other second at most."""
+        if pid is None:
+            return ""
+        if pid != self._pid or now - self._read_at >= PROCESS_SECONDS:
+            seconds, self._read_at = now - self._read_at, now
+            before = self._spent if pid == self._pid else {}
+            self._pid = pid
+            found = _below(pid)
+            self._spent = {each: spent for each, (_, spent, _) in found.items()}
+            used = sum(spent - before[each] for each, spent in self._spent.items() if each in before)
+            self._words = _process_words(found, used / seconds if before else None)
+        return self._words
+
+
+PROCESS_SECONDS = 2.0
+
+
+def _process_words(found: dict[int, tuple[str, float, int]], share: float | None) -> str:
+    if not found:
+        return ""
+    parents = {parent for _, _, parent in found.values()}
+    leaves = sorted({name for each, (name, _, _) in found.items() if each not in parents})
+    count = f"{len(found)} process{'es' if len(found) != 1 else ''} ({', '.join(leaves[:3])})"
+    return count if share is None else f"{count}, {'no CPU' if share < 0.005 else f'CPU {share:.0%}'}"
+
+
+def _below(pid: int) -> dict[int, tuple[str, float, int]]:
+    """Every descendant of a process: its name, the processor time that it used, in seconds, and its parent."""
+    found: dict[int, tuple[str, float, int]] = {}
+    left = [pid]
+    while left and len(found) < MOST_PROCESSES:
+        parent = left.pop()
+        try:
+            threads = list(Path(f"/proc/{parent}/task").iterdir())
+            children = [int(one) for thread in threads for one in (thread / "children").read_text().split()]
+        except (OSError, ValueError):
+            continue
+        for child in children:
+            try:
+                stat = Path(f"/proc/{child}/stat").read_text(errors="replace")
+            except OSError:
+                continue
+            name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
+            ticks = int(rest[11]) + int(rest[12])
+            found[child] = (sanitize(name), ticks / os.sysconf("SC_CLK_TCK"), parent)
+            left.append(child)
+    return found
+
+
+MOST_PROCESSES = 200
 
 
 def change_feed(path: Path) -> Feed:

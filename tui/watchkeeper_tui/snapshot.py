@@ -277,6 +277,8 @@ class _Ended:
 
 
 SILENT_SECONDS = 60.0
+TOOL_SILENT_SECONDS = 300.0
+"""A tool may work for longer before a person should look."""
 """A working agent without activity for so long is shown as silent."""
 HOST_GONE = frozenset({SessionState.DEAD})
 _NOBODY_YET = {
@@ -373,7 +375,8 @@ def lasted(agent: AgentFacts, state: SessionState, now: float) -> float:
 
 def silent_at(agent: AgentFacts) -> float:
     """When a working agent counts as silent, unless it is active before."""
-    return last_sign(agent) + SILENT_SECONDS
+    in_tool = agent.live is not None and agent.live.activity == "tool"
+    return last_sign(agent) + (TOOL_SILENT_SECONDS if in_tool else SILENT_SECONDS)
 
 
 def _working(agent: AgentFacts, now: float) -> Condition:
@@ -395,6 +398,8 @@ def _working(agent: AgentFacts, now: float) -> Condition:
         return Condition("↻", word, "retrying", f"{detail}, {left}" if detail else f"{word}, {left}")
     if live.activity == "idle":
         return Condition("○", "idle", "muted", detail)
+    if live.activity == "tool" and silence is not None:
+        return Condition("!", "silent", "silent", f"{detail or 'a tool'} for {for_long}")
     if live.activity == "tool":
         return Condition("●", "running a tool", "working", f"{detail} {for_long}" if detail else "")
     return _at_work(silence)
@@ -502,6 +507,14 @@ class Roster:
     def counts(self) -> dict[str, int]:
         """How many agents there are of each glyph."""
         return self._counts
+
+    def with_glyph(self, glyph: str) -> list[str]:
+        """The ids of the agents in that state."""
+        return (
+            [agent_id for agent_id, found in self._glyphs.items() if found == glyph]
+            if self._counts[glyph]
+            else []
+        )
 
     def nearest(self, share: float, snapshot: Snapshot) -> list[AgentFacts]:
         """The agents that have not ended whose context is fullest, from `share` of it on: the fullest

@@ -40,6 +40,8 @@ class PageContext:
     """Keys that act on the run do something here."""
     threshold: float = DEFAULT_THRESHOLD
     """The share of a window at which compaction starts, where the host does not say."""
+    processes: str = ""
+    """Of an agent that is silent: what the processes of its run do; sanitised."""
     cache: LineCache = field(default_factory=LineCache)
     """What was rendered for earlier pages."""
 

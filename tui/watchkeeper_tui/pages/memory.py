@@ -11,7 +11,7 @@ from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, damage, heading, rendered
 from watchkeeper_tui.sanitize import clip, fit, sanitize, sanitize_lines, wrap
-from watchkeeper_tui.snapshot import SessionState, Snapshot, agent_condition
+from watchkeeper_tui.snapshot import SessionState, Snapshot, agent_condition, last_sign
 from watchkeeper_tui.widgets.rows import PageLine, Piece
 
 _ROLES = {
@@ -183,6 +183,11 @@ def _now(view: PageContext) -> list[PageLine]:
         note = condition.note or sanitize(live.detail)
         doing.append((f"  {note.removeprefix(condition.word).lstrip()}", "muted"))
         lines.append(PageLine("now.doing", tuple(doing)))
+        if view.processes:
+            last = formatting.age(view.now - last_sign(agent))
+            words = f"{view.processes}; last output {last}"
+            for index, row in enumerate(wrap(words, max(8, view.width - 6))):
+                lines.append(PageLine(f"now.processes.{index}", (("      ", "text"), (row, "muted"))))
         written = [
             row
             for line in sanitize_lines(live.text[-600:].strip())

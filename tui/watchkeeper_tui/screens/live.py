@@ -151,6 +151,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("left_square_bracket", "step_agent(-1)", "Previous agent", show=False, id="agent.previous"),
         Binding("right_square_bracket", "step_agent(1)", "Next agent", show=False, id="agent.next"),
         Binding("e", "attention", "Next that needs you", show=False, id="attention"),
+        Binding("E", "next_error", "Next failed call", show=False, id="error.next"),
         Binding("z", "zoom", "Zoom", show=False, id="zoom"),
         Binding("i", "report", "Report", show=False, id="agent.report"),
         Binding("o", "next_order", "Order", show=False, id="plan.order"),
@@ -169,6 +170,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("w", "replay", "Replay", show=False, id="replay"),
         Binding("x", "export", "Export", show=False, id="export"),
         Binding("K", "fork", "Fork", show=False, id="fork"),
+        Binding("d", "graph", "Plan as a graph", show=False, id="graph"),
         Binding("s", "sessions", "Sessions", show=False, id="sessions"),
         Binding("escape", "back", "Back", show=False, id="back"),
     ]
@@ -494,6 +496,39 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.say(f"✓ forked at event #{made.at_seq} as {made.session_id}", "done", seconds=12)
 
         self.app.push_screen(ForkScreen(session.id, sanitize(session.title or session.goal), forked))
+
+    def action_next_error(self) -> None:
+        """To the next failed call of the agent; of one without any, to that of the newest failure of the run."""
+        detail = self.snapshot.detail
+        failed = (
+            any(block.kind == "tool_error" for block in detail.transcript) if detail is not None else False
+        )
+        if not failed:
+            newest = next(
+                (
+                    each
+                    for each in reversed(self.snapshot.events)
+                    if each.facts.kind == "tool.error" and each.agent_id
+                ),
+                None,
+            )
+            if newest is None:
+                self.say("no call has failed", "muted")
+                return
+            self._show_agent(newest.agent_id)
+        self.action_pane("agent")
+        self.agent_pane.action_jump("error")
+
+    def action_graph(self) -> None:
+        session = self.snapshot.session
+        if session is not None:
+            self.watch_app.open_plan(session.id, self._to_task)
+
+    def _to_task(self, task_id: str) -> None:
+        """Choose a task's row in the plan."""
+        self.action_pane("plan")
+        if not self.plan.select(f"task:{task_id}"):
+            self.say("the filter or a folded branch hides this task", "muted")
 
     def action_sessions(self) -> None:
         self.watch_app.open_sessions("")

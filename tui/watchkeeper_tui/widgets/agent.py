@@ -28,7 +28,8 @@ from watchkeeper_tui.pages.memory import (
     memory_page,
 )
 from watchkeeper_tui.pages.report import ARTIFACT_KEY, artifacts_page, report_page, task_page, task_summary
-from watchkeeper_tui.pages.transcript import BOUNDARY, transcript_page
+from watchkeeper_tui.pages.transcript import BOUNDARY, Item, items_of, transcript_page
+from watchkeeper_tui.reader import ProcessWatch
 from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import (
@@ -78,6 +79,21 @@ PAGES: tuple[Page, ...] = (
     Page("Artifacts", "Art", artifacts_page),
     Page("Prompt", "Prompt", prompt_page),
 )
+
+
+_JUMPS = {"error": "failed call", "prompt": "further words of the user"}
+
+
+def _is(what: str, item: Item) -> bool:
+    if what == "prompt":
+        return item.block.kind == "user"
+    return any(block.kind == "tool_error" for block in (item.block, item.result) if block is not None)
+
+
+def _place(key: str) -> tuple[int, int]:
+    """The message and the block that a line of the transcript belongs to; (0, 0) for other lines."""
+    seq, _, index = key.partition(".")
+    return (int(seq), int(index)) if seq.isdecimal() and index.isdecimal() else (0, 0)
 
 
 class TabLine(Widget):
@@ -202,6 +218,7 @@ class AgentPane(Vertical):
         Binding("right,l,full_stop", "tab(1)", "Next tab", show=False, id="agent.next_tab"),
         Binding("asterisk", "pin", "Pin or unpin the fact or message", show=False, id="agent.pin"),
         Binding("c", "to_compaction", "To the compaction", show=False, id="agent.to_compaction"),
+        Binding("W", "jump('prompt')", "Next words of the user", show=False, id="agent.next_prompt"),
     ]
 
     tab = var(0, init=False, always_update=True)
@@ -219,6 +236,9 @@ class AgentPane(Vertical):
         """What the lines in sight were made from."""
         self._asked: tuple[object, ...] = ()
         self._cache = LineCache()
+        self._processes = ProcessWatch()
+        self._jump = ""
+        """What to go to as soon as the transcript has been read."""
 
     def compose(self) -> ComposeResult:
         yield Figures()
@@ -284,6 +304,8 @@ class AgentPane(Vertical):
         if asked != self._asked or any(now is not then for now, then in zip(read, self._read, strict=True)):
             self._asked, self._read = asked, read
             page.set_rows(lazy(self.lines(), self._cache))
+        if self._jump and detail is not None:
+            self.action_jump(self._jump)
 
     def lines(self) -> Sequence[PageLine | Unit]:
         """The lines of the tab that is open."""
@@ -312,9 +334,16 @@ class AgentPane(Vertical):
             words=self.filter_words,
             can_act=not watch_app(self).read_only and snapshot.state is not SessionState.REPLAY,
             threshold=watch_app(self).settings.summarization_threshold,
+            processes=self._silent_processes(agent),
             cache=self._cache,
         )
         return PAGES[self.tab].lines(context)
+
+    def _silent_processes(self, agent: AgentFacts) -> str:
+        """What the processes of the run do, while the agent is silent."""
+        if agent_condition(agent, self._snapshot.state, self._now).role != "silent":
+            return ""
+        return self._processes.words(self._snapshot.host_pid, self._now)
 
     @property
     def _width(self) -> int:
@@ -354,6 +383,28 @@ class AgentPane(Vertical):
         else:
             said = "it was compacted before what is read here"
         self.post_message(StatusLine.Said(said))
+
+    def action_jump(self, what: str) -> None:
+        """Go to the next `error`, or the next `prompt` of the user, in the transcript; after the last one, the first."""
+        self.open_page("Transcript")
+        detail = self._snapshot.detail
+        if self.agent_id is None or detail is None or detail.agent_id != self.agent_id:
+            self._jump = what  # as soon as it has been read
+            return
+        self._jump = ""
+        items = [item for item in items_of(detail.transcript) if _is(what, item)]
+        if not items:
+            self.post_message(StatusLine.Said(f"no {_JUMPS[what]} in this transcript"))
+            return
+        line = self.page.selected
+        here = _place(line.key) if line is not None and not self.page.following else (0, 0)
+        item = next((item for item in items if _place(item.block.key) > here), items[0])
+        if self.filter_words:
+            self.filter_words = ""
+        self._expanded[self.agent_id] = self._expanded.get(self.agent_id, frozenset()) | {item.block.key}
+        self.redraw()
+        self.page.select(f"{item.block.key}.0", tell=False)
+        self.page.show_from_cursor()
 
     def action_pin(self) -> None:
         """Pin the fact under the cursor to every prompt, or keep the message under it as it is; or take it out again."""

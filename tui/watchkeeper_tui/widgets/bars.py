@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from textual import events
@@ -81,7 +81,8 @@ class Header(Widget):
 
     def _lay_out(self) -> None:
         width = self.size.width
-        self.lines = tuple(tuple(line) for line in (self.pieces(width), self.role_pieces(width)) if line)
+        lines = (self.pieces(width), self.role_pieces(width), self.attention_pieces(width))
+        self.lines = tuple(tuple(line) for line in lines if line)
 
     def watch_lines(self) -> None:
         self.styles.height = max(1, len(self.lines))
@@ -89,6 +90,69 @@ class Header(Widget):
     def render(self) -> Content:
         palette = watch_app(self).palette
         return Content("\n").join([content(line, palette) for line in self.lines])
+
+    def attention_pieces(self, width: int) -> list[Piece]:
+        """One line about what needs a person: questions, failures, silence, limits, budgets; none, no line."""
+        if self._snapshot.session is None or not self.is_mounted or self.screen.size.height < ROOMY_ROWS:
+            return []
+        for most in (72, 48, 28, 14):
+            groups = self._attention(most)
+            if sum(pieces_width(group) + 3 for group in groups) <= width - 10:
+                break
+        if not groups:
+            return []
+        pieces: list[Piece] = [(" ", "text")]
+        for group in groups:
+            pieces += [*group, ("   ", "text")]
+        key = watch_app(self).key_for("attention", "e")
+        return [*clip_pieces(pieces, width - 10), (f"{key} next", "key")]
+
+    def _attention(self, most: int) -> list[list[Piece]]:
+        """What needs a person; each reason in at most so many columns."""
+        snapshot = self._snapshot
+        groups = [*self._needs(most)]
+        reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
+        if reached is not None:
+            groups.append([(f"$ over budget: {sanitize(reached.kind)}", "failed")])
+        if snapshot.state is SessionState.LIVE:
+            groups += self._parked(self._now)
+        return groups
+
+    def _needs(self, most: int) -> Iterator[list[Piece]]:
+        """Agents that ask, are silent or failed: how many, and the first ones by name, with why."""
+        snapshot, roster = self._snapshot, self._roster
+        agents = snapshot.agents_by_id
+        questions = {approval.agent_id: approval for approval in snapshot.approvals}
+        for glyph, word in (("?", "asks"), ("!", "silent"), ("✗", "failed")):
+            ids = [agent_id for agent_id in questions if agent_id in agents] if glyph == "?" else []
+            ids += [agent_id for agent_id in roster.with_glyph(glyph) if agent_id not in ids]
+            if not ids:
+                continue
+            role = roster.roles.get(glyph, "waiting")
+            first = agents[ids[0]]
+            if (asked := questions.get(first.id)) is not None and glyph == "?":
+                why = f" to run {sanitize(asked.tool)}"
+            else:
+                why = " " + " ".join(agent_condition(first, snapshot.state, self._now).note.split())
+            count = f"{len(ids)} " if len(ids) > 1 else ""
+            yield [
+                (f"{glyph} {count}", role),
+                (clip(sanitize(first.name), 24), "strong"),
+                (f" {word}{clip(why.rstrip(), most)}", role),
+                (f" +{len(ids) - 1}" if len(ids) > 1 else "", "muted"),
+            ]
+
+    def _parked(self, now: float) -> Iterator[list[Piece]]:
+        parked = [agent for agent in self._snapshot.agents if agent.status == "parked" and agent.parked_until]
+        if parked:
+            first = min(parked, key=lambda agent: agent.parked_until or 0.0)
+            until = first.parked_until or 0.0
+            left = f" (in {countdown(until - now)})" if until > now else ""
+            more = f" +{len(parked) - 1}" if len(parked) > 1 else ""
+            yield [
+                ("◷ ", "slot"), (clip(sanitize(first.name), 24), "strong"),
+                (f" parked until {clock_text(until, now)}{left}{more}", "slot"),
+            ]  # fmt: skip
 
     def role_pieces(self, width: int) -> list[Piece]:
         """The roles that are not built in, as many as fit: name, file, model, and a dearer model that was not
@@ -184,16 +248,13 @@ class Header(Widget):
             groups.append((6, [(f" ({logs} missing)", "muted")]))
         if snapshot.state is SessionState.LIVE:
             groups.append((8, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
-        parked = [
-            agent.parked_until for agent in snapshot.agents if agent.status == "parked" and agent.parked_until
-        ]
-        if parked and snapshot.state is SessionState.LIVE:
-            first = min(parked)
-            left = f" (in {countdown(first - now)})" if first > now else ""
-            groups.append((1, [(f"  ◷ {len(parked)} parked until {clock_text(first, now)}{left}", "slot")]))
-        reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
-        if reached is not None:
-            groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))
+        if self.is_mounted and self.screen.size.height < ROOMY_ROWS:
+            # Else the line of attention has them.
+            if snapshot.state is SessionState.LIVE:
+                groups += [(1, [("  ", "text"), *group]) for group in self._parked(now)]
+            reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
+            if reached is not None:
+                groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))
         return groups
 
     def _elapsed(self, session: SessionFacts, now: float) -> float:
@@ -224,6 +285,8 @@ class Header(Widget):
         return pieces
 
 
+ROOMY_ROWS = 20
+"""From so many rows on, the header has a line of attention."""
 CRAMPED = (40, 10)
 """With fewer columns or rows, the footer says what the dashboard needs, and the frames make room for rows."""
 NEEDED = " needs 80×24  "

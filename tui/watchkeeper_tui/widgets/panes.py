@@ -89,6 +89,13 @@ class PlanView(RowView[PlanRow]):
         Column("$/m", 4, right=True, drop=6),
     )
 
+    BY_RATE: ClassVar[Sequence[Column]] = (
+        *COLUMNS[:-2],
+        Column("cost", 8, right=True, drop=6),
+        Column("$/m", 5, right=True, drop=1),
+    )
+    """While the plan is sorted by cost per minute."""
+
     marked: reactive[frozenset[str]] = reactive(frozenset(), init=False)
     """Ids of the rows that the user marked."""
     collapsed: var[frozenset[str]] = var(frozenset(), init=False)
@@ -130,7 +137,12 @@ class PlanView(RowView[PlanRow]):
     def watch_filter_words(self) -> None:
         self._shape(self.shown.snapshot)
 
+    def columns(self) -> Sequence[Column]:
+        return self.BY_RATE if self.order == "rate" else self.COLUMNS
+
     def watch_order(self) -> None:
+        self._widths_for = -1
+        self.refresh()  # the columns are others
         self._shape(self.shown.snapshot)
 
     def _shape(self, snapshot: Snapshot) -> None:

@@ -624,6 +624,10 @@ class PageView(RowView[PageLine]):
         super()._go(place, tell=tell)
         self.following = self.following and self.page_follows
 
+    def show_from_cursor(self) -> None:
+        """Scroll so that the selected line is near the top, with what follows below it."""
+        self.scroll_to(y=max(0, self._index - 2), animate=False, immediate=True)
+
     def laid_out(self) -> None:
         self.post_message(self.Resized(self))
 

@@ -1,0 +1,365 @@
+"""The plan as a drawn graph, with what waits for what, and its revisions as a difference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.snapshot import TaskFacts
+from watchkeeper_tui import formatting
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import Snapshot, task_condition
+from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+
+MOST_RAILS = 16
+"""Lines of the graph beside each other; more are not drawn."""
+MOST_NAMES = 4
+"""Tasks that are named where one waits for several."""
+_OVER = frozenset(("done", "dropped"))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRow:
+    """One line of the screen. Texts are sanitised."""
+
+    id: str
+    drawing: tuple[Piece, ...]
+    words: tuple[Piece, ...]
+    task_id: str = ""
+
+
+def in_order(tasks: Sequence[TaskFacts]) -> list[TaskFacts]:
+    """Prerequisites before what needs them, else as planned; tasks in a circle come last, as planned."""
+    known = {task.id: task for task in tasks}
+    missing = {
+        task.id: {need for need in task.depends_on if need in known and need != task.id} for task in tasks
+    }
+    ordered: list[TaskFacts] = []
+    left = sorted(tasks, key=lambda task: task.position)
+    while left:
+        ready = [task for task in left if not missing[task.id]]
+        if not ready:
+            return [*ordered, *left]
+        ordered += ready
+        done = {task.id for task in ready}
+        left = [task for task in left if task.id not in done]
+        for task in left:
+            missing[task.id] -= done
+    return ordered
+
+
+def drawn(tasks: Sequence[TaskFacts], glyphs: Mapping[str, Piece]) -> list[tuple[Piece, ...]]:
+    """The graph beside tasks in order: a rail goes down from each task to the last one that needs it."""
+    places = {task.id: place for place, task in enumerate(tasks)}
+    last: dict[str, int] = {}
+    for place, task in enumerate(tasks):
+        for need in task.depends_on:
+            if places.get(need, place) < place:
+                last[need] = place
+    rails: list[str | None] = []
+    lines: list[tuple[Piece, ...]] = []
+    for place, task in enumerate(tasks):
+        needs = {need for need in task.depends_on if need in rails}
+        ending = [column for column, rail in enumerate(rails) if rail in needs and last[str(rail)] == place]
+        free = [column for column, rail in enumerate(rails) if rail is None]
+        column = min(ending or free or [len(rails)])
+        if column == len(rails):
+            rails.append(None)
+        joined = [at for at, rail in enumerate(rails) if rail in needs] + [column]
+        begins, ends = min(joined), max(joined)
+        pieces: list[Piece] = []
+        for at in range(min(len(rails), MOST_RAILS)):
+            rail = rails[at]
+            within = begins < at < ends
+            if at == column:
+                pieces.append(glyphs.get(task.id, ("·", "pending")))
+            elif rail in needs:
+                goes_on = last[str(rail)] > place
+                pieces.append(
+                    (("├" if goes_on else "╰") if at < column else ("┤" if goes_on else "╯"), "faint")
+                )
+            elif rail is not None:
+                pieces.append(("┼" if within else "│", "faint"))
+            else:
+                pieces.append(("─" if within else " ", "faint"))
+            pieces.append(("─" if begins <= at < ends else " ", "faint"))
+        if len(rails) > MOST_RAILS:
+            pieces.append(("…", "faint"))
+        lines.append(tuple(pieces))
+        for at in ending:
+            rails[at] = None
+        rails[column] = task.id if last.get(task.id, -1) > place else None
+        while rails and rails[-1] is None:
+            rails.pop()
+    return lines
+
+
+def _joint(at: int, column: int, within: bool, goes_on: bool) -> str:
+    """Where the rail of a prerequisite meets the line to the task that needs it."""
+    if goes_on:
+        return "├" if at < column else "┼" if within else "┤"
+    return "┴" if within else "╰" if at < column else "╯"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One revision of a plan as stored. Texts are hostile until sanitised."""
+
+    number: int
+    at: float
+    reason: str
+    tasks: tuple[Mapping[str, Any], ...]
+
+
+def changes(
+    before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
+) -> list[tuple[str, str, str]]:
+    """What a revision changed: `+`, `-` or `~`, the task's title, and how it changed."""
+    old, new = ({str(task.get("id")): task for task in tasks} for tasks in (before, after))
+    names = {key: _title(task) for key, task in (old | new).items()}
+    found = [("+", _title(task), _after(task, names)) for key, task in new.items() if key not in old]
+    found += [("-", _title(task), "") for key, task in old.items() if key not in new]
+    for key in new.keys() & old.keys():
+        was, now = old[key], new[key]
+        parts = []
+        if _title(was) != _title(now):
+            parts.append(f"was “{_title(was)}”")
+        if was.get("depends_on") != now.get("depends_on"):
+            parts.append(_after(now, names) or "waits for nothing now")
+        if parts:
+            found.append(("~", _title(now), ", ".join(parts)))
+        elif now.get("status") == "dropped" != was.get("status"):
+            found.append(("-", _title(now), "dropped"))
+    return found
+
+
+def _title(task: Mapping[str, Any]) -> str:
+    return str(task.get("title") or task.get("name") or "")
+
+
+def _after(task: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    needs = task.get("depends_on")
+    return (
+        "after " + ", ".join(names.get(str(need), str(need)) for need in needs)
+        if isinstance(needs, list) and needs
+        else ""
+    )
+
+
+class GraphView(RowView[GraphRow]):
+    """The graph, or the revisions."""
+
+    EMPTY = "no plan yet"
+    COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
+
+    def row_id(self, row: GraphRow) -> str:
+        return row.id
+
+    def row_cells(self, row: GraphRow) -> Sequence[Cell]:
+        return ((*row.drawing, (" ", "text"), *row.words),)
+
+
+class PlanScreen(WatchScreen):
+    """`d` opens it; `v` switches between the graph and the revisions."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("v", "switch", "Revisions", show=False, id="graph.revisions"),
+        Binding("y", "copy", "Copy", show=False, id="graph.copy"),
+        Binding("escape,d", "back", "Back", show=False, id="graph.back"),
+    ]
+
+    def __init__(self, session_id: str, chosen: Callable[[str], None]) -> None:
+        """`chosen` is called with the id of the task that Enter chose."""
+        super().__init__()
+        self.session_id = session_id
+        self._chosen = chosen
+        self._shows_revisions = False
+        self._revisions: tuple[Revision, ...] = ()
+        self._read_seq = -1
+
+    def compose(self) -> ComposeResult:
+        yield GraphView(id="graph", classes="pane")
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    @property
+    def view(self) -> GraphView:
+        return self.query_one(GraphView)
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self.snapshot_changed(self.watch_app.snapshot)
+
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
+        session = snapshot.session
+        if session is not None and session.id == self.session_id:
+            if self._shows_revisions and session.event_seq != self._read_seq:
+                self._read(session.event_seq)
+            elif not self._shows_revisions:
+                self.view.set_rows(graph_rows(snapshot))
+        self._describe()
+
+    def tick(self, now: float) -> None:
+        self._describe()
+
+    def _read(self, event_seq: int) -> None:
+        self._read_seq = event_seq
+
+        def question(connection: Connection) -> tuple[Revision, ...]:
+            rows = connection.execute(
+                "SELECT r.revision, r.at, r.reason, r.plan_graph_snapshot FROM plan_revisions r JOIN plans p ON"
+                " p.id = r.plan_id WHERE p.session_id = ? ORDER BY r.at, r.revision",
+                (self.session_id,),
+            )
+            return tuple(Revision(number, at, reason, _stored(graph)) for number, at, reason, graph in rows)
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._arrived, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _arrived(self, result: object) -> None:
+        if not self.is_usable:
+            return
+        if isinstance(result, Exception):
+            self.say(f"! {self.trouble(result)}", "failed")
+        elif isinstance(result, tuple):
+            self._revisions = result
+            if self._shows_revisions:
+                self.view.set_rows(revision_rows(self._revisions, self.watch_app.now()))
+            self._describe()
+
+    def _describe(self) -> None:
+        tasks = self.watch_app.snapshot.tasks
+        pieces: list[Piece] = [("Plan", "strong")]
+        if self._shows_revisions:
+            pieces.append((f"  {formatting.plural(len(self._revisions), 'revision')}, newest first", "muted"))
+        else:
+            pieces.append((f"  {formatting.plural(len(tasks), 'task')}, prerequisites first", "muted"))
+        set_title(self.view, pieces, self.watch_app.palette)
+        row = self.view.selected
+        words = row.words if row is not None else ()
+        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or words)
+        self.query_one(KeyLine).hints = (
+            KeyHint("v", "Graph" if self._shows_revisions else "Revisions", "switch"),
+            KeyHint("enter", "Go to the task", "press('enter')"),
+            KeyHint("y", "Copy", "copy"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
+        )
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        self._describe()
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        row = self.view.selected
+        if row is not None and row.task_id:
+            self.app.pop_screen()
+            self._chosen(row.task_id)
+
+    def action_switch(self) -> None:
+        self._shows_revisions = not self._shows_revisions
+        self.view.selected_id, self._read_seq = None, -1
+        self.view.set_rows(
+            revision_rows(self._revisions, self.watch_app.now()) if self._shows_revisions else ()
+        )
+        self.view.action_first()
+        self.snapshot_changed(self.watch_app.snapshot)
+
+    def action_copy(self) -> None:
+        row = self.view.selected
+        if row is not None:
+            self.watch_app.copy_text("".join(text for text, _ in row.words))
+            self.say("copied the line", "done", seconds=3)
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [
+            (
+                "Plan",
+                [
+                    ("v", "the graph, or the plan's revisions: what each one added, removed and changed"),
+                    ("enter", "go to the task on the live screen"),
+                    ("y", "copy the line"),
+                    ("esc, d", "back"),
+                ],
+            )
+        ]
+
+
+def graph_rows(snapshot: Snapshot) -> list[GraphRow]:
+    """A row for each task of the plan: the graph, its title, what it waits for and how many wait for it."""
+    tasks = in_order(snapshot.tasks)
+    by_id = {task.id: task for task in tasks}
+    glyphs: dict[str, Piece] = {}
+    for task in tasks:
+        condition = task_condition(task)
+        glyphs[task.id] = (condition.glyph, condition.role)
+    waiting: dict[str, int] = {}
+    for task in tasks:
+        for need in task.depends_on:
+            waiting[need] = waiting.get(need, 0) + (task.status not in _OVER)
+    rows = []
+    for task, drawing in zip(tasks, drawn(tasks, glyphs), strict=True):
+        open_needs = [
+            by_id[need] for need in task.depends_on if need in by_id and by_id[need].status not in _OVER
+        ]
+        words: list[Piece] = [
+            (_line(task.title or task.name), "text"),
+            (f"  {sanitize(task.status)}", glyphs[task.id][1]),
+        ]
+        if open_needs and task.status not in _OVER:
+            names = ", ".join(_line(need.title or need.name) for need in open_needs[:MOST_NAMES])
+            more = f" and {len(open_needs) - MOST_NAMES} more" if len(open_needs) > MOST_NAMES else ""
+            words.append((f"  waits for {names}{more}", "waiting"))
+        if waiting.get(task.id) and task.status not in _OVER:
+            words.append(
+                (f"  {waiting[task.id]:,} {'waits' if waiting[task.id] == 1 else 'wait'} for it", "muted")
+            )
+        rows.append(GraphRow(task.id, drawing, tuple(words), task.id))
+    return rows
+
+
+def revision_rows(revisions: Sequence[Revision], now: float) -> list[GraphRow]:
+    """The newest revision first: its reason, then a row for each change."""
+    roles = {"+": "done", "-": "failed", "~": "waiting"}
+    rows: list[GraphRow] = []
+    for place in range(len(revisions) - 1, -1, -1):
+        revision = revisions[place]
+        before = revisions[place - 1].tasks if place else ()
+        heading: tuple[Piece, ...] = (
+            (f"r{revision.number}", "accent"),
+            (f"  {formatting.when(revision.at, now)}  ", "muted"),
+            (_line(revision.reason), "strong"),
+        )
+        rows.append(GraphRow(f"r{place}", (), heading))
+        for number, (mark, title, how) in enumerate(changes(before, revision.tasks)):
+            words: list[Piece] = [(f"{mark} ", roles[mark]), (_line(title), "text")]
+            if how:
+                words.append((f"  {_line(how)}", "muted"))
+            task = next((str(each.get("id")) for each in revision.tasks if _title(each) == title), "")
+            rows.append(GraphRow(f"r{place}.{number}", (("  ", "text"),), tuple(words), task))
+    return rows
+
+
+def _stored(graph: str) -> tuple[Mapping[str, Any], ...]:
+    try:
+        found = json.loads(graph)
+    except ValueError:
+        return ()
+    return tuple(task for task in found if isinstance(task, dict)) if isinstance(found, list) else ()
+
+
+def _line(text: str) -> str:
+    return clip(" ".join(sanitize(text).split()), 160)
