@@ -158,7 +158,7 @@ class _Asked:
     gone: bool = False
 
     def outcome(self) -> str:
-        """`allowed` or `denied` once the log has the result of the call; else empty."""
+        """`allowed`, `denied` or `failed` (an error) once the log has the result of the call; else empty."""
         try:
             size = self.log.stat().st_size
             if self.offset is None:
@@ -169,6 +169,7 @@ class _Asked:
                 file.seek(self.offset)
                 data = file.read(4 * LOG_TAIL_BYTES)
         except OSError:
+            self.offset = self.offset or 0  # the log may come later: then all of it is new
             return ""
         end = data.rfind(b"\n") + 1
         start, self.offset = self.offset, self.offset + end
@@ -185,7 +186,13 @@ class _Asked:
                     self.use_id = str(block.get("id"))
             elif block.get("type") == "tool_result" and block.get("tool_use_id") == self.use_id:
                 if is_new:
-                    return "denied" if block.get("is_error") is True and _was_refused(block) else "allowed"
+                    return (
+                        "allowed"
+                        if block.get("is_error") is not True
+                        else "denied"
+                        if _was_refused(block)
+                        else "failed"
+                    )
                 self.use_id = None
         return ""
 
@@ -200,7 +207,8 @@ def _blocks(line: bytes) -> Iterator[dict[str, Any]]:
             yield block
 
 
-_REFUSALS = ("The user doesn't want to", "Permission to use", "denied", "refused", "rejected")
+_REFUSALS = ("The user doesn't want to", "Permission to use")
+"""What Claude Code writes as the result of a call that was refused in its terminal."""
 
 
 def _was_refused(block: dict[str, Any]) -> bool:

@@ -532,10 +532,22 @@ def _base(folder: Path, path: Path, data: bytes | None, record: Installed | None
     text = _text(path, data)
     created = frozenset(record.created if record else ())
     try:
-        bare = without_entries(text, ours.__contains__, created).encode()
+        bare = without_entries(text, ours.__contains__, created)
+        left = parse_settings(bare)
     except ValueError as fault:
         raise BadInput(f"{path} cannot be changed safely: {fault}; nothing was changed") from None
-    return bare, "the file was changed since the installation; only Watchkeeper's entries are taken out"
+    if record is not None:
+        # Claude Code itself writes its settings anew, in its own layout, with nothing changed.
+        try:
+            original = _original(folder, record)
+            if left == parse_settings((original or b"").decode("utf-8")):
+                return original, ""
+        except (NotFound, ValueError):
+            pass
+    return (
+        bare.encode(),
+        "the file was changed since the installation; only Watchkeeper's entries are taken out",
+    )
 
 
 def plan_install(database: Path, settings: Settings, program: Program, *, answer: bool) -> Change:

@@ -347,7 +347,13 @@ def add_question(connection: Connection, question: ExternalQuestion) -> None:
 
 
 def end_question(connection: Connection, question_id: str, outcome: str, now: float) -> None:
-    """A question was answered as its log says (`allowed`, `denied`), or is gone (empty)."""
+    """A question was answered as its log says (`allowed`, `denied`, or `failed`: the call's result is an error), or is gone
+    (empty). An error after a denial that was sent from here is that denial."""
+    if outcome == "failed":
+        row = connection.execute(
+            "SELECT answer FROM external_questions WHERE id = ?", (question_id,)
+        ).fetchone()
+        outcome = "denied" if row and _object(row[0]).get("behavior") == "deny" else "allowed"
     connection.execute(
         "UPDATE external_questions SET status = ?, outcome = ?, changed_at = ? WHERE id = ? AND (status IN ('waiting', 'sent')"
         " OR (status = 'ended' AND ? <> ''))",

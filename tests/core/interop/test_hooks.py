@@ -167,11 +167,12 @@ def claude(tmp_path: Path) -> Iterator[Claude]:
     claude.writer.close()
 
 
+@pytest.mark.parametrize("laid_out_anew", [False, True])
 @pytest.mark.parametrize(
     "before", [None, b"", b"{}", b'{"model":"opus"}', b'{\r\n\t"hooks": {"Stop": []},\r\n\t"n": 1e3\r\n}']
 )
 def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
-    before: bytes | None, claude: Claude
+    before: bytes | None, laid_out_anew: bool, claude: Claude
 ) -> None:
     if before is not None:
         claude.settings.write_bytes(before)
@@ -182,6 +183,8 @@ def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
     assert hooks.is_registered(claude.folder, hooks.load_installed(claude.folder)[0])
     if before is not None:
         assert claude.settings.stat().st_mode & 0o777 == 0o640
+    if laid_out_anew:  # as Claude Code does now and then
+        claude.settings.write_text(json.dumps(json.loads(claude.settings.read_bytes()), indent=2))
     hooks.uninstall(claude.db, hooks.plan_uninstall(claude.db, claude.settings))
     assert (claude.settings.read_bytes() if claude.settings.exists() else None) == before
     assert not claude.folder.exists()
@@ -434,6 +437,13 @@ def _output(child: subprocess.Popen[bytes]) -> Any:
     return json.loads(out)["hookSpecificOutput"]["decision"] if out else None
 
 
+def _log_result(claude: Claude, given: dict[str, Any], **about: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "not there"} | about
+    blocks = [[{"type": "tool_use", "id": "t1", "name": "Bash", "input": given}], [result]]
+    with claude.log.open("a") as file:
+        file.writelines(json.dumps({"message": {"content": content}}) + "\n" for content in blocks)
+
+
 def test_an_answer_reaches_the_hook_that_waits_and_the_log_confirms_it(claude: Claude, ask: Ask) -> None:
     claude.log.write_text("")
     child = ask()
@@ -444,11 +454,7 @@ def test_an_answer_reaches_the_hook_that_waits_and_the_log_confirms_it(claude: C
     assert claude.found().questions[0].status == "sent"
     with pytest.raises(ValueError, match="gone"):
         external.answer_question(claude.db, question, "me", allow=True)
-    blocks = [
-        [{"type": "tool_use", "id": "t1", "name": "Bash", "input": BASH}],
-        [{"type": "tool_result", "tool_use_id": "t1", "content": "x"}],
-    ]
-    claude.log.write_text("".join(json.dumps({"message": {"content": content}}) + "\n" for content in blocks))
+    _log_result(claude, BASH)
     claude.spool._slow_at = 0
     claude.spool.step()
     assert claude.found().questions == ()
@@ -464,6 +470,13 @@ def test_a_denial_tells_the_reason_and_choices_are_answered_by_place(claude: Cla
     child = ask()
     external.answer_question(claude.db, claude.found().questions[0], "me", allow=False, reason="not there")
     assert _output(child) == {"behavior": "deny", "message": "not there"}
+    _log_result(claude, BASH, is_error=True)
+    claude.spool._slow_at = 0
+    claude.spool.step()
+    row = claude.writer.submit(
+        lambda group: group.connection.execute("SELECT outcome FROM external_questions").fetchone()
+    )
+    assert row.result() == ("denied",)
     claude.writer.submit(lambda group: group.connection.execute("DELETE FROM external_questions")).result()
     child = ask("AskUserQuestion", COLOURS)
     (question,) = claude.found().questions

@@ -1,0 +1,307 @@
+"""Other programs themselves at Watchkeeper's doors, over a mock model server: hooks of Claude Code in a terminal.
+
+    python -m tests.interop.doors                 every trial
+    python -m tests.interop.doors hooks           those of hooks
+    python -m tests.interop.doors --claude PATH   with this binary; by default the npm package, pinned, in `.ci-cache/agents`
+
+Prints a line for each promise; exits with 1 where one did not hold. `TRIALS` has a function for each kind; another door is a
+function more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.agents import model_servers
+from tests.agents.model_servers import RunningServer
+
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.store import database
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "@anthropic-ai/claude-code@2.1.185"
+LONGEST_SECONDS = 60.0
+KEY = "sk-ant-api03-" + "x" * 40
+
+
+class Door:
+    """A home of its own, a database, a model server, and what held so far."""
+
+    def __init__(self, folder: Path, program: Path, server: RunningServer) -> None:
+        self.folder, self.program, self.server = folder, program, server
+        self.home, self.workspace, self.db = folder / "home", folder / "ws", folder / "data" / "w.db"
+        for path in (self.home / ".claude", self.workspace, self.db.parent):
+            path.mkdir(parents=True)
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("CLAUDE", "ANTHROPIC", "XDG_", "CODEX_", "WATCHKEEPER_"))
+        }
+        self.environ = kept | {
+            "HOME": str(self.home), "ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": server.url, "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "TERM": "xterm-256color", "IS_SANDBOX": "1",
+            "WATCHKEEPER_DB": str(self.db), "PYTHONPATH": f"{ROOT / 'core'}:{ROOT / 'tui'}",
+        }  # fmt: skip
+        known = {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}
+        about = {"hasCompletedOnboarding": True, "theme": "dark", "projects": {str(self.workspace): known},
+                 "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []}}  # fmt: skip
+        (self.home / ".claude.json").write_text(json.dumps(about))
+        self.failures = 0
+
+    def holds(self, promise: str, found: object) -> bool:
+        """Print whether a promise holds."""
+        print(f"{'ok ' if found else 'BAD'}  {promise}", flush=True)
+        self.failures += not found
+        return bool(found)
+
+    def within(self, promise: str, found: Callable[[], object], seconds: float = LONGEST_SECONDS) -> bool:
+        """The same, of what becomes true soon."""
+        deadline = time.monotonic() + seconds
+        while not (true := found()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.holds(promise, true)
+
+    def status(self) -> str:
+        """What the program itself says that its session does."""
+        files = list((self.home / ".claude/sessions").glob("*.json"))
+        return str(json.loads(files[0].read_text() or "{}").get("status")) if files else ""
+
+    def wk(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "watchkeeper", *words]
+        return subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=120)
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-P", "-m", "watchkeeper", *words], env=self.environ)
+
+    def rows(self, sql: str) -> list[Any]:
+        try:
+            connection = database.open_readonly(self.db)
+        except StoreUnusable:
+            return []  # not there yet, or being made
+        try:
+            return list(connection.execute(sql))
+        finally:
+            connection.close()
+
+
+class Terminal:
+    """The program in a terminal of its own, whose screen is read all the time."""
+
+    def __init__(self, door: Door, *words: str) -> None:
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:
+            os.chdir(door.workspace)
+            os.execve(door.program, [str(door.program), *words], door.environ)
+        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.shown = b""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                select.select([self._file], [], [])
+                data = os.read(self._file, 65_536)
+            except (OSError, ValueError):
+                return
+            if not data:
+                return
+            self.shown += data
+
+    def text(self) -> str:
+        """What was shown lately, without what moves the cursor."""
+        plain = re.sub(rb"\x1b\[[0-9;?>]*[a-zA-Z]|\x1b\][^\x07]*\x07|\s+", b"", self.shown[-20_000:])
+        return plain.decode("utf-8", "replace")
+
+    def type(self, text: str) -> None:
+        """Paste a text and press Enter."""
+        os.write(self._file, b"\x1b[200~" + text.encode() + b"\x1b[201~" if "\n" in text else text.encode())
+        time.sleep(0.7)
+        os.write(self._file, b"\r")
+
+    def close(self) -> None:
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except OSError:
+            pass
+
+
+COLOURS = {"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": False,
+                          "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]}  # fmt: skip
+
+
+def hooks(door: Door) -> None:
+    """Install, a session with two questions and a compaction, a killed reader, uninstall."""
+    settings = door.home / ".claude/settings.json"
+    before = b'{\n  "cleanupPeriodDays": 99,\n  "hooks": {"Stop": []}\n}'
+    settings.write_bytes(before)
+    installed = door.wk("hooks", "install", "claude", "--answer", "--yes", "--claude", str(door.program))
+    door.holds(
+        "hooks are installed for every event that the binary knows", "installed 10 hooks" in installed.stdout
+    )
+    reader = door.start("import", "--watch-all")
+    state = "SELECT status, reason, imported_as FROM external_sessions"
+    waiting = "SELECT id, tool FROM external_questions WHERE status = 'waiting'"
+    prompts: list[str] = []
+    next_step = model_servers.next_step
+
+    def recorded(turns: list[Any], *more: Any) -> Any:
+        prompts.extend(turn.text for turn in turns[-1:])
+        return next_step(turns, *more)
+
+    model_servers.next_step = recorded
+    terminal = Terminal(door)
+    try:
+        door.within("a new session is idle", lambda: door.rows(state) and door.rows(state)[0][0] == "idle")
+        time.sleep(2)
+        terminal.type(
+            f"#script\nrun: touch made\nrun: touch refused\ntool: AskUserQuestion {json.dumps(COLOURS)}\nsay: all done\n"
+        )
+        door.within("its question waits", lambda: door.rows(waiting))
+        shown = door.wk("approve", "last", "--show").stdout
+        door.holds("the whole question is shown", "touch made" in shown)
+        door.within("the dialog in the terminal stays", lambda: "Doyouwanttoproceed" in terminal.text(), 5)
+        door.holds("an answer from another terminal is sent", "sent" in door.wk("approve", "last").stdout)
+        door.within("the call runs", (door.workspace / "made").exists)
+        outcome = "SELECT outcome FROM external_questions WHERE status = 'answered' ORDER BY asked_at"
+        door.within("the log confirms the answer", lambda: door.rows(outcome) == [("allowed",)])
+        door.within("the next question waits", lambda: door.rows(waiting))
+        door.wk("deny", "last", "--reason", "we keep that file")
+        door.within("a denial is confirmed", lambda: door.rows(outcome)[1:2] == [("denied",)])
+        door.holds("the denied call did not run", not (door.workspace / "refused").exists())
+        asked = lambda: [row for row in door.rows(waiting) if row[1] == "AskUserQuestion"]  # noqa: E731
+        door.within("a multiple-choice question waits", asked)
+        door.wk("approve", "last", "--choose", "2")
+        log = next((door.home / ".claude/projects").rglob("*.jsonl"))
+        door.within(
+            "its answer reaches the model",
+            lambda: '=\\"Blue\\"' in log.read_text() and "we keep that file" in log.read_text(),
+        )
+        door.within("then the session is idle", lambda: door.rows(state)[0][0] == "idle")
+        door.within("it is one session, joined with its log",
+                    lambda: door.rows("SELECT count(*), max(s.id = e.imported_as) FROM sessions s, external_sessions e") == [(1, 1)])  # fmt: skip
+        session = door.rows(state)[0][2]
+        told = door.wk("hooks", "instructions", session, "keep the colours of the user")
+        door.holds(f"instructions for a compaction are taken {told.stderr}", told.returncode == 0)
+        terminal.type("/compact")
+        found = "SELECT details FROM external_sessions"
+        door.within("a compaction is recorded with its log's size",
+                    lambda: any(one["bytes"] and one["ended_at"] for one in json.loads(door.rows(found)[0][0]).get("compactions", ())))  # fmt: skip
+        door.holds(
+            "the compaction was told the user's instructions",
+            any("keep the colours" in one for one in prompts),
+        )
+        reader.kill()
+        reader.wait()
+        terminal.type("#script\nrun: touch later\nsay: done again\n")
+        door.within(
+            "after Watchkeeper was killed the terminal still asks", lambda: door.status() == "waiting"
+        )
+        time.sleep(1)
+        os.write(terminal._file, b"1")
+        door.within("and its own answer counts", (door.workspace / "later").exists)
+        shutil.move(door.folder / "data", door.folder / "moved")
+        door.within("then it is idle again", lambda: door.status() == "idle")
+        terminal.type("#script\nsay: without a folder\n")
+        door.within(
+            "without Watchkeeper's folder it works on", lambda: "withoutafolder" in terminal.text()[-3_000:]
+        )
+        door.holds("and shows no error of a hook", "hookerror" not in terminal.text().lower())
+        shutil.move(door.folder / "moved", door.folder / "data")
+        reader = door.start("import", "--watch-all")
+        time.sleep(1)
+        terminal.type("/exit")
+        door.within("its end is seen", lambda: door.rows(state)[0][0] == "ended")
+        removed = door.wk("hooks", "uninstall", "claude", "--yes")
+        door.holds(
+            f"the settings are restored byte for byte ({removed.stdout[-60:].strip()})",
+            settings.read_bytes() == before,
+        )
+    finally:
+        model_servers.next_step = next_step
+        terminal.close()
+        reader.terminate()
+        reader.wait(20)
+
+
+def cost(door: Door) -> None:
+    """What a hook costs the program: the shell line, run 200 times."""
+    door.wk("hooks", "install", "claude", "--yes", "--claude", str(door.program))
+    settings = json.loads((door.home / ".claude/settings.json").read_text())
+    payload = json.dumps(
+        {"session_id": "s", "hook_event_name": "Stop", "last_assistant_message": "x" * 3_000}
+    ).encode()
+
+    def median(line: str) -> float:
+        times = []
+        for _ in range(200):
+            began = time.perf_counter()
+            subprocess.run(["/bin/sh", "-c", line], input=payload, check=True)
+            times.append(time.perf_counter() - began)
+        return sorted(times)[100] * 1_000
+
+    nothing, ours = (
+        median("cat >/dev/null; exit 0"),
+        median(settings["hooks"]["Stop"][0]["hooks"][0]["command"]),
+    )
+    door.holds(
+        f"an event costs {ours:.1f} ms (a shell that reads and ends: {nothing:.1f} ms), less than 10",
+        ours - nothing < 10,
+    )
+
+
+TRIALS = {"hooks": hooks, "cost": cost}
+
+
+def find_claude(folder: Path) -> Path | None:
+    """The pinned binary, installed by npm; None where there is no npm."""
+    found = folder / "node_modules/.bin/claude"
+    if not found.exists() and shutil.which("npm") is not None:
+        subprocess.run(
+            ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", PACKAGE],
+            check=True,
+        )
+    return found if found.exists() else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trials", nargs="*", choices=[[], *TRIALS])
+    parser.add_argument("--claude", type=Path)
+    options = parser.parse_args()
+    program = options.claude or find_claude(ROOT / ".ci-cache" / "agents")
+    if program is None:
+        print("no claude: give --claude PATH, or install npm")
+        return 1
+    failures = 0
+    for name in options.trials or TRIALS:
+        with tempfile.TemporaryDirectory(prefix="doors") as folder, RunningServer() as server:
+            print(f"== {name}", flush=True)
+            door = Door(Path(folder).resolve(), program.absolute(), server)
+            TRIALS[name](door)
+            failures += door.failures
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
