@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.agents.hook_doors import trial
 from tests.agents.model_servers import RunningServer
 from tests.agents.real_programs import ROOT, install
 from tests.core.export.conftest import Made
@@ -184,7 +185,15 @@ def _offered(asked: list[dict[str, Any]]) -> set[str]:
     return {match[1] or match[2] for match in own if match}
 
 
-TRIALS: dict[str, Callable[[Door], list[str]]] = {"mcp": mcp}
+def hooks(door: Door) -> list[str]:
+    """Hooks, which only Claude Code has: its binary is part of a package of its adapter."""
+    if door.program != "claude":
+        return []
+    binary = next(door.programs.parent.glob("@anthropic-ai/claude-agent-sdk-*/claude"), None)
+    return trial(binary, door.folder / "hooks", door.server) if binary is not None else ["there is no claude"]
+
+
+TRIALS: dict[str, Callable[[Door], list[str]]] = {"mcp": mcp, "hooks": hooks}
 
 
 def main() -> int:

@@ -58,7 +58,7 @@ cd {folder}/spool || exit
 set -- *.json
 [ $# -lt {pending} ] || exit
 {head} -c {bytes} >"$PPID.$$.json" || {rm} -f "$PPID.$$.json"
-{cat} >/dev/null
+exec {cat} >/dev/null
 """
 
 _COMPACT = """\

@@ -1,16 +1,7 @@
-"""Other programs themselves at Watchkeeper's doors, over a mock model server: hooks of Claude Code in a terminal.
-
-    python -m tests.interop.doors                 every trial
-    python -m tests.interop.doors hooks           those of hooks
-    python -m tests.interop.doors --claude PATH   with this binary; by default the npm package, pinned, in `.ci-cache/agents`
-
-Prints a line for each promise; exits with 1 where one did not hold. `TRIALS` has a function for each kind; another door is a
-function more.
-"""
+"""Claude Code in a terminal with Watchkeeper's hooks: live states, answers, a compaction, and Watchkeeper killed."""
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
@@ -22,7 +13,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import time
@@ -37,7 +27,6 @@ from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "@anthropic-ai/claude-code@2.1.185"
 LONGEST_SECONDS = 60.0
 KEY = "sk-ant-api03-" + "x" * 40
 
@@ -64,12 +53,13 @@ class Door:
         about = {"hasCompletedOnboarding": True, "theme": "dark", "projects": {str(self.workspace): known},
                  "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []}}  # fmt: skip
         (self.home / ".claude.json").write_text(json.dumps(about))
-        self.failures = 0
+        self.failures: list[str] = []
 
     def holds(self, promise: str, found: object) -> bool:
-        """Print whether a promise holds."""
-        print(f"{'ok ' if found else 'BAD'}  {promise}", flush=True)
-        self.failures += not found
+        """Print whether a promise holds, and keep those that do not."""
+        print(f"    {'ok ' if found else 'BAD'}  {promise}", flush=True)
+        if not found:
+            self.failures.append(promise)
         return bool(found)
 
     def within(self, promise: str, found: Callable[[], object], seconds: float = LONGEST_SECONDS) -> bool:
@@ -268,40 +258,11 @@ def cost(door: Door) -> None:
     )
 
 
-TRIALS = {"hooks": hooks, "cost": cost}
-
-
-def find_claude(folder: Path) -> Path | None:
-    """The pinned binary, installed by npm; None where there is no npm."""
-    found = folder / "node_modules/.bin/claude"
-    if not found.exists() and shutil.which("npm") is not None:
-        subprocess.run(
-            ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", PACKAGE],
-            check=True,
-        )
-    return found if found.exists() else None
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("trials", nargs="*", choices=[[], *TRIALS])
-    parser.add_argument("--claude", type=Path)
-    options = parser.parse_args()
-    program = options.claude or find_claude(ROOT / ".ci-cache" / "agents")
-    if program is None:
-        print("no claude: give --claude PATH, or install npm")
-        return 1
-    failures = 0
-    for name in options.trials or TRIALS:
-        with tempfile.TemporaryDirectory(prefix="doors") as folder, RunningServer() as server:
-            print(f"== {name}", flush=True)
-            door = Door(Path(folder).resolve(), program.absolute(), server)
-            TRIALS[name](door)
-            failures += door.failures
-    return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def trial(claude: Path, folder: Path, server: RunningServer) -> list[str]:
+    """Run both; returns what does not hold. `folder` is made."""
+    wrong: list[str] = []
+    for name, run in {"hooks": hooks, "cost": cost}.items():
+        door = Door(folder / name, claude, server)
+        run(door)
+        wrong += door.failures
+    return wrong
