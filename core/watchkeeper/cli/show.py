@@ -36,6 +36,7 @@ from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe
 from watchkeeper.store.programs import load_worktrees
+from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search.index import index_until, unindexed
 from watchkeeper.store.usage import GROUPS, UsageRow
 from watchkeeper.store.usage import usage as usage_by
@@ -160,6 +161,7 @@ def show(opened: SessionHandle, as_json: bool) -> int:
     whole = state.session_state(opened, opened.session_id)
     holder = opened.host
     whole["session"]["live"] = holder is not None
+    whole["receipts"] = [one.as_json() for one in session_receipts(opened, opened.session_id)]
     host = f"host pid {holder.pid}" if holder else "no host"
     return respond(as_json, whole, _state_lines(opened, whole, host))
 
@@ -171,6 +173,7 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
     yield "\nAgents"
     for agent in whole["agents"]:
         yield from _agent_lines(agent)
+    yield from _receipt_lines(whole["receipts"])
     waiting = [one["id"] for one in whole["approvals"] if one["status"] == "waiting"]
     if waiting:
         from watchkeeper.cli.control import question_with_answers
@@ -181,6 +184,20 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
             if question is not None:
                 first, *lines = question_with_answers(question)
                 yield from (f"\n? {first}", *lines)
+
+
+def _receipt_lines(receipts: list[dict[str, Any]]) -> Iterator[str]:
+    """What agents claim at their end, and which claims have no evidence."""
+    shown = [one for one in receipts if one["claims"]]
+    if shown:
+        yield "\nReceipts"
+    for one in shown:
+        task = f"  task {clean(one['task'], 40)}" if one["task"] else ""
+        yield f"  {one['mark']} {one['agent']} {clean(one['name'], 16):<16} {clean(one['summary'], 200)}{task}"
+        for claim in one["claims"]:
+            if claim["verdict"] != "evidence":
+                where = f"  {', '.join(claim['evidence'])}" if claim["evidence"] else ""
+                yield f"      {claim['verdict']}: {clean(claim['note'], 120)}: {clean(claim['said'], 160)}{clean(where, 200)}"
 
 
 def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:

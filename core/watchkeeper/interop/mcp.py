@@ -35,6 +35,7 @@ from watchkeeper.store.agents import find_agent
 from watchkeeper.store.approvals import find_questions, load_question
 from watchkeeper.store.driver import decode_or
 from watchkeeper.store.imports import refuse_imported
+from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search import messages as message_search
 from watchkeeper.store.search.passages import Reads, shown_verbatim
 from watchkeeper.store.usage import GROUPS, usage
@@ -633,6 +634,13 @@ def _day(text: str | None) -> datetime | None:
         raise BadInput(f"{text!r} is no day; write it like 2026-11-01") from None
 
 
+def _receipts(call: _Call) -> Page:
+    session_id = call.session()
+    found = session_receipts(call.reads, session_id)
+    flagged = sum(one.flagged for one in found)
+    return call.paged(found, lambda one: one.as_json(), session=session_id, flagged=flagged)
+
+
 def _questions(call: _Call) -> Page:
     session_id = call.session() if call.get("session") else None
     found = find_questions(call.reads.connection, session_id, "", waiting=True)
@@ -772,6 +780,8 @@ READING: tuple[ServedTool, ...] = (
         },
         (), _usage,
     ),
+    ServedTool("receipts", "What agents that say they are done claim, and the evidence for it among their calls.", _OF_SESSION,
+               ("session",), _receipts),
     ServedTool("artifacts", "What a session saved, with pointers and resources.", _OF_SESSION, ("session",), _artifacts),
     ServedTool("questions", "Tool calls that wait for a person's answer.", _OF_SESSION, (), _questions),
 )  # fmt: skip

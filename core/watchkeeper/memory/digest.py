@@ -29,7 +29,6 @@ from watchkeeper.memory.notes import (
     MENTIONED,
     NAMES,
     OPEN,
-    PATH,
     PROGRESS,
     RESULTS,
     SECTIONS,
@@ -45,6 +44,7 @@ from watchkeeper.memory.rendering import pointer_of
 from watchkeeper.memory.tokens import TokenCounter, plain
 from watchkeeper.records.messages import Message, Observation, ObservationKind
 from watchkeeper.records.text import one_line
+from watchkeeper.records.tool_inputs import PATH
 
 MOST_LINES = {GOALS: 300, FILES: 300, NAMES: 600}
 CANDIDATES_PER_SECTION = 80

@@ -14,26 +14,11 @@ from watchkeeper.memory.content import blocks_of, result_text, texts_of
 from watchkeeper.memory.tokens import plain
 from watchkeeper.records.messages import Block, Message
 from watchkeeper.records.text import one_line, sanitize
-from watchkeeper.records.tool_inputs import EDIT_KEYS, PATCHED, argument_text, leaves, path_of
+from watchkeeper.records.tool_inputs import EDIT_KEYS, PATCHED, PATH, argument_text, leaves, path_of
 
 # --- Identifiers that a summary must not lose ---------------------------------------------------------------
 #
 # Paths, URLs, hashes, ids, error lines, and numbers in decisions.
-
-EXTENSIONS = (
-    "pyi?|ipynb|[cm]?js|jsx|tsx?|rs|go|java|kt|scala|cc?|h|[ch]pp|cs|rb|php|swift|lua|r|jl|(?:ba|z)?sh|ps1|sql|html?|s?css"
-    "|vue|svelte|md|rst|txt|jsonl?|ya?ml|toml|ini|cfg|conf|env|lock|xml|[ct]sv|log|diff|patch|png|jpe?g|gif|svg|webp|pdf"
-    "|zip|gz|tar|whl|db|sqlite|proto|graphql|tf|dockerfile|make|cmake|gradle"
-)
-"""What makes a word with a dot a file name, and not an attribute or the end of a sentence."""
-
-PATH = re.compile(
-    r"(?<![\w/.:@<\[-])(?:(?:~|\.{1,2})?/(?:[\w.@+-]{1,80}/){1,16}[\w.@+-]{1,80}"  # /a/b, ./a/b, ~/a/b
-    r"|(?:[\w.@+-]{1,80}/){2,16}[\w.@+-]{1,80}"  # a/b/c
-    rf"|(?:~/|\.{{1,2}}/|/)?(?:[\w.@+-]{{1,80}}/)?[\w@+-][\w.@+-]{{0,80}}\.(?:{EXTENSIONS}))(?![\w/(])",
-    re.IGNORECASE,
-)
-"""Paths of two parts and more, and file names by their extension."""
 
 URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^\s<>\"'`)\]}]{3,300}")
 

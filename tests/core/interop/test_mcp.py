@@ -94,7 +94,7 @@ async def test_the_sdks_client_lists_and_calls_every_tool_that_reads(path: Path)
     arguments: dict[str, dict[str, Any]] = {
         "plan": {"session": "sessn001"}, "agents": {"session": "here"}, "artifacts": {"session": "sessn"},
         "search": {"query": "port"}, "file_history": {"path": "cache.py"}, "read_back": {"pointer": "fact://0", "session": "last"},
-        "compactions": {"session": "sessn001"},
+        "compactions": {"session": "sessn001"}, "receipts": {"session": "sessn001"},
     }  # fmt: skip
     async with Client(mcp_server(server(path))) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}

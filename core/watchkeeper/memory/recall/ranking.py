@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from watchkeeper.memory.notes import HASH, ID, PATH, URL
+from watchkeeper.memory.notes import HASH, ID, URL
+from watchkeeper.records.tool_inputs import PATH
 from watchkeeper.store.driver import plain, sqlite3
 from watchkeeper.store.search.messages import fold
 

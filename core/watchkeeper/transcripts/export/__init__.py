@@ -25,8 +25,9 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.text import cost_text, duration_text, one_line, plural, sanitize, utc_seconds_text
 from watchkeeper.store.backup import unfinished
-from watchkeeper.store.driver import Connection, decode, decode_or
+from watchkeeper.store.driver import Connection, Queries, decode, decode_or
 from watchkeeper.store.imports import missing_logs, partial_reason
+from watchkeeper.store.receipts import Receipt, session_receipts
 from watchkeeper.store.timeline import Activity, TimelineReader, merged
 from watchkeeper.transcripts.export.document import write_json
 
@@ -94,7 +95,8 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
 
     It has the columns of `_SESSION`; `goal` (of several lines), `tags`, `done` (tasks), `compactions`; `spent`, a
     `UsageTotals`, and `models`, one for each model; `partial`, why the totals are lower bounds (empty if they are
-    complete); `tasks`, `agents`, `outputs`, and the newest `facts` with `fact_count`, the number of all.
+    complete); `tasks`, `agents`, `outputs`, `receipts` of agents that claim something, and the newest
+    `facts` with `fact_count`, the number of all.
     """
     rows = _Rows(connection, clean)
     found = rows.one("SELECT * FROM sessions WHERE id = ?", session_id)
@@ -125,7 +127,25 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
             for fact in reversed([*rows.shown(_FACTS, session_id, MOST_FACTS)])
         ],
         "outputs": [*rows.shown(_OUTPUTS, session_id)],
+        "receipts": [
+            _receipt(one, clean) for one in session_receipts(Queries(connection), session_id) if one.claims
+        ],
     }
+
+
+def _receipt(receipt: Receipt, clean: Clean) -> Row:
+    """A receipt as a page shows it: its texts harmless, on one line, without secrets."""
+
+    def text(value: str) -> str:
+        return line(clean(value), 300)
+
+    return {
+        "agent": receipt.agent_id, "mark": receipt.mark, "summary": text(receipt.summary), "task": text(receipt.task),
+        "claims": [
+            {"verdict": one.verdict, "note": text(one.note), "said": text(one.said), "evidence": one.evidence}
+            for one in receipt.claims
+        ],
+    }  # fmt: skip
 
 
 _LIMITS = {"reason": 600, "workspace": 400, "goal": 300, "text": 4_000}

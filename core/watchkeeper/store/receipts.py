@@ -1,0 +1,644 @@
+"""Receipts: what an agent that says it is done claims, and the evidence for it among its stored calls.
+
+Fixed rules, no model. A claim is looked for only where the words are plain: a changed file, a test or build that
+passed, a command, a commit, a promised artifact. What is hedged, denied or planned is no claim. Evidence are the calls
+of the agent and of the agents below it, and their results. A claim without evidence is not a lie: the work may have
+been done outside. An agent that says that it is done and made no call is always flagged. Texts are hostile until
+sanitised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from watchkeeper.records.text import one_line, plural
+from watchkeeper.records.tool_inputs import PATH, command_of, edited_files, leaves, path_of
+from watchkeeper.store.driver import decode_or
+
+MOST_CHARACTERS = 20_000
+"""Of a report, its end is read: there an agent sums up."""
+MOST_CLAIMS = 60
+MOST_CALLS = 4_000
+"""The newest calls that may be evidence, of one receipt."""
+RESULT_CHARACTERS = 20_000
+
+
+class ClaimKind(StrEnum):
+    """What is claimed."""
+
+    FILE = "file"
+    TESTS = "tests"
+    COMMAND = "command"
+    ARTIFACT = "artifact"
+    WORK = "work"
+    """That something was done, by an agent that made no call."""
+
+
+class Verdict(StrEnum):
+    """What the store says of a claim."""
+
+    EVIDENCE = "evidence"
+    NONE = "no evidence"
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim of a report, and what was found for it."""
+
+    kind: ClaimKind
+    subject: str
+    """The file, the command, the artifact; for tests empty."""
+    said: str
+    """The line of the report, one line."""
+    verdict: Verdict
+    evidence: tuple[str, ...] = ()
+    """Pointers to the messages that show it."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one agent claims at its end."""
+
+    agent_id: str
+    agent: str
+    task: str
+    """The name of its task, or empty."""
+    report: str
+    """Pointer to the message that claims it; empty where it is the task's result alone."""
+    calls: int
+    """Of the agent and of those below it."""
+    claims: tuple[Claim, ...]
+
+    @property
+    def proven(self) -> int:
+        return sum(claim.verdict is Verdict.EVIDENCE for claim in self.claims)
+
+    @property
+    def flagged(self) -> bool:
+        """Whether a person should look: some claim has no evidence, or is contradicted."""
+        return self.proven < len(self.claims)
+
+    @property
+    def mark(self) -> str:
+        """`✓` all has evidence, `!` something has none, `✗` something is contradicted, `·` nothing to check."""
+        if any(claim.verdict is Verdict.CONTRADICTED for claim in self.claims):
+            return "✗"
+        return "!" if self.flagged else "✓" if self.claims else "·"
+
+    @property
+    def summary(self) -> str:
+        """One line: `3 of 4 claims have evidence; no call ran the tests`."""
+        if not self.claims:
+            return f"nothing claimed that can be checked; {plural(self.calls, 'call')}"
+        notes = list(
+            dict.fromkeys(claim.note for claim in self.claims if claim.verdict is not Verdict.EVIDENCE)
+        )
+        more = f" and {len(notes) - 3} more" if len(notes) > 3 else ""
+        counted = "claim has" if len(self.claims) == 1 else "claims have"
+        return "; ".join([f"{self.proven} of {len(self.claims)} {counted} evidence", *notes[:3]]) + more
+
+    def as_json(self) -> dict[str, Any]:
+        """As `wk show --json` prints it."""
+        return {
+            "agent": self.agent_id,
+            "name": self.agent,
+            "task": self.task,
+            "mark": self.mark,
+            "flagged": self.flagged,
+            "summary": self.summary,
+            "report": self.report,
+            "calls": self.calls,
+            "claims": [
+                {"kind": one.kind, "subject": one.subject, "said": one.said, "verdict": one.verdict,
+                 "evidence": list(one.evidence), "note": one.note}
+                for one in self.claims
+            ],
+        }  # fmt: skip
+
+
+def session_receipts(reads: Any, session_id: str) -> list[Receipt]:
+    """A receipt of each agent that has ended and says so, in the order of the agents. `reads` has `one` and `all`."""
+    rows = reads.all(
+        "SELECT a.id, a.name, a.parent_agent_id, a.status, t.name, t.status, t.result, t.expected_outputs, t.id,"
+        " t.assigned_agent, s.origin IN ('run', 'fork', 'export:run', 'export:fork') FROM agents a"
+        " JOIN sessions s ON s.id = a.session_id LEFT JOIN tasks t ON t.id = a.task_id WHERE a.session_id = ? ORDER BY a.ordinal",
+        (session_id,),
+    )
+    below: dict[str, list[str]] = {}
+    for row in rows:
+        if row[2] and row[2] != row[0]:
+            below.setdefault(row[2], []).append(row[0])
+    found = []
+    for agent_id, name, _, status, task, task_status, result, expected, task_id, assigned, own in rows:
+        if status != "done":
+            continue
+        mine = task_status == "done" and assigned == agent_id
+        said, seq = _report(reads, agent_id)
+        said = result if mine and result else said
+        if not said and not mine:
+            continue
+        family = _family(agent_id, below)
+        calls = _count_calls(reads, family)
+        checked = check_report(reads, family, said)
+        if mine:
+            checked += _artifacts(reads, agent_id, task_id, decode_or(expected, []))
+        says_done = (own and mine) or bool(checked) or bool(_DONE.search(_plain(said)))
+        if not calls and says_done and not any(one.kind is ClaimKind.WORK for one in checked):
+            line = one_line(said, 200) if said else "done"
+            checked.append(Claim(ClaimKind.WORK, "", line, Verdict.NONE, (), "no call was made at all"))
+        report = f"message://{agent_id}/{seq}" if seq else ""
+        found.append(Receipt(agent_id, name, task or "", report, calls, tuple(checked[:MOST_CLAIMS])))
+    return found
+
+
+def check_report(
+    reads: Any, agents: Sequence[str], text: str, *, before_seq: int | None = None
+) -> list[Claim]:
+    """The claims of a report, judged by the calls of these agents; of the first of them, those before a message."""
+    return _check(reads, agents, claims_in(text), before_seq)
+
+
+def _report(reads: Any, agent_id: str) -> tuple[str, int]:
+    """The last words of an agent, where no call follows them, and their number."""
+    rows = reads.all(
+        "SELECT seq, role, content FROM messages WHERE agent_id = ? ORDER BY seq DESC LIMIT 8", (agent_id,)
+    )
+    for seq, role, content in rows:
+        if role != "assistant":
+            continue
+        blocks = decode_or(content, "")
+        if isinstance(blocks, str):
+            return blocks, seq
+        if any(block.get("type") == "tool_use" for block in blocks):
+            return "", 0
+        text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+        if text.strip():
+            return text, seq
+    return "", 0
+
+
+def _family(agent_id: str, below: dict[str, list[str]]) -> list[str]:
+    found = {agent_id: None}
+    waiting = [agent_id]
+    while waiting:
+        for child in below.get(waiting.pop(), ()):
+            if child not in found:
+                found[child] = None
+                waiting.append(child)
+    return list(found)
+
+
+def _count_calls(reads: Any, family: Sequence[str]) -> int:
+    return sum(reads.one("SELECT count(*) FROM tool_calls WHERE agent_id = ?", (one,))[0] for one in family)
+
+
+# --- Claims in a text ---------------------------------------------------------------------------------------
+
+_FENCED = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1[^\n]*$|^[ \t]*>[^\n]*$", re.MULTILINE | re.DOTALL)
+_MARKUP = re.compile(r"\*\*|__|\[([^\]\n]{1,200})\]\([^)\n]{1,300}\)")
+_SENTENCE = re.compile(r"(?<=[a-z0-9)`\"'])[.!?;](?=\s+[A-Z`*])|\n+")
+_HEDGED = re.compile(
+    r"\b(?:not|never|cannot|without|would|could|should|will|won't|might|may|must|shall|going to|to be|plan(?:s|ned)? to|needs? to"
+    r"|want(?:s|ed)? to|let me|let's|i'll|next(?! ?\.?js)|todo:|to do|remaining|if|unless|once|when|until|before|so that|ensure|make sure"
+    r"|please|you can|you could|you may|(?:recommend|suggest)(?:ed|s|ing)?|instead of|rather than|unchanged|already"
+    r"|previously|earlier|originally|used to|the user|you (?:have )?(?:added|changed|created|wrote)"
+    r"|expected|supposed|failed to|unable|tried|attempt(?:ed)?|skipp?ed|example|e\.g)\b|n't\b|\?$|^\W*to (?:run|test|verify|check|use|start)\b",
+    re.IGNORECASE,
+)  # fmt: skip
+_CHANGED = (
+    r"(?:created|added|updated|modified|changed|edited|fixed|implemented|wrote|written|rewrote|refactored|removed|deleted|renamed"
+    r"|replaced|extended|introduced|rewritten|adjusted|corrected|patched)"
+)
+_CHANGE = re.compile(rf"\b{_CHANGED}\b", re.IGNORECASE)
+_REFERS = re.compile(
+    r"\b(?:from|using|based on|like|per|via|by|see|against|following|used|uses|matching|match(?:es)?|that|which|where|because|since|than"
+    r"|according|described|mentioned|to (?:match|use|call|import)|called|import(?:s|ed|ing)?|with)\b|→|->|=>",
+    re.IGNORECASE,
+)  # fmt: skip
+"""Between a verb and a path: the path is then what the change refers to, not what changed."""
+_OF_OTHERS = re.compile(
+    r"\balready (?:implement|exist|support|present|in place)"
+    r"|\bwhat's (?:already|there)\b|\b(?:this|the|that) (?:pr|pull request|commit|branch|diff|patch)"
+    r" (?:already |also )?(?:add|implement|change|introduce|remove|update|fixe|does|contain)|\bcode review\b|\breview of\b",
+    re.IGNORECASE,
+)  # fmt: skip
+"""The report describes what others did: then only what it says in the first person is claimed."""
+_I = re.compile(r"\bI(?:'ve| have)?\b")
+_FILES_FOLLOW = re.compile(
+    r"^\W*(?:key |main |new |all )?(?:files?|components?|modules?) (?:i |that were |that i |were )?"
+    r"(?:changed|created|modified|updated|added|edited)\b[^\n]{0,30}$|^\W*(?:modified|changed|created|updated|new) files?\W*$",
+    re.IGNORECASE,
+)  # fmt: skip
+_BULLET = re.compile(r"^\s*(?:[-*•✅✓]|\d+[.)])\s+")
+_PASSIVE = re.compile(
+    rf"[`\"']? (?:(?:has|have) been|was|were|is now) (?:now |also |successfully )?{_CHANGED}\b", re.IGNORECASE
+)
+"""Behind a path: the path was changed."""
+_FIRST_PATH = re.compile(r"^[\s`\"'(*]*")
+_LISTED_CHARACTERS = 80
+"""In a list of changed files, the path is within so many characters."""
+_LINES = re.compile(r":\d[\d,:\-–]*$")
+_HAS_EXTENSION = re.compile(
+    r"[^/.]\.[A-Za-z][A-Za-z0-9]{0,9}$|(?:^|/)(?:Makefile|Dockerfile|Procfile|Gemfile)$"
+)
+
+_TESTS_PASS = re.compile(
+    r"\b(?:tests?|specs?|test suites?|suite)\b[^.\n]{0,40}?\b(?:pass(?:es|ed|ing)?|succeed(?:s|ed)?|(?:is|are) (?:now )?green)\b"
+    r"|\b\d[\d,]* (?:tests? )?(?:passed|passing)\b|\b(?:ran|re-?ran|executed) (?:all |the |our |its )*(?:\w+ )?(?:tests?|test suite|specs)\b"
+    r"|\bpassing tests?\b(?=[^\n]{0,5}$)",
+    re.IGNORECASE,
+)  # fmt: skip
+_RUNS_TESTS = re.compile(
+    r"\b(?:py\.?test|unittest|tox|nox|jest|vitest|mocha|ava|karma|rspec|phpunit|pest|ctest|gtest|go test|cargo (?:nextest|test)|dotnet test"
+    r"|mvn|gradlew?|bazel test|mix test|swift test|playwright|cypress|minitest|tests?|specs?|check|verify|ci)\b|tests?[_.\-/:]|[_\-/:.]tests?\b",
+    re.IGNORECASE,
+)  # fmt: skip
+_TESTS_FAILED = re.compile(
+    r"\b[1-9]\d* (?:tests? )?fail(?:ed|ures?|ing)\b|\bFAIL(?:ED)?\b(?! *[:=]? *0)|\b(?:errors|failures)=[1-9]|\b[1-9]\d* errors? in \d"
+    r"|^Exit code: [1-9]",
+    re.MULTILINE,
+)
+
+_OUTCOME = r"(?:pass(?:es|ed)?|succeed(?:s|ed)?|(?:is|was|are) (?:clean|green|successful)|completed successfully|compiles?|clean)"
+_TOPICS: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
+    (name, re.compile(claim, re.IGNORECASE), re.compile(command, re.IGNORECASE))
+    for name, claim, command in (
+        ("build", rf"\b(?:the )?(?:build|compilation)\b (?:now )?{_OUTCOME}\b",
+         r"\b(?:build|compile|make|cmake|ninja|tsc|cargo|gradlew?|mvn|webpack|vite|rollup|esbuild|next|go (?:build|vet|install|test)"
+         r"|xcodebuild|docker|gcc|clang|javac)\b"),
+        ("linter", rf"\b(?:lint(?:ing|er)?|eslint|ruff|clippy|flake8|pylint)\b(?: checks?)? (?:now )?{_OUTCOME}\b",
+         r"lint|ruff|clippy|flake8|biome|prettier|fmt|format|check|fast-ci|\bci\b|pre-commit|make"),
+        ("type check", rf"\b(?:type[- ]?check(?:s|ing|er)?|mypy|pyright|ty|tsc)\b (?:now )?{_OUTCOME}\b",
+         r"mypy|pyright|\bty\b|tsc|typecheck|type-check|types|flow|check|build|\bci\b|make"),
+        ("commit", r"^\W*(?:i(?:'ve| have)? )?(?:also )?committed(?=[.!]?$| (?:the|all|my|these|it|as|to|and|with|in|`))",
+         r"\bcommit\b|\bgt\b|submit|merge|rebase"),
+        ("push", r"^\W*(?:i(?:'ve| have)? )?(?:committed and |also )?pushed\b", r"\bpush\b|submit|\bgt\b|sync"),
+    )
+)  # fmt: skip
+_RAN = re.compile(
+    r"\b(?:ran|executed|re-?ran|verified (?:with|by running|using)|checked with|confirmed with|installed (?:with|using|via))\s+`([^`\n]{3,120})`"
+    r"|`([^`\n]{3,120})`\s+(?:now )?(?:passes|passed|succeeds|succeeded|exits? (?:with )?0|ran (?:successfully|cleanly|without))",
+    re.IGNORECASE,
+)
+_PROGRAM = re.compile(r"^(?:\$ )?(?:\./)?[a-z][\w.+-]*(?:\s|$)")
+_DONE = re.compile(
+    r"(?:^|\b)(?:all )?(?:done|completed?|finished|implemented|all set|ready for review|successfully \w+ed)\b"
+    r"|\b(?:i(?:'ve| have)?|have been|has been|was|were) (?:successfully |also |now )?(?:created|added|updated|fixed|implemented|written"
+    r"|refactored|removed|completed|finished|set up|built|tested|verified|changed|done)\b",
+    re.IGNORECASE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    kind: ClaimKind
+    subject: str
+    line: str
+    topic: re.Pattern[str] | None = None
+
+
+def _plain(text: str) -> str:
+    return _MARKUP.sub(lambda match: match[1] or "", _FENCED.sub("", text[-MOST_CHARACTERS:]))
+
+
+def claims_in(text: str) -> list[_Said]:
+    """What a report claims, each once."""
+    found: dict[tuple[ClaimKind, str], _Said] = {}
+
+    def add(kind: ClaimKind, subject: str, line: str, topic: re.Pattern[str] | None = None) -> None:
+        found.setdefault((kind, subject), _Said(kind, subject, one_line(line, 300), topic))
+
+    plain = _plain(text)
+    of_others = _OF_OTHERS.search(plain) is not None
+    listing = False
+    for line in plain.split("\n"):
+        bullet = _BULLET.match(line)
+        if not line.strip():
+            continue
+        if _FILES_FOLLOW.match(line.strip().rstrip(":").lstrip("# ")):
+            listing = True
+            continue
+        listing = listing and bullet is not None
+        if bullet is not None and not of_others and not _HEDGED.search(line):
+            rest = _FIRST_PATH.sub("", line[bullet.end() :])
+            path = PATH.match(rest)
+            after = rest[path.end() :] if path else ""
+            if path and (
+                listing or re.match(rf"[`\"')*:\d,\-– ]*[-–—:]\s*{_CHANGED}\b", after, re.IGNORECASE)
+            ):
+                _add_path(add, path[0], line)
+        for sentence in _SENTENCE.split(line):
+            if sentence and not _HEDGED.search(sentence) and (not of_others or _I.search(sentence)):
+                _read_sentence(add, sentence)
+    return list(found.values())[:MOST_CLAIMS]
+
+
+def _leads(line: str, place: int) -> bool:
+    """Whether a path in a list of changed files is what its line is about."""
+    return place <= _LISTED_CHARACTERS and not _REFERS.search(line[:place])
+
+
+def _read_sentence(add: Any, sentence: str) -> None:
+    for named in PATH.finditer(sentence):
+        if _PASSIVE.match(sentence, named.end()):
+            _add_path(add, named[0], sentence)
+    for verb in _CHANGE.finditer(sentence):
+        if re.search(r"\b(?:be|being|to|is|are)\s+$", sentence[: verb.start()], re.IGNORECASE):
+            continue
+        place = verb.end()
+        while (path := PATH.search(sentence, place)) is not None:
+            between = sentence[place : path.start()]
+            first = place == verb.end()
+            if first and (len(between) > 60 or _REFERS.search(between) or _CHANGE.search(between)):
+                break
+            if not first and not re.fullmatch(r"[\s`'\",]*(?:and|&|,)?[\s`'\"]*", between):
+                break
+            _add_path(add, path[0], sentence)
+            place = path.end()
+    if _TESTS_PASS.search(sentence):
+        add(ClaimKind.TESTS, "", sentence)
+    for name, claim, command in _TOPICS:
+        if claim.search(sentence):
+            add(ClaimKind.COMMAND, name, sentence, command)
+    for match in _RAN.finditer(sentence):
+        command_text = (match[1] or match[2]).strip()
+        if _PROGRAM.match(command_text) and not _RUNS_TESTS.search(command_text) and " " in command_text:
+            words = [re.escape(word) for word in command_text.removeprefix("$ ").split()[:2]]
+            add(ClaimKind.COMMAND, command_text, sentence, re.compile(r"\s+(?:\S+\s+)*?".join(words)))
+
+
+def _add_path(add: Any, path: str, line: str) -> None:
+    path = _LINES.sub("", path.rstrip(".,:;"))
+    if _HAS_EXTENSION.search(path) and "*" not in path and not path.startswith("http"):
+        add(ClaimKind.FILE, path, line)
+
+
+# --- Evidence among the calls -------------------------------------------------------------------------------
+
+_READS_ONLY = re.compile(
+    r"^\s*(?:cd \S+ *(?:&&|;) *)*(?:ls|cat|head|tail|wc|grep|rg|ag|find|tree|pwd|echo(?![^|]*>)|which|file|stat|du|df|ps|env|date|sed -n|awk"
+    r"|less|more|type|git (?:status|diff|log|show|blame|branch|rev-parse|remote|ls-files|fetch))\b(?!.*(?:[^2&]>|\btee\b|-exec|-delete|&&|;))",
+    re.DOTALL,
+)  # fmt: skip
+_READING_TOOLS = re.compile(
+    r"read|view|open|grep|glob|search|list|fetch|todo|recall|plan|^ls$|^cat$", re.IGNORECASE
+)
+_DELEGATES = re.compile(r"^(?:task|agent|spawn\w*|delegate\w*|subagent\w*)$", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Call:
+    agent_id: str
+    seq: int
+    name: str
+    given: Any
+    failed: bool
+    result: str
+
+    @property
+    def pointer(self) -> str:
+        return f"message://{self.agent_id}/{self.seq}"
+
+    @property
+    def acts(self) -> bool:
+        """Whether the call may have changed something."""
+        command = command_of(self.given)
+        return not _READS_ONLY.match(command) if command else not _READING_TOOLS.search(self.name)
+
+
+def _check(
+    reads: Any, family: Sequence[str], said: Sequence[_Said], before_seq: int | None = None
+) -> list[Claim]:
+    if not said:
+        return []
+    calls = [
+        call
+        for call in _calls(reads, family, said)
+        if before_seq is None or call.agent_id != family[0] or call.seq < before_seq
+    ]
+    return [_verdict(one, calls) for one in said]
+
+
+def _words(said: Iterable[_Said]) -> list[str]:
+    """Each call that is evidence for one of the claims holds one of these, or its result does."""
+    words: dict[str, None] = {}
+    for one in said:
+        if one.kind is ClaimKind.FILE:
+            words[one.subject.rpartition("/")[2]] = None
+    return list(words)
+
+
+def _calls(reads: Any, family: Sequence[str], said: Sequence[_Said]) -> Iterator[_Call]:
+    """The newest calls that may be evidence, oldest first within an agent."""
+    names = _words(said)
+    shells = any(one.kind is not ClaimKind.FILE for one in said)
+    for agent_id in family:
+        rows = reads.all(
+            "SELECT seq, result_seq, tool_use_id, name, is_error FROM tool_calls WHERE agent_id = ? ORDER BY id DESC LIMIT ?",
+            (agent_id, MOST_CALLS),
+        )
+        if not rows:
+            continue
+        wanted: dict[int, list[Any]] = {}
+        for row in reversed(rows):
+            wanted.setdefault(row[0], []).append(row)
+        results = {row[1] for row in rows if row[1] is not None}
+        contents = _contents(
+            reads, agent_id, min(wanted), names, shells=shells, calls=set(wanted), results=results
+        )
+        blocks = {
+            (seq, block.get("id") or block.get("tool_use_id")): block
+            for seq, found in contents.items()
+            for block in found
+        }
+        for seq, calls in wanted.items():
+            for _, result_seq, use_id, name, is_error in calls:
+                block = blocks.get((seq, use_id))
+                if block is None:
+                    continue
+                answer = blocks.get((result_seq, use_id), {})
+                yield _Call(agent_id, seq, name, block.get("input"), bool(is_error), _result_text(answer))
+
+
+def _contents(
+    reads: Any,
+    agent_id: str,
+    first: int,
+    names: Sequence[str],
+    *,
+    shells: bool,
+    calls: set[int],
+    results: set[int],
+) -> dict[int, list[dict[str, Any]]]:
+    """The messages with calls that may be evidence, and their results."""
+    holds = " OR ".join(["instr(content, ?) > 0"] * len(names)) or "0"
+    shell = (
+        " OR instr(content, '\"command\"') > 0 OR instr(content, '\"cmd\"') > 0 OR instr(content, 'est') > 0"
+        if shells
+        else ""
+    )
+    rows = reads.all(
+        f"SELECT seq, content FROM messages WHERE agent_id = ? AND seq >= ? AND instr(content, 'tool_') > 0 AND ({holds}{shell})",
+        (agent_id, first, *names),
+    )
+    found = {row[0]: decode_or(row[1], []) for row in rows}
+    # A result may name what its call does not (and the other way round): each needs its other half.
+    missing = {seq + step for seq in found for step in (-1, 1)} & (calls | results) - set(found)
+    for seq in sorted(missing):
+        row = reads.one("SELECT content FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, seq))
+        if row is not None:
+            found[seq] = decode_or(row[0], [])
+    return {
+        seq: [block for block in blocks if isinstance(block, dict)]
+        for seq, blocks in found.items()
+        if isinstance(blocks, list)
+    }
+
+
+def _result_text(block: dict[str, Any]) -> str:
+    return "\n".join(leaves(block.get("content")))[-RESULT_CHARACTERS:]
+
+
+def _verdict(said: _Said, calls: Sequence[_Call]) -> Claim:
+    if said.kind is ClaimKind.FILE:
+        return _judge_file(said, calls)
+    wanted = said.topic or _RUNS_TESTS
+    run = [call for call in calls if _ran(call, wanted)]
+    what = (
+        "the tests"
+        if said.kind is ClaimKind.TESTS
+        else f"the {said.subject}"
+        if said.topic and " " not in said.subject
+        else said.subject
+    )
+    if said.kind is ClaimKind.COMMAND and said.subject in ("commit", "push"):
+        missing = f"no call made the {said.subject}"
+    else:
+        missing = f"no call ran {one_line(what, 60)}"
+    if not run:
+        return Claim(said.kind, said.subject, said.line, Verdict.NONE, (), missing)
+    last = run[-1]
+    pointers = tuple(dict.fromkeys(call.pointer for call in run[-3:]))
+    if said.kind is ClaimKind.TESTS:
+        tested = [call for call in run if not _DELEGATES.match(call.name)]
+        if tested and _tests_failed(tested[-1]):
+            return Claim(
+                said.kind,
+                "",
+                said.line,
+                Verdict.CONTRADICTED,
+                (tested[-1].pointer,),
+                "the last run of the tests failed",
+            )
+        edited = [
+            call
+            for call in calls
+            if call.agent_id == last.agent_id and call.seq > last.seq and edited_files(call.given)
+        ]
+        note = "files were edited after the last run of the tests" if edited else ""
+        return Claim(said.kind, "", said.line, Verdict.EVIDENCE, pointers, note)
+    return Claim(said.kind, said.subject, said.line, Verdict.EVIDENCE, pointers)
+
+
+def _tests_failed(call: _Call) -> bool:
+    return call.failed or (_TESTS_FAILED.search(call.result) is not None and "test" in command_of(call.given))
+
+
+def _ran(call: _Call, wanted: re.Pattern[str]) -> bool:
+    """Whether a call ran what is looked for, or told another agent or a test tool to."""
+    command = command_of(call.given)
+    if command:
+        return wanted.search(command) is not None and (not _READS_ONLY.match(command))
+    if _DELEGATES.match(call.name) or (not _READING_TOOLS.search(call.name) and not edited_files(call.given)):
+        return any(wanted.search(leaf) for leaf in (call.name, *leaves(call.given)))
+    return False
+
+
+def _judge_file(said: _Said, calls: Sequence[_Call]) -> Claim:
+    path = said.subject.removeprefix("./").lstrip("~/")
+    name = path.rpartition("/")[2]
+
+    def same(other: str) -> bool:
+        other = other.removeprefix("./")
+        return other == path or other.endswith("/" + path) or path.endswith("/" + other) or (
+            other.rpartition("/")[2] == name and path.count("/") < 1
+        )  # fmt: skip
+
+    writes = [call for call in calls if any(same(one) for one in edited_files(call.given))]
+    done = [call for call in writes if not call.failed]
+    if not done:
+        done = [
+            call
+            for call in calls
+            if not call.failed and call.acts and not edited_files(call.given) and _names_file(call, name)
+        ]
+    if done:
+        return Claim(
+            said.kind,
+            said.subject,
+            said.line,
+            Verdict.EVIDENCE,
+            tuple(dict.fromkeys(call.pointer for call in done[-3:])),
+        )
+    shown = one_line(said.subject, 80)
+    if writes:
+        return Claim(
+            said.kind,
+            said.subject,
+            said.line,
+            Verdict.CONTRADICTED,
+            (writes[-1].pointer,),
+            f"every write of {shown} failed",
+        )
+    read = next(
+        (
+            call
+            for call in reversed(calls)
+            if path_of(call.given if isinstance(call.given, dict) else {}).endswith(name)
+        ),
+        None,
+    )
+    note = f"{shown} was read, never written" if read else f"no call wrote {shown}"
+    return Claim(said.kind, said.subject, said.line, Verdict.NONE, (read.pointer,) if read else (), note)
+
+
+def _names_file(call: _Call, name: str) -> bool:
+    """Whether a call that may write files names this one, or its result does."""
+    return name in call.result or any(name in leaf for leaf in leaves(call.given))
+
+
+def _artifacts(reads: Any, agent_id: str, task_id: str, expected: Any) -> list[Claim]:
+    """What the task promised, against what its agents saved."""
+    promised = [str(name) for name in expected] if isinstance(expected, list) else []
+    if not promised:
+        return []
+    rows = reads.all(
+        "SELECT name, digest FROM outputs WHERE (task_id = ? OR agent_id = ?) AND kind <> 'result' ORDER BY id",
+        (task_id, agent_id),
+    )
+    saved = {row[0]: f"artifact://sha256/{row[1]}" for row in rows}
+    found = []
+    for name in promised:
+        ref = saved.get(name)
+        verdict, note = (
+            (Verdict.EVIDENCE, "")
+            if ref
+            else (Verdict.NONE, f"{one_line(name, 80)} was promised, and not saved")
+        )
+        found.append(
+            Claim(
+                ClaimKind.ARTIFACT,
+                name,
+                f"promised: {one_line(name, 200)}",
+                verdict,
+                (ref,) if ref else (),
+                note,
+            )
+        )
+    return found
