@@ -17,7 +17,7 @@ from typing import Any
 
 from watchkeeper.records.text import one_line, plural
 from watchkeeper.records.tool_inputs import PATH, command_of, edited_files, leaves, path_of
-from watchkeeper.store.driver import decode_or
+from watchkeeper.store.driver import beginning, decode_or
 
 MOST_CHARACTERS = 20_000
 """Of a report, its end is read: there an agent sums up."""
@@ -448,10 +448,12 @@ def _calls(reads: Any, family: Sequence[str], said: Sequence[_Said]) -> Iterator
         wanted: dict[int, list[Any]] = {}
         for row in reversed(rows):
             wanted.setdefault(row[0], []).append(row)
-        results = {row[1] for row in rows if row[1] is not None}
-        contents = _contents(
-            reads, agent_id, min(wanted), names, shells=shells, calls=set(wanted), results=results
-        )
+        halves: dict[int, set[int]] = {}
+        for seq, result_seq, *_ in rows:
+            if result_seq is not None:
+                halves.setdefault(seq, set()).add(result_seq)
+                halves.setdefault(result_seq, set()).add(seq)
+        contents = _contents(reads, agent_id, min(wanted), names, shells=shells, halves=halves)
         blocks = {
             (seq, block.get("id") or block.get("tool_use_id")): block
             for seq, found in contents.items()
@@ -473,23 +475,19 @@ def _contents(
     names: Sequence[str],
     *,
     shells: bool,
-    calls: set[int],
-    results: set[int],
+    halves: dict[int, set[int]],
 ) -> dict[int, list[dict[str, Any]]]:
-    """The messages with calls that may be evidence, and their results."""
-    holds = " OR ".join(["instr(content, ?) > 0"] * len(names)) or "0"
-    shell = (
-        " OR instr(content, '\"command\"') > 0 OR instr(content, '\"cmd\"') > 0 OR instr(content, 'est') > 0"
-        if shells
-        else ""
-    )
+    """The messages with calls that may be evidence, and their results. `halves`: by message, those with the other half
+    of its calls."""
+    held = [*names, *(('"command"', '"cmd"', "test") if shells else ())]
+    any_of = " OR ".join(["content LIKE ? ESCAPE '\\'"] * len(held))
     rows = reads.all(
-        f"SELECT seq, content FROM messages WHERE agent_id = ? AND seq >= ? AND instr(content, 'tool_') > 0 AND ({holds}{shell})",
-        (agent_id, first, *names),
+        f"SELECT seq, content FROM messages WHERE agent_id = ? AND seq >= ? AND content LIKE '%tool\\_%' ESCAPE '\\' AND ({any_of})",
+        (agent_id, first, *("%" + beginning(one) for one in held)),
     )
     found = {row[0]: decode_or(row[1], []) for row in rows}
     # A result may name what its call does not (and the other way round): each needs its other half.
-    missing = {seq + step for seq in found for step in (-1, 1)} & (calls | results) - set(found)
+    missing = {other for seq in found for other in halves.get(seq, ())} - set(found)
     for seq in sorted(missing):
         row = reads.one("SELECT content FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, seq))
         if row is not None:

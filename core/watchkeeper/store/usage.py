@@ -66,12 +66,19 @@ class UsageRow:
 
 
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+_SLOT_SECONDS = 900
+"""Calls are summed by quarters of an hour: every time zone differs from UTC by whole ones."""
 _CALLS = (
-    "SELECT c.started_at, c.model, s.workspace, s.origin, s.id, c.input_tokens, c.output_tokens, c.cache_read_tokens,"
-    " c.cache_write_tokens, c.cost_usd, c.price_status = 'estimated' OR c.usage_exact = 0"
+    "SELECT {slot} AS slot, c.model, s.workspace, s.origin, s.id, count(*), sum(c.input_tokens), sum(c.output_tokens),"
+    " sum(c.cache_read_tokens), sum(c.cache_write_tokens), sum(c.cost_usd),"
+    " max(CASE WHEN c.cost_usd IS NOT NULL AND (c.price_status = 'estimated' OR c.usage_exact = 0) THEN 1 ELSE 0 END),"
+    " sum(CASE WHEN c.cost_usd IS NULL AND c.input_tokens + c.output_tokens + c.cache_read_tokens + c.cache_write_tokens"
+    " > 0 THEN 1 ELSE 0 END)"
     " FROM sessions s CROSS JOIN model_calls c ON c.session_id = s.id"
-    " WHERE s.last_active >= ?1 - 86400 AND s.deleted_at IS NULL AND c.status <> 'running' AND c.started_at >= ?1 AND c.started_at < ?2"
+    " WHERE s.last_active >= ?1 - 86400 AND s.deleted_at IS NULL AND c.status <> 'running' AND c.started_at >= ?1"
+    " AND c.started_at < ?2"
     " AND (s.origin <> 'fork' OR coalesce(c.commit_seq, 0) > coalesce(s.forked_at_seq, 0))"
+    " GROUP BY s.id, slot, c.model ORDER BY s.ordinal, min(c.id)"
 )
 
 
@@ -85,20 +92,29 @@ def usage(
     """
     key = _keys(by)
     rows: dict[str, UsageRow] = {}
-    for at, model, workspace, origin, session_id, *tokens, cost, estimated in connection.execute(
-        _CALLS, (since, until)
-    ):
+    slot = f"CAST(c.started_at / {_SLOT_SECONDS} AS INTEGER)" if by in PERIODS else "0"
+    for (
+        at,
+        model,
+        workspace,
+        origin,
+        session_id,
+        calls,
+        *tokens,
+        cost,
+        estimated,
+        unpriced,
+    ) in connection.execute(_CALLS.format(slot=slot), (since, until)):
         name = key(at, model, workspace, origin, session_id)
         if (row := rows.get(name)) is None:
             row = rows[name] = UsageRow(name)
-        row.model_calls += 1
+        row.model_calls += calls
         row.input_tokens += tokens[0]
         row.output_tokens += tokens[1]
         row.cache_read_tokens += tokens[2]
         row.cache_write_tokens += tokens[3]
-        if cost is None:
-            row.unpriced_calls += any(tokens)
-        else:
+        row.unpriced_calls += unpriced
+        if cost is not None:
             row.cost_usd = (row.cost_usd or 0.0) + cost
             row.cost_estimated |= bool(estimated)
         row.sessions.add(session_id)
@@ -111,17 +127,16 @@ def usage(
     return sorted(rows.values(), key=lambda row: (-(row.cost_usd or 0.0), -row.total_tokens, row.key)), total
 
 
-def _keys(by: str) -> Callable[[float, str, str, str, str], str]:
-    """What the key of a call is, from its time, model, folder, program and session."""
+def _keys(by: str) -> Callable[[int, str, str, str, str], str]:
+    """What the key of a group of calls is, from its slot of time, model, folder, program and session."""
     if by not in PERIODS:
         place = {"model": 1, "project": 2, "program": 3, "session": 4}[by]
         return lambda *call: str(call[place])
     known: dict[int, str] = {}
 
-    def period(at: float, *_: str) -> str:
-        slot = int(at // 900)  # every time zone differs from UTC by whole quarters of an hour
+    def period(slot: int, *_: str) -> str:
         if (name := known.get(slot)) is None:
-            day = datetime.fromtimestamp(slot * 900)
+            day = datetime.fromtimestamp(slot * _SLOT_SECONDS)
             if by == "week":
                 day -= timedelta(days=day.weekday())
             name = known[slot] = f"{day:%Y-%m}" if by == "month" else f"{day:%Y-%m-%d}"

@@ -78,7 +78,6 @@ def test_a_done_without_any_call_is_always_flagged(made: Callable[..., Made], ow
 def test_any_text_is_read_and_what_it_quotes_is_no_claim(before: str, after: str, phrase: str) -> None:
     claims_in(f"{before}{phrase.format('a.py')}{after}")
     assert claims_in(f"```\n{phrase.format('a.py')}\n```") == []
-    assert claims_in(f"I did not do this: {phrase.format('a.py')}".partition("\n")[0]) == []
 
 
 CASES: list[tuple[str, Calls, ClaimKind, Verdict]] = [
