@@ -214,6 +214,7 @@ def main() -> None:
         with database.open_readonly(path) as connection:
             reads = Queries(connection)
             agents = agents_of(reads)
+            print(f"{reads.one('SELECT count(*) FROM sessions')[0]} sessions")
             real(reads, agents, options.show)
             planted(reads, agents)
         without_a_call(Path(folder))
