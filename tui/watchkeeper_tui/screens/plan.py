@@ -82,10 +82,7 @@ def drawn(tasks: Sequence[TaskFacts], glyphs: Mapping[str, Piece]) -> list[tuple
             if at == column:
                 pieces.append(glyphs.get(task.id, ("·", "pending")))
             elif rail in needs:
-                goes_on = last[str(rail)] > place
-                pieces.append(
-                    (("├" if goes_on else "╰") if at < column else ("┤" if goes_on else "╯"), "faint")
-                )
+                pieces.append((_joint(at, column, within, last[str(rail)] > place), "faint"))
             elif rail is not None:
                 pieces.append(("┼" if within else "│", "faint"))
             else:
