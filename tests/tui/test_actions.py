@@ -103,12 +103,11 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
         ]
         assert shown[3:] == [
             "1 user  4.0k tok",
-            "    go [bold]on",
+            "  go [bold]on",
             shown[5],
             "2 assistant  5.0k tok",
-            "    done",
-            "  → read",
-            "    path: x.py",
+            "  done",
+            "→ read  x.py",
         ]
         assert shown[5].startswith("── from here on, written to the prompt cache again ")
         await pilot.press("escape")

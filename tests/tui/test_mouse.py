@@ -26,7 +26,7 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
         await until(pilot, lambda: "▸ planner" in text_of(pilot) and "Explore tui" not in text_of(pilot))
         await click(pilot, "▸ planner")
         await until(pilot, lambda: "Explore tui" in text_of(pilot))
-        await click(pilot, " Transcript")
+        await click(pilot, " Text")
         await until(pilot, lambda: "[Transcript]" in text_of(pilot))
         await click(pilot, "Explore core")
         for answer, commands in (("n no", []), ("y yes", ["compact"])):

@@ -116,7 +116,7 @@ def transcript_page(view: PageContext) -> list[PageLine | Unit]:
     for item in items_of(view.detail.transcript):
         if words and not item.holds(words):
             continue
-        if compacted is not None and item.block.seq >= compacted and not words:
+        if compacted is not None and max(item.seqs) >= compacted and not words:
             rule = f"── from #{compacted} verbatim in the context; above replaced by observations "
             lines.append(PageLine(BOUNDARY, ((clip(rule, view.width).ljust(view.width, "─"), "compaction"),)))
             compacted = None
