@@ -71,7 +71,7 @@ def install(
     _ask(yes, settings.path)
     doors.install(path, settings, change)
     say(f"installed {len(change.record.events)} hooks; running sessions use them at once")
-    if not _is_read(path):
+    if not is_read(path):
         say(
             "nothing reads them yet: `wk import --watch-all --install` does so in the background, `wk watch claude` meanwhile"
         )
@@ -140,7 +140,7 @@ def status(db: Path | None, as_json: bool) -> int:
             connection.close()
     value = {
         "installed": installed,
-        "read": _is_read(path),
+        "read": is_read(path),
         "pending": _pending(folder),
         "sessions": [_session_json(each) for each in found.sessions],
         "questions": [question_json(each) for each in found.questions],
@@ -177,7 +177,7 @@ def _pending(folder: Path) -> int:
         return 0
 
 
-def _is_read(path: Path) -> bool:
+def is_read(path: Path) -> bool:
     """Whether a process reads the spool now."""
     import fcntl
 

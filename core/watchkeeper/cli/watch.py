@@ -195,7 +195,10 @@ def _watch_one(path: Path, session: str | None) -> int:
             " id, or claude, codex, opencode"
         )
     session_id = find_session(path, session or "last", lock_timeout_seconds=START_LOCK_SECONDS)
-    return open_dashboard(path, session_id) if is_terminal() else follow(path, session_id)
+    if not is_terminal():
+        return follow(path, session_id)
+    with _hooks_read(path):
+        return open_dashboard(path, session_id)
 
 
 def _is_path(name: str) -> bool:
@@ -283,6 +286,19 @@ def _print_fleet(path: Path, session_ids: list[str]) -> int:
     if not rows:
         say("no session runs, is paused or was active today; `wk sessions` lists all")
     return 0
+
+
+@contextmanager
+def _hooks_read(path: Path) -> Iterator[None]:
+    """Where hooks are installed and no process reads what they write, another process does until the block ends."""
+    from watchkeeper.cli.hooks import is_read
+    from watchkeeper.store.external import hooks_folder
+
+    if not hooks_folder(path).is_dir() or is_read(path):
+        yield
+        return
+    with _followed(path, "claude"):
+        yield
 
 
 def _watch_foreign(path: Path, what: str) -> int:

@@ -44,7 +44,7 @@ OLD_EVENTS = frozenset(
 
 SPOOL_TIMEOUT_SECONDS = 5
 ANSWER_TIMEOUT_SECONDS = 3_600
-MOST_PENDING = 2_000
+MOST_PENDING = 1_000
 """Files that wait to be read. A hook writes no further ones: without a reader the spool stays small."""
 MOST_BYTES = 64 << 10
 """Of one event. What is beyond is read and dropped."""
