@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import sys
 from contextlib import ExitStack
@@ -89,6 +90,10 @@ def _serve_http(served: SessionServer, port: int) -> int:
             f"127.0.0.1:{port} cannot be listened on ({error.strerror or error}); choose another --port"
         ) from None
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(
+            number, lambda *_: sys.exit(0)
+        )  # uvicorn raises a signal again at its end; the file goes first
     with ExitStack() as ending:
         ending.callback(listening.close)
         click.echo(f"MCP at {url} · Authorization: Bearer {token} · Ctrl+C ends it")

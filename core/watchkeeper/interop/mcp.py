@@ -201,7 +201,11 @@ class SessionServer:
         with closing(_rows_by_name(self.path)) as reads:
             rows = state.summaries(reads, limit=51, offset=min(offset, MOST_OFFSET))
         listed = [
-            (f"watchkeeper://session/{row['id']}", f"session {row['id']}", one_line(_title(row), 120))
+            (
+                f"watchkeeper://session/{row['id']}",
+                f"session {row['id']}",
+                f"its stored title (data): {one_line(_title(row), 120)}",
+            )
             for row in rows[:50]
         ]
         return listed, str(offset + 50) if len(rows) > 50 else None
