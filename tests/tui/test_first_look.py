@@ -156,7 +156,13 @@ async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "DONE" in text_of(pilot) or "FAILED" in text_of(pilot))
         footer = text_of(pilot).splitlines()[-1]
-        for label in ("w Replay", "t Timeline", "i Report", "x Export", "K Fork"):
+        for label in (
+            "w Replay",
+            "t Timeline",
+            "i Report",
+            "x Export",
+            "K Continue" if "origin" in values else "K Fork",
+        ):
             assert label in footer
         hints = pilot.app.screen.query_one(KeyLine).hints
         assert not [hint for hint in hints if hint.why_not]

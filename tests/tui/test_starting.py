@@ -1,9 +1,19 @@
-"""A run in which nobody is at work yet says what goes on, in place of empty panes."""
+"""How one begins: the welcome, the form that starts a run, and a run in which nobody is at work yet."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.hostile import ATTACKS, Recorder, judge
+from tests.tui.pictures import assert_agreed
+
+from watchkeeper_tui.control import RunRequest
+from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.screens.start import StartScreen
+from watchkeeper_tui.screens.welcome import Discovery, LogsFound
 
 
 def a_new_run(desk: Desk, **values: object) -> None:
@@ -56,3 +66,129 @@ async def test_a_filter_that_keeps_no_row_says_so(desk: Desk) -> None:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         await pilot.press("slash", *"zebra")
         await until(pilot, lambda: "nothing here has these words: zebra" in text_of(pilot))
+
+
+THREE_SIZES = [(80, 24), (120, 40), (200, 60)]
+FOUND = Discovery(
+    (LogsFound("claude", "Claude Code", 231, NOW - 12, "/srv/billing"),
+     LogsFound("codex", "Codex", 18, NOW - 90_000, "/srv/ledger")),
+    ("claude", "codex"), ("anthropic",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("size", THREE_SIZES)
+async def test_the_welcome_looks_as_agreed(
+    desk: Desk, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    async with desk.app(discover=lambda: FOUND).run_test(size=size) as pilot:
+        await until(pilot, lambda: "Claude Code" in text_of(pilot), seconds=30)
+        await assert_agreed(pilot, "welcome")
+
+
+@pytest.mark.parametrize(
+    ("keys", "how"),
+    [
+        (["w"], "watch claude"),
+        (["j", "enter"], "watch codex"),
+        (["i"], "import claude codex"),
+    ],
+)
+async def test_each_key_of_the_welcome_says_what_to_do_next(desk: Desk, keys: list[str], how: str) -> None:
+    app = desk.app(discover=lambda: FOUND)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Claude Code" in text_of(pilot))
+        await pilot.press(*keys)
+    assert app.left_by == how
+
+
+async def test_without_a_database_and_logs_the_welcome_offers_the_demo_and_a_run(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(path: Path, request: RunRequest) -> tuple[str, str]:
+        return "", f"{request.model} would overwrite the database"
+
+    monkeypatch.setattr("watchkeeper_tui.app.start_run", refuse)
+    desk.path = tmp_path / "none.db"
+    app = desk.app(discover=lambda: Discovery())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "no logs of Claude Code" in text_of(pilot))
+        shown = text_of(pilot)
+        assert "try the demo" in shown
+        assert "start a run" in shown
+        assert "watch the newest" not in shown
+        await pilot.press("w", "d")
+        await until(pilot, lambda: "no demo: offline/surveyor would overwrite" in text_of(pilot))
+        await pilot.press("r")
+        await until(pilot, lambda: "Budget, USD" in text_of(pilot))
+    assert not desk.path.exists()
+
+
+def fill(pilot: Any, **values: str) -> None:
+    for name, value in values.items():
+        pilot.app.screen.query_one(f"#start-{name}").value = value
+
+
+@pytest.mark.parametrize("size", THREE_SIZES)
+async def test_the_form_that_starts_a_run_looks_as_agreed(
+    desk: Desk, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    async with desk.app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("ctrl+n", *"audit")
+        await until(pilot, lambda: "Budget, USD" in text_of(pilot))
+        await assert_agreed(pilot, "start")
+
+
+async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is_said(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[RunRequest] = []
+    answers = [("", "no key; set ANTHROPIC_API_KEY"), (desk.session.id, "")]
+
+    async def start_run(path: Path, request: RunRequest) -> tuple[str, str]:
+        asked.append(request)
+        return answers.pop(0)
+
+    monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("ctrl+n", "ctrl+s")
+        await until(pilot, lambda: "the goal is empty" in text_of(pilot))
+        fill(pilot, goal="audit it", workspace="/srv", model="x/y", budget_usd="2", allow="bash  edit")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "Start: audit it" in text_of(pilot) and "up to $2" in text_of(pilot))
+        assert not asked
+        await pilot.press("y")
+        await until(pilot, lambda: "not started: no key" in text_of(pilot))
+        await pilot.press("ctrl+s", "y")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))
+    assert asked[0] == asked[1] == RunRequest("audit it", "/srv", "x/y", "2", "", (), ("bash", "edit"))
+
+
+def test_what_is_typed_is_never_an_option_of_the_command() -> None:
+    request = RunRequest(
+        "--yes", "-w", "--model", budget_usd="-1", deny=("--allow=bash",), from_session="abc"
+    )
+    words = request.arguments(Path("/w.db"))
+    assert words == [
+        "run", "--detach", "--json", "--db=/w.db", "--workspace=-w", "--model=--model", "--budget-usd=-1", "--from=abc",
+        "--deny=--allow=bash", "--", "--yes",
+    ]  # fmt: skip
+
+
+async def test_hostile_text_of_logs_and_of_a_session_that_is_continued_stays_text(desk: Desk) -> None:
+    attack = "".join(each.decode("utf-8", "replace") for each in ATTACKS)
+    logs = LogsFound("claude", f"C{attack}", 1, NOW, attack)
+    app = desk.app(discover=lambda: Discovery((logs,), (attack,), (attack,)))
+    app.driver_class = Recorder
+    async with app.run_test(headless=False, size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Programs" in text_of(pilot) and "live" in text_of(pilot))
+        app.push_screen(StartScreen(goal=attack, from_session="x", name=attack, workspace=attack))
+        await until(pilot, lambda: "Budget, USD" in text_of(pilot))
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "Start: " in text_of(pilot))
+        driver = app._driver
+        assert isinstance(driver, Recorder)
+    assert judge("".join(driver.sent)) == []

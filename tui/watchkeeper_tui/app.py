@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import events
 from textual.app import SystemCommand
@@ -28,7 +28,7 @@ from watchkeeper.store.sessions import find
 from watchkeeper.store.snapshot import BudgetFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
-from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
+from watchkeeper_tui.control import Control, ReadOnlyControl, RunRequest, StoreControl, start_run
 from watchkeeper_tui.formatting import question_words
 from watchkeeper_tui.keymap import normal, shown_key, usable_keys
 from watchkeeper_tui.reader import Reader, lease_pid
@@ -170,6 +170,9 @@ SEEN_SECONDS = 6.0
 A_DAY = 86_400.0
 
 
+if TYPE_CHECKING:
+    from watchkeeper_tui.screens.welcome import Discovery
+
 ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
 
 
@@ -192,7 +195,7 @@ class WatchkeeperApp(ThemedApp):
     INHERIT_BINDINGS: ClassVar[bool] = True
     CSS_PATH: ClassVar[list[str | PurePath]] = [
         *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage", "plan",
-                                              "message", "compare", "dialogs", "artifacts", "fleet")),
+                                              "message", "compare", "dialogs", "artifacts", "fleet", "start", "welcome")),
         "app.tcss",
     ]  # fmt: skip
 
@@ -214,6 +217,7 @@ class WatchkeeperApp(ThemedApp):
         theme_folders: list[Path] | None = None,
         settings: Settings | None = None,
         layout_path: Path | None = None,
+        discover: Callable[[], Discovery] | None = None,
     ) -> None:
         self.settings = settings if settings is not None else load_settings()
         self._layout_path = layout_path or layout_file()
@@ -235,6 +239,7 @@ class WatchkeeperApp(ThemedApp):
         """How the user left: `leave` or `pause`."""
         self._probe = probe
         self._first_screen = screen
+        self._discover = discover
         self._session_id = session_id
         self._fleet = tuple(fleet)
         """The sessions of the fleet screen; none: all that run, are paused or were active lately."""
@@ -267,6 +272,10 @@ class WatchkeeperApp(ThemedApp):
         self.push_screen(self._live)
         if self._first_screen == "sessions":
             self.open_sessions("")
+        elif self._discover is not None:
+            from watchkeeper_tui.screens.welcome import WelcomeScreen
+
+            self.push_screen(WelcomeScreen(self._discover))
         elif self._first_screen == "fleet":
             self.open_fleet()
         self.reader.start()
@@ -488,6 +497,18 @@ class WatchkeeperApp(ThemedApp):
         if not isinstance(self.screen, FleetScreen):
             self.push_screen(FleetScreen(self._fleet))
 
+    def open_start(
+        self, *, goal: str = "", from_session: str | None = None, name: str = "", workspace: str = ""
+    ) -> None:
+        """The form that starts a run, or continues a session."""
+        from watchkeeper_tui.screens.start import StartScreen
+
+        self.push_screen(StartScreen(goal=goal, from_session=from_session, name=name, workspace=workspace))
+
+    async def start_run(self, request: RunRequest) -> tuple[str, str]:
+        """Start a run in the background; returns its session, or an empty id and why not."""
+        return await start_run(self.database_path, request)
+
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""
         self.left_by = how
@@ -525,6 +546,7 @@ class WatchkeeperApp(ThemedApp):
         for title, name in self.theme_commands().items():
             yield SystemCommand(title, f"switch to {name}", lambda name=name: self.choose_theme(name))
         yield SystemCommand("Sessions", "every session", lambda: self.open_sessions(""))
+        yield SystemCommand("Start a run", "a goal, a model, a budget", self.open_start)
         yield SystemCommand("Fleet", "several sessions at once, live", self.open_fleet)
         if isinstance(screen, LiveScreen):
             for action in ACTIONS:
@@ -604,15 +626,18 @@ def active_together() -> list[list[BindingType]]:
     from watchkeeper_tui.screens.message import MessageScreen
     from watchkeeper_tui.screens.replay import ReplayAgentPane, ReplayScreen
     from watchkeeper_tui.screens.sessions import SessionsScreen
+    from watchkeeper_tui.screens.start import StartScreen
+    from watchkeeper_tui.screens.welcome import WelcomeScreen
     from watchkeeper_tui.widgets.agent import AgentPane
     from watchkeeper_tui.widgets.rows import RowView
 
     common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
     screens = (
         LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
-        FleetScreen,
+        FleetScreen, WelcomeScreen,
     )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]
+    groups.append([*StartScreen.BINDINGS, *WatchScreen.BINDINGS])
     for screen, pane in ((LiveScreen, AgentPane), (ReplayScreen, ReplayAgentPane)):
         own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}
         # Where a pane has a key of the screen's for itself, that is meant.
@@ -643,17 +668,26 @@ def run(
     fleet: Sequence[str] = (),
     on_quit: Callable[[str], None] | None = None,
     theme: str | None = None,
+    discover: Callable[[], Discovery] | None = None,
 ) -> int:
     """Show the dashboard until the user leaves; returns an exit code.
 
     `session_id` None opens the newest session, or the list where there is none. `screen` is `live`, `sessions` or
     `fleet`: the sessions of `fleet`, or all that run, are paused or were active lately. `on_quit` receives how the user
     left: `leave` or `pause` (the pause is already queued then).
+
+    With `discover`, which finds what is on this machine, it opens the welcome: `on_quit` then receives `watch PROGRAM`,
+    `import PROGRAM…` or `leave`. The database may not exist yet.
     """
-    if session_id is None:
+    if session_id is None and discover is None:
         session_id, screen = _newest(db_path, screen)
     app = WatchkeeperApp(
-        db_path, session_id, screen=screen, fleet=fleet, theme=theme or os.environ.get("WATCHKEEPER_THEME")
+        db_path,
+        session_id,
+        screen=screen,
+        fleet=fleet,
+        theme=theme or os.environ.get("WATCHKEEPER_THEME"),
+        discover=discover,
     )
     share_the_processor()
     code = app.run()

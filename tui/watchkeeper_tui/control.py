@@ -244,6 +244,59 @@ class StoreControl:
         return await preview(self._path, session_id, request)
 
 
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What `wk run` is asked for, as it was typed."""
+
+    goal: str
+    """Empty with `from_session`: the goal of that session."""
+    workspace: str = ""
+    model: str = ""
+    budget_usd: str = ""
+    max_parallel: str = ""
+    allow_models: tuple[str, ...] = ()
+    """Models that roles of the workspace may use although they cost more."""
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    from_session: str | None = None
+    """The session that is continued."""
+
+    def arguments(self, database_path: Path) -> list[str]:
+        """The arguments of `wk` that ask for it. A value is never taken for an option."""
+        words = ["run", "--detach", "--json", f"--db={database_path}"]
+        for option, value in (
+            ("workspace", self.workspace),
+            ("model", self.model),
+            ("budget-usd", self.budget_usd),
+            ("max-parallel", self.max_parallel),
+            ("from", self.from_session),
+        ):
+            if value:
+                words.append(f"--{option}={value}")
+        for option, values in (
+            ("allow-model", self.allow_models),
+            ("allow", self.allow),
+            ("deny", self.deny),
+        ):
+            words += [f"--{option}={value}" for value in values]
+        return [*words, "--", self.goal] if self.goal else words
+
+
+async def start_run(database_path: Path, request: RunRequest) -> tuple[str, str]:
+    """Run `wk run --detach` and wait until the host runs; returns the session's id, or an empty one and why not."""
+    with handed_over(config_text()) as handover:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "watchkeeper", *request.arguments(database_path),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=handover.environment, pass_fds=handover.descriptors,
+        )  # fmt: skip
+    out, err = await process.communicate()
+    if process.returncode != 0:
+        lines = err.decode("utf-8", "replace").strip().splitlines()
+        return "", lines[-1].removeprefix("wk: ") if lines else f"exit code {process.returncode}"
+    return str(json.loads(out.decode("utf-8", "replace").strip().splitlines()[-1])["session"]), ""
+
+
 FORMS = {"h": ("html", "a web page"), "m": ("md", "Markdown"), "j": ("json", "JSON, everything")}
 """By key: the form's name, which is the file's ending too, and what people call it."""
 

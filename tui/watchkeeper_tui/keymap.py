@@ -152,6 +152,7 @@ SLASHES: tuple[Slash, ...] = (
     Slash("sessions", "[words]", "every session"),
     Slash("fleet", "", "several sessions at once, live"),
     Slash("replay", "", "replay this session step by step"),
+    Slash("run", "[GOAL]", "start another run: goal, workspace, model, budget, permissions"),
     Slash("timeline", "", "when each agent did what"),
     Slash("fork", "", "a new session that begins at a step of this one"),
     Slash("agent", "report", "the selected agent's task, result, artifacts and statistics"),

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from textual.message_pump import MessagePump
 
-from watchkeeper_tui.control import Control
+from watchkeeper_tui.control import Control, RunRequest
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.settings import Layout, Settings
 from watchkeeper_tui.snapshot import Snapshot
@@ -126,8 +126,18 @@ class WatchApp(Protocol):
         """Show several sessions at once, a row each."""
         ...
 
+    def open_start(
+        self, *, goal: str = "", from_session: str | None = None, name: str = "", workspace: str = ""
+    ) -> None:
+        """Show the form that starts a run, or continues the session `from_session`, which is called `name`."""
+        ...
+
+    async def start_run(self, request: RunRequest) -> tuple[str, str]:
+        """Start a run in the background; returns its session, or an empty id and why not."""
+        ...
+
     def leave(self, how: str) -> None:
-        """End the dashboard; `pause` pauses the run first."""
+        """End the dashboard; `pause` pauses the run first. Else `how` is handed to whoever opened it."""
         ...
 
 

@@ -518,6 +518,7 @@ allow_model_option = click.option(
     help="Go on with a session of PROGRAM that was begun outside (its id, a unique beginning, or its file); GOAL is its next"
     " message.",
 )
+@click.option("--detach", is_flag=True, help="Start in the background and return, without the dashboard.")
 @click.option(
     "--yes", is_flag=True, help="With --continue: do not ask whether nothing else uses the session."
 )
@@ -781,7 +782,7 @@ def _start(
         model = outside["model"]
     chosen = choose_model(model, config, arguments=arguments, may_ask=asking)
     ref = chosen.ref
-    headless = bool(options["headless"]) or as_json or not is_terminal()
+    headless = not options.get("detach") and (bool(options["headless"]) or as_json or not is_terminal())
     limits = {kind: float(amount) for kind, amount in typed_budgets(options).items()}
     _check_model(ref, config, limits)
     check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
@@ -819,7 +820,7 @@ def _start(
     try:
         create_session(path, wanted, new_id=lambda: session_id, prepare=carried.write if carried else None)
         return _drive(
-            path, session_id, headless, as_json, resume=False, detach=False,
+            path, session_id, headless, as_json, resume=False, detach=bool(options.get("detach")),
             approval_timeout_seconds=options["approval_timeout"],
         )  # fmt: skip
     except KeyboardInterrupt:

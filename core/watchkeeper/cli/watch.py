@@ -6,15 +6,18 @@ module is the only place of the command line that opens the dashboard.
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,7 +38,11 @@ from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import cost_text, plural
 from watchkeeper.store import database
 from watchkeeper.store.fleet import FleetReader
+from watchkeeper.store.sessions import newest_session
 from watchkeeper.store.user_secrets import config_text
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.screens.welcome import Discovery
 
 RIPE_SECONDS = 0.3
 """How long a reply without a recorded end may still grow before it is printed as it is."""
@@ -161,6 +168,10 @@ FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
 """Names of programs. None can be the prefix of an id."""
 
 
+_FOLDER = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
+"""Where the logs of Claude Code and Codex name the folder of their session."""
+
+
 @click.command()
 @click.argument(
     "sessions",
@@ -194,11 +205,75 @@ def _watch_one(path: Path, session: str | None) -> int:
             f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's"
             " id, or claude, codex, opencode"
         )
+    if session is None and is_terminal() and not _has_sessions(path):
+        return _welcome(path)
     session_id = find_session(path, session or "last", lock_timeout_seconds=START_LOCK_SECONDS)
     if not is_terminal():
         return follow(path, session_id)
     with _hooks_read(path):
         return open_dashboard(path, session_id)
+
+
+def _has_sessions(path: Path) -> bool:
+    if not database.is_there(path):
+        return False
+    with closing(database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)) as connection:
+        return newest_session(connection) is not None
+
+
+def _welcome(path: Path) -> int:
+    """Show what was found on this machine, then do what the user chose there."""
+    from watchkeeper_tui.app import run
+
+    left: list[str] = []
+    code = run(path, None, on_quit=left.append, discover=discover)
+    what, _, names = left[0].partition(" ") if left else ("leave", "", "")
+    if what == "watch":
+        return _watch_foreign(path, names)
+    if what == "import":
+        from watchkeeper.cli.imports import import_
+
+        import_.main([*names.split(), "--db", str(path)], standalone_mode=False)
+        return run(path, None, screen="sessions") if _has_sessions(path) else 1
+    return code
+
+
+def discover() -> Discovery:
+    """What is on this machine: logs of other programs, installed programs, and providers with a key.
+
+    Of logs, only names and times are read, and of the newest of each program its first lines. Of keys, only whether
+    the environment holds one.
+    """
+    from watchkeeper.models.registry import missing_key
+    from watchkeeper.transcripts.files import find
+    from watchkeeper.transcripts.reading import programs
+    from watchkeeper_tui.screens.welcome import Discovery, LogsFound
+
+    found = []
+    for program in programs():
+        places = [place for place in program.places(os.environ, Path.home()) if place.exists()]
+        logs = [each for each in find(places, program.may_be_log, lambda name, why: None) if each.size]
+        if logs:
+            newest = max(logs, key=lambda each: each.modified_at)
+            folder = _folder_of(newest.path)
+            found.append(LogsFound(program.alias, program.label, len(logs), newest.modified_at, folder))
+    found.sort(key=lambda each: -each.modified_at)
+    installed = tuple(name for name in ("claude", "codex", "opencode") if shutil.which(name))
+    with_key = tuple(name for name in ("anthropic", "openai") if missing_key(f"{name}/") is None)
+    return Discovery(tuple(found), installed, with_key)
+
+
+def _folder_of(log: Path) -> str:
+    """The folder that the first lines of a log name; empty if they name none."""
+    from watchkeeper.transcripts.files import read_head
+
+    if log.suffix != ".jsonl":
+        return ""
+    try:
+        match = _FOLDER.search(read_head(log, 1 << 16))
+        return str(json.loads(match[1])) if match else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def _is_path(name: str) -> bool:

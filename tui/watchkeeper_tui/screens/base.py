@@ -121,6 +121,7 @@ class WatchScreen(Screen[None]):
         Binding("question_mark", "help", "Help", id="help", show=False),
         Binding("dollar_sign", "usage", "Usage", id="usage", show=False),
         Binding("W", "fleet", "Fleet", id="fleet", show=False),
+        Binding("ctrl+n", "start", "Start a run", id="start", show=False),
         Binding("q", "leave", "Quit", id="quit", show=False),
         Binding("ctrl+c", "leave", "Quit", id="quit.interrupt", show=False, priority=True),
     ]
@@ -222,6 +223,10 @@ class WatchScreen(Screen[None]):
     def action_fleet(self) -> None:
         self.watch_app.open_fleet()
 
+    def action_start(self, goal: str = "") -> None:
+        """Ask for what a new run needs."""
+        self.watch_app.open_start(goal=goal)
+
     def action_press(self, key: str) -> None:
         """Do what a key does, for a hint that was clicked."""
         # From the app, as keys of the terminal come: the toolkit lets a key that a screen posts rise no
@@ -294,6 +299,8 @@ class WatchScreen(Screen[None]):
             self.action_help()
         elif name == "quit":
             self.action_leave()
+        elif name == "run":
+            self.action_start(argument)
         elif name == "sessions":
             self.watch_app.open_sessions(argument)
         elif name == "fleet":
@@ -330,6 +337,7 @@ class WatchScreen(Screen[None]):
                     (":", "command bar"),
                     ("ctrl+p", "palette, themes"),
                     ("?", "this help"),
+                    ("ctrl+n", "start a run"),
                     ("q", "leave"),
                     ("esc", "back"),
                 ],

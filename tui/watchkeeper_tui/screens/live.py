@@ -362,6 +362,9 @@ class LiveScreen(SessionScreen, ActingScreen):
                 KeyHint(key_for(name, key), label, name.rpartition(".")[2])
                 for name, key, label in _SHOWN_WHEN_OVER
             ]
+            session = self.newest.session
+            if session is not None and imported_from(session.origin):
+                hints[-1] = replace(hints[-1], label="Continue")
         frozen = self.frozen_at is not None
         return [
             *hints,
@@ -487,7 +490,12 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.say("Fork: the session is live; P pauses it", "muted")
             return
         if imported_from(session.origin):
-            self.say(f"Fork: it was not run here; `wk run --from {session.id}` carries it on", "muted")
+            # What was not run here has no steps to fork at: a new session continues it.
+            self.watch_app.open_start(
+                from_session=session.id,
+                name=sanitize(session.title or session.goal),
+                workspace=session.workspace,
+            )
             return
         from watchkeeper_tui.screens.dialogs import ForkScreen
 

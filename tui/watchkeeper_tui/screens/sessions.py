@@ -174,6 +174,7 @@ class SessionsScreen(WatchScreen):
         Binding("n", "name", "Name", show=False, id="sessions.name"),
         Binding("number_sign", "tags", "Tags", show=False, id="sessions.tags"),
         Binding("F", "fork", "Fork", show=False, id="sessions.fork"),
+        Binding("c", "continue", "Continue", show=False, id="sessions.continue"),
         Binding("x", "export", "Export", show=False, id="sessions.export"),
         Binding("D", "delete", "Delete", show=False, id="sessions.delete"),
         Binding("u", "undo", "Undo", show=False, id="sessions.undo"),
@@ -296,7 +297,7 @@ class SessionsScreen(WatchScreen):
         """What to say of an empty list."""
         if self.search_text:
             return "no session has these words; Esc lists all again"
-        return "no sessions yet; `wk demo` and `wk run GOAL` start one, `wk import claude` brings in those of Claude Code"
+        return "no sessions yet; ctrl+n and `wk demo` start one, `wk import claude` brings in those of Claude Code"
 
     def _title(self, listed: Listed) -> None:
         count = len(listed.rows)
@@ -506,6 +507,7 @@ class SessionsScreen(WatchScreen):
                 [
                     ("n  #", "name; tags, of all that are marked"),
                     ("F", "fork from a step: a new session that begins there"),
+                    ("c", "continue in a new session, with its plan and facts"),
                     ("x", "export as a web page, Markdown or JSON"),
                     ("D", "delete, all that are marked; asks"),
                     ("u", "undo the last delete; restore, in the list of deleted ones"),
@@ -792,7 +794,7 @@ class SessionsScreen(WatchScreen):
         """Why the selected session cannot be forked, whichever program drives it; empty if it can."""
         row = self.view.selected
         return (
-            f"it was not run here; `wk run --from {row.id}` carries it on"
+            "it was not run here; c continues it in a new session"
             if row and row.origin not in ("run", "fork")
             else ""
         )
@@ -810,6 +812,12 @@ class SessionsScreen(WatchScreen):
         from watchkeeper_tui.screens.dialogs import ForkScreen
 
         self.app.push_screen(ForkScreen(row.id, session_name(row), self.forked))
+
+    def action_continue(self) -> None:
+        """Continue the session, own or imported, in a new one with its plan and facts."""
+        row = self._one("Continue")
+        if row is not None:
+            self.watch_app.open_start(from_session=row.id, name=session_name(row), workspace=row.workspace)
 
     def forked(self, made: ForkResult) -> None:
         """A fork was made on the fork's screen."""

@@ -680,7 +680,7 @@ LINE_BREAK = "↵"
 """How a line break is shown that is kept."""
 
 
-class _Line(Input):
+class TextLine(Input):
     """The line to type into. Esc gives up; up brings back what was typed before; what is pasted loses no
     line."""
 
@@ -731,10 +731,10 @@ class Prompt(Vertical, can_focus=True):
     def compose(self) -> ComposeResult:
         yield _Words("question")
         yield _Words("answers")
-        yield _Line(id="prompt-line", select_on_focus=False, compact=True)
+        yield TextLine(id="prompt-line", select_on_focus=False, compact=True)
 
     def on_mount(self) -> None:
-        self.query_one(_Line).cursor_blink = not watch_app(self).settings.reduced_motion
+        self.query_one(TextLine).cursor_blink = not watch_app(self).settings.reduced_motion
 
     @property
     def is_asking(self) -> bool:
@@ -775,7 +775,7 @@ class Prompt(Vertical, can_focus=True):
         self._name_keys(
             [KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Cancel", _pressing("escape"))]
         )
-        line = self.query_one(_Line)
+        line = self.query_one(TextLine)
         line.keeps_lines = keeps_lines
         with line.prevent(Input.Changed):
             line.value = value
@@ -895,13 +895,13 @@ class Prompt(Vertical, can_focus=True):
         elif event.key in ("up", "down") and past:
             event.stop()
             self._back = max(0, min(len(past), self._back + (1 if event.key == "up" else -1)))
-            line = self.query_one(_Line)
+            line = self.query_one(TextLine)
             line.value = past[-self._back] if self._back else ""
             line.cursor_position = len(line.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        typed, value, text = self._typed, event.value, self.query_one(_Line).typed
+        typed, value, text = self._typed, event.value, self.query_one(TextLine).typed
         if value.strip():
             self._history.setdefault(self._kind, []).append(value)
         self.close()
