@@ -12,6 +12,7 @@ from tests.tui.pictures import assert_agreed, compact, difference, lines_of
 from tests.tui.test_approval import ask
 from tests.tui.test_compaction_screen import compacted
 from tests.tui.test_library_screens import library_of
+from tests.tui.test_rendering import save
 from tests.tui.told import told_session
 from textual.pilot import Pilot
 
@@ -177,6 +178,21 @@ async def replay(desk: Desk, pilot: Pilot[int]) -> None:
     screen._describe()
 
 
+SURVEY = (
+    "# Survey of the billing service\n\nThe **core** has 30 files; `Writer` is the *only* one that writes.\n\n"
+    "- [x] read the core\n- [ ] read the tests\n\n| module | lines | tests |\n|---|---|---|\n| core/writer.py | 812 | yes |\n"
+    "| core/reader.py | 240 | no |\n\n> Cents are integers.\n\n```python\ndef total(lines: list[Line]) -> int:\n"
+    "    return sum(line.cents for line in lines)  # never a float\n```\n"
+)
+
+
+async def artifact(desk: Desk, pilot: Pilot[int]) -> None:
+    save(desk, "figures.json", b'{"files": 30}')
+    save(desk, "SURVEY.md", SURVEY.encode())
+    await pilot.press("v")
+    await until(pilot, lambda: "Cents are integers" in text_of(pilot), seconds=30)
+
+
 HAPPENINGS: dict[str, Callable[[Desk, Pilot[int]], Awaitable[None]]] = {
     "needs-you": needs_you,
     "question": question,
@@ -184,6 +200,7 @@ HAPPENINGS: dict[str, Callable[[Desk, Pilot[int]], Awaitable[None]]] = {
     "palette": palette,
     "pass": one_pass,
     "replay": replay,
+    "artifact": artifact,
 }
 
 

@@ -119,7 +119,7 @@ def is_harmless(line: Line, width: int) -> None:
     assert sanitize(text) == text
     assert judge(text) == []
     assert cell_len(text) <= width, text
-    assert {role for _, role in line} <= set(ROLES) | {"emphasis"}
+    assert {role for _, role in line} <= set(ROLES)
 
 
 # --- Hostile text -------------------------------------------------------------------------------------------
@@ -217,6 +217,7 @@ def test_a_language_is_named_by_a_table_and_never_by_the_text() -> None:
     ("- a\n- b\n  1. c\n  2. d\n\nend", ["• a", "• b", "  1. c", "  2. d", "", "end"]),
     ("- [ ] open\n- [x] done\n- [~] now", ["◌ open", "✓ done", "● now"]),
     ("> a\n>\n> b", ["▎ a", "▎ ", "▎ b"]),
+    ("a\n\n> b", ["a", "", "▎ b"]),
     ("```py\nx = 1\n```", ["│ x = 1"]),
     ("[a](http://b.c) <http://d.e> ![f](g)", ["a (http://b.c) http://d.e [image: f] g"]),
     ("| a | b |\n|---|---|\n| 1 | `2` |", ["a │ b", "──┼──", "1 │ 2"]),

@@ -28,6 +28,7 @@ from watchkeeper_tui.settings import config_folder
 ROLES: Mapping[str, str] = {
     "text": "",
     "strong": "bold",
+    "emphasis": "italic",
     "muted": "#8a93a6",
     "faint": "#606778",
     "heading": "#8a93a6",

@@ -141,7 +141,9 @@ class _Writer:
     def _put(self, line: Sequence[Piece]) -> None:
         if self._is_apart:
             self._is_apart = False
-            self.lines.append(tuple(level.rest for level in self.levels if level.rest[0].strip()))
+            self.lines.append(
+                tuple(level.rest for level in self.levels if level.is_begun and level.rest[0].strip())
+            )
         for row in wrap_line(harmless(line), self._room):
             before = [level.rest if level.is_begun else level.first for level in self.levels]
             for level in self.levels:
