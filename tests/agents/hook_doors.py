@@ -143,7 +143,7 @@ def hooks(door: Door) -> None:
     settings = door.home / ".claude/settings.json"
     before = b'{\n  "cleanupPeriodDays": 99,\n  "hooks": {"Stop": []}\n}'
     settings.write_bytes(before)
-    installed = door.wk("hooks", "install", "claude", "--answer", "--yes", "--claude", str(door.program))
+    installed = door.wk("hooks", "install", "claude", "--answer", "--yes", "--binary", str(door.program))
     door.holds(
         "hooks are installed for every event that the binary knows", "installed 10 hooks" in installed.stdout
     )
@@ -234,7 +234,7 @@ def hooks(door: Door) -> None:
 
 def cost(door: Door) -> None:
     """What a hook costs the program: the shell line, run 200 times."""
-    door.wk("hooks", "install", "claude", "--yes", "--claude", str(door.program))
+    door.wk("hooks", "install", "claude", "--yes", "--binary", str(door.program))
     settings = json.loads((door.home / ".claude/settings.json").read_text())
     payload = json.dumps(
         {"session_id": "s", "hook_event_name": "Stop", "last_assistant_message": "x" * 3_000}

@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("show", "Show what agents changed in their worktrees"),
     "artifacts": ("show", "List what a session produced, or print one"),
     "import": ("imports", "Import sessions of Claude Code, Codex and OpenCode"),
-    "hooks": ("hooks", "Show sessions of Claude Code in other terminals live, and answer their questions"),
+    "hooks": ("hooks", "Show sessions in other terminals live, and answer Claude Code's questions"),
     "export": ("show", "Write a whole session into one file: Markdown, a web page, or JSON"),
     "memory": ("memory", "Status, sync and search of what agents remember"),
     "agent": ("memory", "Reports on agents"),

@@ -20,15 +20,15 @@ _project = click.option(
     "--project", type=click.Path(path_type=Path, file_okay=False), help="Only for sessions in this folder."
 )
 _yes = click.option("--yes", is_flag=True, help="Do not ask before the file is changed.")
-_program = click.argument("program", type=click.Choice(["claude"]))
+_program = click.argument("program", type=click.Choice(["claude", "codex"]))
 
 
 @click.group()
 def hooks() -> None:
-    """Show sessions of Claude Code in other terminals live, and answer their questions.
+    """Show sessions of Claude Code and Codex in other terminals live, and answer Claude Code's questions.
 
-    A hook is a line of shell that Claude Code runs at an event. Ours writes the event into a file and ends; it runs no
-    part of Watchkeeper, stores no environment, and never makes Claude Code wait for an answer that nobody can give.
+    A hook is a line of shell that the program runs at an event. Ours writes the event into a file and ends; it runs no
+    part of Watchkeeper, stores no environment, and never makes the program wait for an answer that nobody can give.
     """
 
 
@@ -37,20 +37,24 @@ def hooks() -> None:
 @click.option("--answer", is_flag=True, help="Also let `wk approve` and the dashboard answer its questions.")
 @_project
 @click.option(
-    "--claude", type=click.Path(path_type=Path, exists=True), help="The program (default: on the PATH)."
+    "--binary",
+    type=click.Path(path_type=Path, exists=True),
+    help="The program itself (default: on the PATH).",
 )
 @_yes
 @db_option
 def install(
-    program: str, answer: bool, project: Path | None, claude: Path | None, yes: bool, db: Path | None
+    program: str, answer: bool, project: Path | None, binary: Path | None, yes: bool, db: Path | None
 ) -> int:
-    """Add hooks to your settings of Claude Code. Shows the change, asks, and keeps a backup."""
+    """Add hooks to your settings of Claude Code or Codex. Shows the change, asks, and keeps a backup."""
     from watchkeeper.interop import hooks as doors
 
     refuse_agents()
     path = database_path(db)
-    settings = doors.settings_of(os.environ, project)
-    found = doors.find_program(os.environ, claude)
+    if answer and program == "codex":
+        raise BadInput("questions of Codex are answered in its terminal; --answer is for claude")
+    settings = doors.settings_of(os.environ, project, program)
+    found = (doors.find_codex if program == "codex" else doors.find_program)(os.environ, binary)
     change = doors.plan_install(path, settings, found, answer=answer)
     assert change.record is not None
     if not change.is_needed:
@@ -59,7 +63,7 @@ def install(
         return 0
     click.echo(reveal(change.diff()), nl=False)
     left_out = [event for event in doors.EVENTS if event not in change.record.events]
-    if left_out:
+    if left_out and program == "claude":
         which = (
             f"Claude Code {found.version}" if found.version else "no `claude` is on the PATH, and an old one"
         )
@@ -70,7 +74,8 @@ def install(
         say(f"note: {change.note}")
     _ask(yes, settings.path)
     doors.install(path, settings, change)
-    say(f"installed {len(change.record.events)} hooks; running sessions use them at once")
+    soon = "start codex once and trust them" if program == "codex" else "running sessions use them at once"
+    say(f"installed {len(change.record.events)} hooks; {soon}")
     if not is_read(path):
         say(
             "nothing reads them yet: `wk import --watch-all --install` does so in the background, `wk watch claude` meanwhile"
@@ -89,7 +94,7 @@ def uninstall(program: str, project: Path | None, yes: bool, db: Path | None) ->
 
     refuse_agents()
     path = database_path(db)
-    settings = doors.settings_of(os.environ, project)
+    settings = doors.settings_of(os.environ, project, program)
     change = doors.plan_uninstall(path, settings.path)
     click.echo(reveal(change.diff()), nl=False)
     if change.note:

@@ -91,6 +91,12 @@ def _words(payload: dict[str, Any], name: str, limit: int = LONGEST_TEXT) -> str
     return one_line(found, limit) if isinstance(found, str) else ""
 
 
+def program_of(payload: dict[str, Any]) -> str:
+    """Which program sent an event: Codex's logs are named `rollout-…`."""
+    log = payload.get("transcript_path")
+    return "codex" if isinstance(log, str) and log.rpartition("/")[2].startswith("rollout-") else PROGRAM
+
+
 def apply(
     state: SessionState, event: str, payload: dict[str, Any], at: float, *, log_bytes: int | None
 ) -> None:
@@ -358,13 +364,20 @@ class HookSpool:
                 waiting - {path.name.split(".")[1] for path in self._names("asks")} - self._asked.keys()
             ):
                 external.end_question(connection, gone, "", self._now())
-            return external.load_states(connection, PROGRAM)
+            return external.load_states(connection)
 
         self._states = self._writer.submit(lambda group: read(group.connection)).result()
         homes = self._homes
         if homes is None:
             usual = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude").expanduser()
-            homes = [usual, *(Path(each.home) for each in load_installed(self._folder) if each.home)]
+            homes = [
+                usual,
+                *(
+                    Path(each.home)
+                    for each in load_installed(self._folder)
+                    if each.home and each.program == "claude"
+                ),
+            ]
         self._session_folders = [home / "sessions" for home in dict.fromkeys(homes)]
 
     def _write(self, changes: _Changes) -> None:
@@ -435,18 +448,18 @@ class HookSpool:
         session = payload.get("session_id")
         if not isinstance(session, str) or not _ID.fullmatch(session) or session in self._own:
             return None
-        state = self._state(session, changes)
+        state = self._state(session, program_of(payload), changes)
         for name, key in (("transcript", "transcript_path"), ("folder", "cwd")):
             value = payload.get(key)
             if isinstance(value, str) and value.startswith("/") and len(value) <= 4_096 and "\0" not in value:
                 setattr(state, name, value)
         return state
 
-    def _state(self, session: str, changes: _Changes) -> SessionState:
+    def _state(self, session: str, program: str, changes: _Changes) -> SessionState:
         assert self._states is not None
         state = self._states.get(session)
         if state is None:
-            state = self._states[session] = SessionState(PROGRAM, session, stable_id(PROGRAM, session))
+            state = self._states[session] = SessionState(program, session, stable_id(program, session))
         changes.states[session] = state
         return state
 

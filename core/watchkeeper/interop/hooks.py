@@ -1,4 +1,4 @@
-"""Hooks of Claude Code: small shell lines in the user's settings that tell Watchkeeper what a session does.
+"""Hooks of Claude Code and Codex: small shell lines in the user's settings that tell Watchkeeper what a session does.
 
 `install` adds them to a settings file, `uninstall` restores the file byte for byte where nothing else changed it, and
 otherwise takes out what was added and nothing else. A hook reads three scripts that `install` writes into a folder
@@ -42,7 +42,20 @@ OLD_EVENTS = frozenset(
 )
 """Events of Claude Code since 1.0.85: what is registered where no program can be asked."""
 
-SPOOL_TIMEOUT_SECONDS = 5
+CODEX_EVENTS = (
+    "SessionStart",
+    "SessionEnd",
+    "UserPromptSubmit",
+    "Stop",
+    "PreCompact",
+    "PostCompact",
+    "SubagentStop",
+)
+"""What Codex 0.169 fires, with the payloads of Claude Code. It ignores other names."""
+FIRST_CODEX = (0, 169)
+
+SPOOL_TIMEOUT_SECONDS = 3
+"""Codex allows a hook at the end of a session no more."""
 ANSWER_TIMEOUT_SECONDS = 3_600
 MOST_PENDING = 1_000
 """Files that wait to be read. A hook writes no further ones: without a reader the spool stays small."""
@@ -102,28 +115,33 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One settings file of Claude Code: the user's, or that of one folder which only this user has."""
+    """One file with hooks: the user's, or that of one folder."""
 
     path: Path
     home: Path
-    """The program's own folder, usually `~/.claude`."""
+    """The program's own folder, usually `~/.claude` or `~/.codex`."""
 
 
-def settings_of(environ: Mapping[str, str], project: Path | None) -> Settings:
-    """The user's settings, or `.claude/settings.local.json` of `project`.
+def settings_of(environ: Mapping[str, str], project: Path | None, program: str = "claude") -> Settings:
+    """The user's settings of `claude` or `codex`, or those for `project` (`.claude/settings.local.json`,
+    `.codex/hooks.json`).
 
     Raises:
         NotFound: there is no such folder, or the program has never run here.
     """
-    home = Path(environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude").expanduser().absolute()
+    folder, label, variable, names = {
+        "claude": (".claude", "Claude Code", "CLAUDE_CONFIG_DIR", ("settings.json", "settings.local.json")),
+        "codex": (".codex", "Codex", "CODEX_HOME", ("hooks.json", "hooks.json")),
+    }[program]
+    home = Path(environ.get(variable) or Path.home() / folder).expanduser().absolute()
     if project is not None:
-        folder = project.expanduser().absolute()
-        if not folder.is_dir():
-            raise NotFound(f"there is no folder {folder}")
-        return Settings(folder / ".claude" / "settings.local.json", home)
+        place = project.expanduser().absolute()
+        if not place.is_dir():
+            raise NotFound(f"there is no folder {place}")
+        return Settings(place / folder / names[1], home)
     if not home.is_dir():
-        raise NotFound(f"Claude Code has not run here: there is no folder {home}")
-    return Settings(home / "settings.json", home)
+        raise NotFound(f"{label} has not run here: there is no folder {home}")
+    return Settings(home / names[0], home)
 
 
 # --- Settings as text: entries are put in and taken out, and every other byte stays ------------------------------------
@@ -316,11 +334,14 @@ def command_of(folder: Path, script: str) -> str:
     return f"(. {_quoted(folder / script)}) {outputs}; exit 0"
 
 
-def entries_of(folder: Path, events: tuple[str, ...], *, answer: bool) -> dict[str, Entry]:
-    """What is registered for these events."""
+def entries_of(
+    folder: Path, events: tuple[str, ...], *, answer: bool, program: str = "claude"
+) -> dict[str, Entry]:
+    """What is registered for these events. Only Claude Code takes instructions for a compaction from a hook."""
+    compacts = "compact.sh" if program == "claude" else "spool.sh"
     found = {
         event: Entry(
-            command_of(folder, "compact.sh" if event == "PreCompact" else "spool.sh"), SPOOL_TIMEOUT_SECONDS
+            command_of(folder, compacts if event == "PreCompact" else "spool.sh"), SPOOL_TIMEOUT_SECONDS
         )
         for event in EVENTS
         if event in events
@@ -347,12 +368,34 @@ def scripts(folder: Path, home: Path) -> dict[str, str]:
 
 
 class Program(NamedTuple):
-    """The installed Claude Code."""
+    """The installed program."""
 
     version: str
     """Empty: none was found."""
     events: tuple[str, ...]
     """Those of `EVENTS` and `ASKING` that it knows."""
+    name: str = "claude"
+
+
+def find_codex(environ: Mapping[str, str], program: Path | None = None) -> Program:
+    """The version of `codex`.
+
+    Raises:
+        NotFound: there is none, or it has no hooks yet.
+    """
+    found = str(program) if program is not None else shutil.which("codex", path=environ.get("PATH"))
+    try:
+        said = found and subprocess.run(
+            [found, "--version"], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        said = None
+    numbers = re.search(r"(\d+)\.(\d+)\.\d+", said.stdout) if said else None
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < FIRST_CODEX:
+        raise NotFound(
+            "hooks need Codex 0.169 or later on the PATH; its sessions are followed by their logs all the same"
+        )
+    return Program(numbers[0], CODEX_EVENTS, "codex")
 
 
 def find_program(environ: Mapping[str, str], program: Path | None = None) -> Program:
@@ -446,6 +489,7 @@ class Installed:
     events: list[str] = field(default_factory=list)
     version: str = ""
     home: str = ""
+    program: str = "claude"
 
     @property
     def answers(self) -> bool:
@@ -561,7 +605,7 @@ def plan_install(database: Path, settings: Settings, program: Program, *, answer
     before = next((each for each in load_installed(folder) if each.path == str(path)), None)
     bare, _ = _base(folder, path, data, before)
     text = _text(path, bare or b"")
-    entries = entries_of(folder, program.events, answer=answer)
+    entries = entries_of(folder, program.events, answer=answer, program=program.name)
     try:
         known = parse_settings(text)
         after = with_entries(text, entries)
@@ -581,6 +625,7 @@ def plan_install(database: Path, settings: Settings, program: Program, *, answer
         list(entries),
         program.version,
         str(settings.home),
+        program.name,
     )
     note = (
         'these settings hold "disableAllHooks": no hook runs until that is removed'
@@ -605,7 +650,8 @@ def install(database: Path, settings: Settings, change: Change) -> None:
             (folder / name).chmod(0o700)
     except OSError as fault:
         raise BadInput(f"cannot write into {folder}: {fault.strerror}") from None
-    for name, script in scripts(folder, settings.home).items():
+    known = [each.home for each in (record, *load_installed(folder)) if each.program == "claude"]
+    for name, script in scripts(folder, Path(known[0]) if known else Path.home() / ".claude").items():
         _write(folder / name, script.encode())
     others = [each for each in load_installed(folder) if each.path != record.path]
     previous = next((each for each in load_installed(folder) if each.path == record.path), None)
@@ -661,7 +707,7 @@ def is_registered(folder: Path, record: Installed) -> bool:
         found = parse_settings(_text(Path(record.path), _read(Path(record.path)) or b"")).get("hooks", {})
     except (BadInput, ValueError):
         return False
-    wanted = entries_of(folder, tuple(record.events), answer=True)
+    wanted = entries_of(folder, tuple(record.events), answer=True, program=record.program)
     held = {
         event: {one.get("command") for group in groups if isinstance(group, dict) for one in group.get("hooks", ()) if isinstance(one, dict)}
         for event, groups in found.items()

@@ -291,11 +291,9 @@ class SessionState:
 _STATE = "program, program_session, imported_as, pid, folder, transcript, status, reason, details, changed_at"
 
 
-def load_states(connection: Connection, program: str) -> dict[str, SessionState]:
-    """Every session of a program that is kept, by the program's id of it."""
-    rows = connection.execute(
-        f"SELECT {_STATE} FROM external_sessions WHERE program = ?", (program,)
-    ).fetchall()
+def load_states(connection: Connection) -> dict[str, SessionState]:
+    """Every session that is kept, by its program's id of it."""
+    rows = connection.execute(f"SELECT {_STATE} FROM external_sessions").fetchall()
     return {
         row[1]: SessionState(
             row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], _object(row[8]), row[9]

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from watchkeeper.cli.app import run
 from watchkeeper.interop import hooks
 from watchkeeper.interop.hook_spool import HookSpool
 from watchkeeper.records.errors import BadInput, StoreUnusable
@@ -190,6 +191,30 @@ def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
     assert not claude.folder.exists()
 
 
+@pytest.mark.parametrize("program", ["claude", "codex"])
+def test_the_command_shows_the_change_and_takes_it_back(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, binary, db = tmp_path / "home", tmp_path / program, ["--db", str(tmp_path / "w.db")]
+    (home / f".{program}").mkdir(parents=True)
+    binary.write_text("#!/bin/sh\necho codex-cli 0.170.1\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "WATCHKEEPER_AGENT"):
+        monkeypatch.delenv(name, raising=False)
+    assert run(["hooks", "install", program, "--binary", str(binary), *db]) == 2
+    assert "--yes" in capsys.readouterr().err
+    assert not list((home / f".{program}").iterdir())
+    assert run(["hooks", "install", program, "--binary", str(binary), "--yes", *db]) == 0
+    assert "spool.sh" in capsys.readouterr().out
+    assert run(["hooks", "status", "--json", *db]) == 0
+    (installed,) = json.loads(capsys.readouterr().out)["installed"]
+    assert installed["registered"]
+    assert "SessionStart" in installed["events"]
+    assert run(["hooks", "uninstall", program, "--yes", *db]) == 0
+    assert not list((home / f".{program}").iterdir())
+
+
 def test_settings_that_are_a_link_stay_one(claude: Claude, tmp_path: Path) -> None:
     (tmp_path / "dotfiles.json").write_text('{"a": 1}')
     claude.settings.symlink_to(tmp_path / "dotfiles.json")
@@ -294,6 +319,28 @@ def test_events_become_the_state_of_one_session(claude: Claude) -> None:
         b"value-of-a-secret-key" not in claude.db.read_bytes() + claude.db.with_name("w.db-wal").read_bytes()
     )
     assert list((claude.folder / "spool").iterdir()) == []
+
+
+def test_codex_fires_the_same_events_into_the_same_spool(claude: Claude, tmp_path: Path) -> None:
+    claude.install(answer=True)
+    answers = (claude.folder / "answer.sh").read_text()
+    place = hooks.Settings(tmp_path / "hooks.json", tmp_path / ".codex")
+    codex = hooks.Program("0.169.0", hooks.CODEX_EVENTS, "codex")
+    hooks.install(claude.db, place, hooks.plan_install(claude.db, place, codex, answer=False))
+    assert (claude.folder / "answer.sh").read_text() == answers
+    assert all(hooks.is_registered(claude.folder, each) for each in hooks.load_installed(claude.folder))
+    assert "compact.sh" not in place.path.read_text()
+    event = {
+        "session_id": SESSION,
+        "hook_event_name": "UserPromptSubmit",
+        "transcript_path": f"/s/rollout-2026-11-23T04-55-18-{SESSION}.jsonl",
+    }
+    claude.spooled("7.1.json", json.dumps(event).encode())
+    claude.spool.step()
+    assert [(each.program, each.status) for each in claude.found().sessions] == [("codex", "busy")]
+    hooks.uninstall(claude.db, hooks.plan_uninstall(claude.db, place.path))
+    assert not place.path.exists()
+    assert claude.folder.exists()
 
 
 HOSTILE = [b"", b"{", b"null", b"[]", b'{"session_id": 3}', b'{"session_id": "../../x", "hook_event_name": "Stop"}', b"\xff\xfe{}", b"\0" * 70_000,
