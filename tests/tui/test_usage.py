@@ -65,3 +65,24 @@ async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None
         await pilot.press("j", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
         await until(pilot, lambda: "workspace:/srv/ledger" in text_of(pilot))
+
+
+async def test_an_agent_and_all_below_it_are_charted_over_time(spent: Desk) -> None:
+    async with spent.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("T")
+        await until(
+            pilot, lambda: "context: tokens of each prompt" in text_of(pilot) and "9 calls" in text_of(pilot)
+        )
+        await pilot.press("2")
+        await until(pilot, lambda: "read from the cache" in text_of(pilot))
+        await pilot.press("tab")
+        await until(pilot, lambda: "US dollars so far" in text_of(pilot) and "1 compaction" in text_of(pilot))
+        await pilot.press("escape", "g", "T")
+        # The planner: all agents below it, one with a hostile model and no price.
+        await until(pilot, lambda: "4 agents below" in text_of(pilot) and "10 calls" in text_of(pilot))
+        spent.session.call("explorer1", started_at=NOW + 5, cost_usd=2.0)
+        spent.time = NOW + 10
+        spent.session.event("model.replied", "explorer1", at=NOW + 9)
+        spent.feed.wake()
+        await until(pilot, lambda: "11 calls" in text_of(pilot))

@@ -484,6 +484,12 @@ class WatchkeeperApp(ThemedApp):
 
         self.push_screen(PlanScreen(session_id, chosen))
 
+    def open_charts(self, title: str, agent_ids: Sequence[str]) -> None:
+        """Agents over time."""
+        from watchkeeper_tui.screens.usage import ChartScreen
+
+        self.push_screen(ChartScreen(title, agent_ids))
+
     def open_usage(self) -> None:
         """What all sessions used and cost."""
         from watchkeeper_tui.screens.usage import UsageScreen

@@ -6,7 +6,7 @@ without importing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -116,6 +116,10 @@ class WatchApp(Protocol):
 
     def open_plan(self, session_id: str, chosen: Callable[[str], None]) -> None:
         """Show the plan as a graph, and its revisions; `chosen` gets the task that the user goes to."""
+        ...
+
+    def open_charts(self, title: str, agent_ids: Sequence[str]) -> None:
+        """Show the calls of these agents over time."""
         ...
 
     def open_usage(self) -> None:

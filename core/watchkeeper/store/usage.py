@@ -6,12 +6,12 @@ are those of local time; a week starts on Monday.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import IN_LIST, Connection, list_of
 
 PERIODS = ("day", "week", "month")
 GROUPS = (*PERIODS, "model", "project", "program", "session")
@@ -143,3 +143,52 @@ def _keys(by: str) -> Callable[[int, str, str, str, str], str]:
         return name
 
     return period
+
+
+MOST_CALLS = 50_000
+"""Calls of a series; of more, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPoint:
+    """One model call. Seconds since 1970, tokens, US dollars."""
+
+    agent_id: str
+    at: float
+    tokens: tuple[int, int, int, int]
+    """Input, written to the cache, read from it, output."""
+    cost_usd: float
+
+    @property
+    def prompt(self) -> int:
+        """What the context took."""
+        return sum(self.tokens[:3])
+
+
+@dataclass(frozen=True, slots=True)
+class CallSeries:
+    """The calls in order of time, and when contexts were compacted."""
+
+    calls: tuple[CallPoint, ...]
+    compactions: tuple[tuple[str, float], ...]
+    """The agent and the time of each."""
+
+
+def call_series(connection: Connection, agent_ids: Sequence[str]) -> CallSeries:
+    """The model calls of these agents over time, and their compactions."""
+    among = list_of(agent_ids)
+    calls = connection.execute(
+        "SELECT agent_id, started_at + latency_seconds, input_tokens, cache_write_tokens, cache_read_tokens,"
+        f" output_tokens, coalesce(cost_usd, 0) FROM model_calls WHERE agent_id {IN_LIST} AND status <> 'running'"
+        " ORDER BY id DESC LIMIT ?",
+        (among, MOST_CALLS),
+    )
+    points = [CallPoint(row[0], row[1], (row[2], row[3], row[4], row[5]), row[6]) for row in calls]
+    passes = connection.execute(
+        f"SELECT agent_id, ended_at FROM compactions WHERE agent_id {IN_LIST} AND status = 'applied' AND ended_at IS NOT NULL"
+        " ORDER BY id",
+        (among,),
+    )
+    return CallSeries(
+        tuple(sorted(points, key=lambda point: point.at)), tuple((row[0], row[1]) for row in passes)
+    )

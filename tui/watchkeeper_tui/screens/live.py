@@ -14,6 +14,7 @@ from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
 from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import CompactionFacts
+from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, BY_ID, Target, is_planner, target_of
 from watchkeeper_tui.keymap import Parsed
 from watchkeeper_tui.pages.report import without_agent
@@ -170,6 +171,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("w", "replay", "Replay", show=False, id="replay"),
         Binding("x", "export", "Export", show=False, id="export"),
         Binding("K", "fork", "Fork", show=False, id="fork"),
+        Binding("T", "charts", "Charts", show=False, id="charts"),
         Binding("d", "graph", "Plan as a graph", show=False, id="graph"),
         Binding("s", "sessions", "Sessions", show=False, id="sessions"),
         Binding("escape", "back", "Back", show=False, id="back"),
@@ -526,6 +528,24 @@ class LiveScreen(SessionScreen, ActingScreen):
             self._show_agent(newest.agent_id)
         self.action_pane("agent")
         self.agent_pane.action_jump("error")
+
+    def action_charts(self) -> None:
+        """The selected row over time: an agent, or all below it."""
+        row = self.plan.selected
+        if row is None or not row.agent_ids:
+            self.say("this row has no agent yet", "muted")
+            return
+        agent = row.agent.id if row.agent is not None else row.agent_ids[0]
+        others = [each for each in row.agent_ids if each != agent]
+        name = sanitize(
+            row.agent.name if row.agent is not None else row.task.title if row.task is not None else ""
+        )
+        title = (
+            f"{clip(name, 40)} and {formatting.plural(len(others), 'agent')} below"
+            if others
+            else clip(name, 40)
+        )
+        self.watch_app.open_charts(title, [agent, *others])
 
     def action_graph(self) -> None:
         session = self.snapshot.session

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.snapshot import TaskFacts
+from watchkeeper.store.snapshot import TaskFacts, plan_revisions
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -212,11 +212,7 @@ class PlanScreen(WatchScreen):
         self._read_seq = event_seq
 
         def question(connection: Connection) -> tuple[Revision, ...]:
-            rows = connection.execute(
-                "SELECT r.revision, r.at, r.reason, r.plan_graph_snapshot FROM plan_revisions r JOIN plans p ON"
-                " p.id = r.plan_id WHERE p.session_id = ? ORDER BY r.at, r.revision",
-                (self.session_id,),
-            )
+            rows = plan_revisions(connection, self.session_id)
             return tuple(Revision(number, at, reason, _stored(graph)) for number, at, reason, graph in rows)
 
         def answer(result: object) -> None:

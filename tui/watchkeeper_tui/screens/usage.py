@@ -1,17 +1,18 @@
-"""What all sessions used and cost: by day, week, month, model, project, program or session, with a chart."""
+"""Charts: what all sessions used and cost, and one agent, subtree or session over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, timedelta
-from typing import ClassVar
+from itertools import accumulate
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual_plotext import PlotextPlot
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.usage import PERIODS, UsageRow, usage
+from watchkeeper.store.usage import PERIODS, CallSeries, UsageRow, call_series, usage
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -249,3 +250,165 @@ class UsageScreen(WatchScreen):
                 ],
             )
         ]
+
+
+# --- One agent, a subtree or a session over time ------------------------------------------------------------
+
+_CHARTS = ("context", "tokens per minute", "cost")
+_CLASSES = {
+    "input": "kind_messages", "written to the cache": "kind_tools", "read from the cache": "kind_system",
+    "output": "kind_observations",
+}  # fmt: skip
+"""The classes of tokens as they are stacked, with their roles."""
+MOST_BARS = 60
+
+
+class ChartScreen(WatchScreen):
+    """`T` opens it; `tab` goes on to the next chart."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab,right,l", "next(1)", "Next chart", show=False, id="chart.next"),
+        Binding("shift+tab,left,h", "next(-1)", "Previous chart", show=False, id="chart.previous"),
+        *[
+            Binding(str(place + 1), f"choose({place})", name, show=False)
+            for place, name in enumerate(_CHARTS)
+        ],
+        Binding("escape,T", "back", "Back", show=False, id="chart.back"),
+    ]
+
+    def __init__(self, title: str, agent_ids: Sequence[str]) -> None:
+        """`title` is sanitised. `agent_ids`: whose calls are summed up; the context is that of the first."""
+        super().__init__()
+        self._title = title
+        self._agents = tuple(agent_ids)
+        self._chart = 0
+        self._series: CallSeries | None = None
+        self._read_at = 0.0
+
+    def compose(self) -> ComposeResult:
+        yield PlotextPlot()
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self._read()
+
+    def on_resize(self) -> None:
+        self._plot()
+
+    def snapshot_changed(self, snapshot: Snapshot) -> None:
+        if self.watch_app.now() - self._read_at >= 1.0:
+            self._read()
+
+    def _read(self) -> None:
+        self._read_at = self.watch_app.now()
+
+        def question(connection: Connection) -> CallSeries:
+            return call_series(connection, self._agents)
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._arrived, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _arrived(self, result: object) -> None:
+        if not self.is_usable:
+            return
+        if isinstance(result, Exception):
+            self.say(f"! {self.trouble(result)}", "failed")
+        elif isinstance(result, CallSeries):
+            self._series = result
+            self._plot()
+        self.tick(self.watch_app.now())
+
+    def _plot(self) -> None:
+        series = self._series
+        plot = self.query_one(PlotextPlot)
+        plot.plt.clear_figure()
+        if series is None or not series.calls:
+            plot.plt.title("no model call yet")
+            plot.refresh()
+            return
+        begins = series.calls[0].at
+        minutes = [(point.at - begins) / 60 for point in series.calls]
+        if self._chart == 0:
+            own = [
+                (at, point.prompt)
+                for at, point in zip(minutes, series.calls, strict=True)
+                if point.agent_id == self._agents[0]
+            ]
+            plot.plt.plot(
+                [at for at, _ in own],
+                [tokens for _, tokens in own],
+                marker="braille",
+                color=self._rgb("kind_messages"),
+            )
+            plot.plt.title("context: tokens of each prompt; lines mark compactions")
+        elif self._chart == 1:
+            self._plot_tokens(plot, series, minutes)
+        else:
+            summed = list(accumulate(point.cost_usd for point in series.calls))
+            plot.plt.plot(minutes, summed, marker="braille", color=self._rgb("money"))
+            plot.plt.title("cost: US dollars so far; lines mark compactions")
+        if self._chart != 1:
+            shown = self._agents[:1] if self._chart == 0 else self._agents
+            for at in (at for agent_id, at in series.compactions if agent_id in shown):
+                plot.plt.vline((at - begins) / 60, color=self._rgb("compaction"))
+        plot.plt.xlabel("minutes")
+        plot.refresh()
+
+    def _plot_tokens(self, plot: PlotextPlot, series: CallSeries, minutes: Sequence[float]) -> None:
+        """Tokens per minute, by class, in as many bars as fit."""
+        bars = max(1, min(MOST_BARS, self.app.size.width // 5, len(series.calls)))
+        wide = max(minutes[-1] / bars, 1 / 60)
+        stacks = [[0.0] * bars for _ in _CLASSES]
+        for at, point in zip(minutes, series.calls, strict=True):
+            place = min(bars - 1, int(at / wide))
+            for stack, tokens in zip(stacks, point.tokens, strict=True):
+                stack[place] += tokens / wide
+        places = [round((place + 0.5) * wide, 1) for place in range(bars)]
+        # The library takes lists here; its types say otherwise.
+        looks: dict[str, Any] = {
+            "labels": list(_CLASSES),
+            "color": [self._rgb(role) for role in _CLASSES.values()],
+        }
+        plot.plt.stacked_bar(places, stacks, width=0.8, **looks)
+        plot.plt.title("tokens per minute")
+
+    def _rgb(self, role: str) -> tuple[int, int, int]:
+        colour = self.watch_app.palette[role].color
+        rgb = colour.get_truecolor() if colour is not None else (200, 200, 200)
+        return rgb[0], rgb[1], rgb[2]
+
+    def tick(self, now: float) -> None:
+        words: list[Piece] = [(self._title, "strong"), (f"  {_CHARTS[self._chart]}", "accent")]
+        if self._series is not None:
+            calls = self._series.calls
+            spent = sum(point.cost_usd for point in calls)
+            words += [
+                (f"  {formatting.plural(len(calls), 'call')}", "muted"), (f"  {formatting.money(spent)}", "money"),
+                (f"  {formatting.plural(len(self._series.compactions), 'compaction')}", "compaction"),
+            ]  # fmt: skip
+        self.query_one(StatusLine).pieces = tuple(self.notice(now) or words)
+        self.query_one(KeyLine).hints = (
+            *(KeyHint(str(place + 1), name, f"choose({place})") for place, name in enumerate(_CHARTS)),
+            KeyHint("tab", "Next", "next(1)"),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
+        )
+
+    def action_next(self, step: int) -> None:
+        self.action_choose((self._chart + step) % len(_CHARTS))
+
+    def action_choose(self, place: int) -> None:
+        self._chart = place
+        self._plot()
+        self.tick(self.watch_app.now())
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        keys = [(str(place + 1), name) for place, name in enumerate(_CHARTS)]
+        return [("Charts", [*keys, ("tab, left right", "the next, the previous chart"), ("esc, T", "back")])]
