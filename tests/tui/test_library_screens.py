@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import HOSTILE
 from tests.tui.test_sessions_screen import add_session
@@ -17,7 +19,7 @@ from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import delete_session
 from watchkeeper_tui.screens.sessions import values_of, with_filter
-from watchkeeper_tui.widgets.sessions import DeletedLine, wrapped
+from watchkeeper_tui.widgets.sessions import DeletedLine, at_work, wrapped
 
 WIDE = (120, 40)
 
@@ -171,7 +173,7 @@ async def test_a_session_of_another_program_is_not_forked(desk: Desk) -> None:
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot, "older234")
         await pilot.press("j", "F")
-        await until(pilot, lambda: "`wk run --from older234` carries it on" in text_of(pilot))
+        await until(pilot, lambda: "c continues it in a new session" in text_of(pilot))
 
 
 async def test_a_whole_fork_is_in_the_list_and_selected(desk: Desk) -> None:
@@ -403,3 +405,32 @@ def test_filter_values_are_the_most_common_first_and_can_be_typed(desk: Desk) ->
     rows = list_sessions(desk.session.connection)
     assert values_of(rows, "model") == ["offline/surveyor", "x/opus"]
     assert values_of(rows, "workspace") == ["/srv/billing"]
+
+
+async def test_the_selected_session_is_previewed_and_sessions_are_grouped(desk: Desk) -> None:
+    library_of(desk)
+    desk.session.connection.execute("UPDATE sessions SET workspace = '/srv/ledger' WHERE id = 'older234'")
+    async with desk.app(screen="sessions").run_test(size=(160, 40)) as pilot:
+        await opened(pilot)
+        await pilot.press("j")
+        await until(pilot, lambda: "Last words  The ledger is in the blue safe." in text_of(pilot))
+        assert "$1.25" in text_of(pilot)
+        await pilot.press("k")
+        await until(pilot, lambda: "tasks done" in text_of(pilot) and "agents over time" in text_of(pilot))
+        await pilot.press("b")
+        await until(pilot, lambda: "today 2" in text_of(pilot) and "yesterday 1" in text_of(pilot))
+        await pilot.press("b")
+        await until(pilot, lambda: "ledger 1 $1.25" in text_of(pilot) and "billing 2" in text_of(pilot))
+        await pilot.press("b")
+        await until(pilot, lambda: "ledger 1 $1.25" not in text_of(pilot))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.none() | st.floats(0, 1e6)), min_size=1, max_size=40),
+    st.floats(0, 1e6),
+    st.integers(1, 90),
+)
+def test_any_lives_of_agents_make_a_line_of_its_width(
+    spans: list[tuple[float, float | None]], end: float, cells: int
+) -> None:
+    assert len(at_work(spans, end, cells)) == cells

@@ -31,20 +31,32 @@ from watchkeeper.store.search.sessions import (
     ORDERS,
     MessageHit,
     SessionLine,
+    SessionPreview,
     list_sessions,
     parse_filters,
     search_messages,
+    session_preview,
 )
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.bars import LOCKED, LOCKED_AFTER_SECONDS, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import (
+    CRAMPED,
+    LOCKED,
+    LOCKED_AFTER_SECONDS,
+    KeyHint,
+    KeyLine,
+    Prompt,
+    StatusLine,
+)
 from watchkeeper_tui.widgets.rows import Piece, RowView, set_title
 from watchkeeper_tui.widgets.sessions import (
+    GROUPS,
     DeletedLine,
     HitPane,
     HitPlace,
+    PreviewPane,
     SessionsView,
     session_name,
     tags_of,
@@ -162,10 +174,13 @@ SESSIONS_AT_ONCE = 1_000
 class SessionsScreen(WatchScreen):
     """The library. Enter opens; esc goes back to the session that was open."""
 
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy"), (30, "-high")]  # noqa: RUF012
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "Search", show=False, id="sessions.search"),
         Binding("t", "filter", "Filter", show=False, id="sessions.filter"),
         Binding("o", "sort", "Sort", show=False, id="sessions.sort"),
+        Binding("b", "group", "Group", show=False, id="sessions.group"),
         Binding("space", "mark", "Mark", show=False, id="sessions.mark"),
         Binding("equals_sign", "compare", "Compare", show=False, id="sessions.compare"),
         Binding("m", "message", "Message", show=False, id="sessions.message"),
@@ -196,6 +211,9 @@ class SessionsScreen(WatchScreen):
         self._order = next(iter(ORDERS))
         self._ranked = False
         """The best match comes first: Enter was pressed on the words."""
+        self._preview: SessionPreview | None = None
+        self._group = ""
+        """What the list is grouped by: a key of `GROUPS`; empty: nothing."""
         self._hits: dict[str, MessageHit] = {}
         self._agents: dict[str, str] = {}
         self._most = SESSIONS_AT_ONCE
@@ -208,6 +226,7 @@ class SessionsScreen(WatchScreen):
     def compose(self) -> ComposeResult:
         yield SessionsView()
         yield HitPane()
+        yield PreviewPane()
         yield Prompt()
         yield DeletedLine()
         yield StatusLine()
@@ -280,6 +299,7 @@ class SessionsScreen(WatchScreen):
         view.nothing = self._nothing()
         view.now = self.watch_app.now()
         view.hosts = self._hosts(rows)
+        rows = view.set_groups(rows, self._group)
         view.set_rows(rows)
         if self._to_top and rows:
             view.select(rows[0].id, tell=False)
@@ -287,6 +307,7 @@ class SessionsScreen(WatchScreen):
         view.refresh()  # ages and hosts change without a row changing
         self._title(result)
         self._describe()
+        self._read_preview()
 
     def _hosts(self, rows: tuple[SessionLine, ...]) -> dict[str, int]:
         """The hosts of those that say that they run; of the others only the open one's can live."""
@@ -324,6 +345,7 @@ class SessionsScreen(WatchScreen):
         self.query_one(HitPane).show(
             HitPlace(hit, self._agents.get(hit.agent_id, "")) if hit is not None else None
         )
+        self.query_one(PreviewPane).show(row, self._preview, self.watch_app.now())
         self.redraw_keys()
         if self._problem is not None:
             role = "failed" if self._problem.startswith("! ") else "muted"
@@ -356,12 +378,15 @@ class SessionsScreen(WatchScreen):
             KeyHint("space", "Mark", "mark", none),
             KeyHint("=", "Compare", "compare", self.why_not_compare()),
             KeyHint("p", "Replay", "replay", none),
-            KeyHint("F", "Fork…", "fork", live or self.why_not_fork()),
+            KeyHint("c", "Continue…", "continue", none)
+            if self.why_not_fork()
+            else KeyHint("F", "Fork…", "fork", live),
             KeyHint("D", "Delete…", "delete", live),
             KeyHint("n", "Name…", "name", live),
             KeyHint("x", "Export…", "export", none),
             KeyHint("#", "Tags…", "tags", live),
             KeyHint("o", "Sort", "sort"),
+            KeyHint("b", "Group", "group"),
             KeyHint("esc", "Back", "back"),
             KeyHint("v", "Read-only", "view", none),
             KeyHint("y", "Copy id", "copy", none),
@@ -393,6 +418,29 @@ class SessionsScreen(WatchScreen):
             self._most += SESSIONS_AT_ONCE
             self.reload()
         self._describe()
+        self._read_preview()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._read_preview)
+
+    def _read_preview(self) -> None:
+        """Read what the pane shows of the selected session; not of those that were passed on the way."""
+        row = self.view.selected
+        if row is None or not self.is_usable or not self.query_one(PreviewPane).display:
+            return
+
+        def question(connection: Connection) -> object:
+            return session_preview(connection, row.id) if row.id == self.view.selected_id else None
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._preview_read, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _preview_read(self, result: object) -> None:
+        if self.is_usable and isinstance(result, SessionPreview):
+            self._preview = result
+            self.query_one(PreviewPane).show(self.view.selected, result, self.watch_app.now())
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         if self.shows_deleted:
@@ -444,6 +492,13 @@ class SessionsScreen(WatchScreen):
             self._order = orders[(orders.index(self._order) + 1) % len(orders)]
         self.reload()
 
+    def action_group(self) -> None:
+        """Group by day, by project, or not at all."""
+        names = ["", *GROUPS]
+        self._group = names[(names.index(self._group) + 1) % len(names)]
+        self.say(f"grouped by {self._group}" if self._group else "not grouped", "muted", seconds=3)
+        self.reload()
+
     def action_search(self) -> None:
         before, ranked = self.search_text, self._ranked
         self.prompt.ask_line(
@@ -489,6 +544,7 @@ class SessionsScreen(WatchScreen):
                     ("m", "the message that was found, in its transcript"),
                     ("t", "filter: state, model, tag, workspace, date, cost, compacted, deleted"),
                     ("o", "sort: " + ", ".join(ORDERS)),
+                    ("b", "group by day or project, with the sessions and the cost of each"),
                     ("esc", "clear marks and search, then go to the open session"),
                 ],
             ),

@@ -4,8 +4,9 @@ last."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import ClassVar
 
@@ -13,14 +14,14 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
-from watchkeeper.store.search.sessions import MessageHit, SessionLine
+from watchkeeper.store.search.sessions import MessageHit, SessionLine, SessionPreview
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SESSION_BADGES, SessionState, session_state
 from watchkeeper_tui.theming import Palette
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.bars import KeyLine
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, content, pieces_width
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, clip_pieces, content, pieces_width
 
 _ROLES = {
     SessionState.LIVE: "working",
@@ -54,6 +55,22 @@ def _tags(text: str) -> tuple[str, ...]:
     )
 
 
+_GROUP_COLUMN = Column("group", 26, drop=3)
+
+
+def _day(row: SessionLine, now: float) -> str:
+    days = (date.fromtimestamp(now) - date.fromtimestamp(row.last_active)).days
+    return {0: "today", 1: "yesterday"}.get(days, date.fromtimestamp(row.last_active).isoformat())
+
+
+def _project(row: SessionLine, now: float) -> str:
+    return row.workspace
+
+
+GROUPS: dict[str, Callable[[SessionLine, float], str]] = {"day": _day, "project": _project}
+"""What the list may be grouped by, with the group of a session at a time: hostile until sanitised."""
+
+
 class SessionsView(RowView[SessionLine]):
     """One row a session, the newest first."""
 
@@ -77,11 +94,36 @@ class SessionsView(RowView[SessionLine]):
         self.now = 0.0
         self.hosts: dict[str, int] = {}
         self.marked: frozenset[str] = frozenset()
+        self._groups: dict[str, Cell] | None = None
+        """What the first row of each group says of it, by the row's id; None: there are no groups."""
         self.nothing = ""
         """What is said where no session is listed."""
 
     def empty_words(self) -> str:
         return self.nothing
+
+    def set_groups(self, rows: tuple[SessionLine, ...], name: str) -> tuple[SessionLine, ...]:
+        """Group the rows, each group where its first row is; returns them in the order in which they are to be shown."""
+        self._widths_for = -1
+        if not name:
+            self._groups = None
+            return rows
+        groups: dict[str, list[SessionLine]] = {}
+        for row in rows:
+            groups.setdefault(GROUPS[name](row, self.now), []).append(row)
+        self._groups = {}
+        for group, members in groups.items():
+            text = sanitize(group.rstrip("/").rpartition("/")[2] or group) or "unknown"
+            cost = sum(row.cost_usd or 0.0 for row in members)
+            self._groups[members[0].id] = [
+                (clip(text, 14), "strong"),
+                (f" {len(members):,}", "muted"),
+                (f" {formatting.money(cost)}", "money"),
+            ]
+        return tuple(row for members in groups.values() for row in members)
+
+    def columns(self) -> Sequence[Column]:
+        return self.COLUMNS if self._groups is None else (_GROUP_COLUMN, *self.COLUMNS)
 
     def row_id(self, row: SessionLine) -> str:
         return row.id
@@ -123,7 +165,9 @@ class SessionsView(RowView[SessionLine]):
             goal.insert(0, (f"[{clip(' '.join(tags), 18)}] ", "accent"))
         if row.origin != "run":
             goal.insert(0, (f"{sanitize(row.origin).partition('-')[0]}: ", "muted"))
+        group = [] if self._groups is None else [self._groups.get(row.id, [])]
         return (
+            *group,
             [(glyph, role)],
             [(row.id, "accent")],
             [(formatting.when(row.last_active, self.now), "muted")],
@@ -189,6 +233,86 @@ class HitPane(Widget):
         if not rows:
             rows = wrapped([(sanitize(hit.excerpt), "text")], width)
         return [head, *rows[: self.LINES]]
+
+
+_TASK_GLYPHS = {"done": ("✓", "done"), "failed": ("✗", "failed"), "running": ("●", "working"), "paused": ("‖", "paused"),
+                "cancelled": ("×", "muted"), "stale": ("~", "muted")}  # fmt: skip
+
+
+class PreviewPane(Widget):
+    """The selected session at a glance: its goal, plan, last words, cost, and its agents on one line of time."""
+
+    def __init__(self) -> None:
+        super().__init__(id="preview")
+        self._shown: tuple[SessionLine, SessionPreview] | None = None
+        self._now = 0.0
+
+    def show(self, row: SessionLine | None, preview: SessionPreview | None, now: float) -> None:
+        """Show this one; what is not read yet, or another session's, is left out."""
+        known = row is not None and preview is not None and preview.session_id == row.id
+        shown = (row, preview) if known and row is not None and preview is not None else None
+        if shown != self._shown:
+            self._shown, self._now = shown, now
+            self.refresh()
+
+    def render(self) -> Content:
+        if self._shown is None:
+            return Content("")
+        row, preview = self._shown
+        return _lines(self._rows(row, preview, max(20, self.size.width - 2)), watch_app(self).palette)
+
+    def _rows(self, row: SessionLine, preview: SessionPreview, width: int) -> list[list[Piece]]:
+        room = width - _LABEL
+        rows: list[list[Piece]] = []
+
+        def add(label: str, pieces: list[list[Piece]]) -> None:
+            for number, line in enumerate(pieces):
+                rows.append([((label if number == 0 else "").ljust(_LABEL), "muted"), *line])
+
+        add("Goal", wrapped([(" ".join(sanitize(preview.goal).split()), "text")], room)[:2])
+        if preview.tasks:
+            done = sum(status == "done" for status, _ in preview.tasks)
+            plan: list[Piece] = [(f"{done} of {formatting.plural(len(preview.tasks), 'task')} done", "text")]
+            # What is not done says more than what is.
+            for status, title in sorted(preview.tasks, key=lambda task: task[0] == "done"):
+                glyph, role = _TASK_GLYPHS.get(status, ("·", "muted"))
+                name = clip(" ".join(sanitize(title).split()), 32)
+                plan += [(f"   {glyph} ", role), (name, "muted")]
+            add("Plan", [clip_pieces(plan, room)])
+        if preview.last_words:
+            add("Last words", wrapped([(sanitize(preview.last_words), "text")], room)[:2])
+        cost: list[Piece] = [
+            (formatting.bill(row), "money"),
+            (f"   {formatting.tokens(row.tokens)} tok", "tokens"),
+            (f"   {formatting.plural(row.compactions, 'compaction')}", "muted"),
+        ]
+        add("Cost", [clip_pieces(cost, room)])
+        line = at_work(
+            preview.spans, row.ended_at or max(row.last_active, row.created_at), max(10, room - 24)
+        )
+        if line:
+            most = formatting.plural(len(preview.spans), "agent")
+            add("Agents", [[(line, "working"), (f"  {most} over time", "muted")]])
+        return rows
+
+
+_LABEL = 12
+
+
+def at_work(spans: Sequence[tuple[float, float | None]], end: float, cells: int) -> str:
+    """How many agents there were in each part of the time from the first to `end`, as eighths of a row; empty
+    without agents."""
+    if not spans:
+        return ""
+    begin = min(began for began, _ in spans)
+    step = max(end - begin, 1.0) / cells
+    counts = [0.0] * cells
+    for began, ended in spans:
+        first = min(cells - 1, max(0, int((began - begin) / step)))
+        last = min(cells - 1, max(first, int(((end if ended is None else ended) - begin) / step)))
+        for cell in range(first, last + 1):
+            counts[cell] += 1
+    return formatting.sparkline(counts, cells)
 
 
 class DeletedLine(Widget):

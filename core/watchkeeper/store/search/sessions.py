@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -288,3 +289,73 @@ def list_sessions(
     where = " AND ".join([*([found] if found else []), *filters.clauses])
     rows = connection.execute(f"{_SELECT} WHERE {where}{ORDERS[order]}", (*values, *filters.values, limit))
     return tuple(SessionLine(*row) for row in rows)
+
+
+# --- One session at a glance ----------------------------------------------------------------------------------
+
+PREVIEW_TASKS = 300
+PREVIEW_AGENTS = 1_000
+PREVIEW_MESSAGES = 30
+"""How many of an agent's newest replies are searched for one with text."""
+_LONGEST_REPLY = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPreview:
+    """What a list shows of one session beside its row. Texts are hostile until sanitised."""
+
+    session_id: str
+    goal: str
+    tasks: tuple[tuple[str, str], ...]
+    """Status and title of each task of the plan, in its order; at most `PREVIEW_TASKS`."""
+    last_words: str
+    """The newest reply with text of the agent that began the session; empty if there is none."""
+    spans: tuple[tuple[float, float | None], ...]
+    """When each agent began and ended (None: it has not), in wall time; at most `PREVIEW_AGENTS`."""
+
+
+def session_preview(connection: Connection, session_id: str) -> SessionPreview | None:
+    """The preview of a session; None if there is none of that id. Reads a bounded number of rows."""
+    row = connection.execute(
+        "SELECT substr(goal, 1, 2000), planner_agent_id FROM sessions WHERE id = ?", (session_id,)
+    ).fetchone()
+    if row is None:
+        return None
+    tasks = connection.execute(
+        "SELECT status, substr(title, 1, 300) FROM tasks WHERE session_id = ? ORDER BY position, id LIMIT ?",
+        (session_id, PREVIEW_TASKS),
+    ).fetchall()
+    agents = connection.execute(
+        "SELECT id, created_at, ended_at FROM agents WHERE session_id = ? ORDER BY created_at, id LIMIT ?",
+        (session_id, PREVIEW_AGENTS),
+    ).fetchall()
+    first = row[1] or (agents[0][0] if agents else None)
+    return SessionPreview(
+        session_id,
+        row[0],
+        tuple((status, title) for status, title in tasks),
+        _last_words(connection, first) if first is not None else "",
+        tuple((began, ended) for _, began, ended in agents),
+    )
+
+
+def _last_words(connection: Connection, agent_id: str) -> str:
+    replies = connection.execute(
+        "SELECT content FROM messages WHERE agent_id = ? AND role = 'assistant' AND length(content) < ?"
+        " ORDER BY seq DESC LIMIT ?",
+        (agent_id, _LONGEST_REPLY, PREVIEW_MESSAGES),
+    )
+    for (stored,) in replies:
+        try:
+            content = json.loads(stored)
+        except ValueError:
+            continue
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        words = " ".join(
+            str(block.get("text", ""))
+            for block in blocks
+            if isinstance(block, dict) and block.get("type") == "text"
+        ).strip()
+        if words:
+            return words[:2000]
+    return ""
