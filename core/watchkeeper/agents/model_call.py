@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from watchkeeper.agents.budgets import BudgetReached, PlannedCall, Reservation
-from watchkeeper.agents.environment import AgentControl, Environment, Interrupted, LiveBoard
+from watchkeeper.agents.control import AgentControl, Interrupted
+from watchkeeper.agents.environment import Environment, LiveBoard
 from watchkeeper.agents.limits import Admission
 from watchkeeper.records import host_faults
 from watchkeeper.records.host_faults import HostFault, raising_host_faults

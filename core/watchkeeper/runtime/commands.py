@@ -18,7 +18,8 @@ from watchkeeper.agents.agent_memory import AgentMemory, limits_of, preview_line
 from watchkeeper.agents.backends.loop import compaction_order
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.compaction import CompactionRunner
-from watchkeeper.agents.environment import AgentControl, Environment
+from watchkeeper.agents.control import AgentControl
+from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.session_tools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox

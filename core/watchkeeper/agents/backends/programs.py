@@ -32,7 +32,7 @@ from watchkeeper.agents.tools.processes import worker_environment
 from watchkeeper.store.agents import Agent
 
 if TYPE_CHECKING:
-    from watchkeeper.agents.environment import AgentControl
+    from watchkeeper.agents.control import AgentControl
 
 log = logging.getLogger(__name__)
 
