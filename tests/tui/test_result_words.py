@@ -9,7 +9,7 @@ import pytest
 from tests.tui.conftest import Desk, text_of, until
 
 from watchkeeper.store.snapshot import EventFacts
-from watchkeeper_tui.formatting import event_words, result_words
+from watchkeeper_tui.formatting import event_words, inbox_payload_words, result_words, without_machine_text
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.compaction import _block
 from watchkeeper_tui.snapshot import TranscriptBlock
@@ -27,7 +27,7 @@ LISTING = {
         ({"ref": "artifact://sha256/13", "name": "figures/1", "bytes": 667}, "figures/1, 667 bytes"),
         (
             {"plan": "3i3brz8k", "revision": 1, "tasks": {"a": "wq8", "b": "v8n"}},
-            "plan 3i3brz8k, revision 1, 2 tasks",
+            "revision 1, 2 tasks",
         ),
         ([{"number": 7975, "title": "Dagger"}, {"number": 7976}], "Dagger, number 7975, …"),
         (
@@ -92,3 +92,39 @@ def test_characters_that_a_result_spells_out_act_on_no_terminal() -> None:
     for text in told:
         assert text == sanitize(text)
         assert "2 files" in text
+
+
+def test_what_only_programs_read_is_folded_into_words() -> None:
+    digest = "artifact://sha256/" + "e9122a112dd23782" * 4
+    notes = [
+        {"kind": "task_done", "task": "vendor", "title": "Explore vendor", "result": "5 files.", "result_ref": digest,
+         "artifacts": [{"name": "figures/vendor", "ref": digest}], "memory_delta": digest},
+        {"kind": "task_failed", "task": "ci", "title": "Explore .ci", "error": "no credit"},
+        {"kind": "steer", "text": "hurry"},
+    ]  # fmt: skip
+    inbox = "Task vendor is done.\nTask ci failed: no credit.\n\n" + json.dumps({"inbox": notes})
+    words = without_machine_text(inbox)
+    assert words is not None
+    assert [line for line in words.split("\n") if line.strip()] == [
+        "- ✓ Task Explore vendor done · 1 artifact", "  5 files.", "- ✗ Task Explore .ci failed: no credit", "- A person says: hurry",
+    ]  # fmt: skip
+    first = f'# Task: Explore .ci\n\nLook at it.\n\nscope: {{"a": 1}}\n\nhandoff: {{"inputs_ref": ["{digest}"]}}\n\nSave it.'
+    assert without_machine_text(first) == "# Task: Explore .ci\n\nLook at it.\n\nSave it."
+    assert without_machine_text('plain\n{"inbox": [1]}') is None
+    assert without_machine_text("the handoff: is later") is None
+    assert inbox_payload_words("task_done", json.dumps(notes[0])) == "✓ Task Explore vendor done · 1 artifact"
+    assert result_words(json.dumps({"plan": "wb8h22if", "revision": 1, "tasks": {"ci": "vjyjd5b2"}, "ref": digest})) == (
+        "revision 1, 1 task"
+    )
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+async def test_titles_take_the_room_that_there_is_and_a_cut_one_says_so(desk: Desk, size: tuple[int, int]) -> None:
+    title = "Explore every vendored package and its reason"
+    desk.session.task("t-long", title, agent="explorer2", needs=("t-core",))
+    async with desk.app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "Explore every" in text_of(pilot))
+        assert (title in text_of(pilot)) is (size[0] == 200)
+        line = next(line for line in text_of(pilot).split("\n") if "Explore every" in line)
+        assert title in line or "…" in line
+        assert "t-core" not in text_of(pilot)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -196,6 +197,8 @@ _NAMING = ("path", "name", "title", "file_path", "url", "message", "text", "body
 """Keys whose value says enough by itself."""
 _UNTOLD = re.compile(r"(?i)(.*_)?(id|ids|ref|key|hash|digest|sha256|cursor|next|etag)")
 """Keys whose value tells a reader nothing."""
+_MACHINE_WORD = re.compile(r"(artifact://sha256/\S*|[a-z]+://\w+/\d+|[0-9a-f]{16,}|(?=[a-z]*\d)[a-z0-9]{8}|toolu_\w+)")
+"""Ids, digests and references: they name something for a program only."""
 _OPENING = {"{": "}", "[": "]"}
 _MOST_CHARS = 500
 """Longer than any preview; what is nested that deep can still be read."""
@@ -242,7 +245,7 @@ def _told(value: dict[str, Any]) -> Iterator[str]:
             yield _counted(words, each)
         elif isinstance(each, float):
             yield f"{words} {each:g}"
-        elif isinstance(each, str) and each:
+        elif isinstance(each, str) and each and not _MACHINE_WORD.fullmatch(each):
             yield f"{words} {each}"
         elif each is True:
             yield words
@@ -294,6 +297,63 @@ def _ends(text: str) -> Iterator[tuple[int, str]]:
         elif character == "," and open_now:
             found.append((place, "".join(reversed(open_now))))
     return reversed(found)
+
+
+_INBOX_WORDS = {
+    "task_done": ("✓", "done"),
+    "task_failed": ("✗", "failed"),
+    "task_paused": ("‖", "paused"),
+    "task_cancelled": ("×", "cancelled by a person"),
+}
+
+
+def inbox_words(kind: str, payload: Mapping[str, Any]) -> str:
+    """One note of an agent's inbox in a line: `✓ Task vendor done · 1 artifact`. To be sanitised."""
+    if kind not in _INBOX_WORDS:
+        text = payload.get("text")
+        name = "A person says: " if kind == "steer" else "" if text else f"{kind.replace('_', ' ')}: "
+        return name + (text if isinstance(text, str) and text else ", ".join(_told(dict(payload))))
+    glyph, words = _INBOX_WORDS[kind]
+    title = str(payload.get("title") or payload.get("task") or "")
+    artifacts = payload.get("artifacts")
+    made = f" · {plural(len(artifacts), 'artifact')}" if isinstance(artifacts, list) and artifacts else ""
+    error = payload.get("error")
+    return f"{glyph} Task {title} {words}{made}" + (f": {error}" if isinstance(error, str) and error else "")
+
+
+def inbox_payload_words(kind: str, payload: str) -> str:
+    """The same of a note as stored: its payload is JSON."""
+    value = _json(payload)
+    return inbox_words(kind, value) if value else f"{kind.replace('_', ' ')}: {payload}"
+
+
+def without_machine_text(text: str) -> str | None:
+    """A message to an agent in words for people, as Markdown: notes of an inbox as a list with their results, no
+    handoff; None where there is none of that in it. To be sanitised."""
+    head, _, last = text.rpartition("\n")
+    if last.startswith('{"inbox": ['):
+        notes = _json(last).get("inbox")
+        if isinstance(notes, list) and notes and all(isinstance(each, dict) for each in notes):
+            lines = []
+            for each in notes:
+                lines.append("- " + inbox_words(str(each.get("kind", "")), each))
+                if isinstance(result := each.get("result"), str) and result:
+                    lines += ["", *(f"  {line}" for line in result.strip().split("\n")), ""]
+            return "\n".join(lines)
+    kept = [line for line in text.split("\n") if not _FOR_PROGRAMS.match(line)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)) if len(kept) < text.count("\n") + 1 else None
+
+
+_FOR_PROGRAMS = re.compile(r'(handoff|scope): \{".*\}$')
+"""Lines of a sub-agent's first message that are JSON."""
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 _ROLES = {
@@ -398,11 +458,9 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
         return f"{verb} {_one(data, 'name')} ({_one(data, 'bytes')} bytes)"
     if subject == "inbox":
         items = data.get("items")
-        return (
-            "notified: " + ", ".join(str(item).replace("_", " ") for item in items)
-            if isinstance(items, list)
-            else verb
-        )
+        counts = Counter(str(item).replace("_", " ") for item in items) if isinstance(items, list) else {}
+        told = (f"{words} ×{count}" if count > 1 else words for words, count in counts.items())
+        return "notified: " + ", ".join(told) if counts else verb
     if subject == "memory" and "fact_kind" in data:
         return f"{verb} {_one(data, 'fact_kind')} {_one(data, 'fact')}{_said(data, 'text', ': ')}"
     if subject == "memory" and isinstance(data.get("messages"), list):

@@ -456,7 +456,7 @@ def _unmet(task: TaskFacts, snapshot: Snapshot) -> tuple[str, ...]:
     for need in task.depends_on:
         other = snapshot.task(need)
         if other is None or other.status not in ("done", "dropped"):
-            unmet.append(need if other is None else other.name or other.title)
+            unmet.append(need if other is None else other.title or other.name)
     return tuple(unmet)
 
 

@@ -352,11 +352,11 @@ def _inbox(view: PageContext) -> list[PageLine]:
         return []
     lines = [heading("inbox", "Waits to be read", formatting.plural(len(waiting), "note"))]
     for each in waiting:
-        text = clip(sanitize(each.payload), 400)
+        text = clip(" ".join(sanitize(formatting.inbox_payload_words(each.kind, each.payload)).split()), 400)
         lines.append(
             PageLine(
                 f"inbox.{each.id}",
-                ((f"  {sanitize(each.kind)}  ", "user"), (text, "text")),
+                ((f"  {text}", "text"),),
                 copy=each.payload,
             )
         )

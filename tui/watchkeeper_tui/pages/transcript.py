@@ -226,6 +226,8 @@ class _Part:
     role: str = "text"
     folded: int = _FOLDED_TEXT
     before: Piece = ("  ", "text")
+    brief: str | None = None
+    """What a folded item shows in place of the text: the same without what only programs read."""
 
 
 def _parts(item: Item) -> list[_Part]:
@@ -245,9 +247,9 @@ def _parts(item: Item) -> list[_Part]:
         case "thinking":
             return [_Part(block.text.strip("\n"), "", "thinking", _FOLDED_LINES["thinking"])]
         case _:
-            return [
-                _Part(block.text.strip("\n"), "markdown", "text", _FOLDED_LINES.get(block.kind, _LONGEST))
-            ]
+            text, folded = block.text.strip("\n"), _FOLDED_LINES.get(block.kind, _LONGEST)
+            brief = formatting.without_machine_text(text) if block.kind == "user" else None
+            return [_Part(text, "markdown", "text", folded, brief=brief)]
 
 
 def _is_change(part: _Part) -> bool:
@@ -335,9 +337,11 @@ def _checklist(given: Mapping[str, Any]) -> str | None:
                 ),
                 None,
             )
-            if text is None or not isinstance(each.get("status"), str):
+            if text is None:
                 return None
-            lines.append(f"- [{_MARKS.get(each['status'], ' ')}] {' '.join(text.split())}")
+            status = each.get("status")
+            mark = f"[{_MARKS.get(status, ' ')}] " if isinstance(status, str) else ""
+            lines.append(f"- {mark}{' '.join(text.split())}")
         return "\n".join(lines)
     return None
 
@@ -370,11 +374,14 @@ def _folded(item: Item, state: ItemState) -> Iterator[Line]:
             yield (part.before, *harmless(((clip(sanitize(words), room), "muted"),)))
             left += part.text.count("\n")
             continue
-        cut = _beginning(part.text, most, room)
+        text = part.text if part.brief is None else part.brief
+        cut = _beginning(text, most, room)
         rows = render_text(cut, part.format, room, part.role)
         for at, row in enumerate(rows[:most]):
             yield (part.before if at == 0 else (" " * (width - room), "text"), *row)
-        left += max(0, len(rows) - most) + (part.text.count("\n", len(cut)) or len(cut) < len(part.text))
+        left += max(0, len(rows) - most) + (text.count("\n", len(cut)) or len(cut) < len(text))
+        if text is not part.text:
+            left += max(1, part.text.count("\n") - text.count("\n"))
     if left > 0:
         yield ((f"  … {formatting.plural(left, 'more line')}, Enter unfolds", "faint"),)
 

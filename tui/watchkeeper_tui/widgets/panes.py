@@ -49,6 +49,12 @@ NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
 NOTE_CELLS = 18
 """Cells kept for the note of a row's state beside a long name."""
+MOST_TITLE_CELLS = 80
+"""A title longer than this takes no more room from other columns."""
+TREE_CELLS = 6
+"""Cells before a title for the lines of the tree."""
+FIGURES_CELLS = 34
+"""Cells of the columns that no title takes the room of: state, context, tokens and cost."""
 TREE_NAME_CELLS = 14
 """Cells kept for a name that is deep in the tree."""
 
@@ -113,13 +119,32 @@ class PlanView(RowView[PlanRow]):
         self._rates: dict[str, float] = {}
         """Dollars a minute by agent."""
         self._nobody = self._said = ""
+        self._titles_of: tuple[TaskFacts, ...] = ()
+        self._longest_title = self._title_cells = 0
+        self._columns: Sequence[Column] = self.COLUMNS
 
     def update(self, snapshot: Snapshot, now: float) -> None:
         """Show this plan as of `now`."""
         self._now = now
         self._rates = dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {}
+        if snapshot.tasks is not self._titles_of:
+            self._titles_of = snapshot.tasks
+            longest = max((cell_len(task.title[:MOST_TITLE_CELLS]) for task in snapshot.tasks), default=0)
+            if longest + TREE_CELLS != self._longest_title:
+                self._longest_title, self._widths_for = longest + TREE_CELLS, -1
+                self.refresh()
         self._nobody = "" if snapshot.agents or snapshot.tasks else nobody_yet(snapshot)
         self._shape(snapshot)
+
+    def columns(self) -> Sequence[Column]:
+        """Titles have the room that they need before the names of agents and models, which the agent pane has too."""
+        wanted = min(self._longest_title, self.scrollable_content_region.width - FIGURES_CELLS)
+        if wanted != self._title_cells:
+            self._title_cells = wanted
+            self._columns = [
+                replace(each, cells=max(each.cells, wanted)) if each.flexible else each for each in self.COLUMNS
+            ]
+        return self._columns
 
     def forget(self) -> None:
         """Another session: nothing of the last one's is selected, marked, folded or filtered."""
