@@ -113,18 +113,20 @@ def test_what_only_programs_read_is_folded_into_words() -> None:
     assert without_machine_text('plain\n{"inbox": [1]}') is None
     assert without_machine_text("the handoff: is later") is None
     assert inbox_payload_words("task_done", json.dumps(notes[0])) == "✓ Task Explore vendor done · 1 artifact"
-    assert result_words(json.dumps({"plan": "wb8h22if", "revision": 1, "tasks": {"ci": "vjyjd5b2"}, "ref": digest})) == (
-        "revision 1, 1 task"
-    )
+    assert result_words(
+        json.dumps({"plan": "wb8h22if", "revision": 1, "tasks": {"ci": "vjyjd5b2"}, "ref": digest})
+    ) == ("revision 1, 1 task")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
-async def test_titles_take_the_room_that_there_is_and_a_cut_one_says_so(desk: Desk, size: tuple[int, int]) -> None:
+async def test_titles_take_the_room_that_there_is_and_a_cut_one_says_so(
+    desk: Desk, size: tuple[int, int]
+) -> None:
     title = "Explore every vendored package and its reason"
     desk.session.task("t-long", title, agent="explorer2", needs=("t-core",))
     async with desk.app().run_test(size=size) as pilot:
         await until(pilot, lambda: "Explore every" in text_of(pilot))
-        assert (title in text_of(pilot)) is (size[0] == 200)
+        await until(pilot, lambda: (title in text_of(pilot)) is (size[0] == 200), seconds=5)
         line = next(line for line in text_of(pilot).split("\n") if "Explore every" in line)
         assert title in line or "…" in line
         assert "t-core" not in text_of(pilot)

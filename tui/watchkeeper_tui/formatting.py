@@ -197,7 +197,9 @@ _NAMING = ("path", "name", "title", "file_path", "url", "message", "text", "body
 """Keys whose value says enough by itself."""
 _UNTOLD = re.compile(r"(?i)(.*_)?(id|ids|ref|key|hash|digest|sha256|cursor|next|etag)")
 """Keys whose value tells a reader nothing."""
-_MACHINE_WORD = re.compile(r"(artifact://sha256/\S*|[a-z]+://\w+/\d+|[0-9a-f]{16,}|(?=[a-z]*\d)[a-z0-9]{8}|toolu_\w+)")
+_MACHINE_WORD = re.compile(
+    r"(artifact://sha256/\S*|[a-z]+://\w+/\d+|[0-9a-f]{16,}|(?=[a-z]*\d)[a-z0-9]{8}|toolu_\w+)"
+)
 """Ids, digests and references: they name something for a program only."""
 _OPENING = {"{": "}", "[": "]"}
 _MOST_CHARS = 500
@@ -330,7 +332,7 @@ def inbox_payload_words(kind: str, payload: str) -> str:
 def without_machine_text(text: str) -> str | None:
     """A message to an agent in words for people, as Markdown: notes of an inbox as a list with their results, no
     handoff; None where there is none of that in it. To be sanitised."""
-    head, _, last = text.rpartition("\n")
+    _head, _, last = text.rpartition("\n")
     if last.startswith('{"inbox": ['):
         notes = _json(last).get("inbox")
         if isinstance(notes, list) and notes and all(isinstance(each, dict) for each in notes):

@@ -120,7 +120,8 @@ class PlanView(RowView[PlanRow]):
         """Dollars a minute by agent."""
         self._nobody = self._said = ""
         self._titles_of: tuple[TaskFacts, ...] = ()
-        self._longest_title = self._title_cells = 0
+        self._longest_title = 0
+        self._columns_for: tuple[int, Sequence[Column]] = (0, self.COLUMNS)
         self._columns: Sequence[Column] = self.COLUMNS
 
     def update(self, snapshot: Snapshot, now: float) -> None:
@@ -138,11 +139,12 @@ class PlanView(RowView[PlanRow]):
 
     def columns(self) -> Sequence[Column]:
         """Titles have the room that they need before the names of agents and models, which the agent pane has too."""
+        columns = self.BY_RATE if self.order == "rate" else self.COLUMNS
         wanted = min(self._longest_title, self.scrollable_content_region.width - FIGURES_CELLS)
-        if wanted != self._title_cells:
-            self._title_cells = wanted
+        if (wanted, columns) != self._columns_for:
+            self._columns_for = (wanted, columns)
             self._columns = [
-                replace(each, cells=max(each.cells, wanted)) if each.flexible else each for each in self.COLUMNS
+                replace(each, cells=max(each.cells, wanted)) if each.flexible else each for each in columns
             ]
         return self._columns
 
@@ -161,9 +163,6 @@ class PlanView(RowView[PlanRow]):
 
     def watch_filter_words(self) -> None:
         self._shape(self.shown.snapshot)
-
-    def columns(self) -> Sequence[Column]:
-        return self.BY_RATE if self.order == "rate" else self.COLUMNS
 
     def watch_order(self) -> None:
         self._widths_for = -1
