@@ -101,6 +101,7 @@ class Tour:
             ("D",),
             ("x",),
             ("F",),
+            ("c", "ctrl+s"),
             ("question_mark",),
             ("ctrl+p",),
         ):
@@ -127,6 +128,10 @@ class Tour:
         async with self.app.run_test(headless=False, size=(120, 40), notifications=True) as self.pilot:
             await self.live()
             if whole:
+                await self.library()
+                await self.keys("j", "j", "b", "b", "k")
+                await until(self.pilot, lambda: self.app.screen._preview is not None)  # type: ignore[attr-defined]
+                self.look()
                 await self.pilot.resize_terminal(80, 24)
                 await self.news()
                 await self.keeping()
@@ -149,6 +154,7 @@ async def test_no_screen_lets_hostile_text_act_hide_or_end_the_dashboard(tmp_pat
         "CompareScreen",
         "ReplayScreen",
         "HelpScreen",
+        "StartScreen",
     } <= tour.seen
     assert [each[0] for each in tour.desk.session.commands() if each[0] not in ("pause", "steer")] == []
 

@@ -59,6 +59,7 @@ FORETOLD = read({
 LIBRARY: dict[str, tuple[list[str], str]] = {
     "library": (["j", "space", "slash", *"ledger", "enter"], "found in planner"),
     "filters": (["t"], "state"),
+    "grouped": (["b"], "yesterday 1"),
     "fork": (["j", "F"], "turn 1"),
     "compare": (["space", "space", "equals_sign"], "Compare abcd2345"),
     "message": (["slash", *"safe", "enter", "m"], "messages of this session"),

@@ -55,7 +55,7 @@ def _tags(text: str) -> tuple[str, ...]:
     )
 
 
-_GROUP_COLUMN = Column("group", 26, drop=3)
+_GROUP_COLUMN = Column("group", 24, drop=1)
 
 
 def _day(row: SessionLine, now: float) -> str:
