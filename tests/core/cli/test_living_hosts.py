@@ -24,6 +24,7 @@ from tests.support.scripted import task
 
 from watchkeeper.runtime import run_session
 from watchkeeper.store.lease import probe
+from watchkeeper_tui.control import RunRequest, start_run
 
 
 class Stage:
@@ -315,3 +316,20 @@ def test_a_signal_that_comes_before_the_host_answers_leaves_the_session_paused_a
     (one,) = wk("sessions", "--json").json
     assert (one["status"], one["live"]) == ("paused", False)
     assert wk("resume", "last", "--headless", "--json").code == 0
+
+
+async def test_a_run_that_the_dashboard_starts_goes_on_by_itself_and_a_refusal_says_why(
+    wk: Wk, tmp_path: Path
+) -> None:
+    folder, path = tmp_path / "project", tmp_path / "runs.db"
+    folder.mkdir()
+    session, problem = await start_run(path, RunRequest("--survey", str(folder), "offline/surveyor"))
+    try:
+        assert problem == ""
+        assert wk("show", session, "--db", str(path), "--json").json["session"]["goal"] == "--survey"
+    finally:
+        if (holder := probe(path, session)) is not None:
+            os.kill(holder.pid, signal.SIGKILL)
+    session, problem = await start_run(path, RunRequest("x", str(folder), "nowhere/model"))
+    assert session == ""
+    assert "nowhere" in problem

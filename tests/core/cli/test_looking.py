@@ -13,6 +13,7 @@ from tests.core.library.conftest import add_session
 
 from watchkeeper.cli import control
 from watchkeeper.cli.app import COMMANDS, HIDDEN
+from watchkeeper.cli.watch import discover
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
@@ -517,3 +518,18 @@ class TestUsage:
         refused = wk("usage", "--since", "yesterday")
         assert refused.code == 2
         assert "'yesterday' is no day; write it like 2026-11-01" in refused.err
+
+
+def test_what_is_found_on_a_machine_names_logs_by_their_first_lines_and_reads_no_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of credentials is a folder: reading it would raise."""
+    logs = tmp_path / "claude" / "projects" / "-srv-x"
+    logs.mkdir(parents=True)
+    (logs / "one.jsonl").write_text(json.dumps({"type": "user", "cwd": '/srv/a "b"\\c'}) + "\n")
+    (tmp_path / "claude" / ".credentials.json").mkdir()
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    for name in ("CODEX_HOME", "OPENCODE_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    found = discover()
+    assert [(each.alias, each.logs, each.folder) for each in found.logs] == [("claude", 1, '/srv/a "b"\\c')]
