@@ -22,7 +22,7 @@ async def test_the_screen_shows_plan_agent_events_and_compaction_of_a_session(de
         shown = text_of(pilot)
         for words in (
             "LIVE", "abcd2345", "migrate billing", "00:12:44", "5 agents", "$4.82", "1.9M tok",
-            "planner", "Explore tui", "Write the survey", "after t-core", "credit bal",
+            "planner", "Explore tui", "Write the survey", "after Explore core", "credit bal",
             "1 Plan", "2 Events", "3 explorer-1", "4 Compaction", "FOLLOW", "first plan", "24k → 6.1k -75%",
         ):  # fmt: skip
             assert words in shown, words
