@@ -33,6 +33,7 @@ from watchkeeper_tui.rendering.documents import (
 from watchkeeper_tui.sanitize import sanitize, sanitize_text
 from watchkeeper_tui.snapshot import TranscriptBlock
 from watchkeeper_tui.theming import ROLES
+from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.rows import PageLine
 
 FORMATS = [
@@ -569,3 +570,19 @@ async def test_an_artifact_is_opened_from_its_agents_tab_saved_and_paged(
         assert (tmp_path / "copy").read_bytes() == text
         await pilot.press("s", *["backspace"] * 7, *"copy", "enter")
         await until(pilot, lambda: "replace it?" in text_of(pilot))
+
+
+async def test_a_search_in_a_transcript_keeps_its_context_and_n_goes_on(desk: Desk) -> None:
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "explorer-1" in text_of(pilot) and "reading" not in text_of(pilot))
+        await pilot.press("3", "right", "slash", *"python", "enter")
+        await until(pilot, lambda: "Thirty files of Python" in text_of(pilot))
+        assert "start with the folder" in text_of(pilot)  # another message stays
+        pane = pilot.app.screen.query_one(AgentPane)
+        selected = []
+        for key in ("n", "N", "left_curly_bracket"):
+            await pilot.press(key)
+            assert pane.page.selected is not None
+            selected.append(pane.page.selected.key)
+        assert selected[:2] == ["4.0", "4.0"]
+        assert selected[2].startswith(("2.", "3."))

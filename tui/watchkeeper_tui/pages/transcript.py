@@ -113,10 +113,10 @@ def transcript_page(view: PageContext) -> list[PageLine | Unit]:
             PageLine("earlier", ((f"… messages #1–#{view.detail.first_seq - 1} are earlier", "faint"),))
         )
     words = view.words.casefold()
+    found = not words
     for item in items_of(view.detail.transcript):
-        if words and not item.holds(words):
-            continue
-        if compacted is not None and max(item.seqs) >= compacted and not words:
+        found = found or item.holds(words)
+        if compacted is not None and max(item.seqs) >= compacted:
             rule = f"── from #{compacted} verbatim in the context; above replaced by observations "
             lines.append(PageLine(BOUNDARY, ((clip(rule, view.width).ljust(view.width, "─"), "compaction"),)))
             compacted = None
@@ -133,11 +133,9 @@ def transcript_page(view: PageContext) -> list[PageLine | Unit]:
             lines.append(
                 PageLine(f"call.{sanitize(call.tool_use_id)}", tuple(clip_pieces(pieces, view.width)))
             )
-    if not lines:
-        lines.append(
-            PageLine("empty", ((view.nothing("message") if not words else "nothing found", "faint"),))
-        )
-    return lines
+    if not found:
+        return [PageLine("empty", (("nothing found", "faint"),))]
+    return lines or [PageLine("empty", ((view.nothing("message"), "faint"),))]
 
 
 def view_units(view: PageContext, item: Item, note: str = "") -> list[Unit]:

@@ -218,6 +218,18 @@ class AgentPane(Vertical):
         Binding("right,l,full_stop", "tab(1)", "Next tab", show=False, id="agent.next_tab"),
         Binding("asterisk", "pin", "Pin or unpin the fact or message", show=False, id="agent.pin"),
         Binding("c", "to_compaction", "To the compaction", show=False, id="agent.to_compaction"),
+        Binding("n", "find(1)", "Next match", show=False, id="agent.next_match"),
+        Binding("N", "find(-1)", "Previous match", show=False, id="agent.previous_match"),
+        Binding(
+            "right_curly_bracket", "step_message(1)", "Next message", show=False, id="agent.next_message"
+        ),
+        Binding(
+            "left_curly_bracket",
+            "step_message(-1)",
+            "Previous message",
+            show=False,
+            id="agent.previous_message",
+        ),
         Binding("W", "jump('prompt')", "Next words of the user", show=False, id="agent.next_prompt"),
     ]
 
@@ -356,6 +368,8 @@ class AgentPane(Vertical):
 
     def watch_filter_words(self) -> None:
         self.redraw()
+        if self.filter_words and PAGES[self.tab].name == "Transcript":
+            self._go_to(self._matches(), 0)
 
     def open_tab(self, index: int) -> None:
         """Open a tab by its place."""
@@ -405,6 +419,51 @@ class AgentPane(Vertical):
         self.redraw()
         self.page.select(f"{item.block.key}.0", tell=False)
         self.page.show_from_cursor()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # Without a search, n and N are the screen's.
+        return bool(self.filter_words) and PAGES[self.tab].name == "Transcript" if action == "find" else True
+
+    def action_find(self, step: int) -> None:
+        """Go to the next item of the transcript that has the words of the search, or to the one before."""
+        if not self._go_to(self._matches(), step):
+            self.post_message(StatusLine.Said("nothing found"))
+
+    def action_step_message(self, step: int) -> None:
+        """Go to the next message of the transcript, or to the one before."""
+        if PAGES[self.tab].name != "Transcript":
+            self.open_page("Transcript")
+        self._go_to(self._items(), step)
+
+    def _items(self) -> list[Item]:
+        detail = self._snapshot.detail
+        return items_of(detail.transcript) if detail is not None and detail.agent_id == self.agent_id else []
+
+    def _matches(self) -> list[Item]:
+        words = self.filter_words.casefold()
+        return [item for item in self._items() if item.holds(words)]
+
+    def _go_to(self, items: Sequence[Item], step: int) -> bool:
+        """Select the item before (-1) or after (1) the cursor, or the nearest from it on (0); after the last one, the
+        first. False where there is none."""
+        if not items:
+            return False
+        line = self.page.selected
+        here = _place(line.key) if line is not None else (0, 0)
+        places = [_place(item.block.key) for item in items]
+        if step < 0:
+            at = next((at for at in reversed(range(len(items))) if places[at] < here), len(items) - 1)
+        else:
+            at = next(
+                (at for at, place in enumerate(places) if place > here or (not step and place == here)), 0
+            )
+        if step and self.filter_words and self.agent_id is not None:
+            self._expanded[self.agent_id] = self._expanded.get(self.agent_id, frozenset()) | {
+                items[at].block.key
+            }
+            self.redraw()
+        self.page.select(f"{items[at].block.key}.0", tell=False)
+        return True
 
     def action_pin(self) -> None:
         """Pin the fact under the cursor to every prompt, or keep the message under it as it is; or take it out again."""
