@@ -437,7 +437,9 @@ class AgentPane(Vertical):
 
     def _items(self) -> list[Item]:
         detail = self._snapshot.detail
-        return items_of(detail.transcript) if detail is not None and detail.agent_id == self.agent_id else []
+        if detail is None or detail.agent_id != self.agent_id:
+            return []
+        return [item for item in items_of(detail.transcript) if item.block.kind != "live"]
 
     def _matches(self) -> list[Item]:
         words = self.filter_words.casefold()
@@ -450,6 +452,8 @@ class AgentPane(Vertical):
             return False
         line = self.page.selected
         here = _place(line.key) if line is not None else (0, 0)
+        if line is not None and line.key == "live":
+            here = (items[-1].block.seq, 1_000_000)  # what streams in comes after every message
         places = [_place(item.block.key) for item in items]
         if step < 0:
             at = next((at for at in reversed(range(len(items))) if places[at] < here), len(items) - 1)
