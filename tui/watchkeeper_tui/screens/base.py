@@ -356,17 +356,23 @@ class WatchScreen(Screen[None]):
         yes: Callable[[], None],
         *,
         more: Sequence[tuple[str, str, Callable[[], None]]] = (),
+        free: bool = False,
     ) -> None:
-        """Say what would be done, and do it on `y`. `more` are further keys, with their words."""
+        """Say what would be done, and do it on `y`. `more` are further keys, with their words. `free`: nothing is spent
+        or lost, so Enter does it too."""
         question: list[list[Piece]] = [
             [(line, "strong" if index == 0 else "text")] for index, line in enumerate(lines)
         ]
-        answers: list[Piece] = [("y", "key"), (" yes   ", "text")]
+        answers: list[Piece] = [
+            ("y", "key"),
+            *([(" ", "text"), ("↵", "key")] if free else []),
+            (" yes   ", "text"),
+        ]
         for key, words, _ in more:
             answers += [(key, "key"), (f" {words}   ", "text")]
         answers += [("n", "key"), (" no", "text")]
         question.append(answers)
-        keys = {"y": yes, **{key: run for key, _, run in more}}
+        keys = {"y": yes, **({"enter": yes, "↵": yes} if free else {}), **{key: run for key, _, run in more}}
         self.prompt.ask_key(question, keys, gave_up=lambda: self.say("nothing was done", "muted", seconds=2))
 
     def ask_export(self, session_id: str, name: str) -> None:

@@ -267,7 +267,7 @@ class ForkScreen(WatchScreen):
                 "a new session, paused there; the first one stays as it is. No tokens are spent until it is"
                 " resumed",
             ]
-        self.confirm(lines, lambda: self._fork(step))
+        self.confirm(lines, lambda: self._fork(step), free=True)
 
     def _fork(self, step: Step | None) -> None:
         path, session_id = self.watch_app.database_path, self._session_id

@@ -676,7 +676,7 @@ class ReplayScreen(SessionScreen):
             f"Fork {name} after event #{seq:,}?",
             "a new session, paused there; this one stays as it is. No tokens are spent until it is resumed",
         ]
-        self.confirm(lines, lambda: self._fork(seq))
+        self.confirm(lines, lambda: self._fork(seq), free=True)
 
     def _fork(self, seq: int) -> None:
         path, session_id = self.watch_app.database_path, self.session_id
