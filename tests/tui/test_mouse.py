@@ -72,3 +72,16 @@ async def test_the_marks_of_the_tree_fold_in_a_replay_too(desk: Desk) -> None:
         await until(pilot, lambda: "▸ planner" in text_of(pilot) and "╴Read the ledger" not in text_of(pilot))
         await click(pilot, "▸ planner")
         await until(pilot, lambda: "▾ planner" in text_of(pilot) and "╴Read the ledger" in text_of(pilot))
+
+
+async def test_the_mouse_drags_the_divider_between_the_panes(desk: Desk) -> None:
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        plan = pilot.app.screen.query_one("#plan")
+        edge = plan.region.right
+        await pilot.mouse_down(offset=(edge - 1, 10))
+        await pilot.hover(offset=(80, 10))
+        await pilot.mouse_up(offset=(80, 10))
+        await until(pilot, lambda: abs(plan.region.right - 80) <= 1)
+        await pilot.hover(offset=(50, 10))
+        assert abs(plan.region.right - 80) <= 1

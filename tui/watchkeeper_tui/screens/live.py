@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -587,6 +588,23 @@ class LiveScreen(SessionScreen, ActingScreen):
         now = self.watch_app.layout_kept.split or 50
         self.watch_app.remember(split=max(SPLITS[0], min(SPLITS[1], now + step)))
         self._arrange()
+
+    _dragging = False
+    """The mouse holds the divider between the left panes and the right ones."""
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        edge = self.plan.region.right
+        shown = not any(self.query_one(f"#{pane}").has_class("-away") for pane in PANES)
+        self._dragging = shown and event.screen_x in (edge - 1, edge)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._dragging:
+            split = round(100 * event.screen_x / max(1, self.size.width))
+            self.watch_app.remember(split=max(SPLITS[0], min(SPLITS[1], split)))
+            self._arrange()
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        self._dragging = False
 
     # Commands that only this screen knows; the rest stand for actions.
 
