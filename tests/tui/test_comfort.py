@@ -124,7 +124,7 @@ async def test_the_plan_is_sorted_by_what_costs_most_and_by_who_needs_somebody(d
         rows = list(live(pilot).plan.shown)
         assert [row.agent.id for row in rows if row.agent][:2] == ["explorer2", "explorer1"]
         assert sorted(row.id for row in rows) == sorted(tree)
-        await pilot.press("o", "o", "o")
+        await pilot.press("o", "o", "o", "o")
         assert live(pilot).plan.shown[0].condition.role == "failed"
         await pilot.press("o")
         assert [row.id for row in live(pilot).plan.shown] == tree

@@ -24,7 +24,7 @@ async def test_a_page_that_grows_a_scrollbar_loses_no_word(desk: Desk) -> None:
     desk.session.set(status="done", ended_at=desk.session.now)
     desk.host_pid = None
     desk.session.message("explorer1", "assistant", [{"type": "text", "text": f"{LONG} the end"}])
-    async with desk.app().run_test(size=(120, 40)) as pilot:
+    async with desk.app().run_test(size=(120, 48)) as pilot:
         await until(pilot, lambda: "explorer-1" in text_of(pilot))
         await pilot.press("3", "right")
         await until(pilot, lambda: "Enter unfolds" in text_of(pilot))

@@ -184,7 +184,7 @@ async def test_notices_wait_for_whoever_comes_back_and_cover_little(
 
 async def test_every_screens_keys_can_be_changed_and_a_panes_own_clash_is_seen(desk: Desk) -> None:
     wanted = {
-        "message.next": "ctrl+n",
+        "message.next": "f5",
         "compare.swap": "x",
         "fork.filter": "f",
         "agent.pin": "p",

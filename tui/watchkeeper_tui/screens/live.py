@@ -306,7 +306,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             self._newest_roster = self.roster
         elif self._newest_roster is self.roster:
             self._newest_roster = self.roster.copy()
-        self._newest_roster.update(self.newest, now)
+        self._newest_roster.update(self.newest, self.newest.read_at if self.newest.problem else now)
         self.query_one(Header).update(
             self.newest, now, self._newest_roster, frozen_since=self.frozen_at, behind=behind if frozen else 0
         )

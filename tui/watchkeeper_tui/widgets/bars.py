@@ -55,7 +55,7 @@ class Header(Widget):
         super().__init__(id="header")
         self._snapshot = Snapshot()
         self._roster = Roster()
-        self._now = 0.0
+        self._now = self._known_until = 0.0
         self._frozen_since: float | None = None
         self._behind = 0
         self._noted = (0.0, 0.0)
@@ -73,6 +73,8 @@ class Header(Widget):
         """Show this reading, whose agents `roster` counted. `behind`: events that came while the view is
         frozen."""
         self._snapshot, self._now, self._frozen_since, self._behind = snapshot, now, frozen_since, behind
+        # What has happened since the last good reading is unknown.
+        self._known_until = snapshot.read_at if snapshot.problem else now
         self._roster = roster
         self._lay_out()
 
@@ -115,7 +117,7 @@ class Header(Widget):
         if reached is not None:
             groups.append([(f"$ over budget: {sanitize(reached.kind)}", "failed")])
         if snapshot.state is SessionState.LIVE:
-            groups += self._parked(self._now)
+            groups += self._parked(self._known_until)
         return groups
 
     def _needs(self, most: int) -> Iterator[list[Piece]]:
@@ -133,7 +135,9 @@ class Header(Widget):
             if (asked := questions.get(first.id)) is not None and glyph == "?":
                 why = f" to run {sanitize(asked.tool)}"
             else:
-                why = " " + " ".join(agent_condition(first, snapshot.state, self._now).note.split())
+                why = " " + " ".join(
+                    agent_condition(first, snapshot.state, self._known_until).note.removeprefix(word).split()
+                )
             count = f"{len(ids)} " if len(ids) > 1 else ""
             yield [
                 (f"{glyph} {count}", role),
