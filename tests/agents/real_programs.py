@@ -245,7 +245,7 @@ class Trial:
             found.append(f"{missing} effects are missing")
         cut = self.rows("SELECT count(*) FROM program_turns WHERE status = 'unknown'")[0][0]
         told = self.rows(
-            "SELECT count(*) FROM messages WHERE role = 'user' AND content LIKE ?", f"%{CUT_TURN[:40]}%"
+            "SELECT count(*) FROM messages WHERE role = 'user' AND content LIKE ?", f'"{CUT_TURN[:40]}%'
         )[0][0]
         if told > cut:
             found.append(f"{told} messages about {cut} cut turns")

@@ -217,6 +217,7 @@ async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_
             ("c1", "all is well"),
             ("c2", "Wall time: 0.1 seconds\naborted by user"),
             ("c3", None),
+            ("c4", "exec command rejected by user"),  # no person was asked: the host died while it waited
         ):
             arguments = json.dumps({"cmd": f"echo {call}"})
             items.append(
@@ -233,11 +234,12 @@ async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_
 
     await programs.run_while(write_the_record)
     programs.assert_whole()
-    assert [status for _, status in programs.calls()] == ["done", "unknown", "unknown"]
+    assert [status for _, status in programs.calls()] == ["done", "unknown", "unknown", "unknown"]
     known, _, unknown = programs.prompts()[1].partition("is unknown: verify")
     assert "(c1)" in known
     assert "(c2)" in unknown
     assert "(c3)" in unknown
+    assert "(c4)" in unknown
     assert "may not have reached you" not in programs.prompts()[1]
 
 

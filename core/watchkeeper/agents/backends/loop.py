@@ -440,7 +440,14 @@ class ProgramLoop:
             return
         since, sent = turn.prompt_seq, self._sent_text(turn)
         await self._cancel_questions()
-        told = await asyncio.to_thread(self._record.told_since, sent, turn.record_end)
+        denied = self._store.all(
+            "SELECT t.tool_use_id FROM approvals a JOIN tool_calls t ON t.id = a.tool_call_id WHERE a.agent_id = ?"
+            " AND a.status = 'denied'",
+            (self._agent.id,),
+        )
+        told = await asyncio.to_thread(
+            self._record.told_since, sent, turn.record_end, {row[0] for row in denied}
+        )
         known: list[str] = []
         unknown: list[str] = []
         self._text = []  # what was only being said

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -220,10 +220,12 @@ class ProgramRecord:
         async with self._looking:
             await self._take([], final=True)
 
-    def told_since(self, prompt: str, after: str | None) -> Told:
+    def told_since(self, prompt: str, after: str | None, denied: Collection[str] = ()) -> Told:
         """What the record tells since that prompt; everything is unknown where there is no record.
 
         Args:
+            denied: the tool calls that a person denied. A program writes of others that they were denied when the host
+                died while it waited for an answer: those are cut.
             after: the newest message there before the turn, by its id; None: not known. The same prompt may have been
                 sent before.
         """
@@ -245,8 +247,8 @@ class ProgramRecord:
         if not prompt:
             told.has_prompt = True  # a compaction sends none
         for record in records:
-            if isinstance(record, ToolResult) and record.status not in ("done", "error", "denied"):
-                told.cut.add(record.id)
+            if isinstance(record, ToolResult) and record.status not in ("done", "error"):
+                told.cut |= {record.id} - set(denied)
             if not isinstance(record, ImportedMessage):
                 continue
             if record.agent != MAIN:
