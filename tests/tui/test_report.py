@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
-from tests.tui.fake_store import FakeSession, insert
+from tests.tui.fake_store import HOSTILE, FakeSession, bindable, insert
 from tests.tui.test_actions import choose
+
+from watchkeeper_tui.screens.live import LiveScreen
 
 TALL = (120, 70)
 
@@ -122,3 +124,20 @@ async def test_the_metrics_say_how_well_tokens_and_cost_are_known(desk: Desk) ->
         await choose(pilot, "task:t-core")
         await pilot.press("3", *["right"] * 3)
         await until(pilot, lambda: text_of(pilot).count("partly estimated (1 of 13 calls)") == 2)
+
+
+async def test_a_report_shows_which_of_its_claims_have_evidence(desk: Desk) -> None:
+    """An agent that made no call claims a file and tests."""
+    run = desk.session
+    said = f"I edited core/ledger.py and all tests pass. {HOSTILE}"
+    run.message("explorer3", "assistant", said)
+    run.connection.execute("UPDATE tasks SET result = ? WHERE id = 't-docs'", (bindable(said),))
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore docs" in text_of(pilot))
+        live = pilot.app.screen
+        assert isinstance(live, LiveScreen)
+        live.plan.select("task:t-docs")
+        await pilot.press("i")
+        await until(pilot, lambda: "Evidence" in text_of(pilot) and "0 of" in text_of(pilot))
+        await until(pilot, lambda: "core/ledger.py" in text_of(pilot))
+        assert "\x1b" not in text_of(pilot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
 from watchkeeper.store.programs import Worktree, load_worktree
@@ -16,6 +16,9 @@ from watchkeeper.store.snapshot import (
     IncrementalQuery,
     compaction_facts,
 )
+
+if TYPE_CHECKING:
+    from watchkeeper.store.receipts import Receipt
 
 LARGEST_MESSAGE_CHARS = 400_000
 _LARGEST = 1 << 62
@@ -416,6 +419,8 @@ class ReportFacts:
     unpriced: int
     worktree: Worktree | None = None
     """Where it works, and what it has changed there."""
+    receipt: Receipt | None = None
+    """Whether what it says it did has evidence; None until it is done."""
 
 
 def session_artifacts(
@@ -437,6 +442,7 @@ class ReportReader:
         self._through_call = 0
         self._calls = (0, 0, 0, 0)
         self._artifacts: tuple[ArtifactFacts, ...] = ()
+        self._receipt: Receipt | None = None
         self._stood: tuple[object, ...] = ()
         """What the artifacts were read for."""
         self._report: ReportFacts | None = None
@@ -452,6 +458,7 @@ class ReportReader:
             self._stood = current
             found = connection.execute(_OUTPUTS_OF_AGENT, (agent.id, MOST_ARTIFACTS)).fetchall()
             self._artifacts = tuple(ArtifactFacts(*row) for row in reversed(found))
+            self._receipt = self._checked(connection) if agent.status == "done" else None
         report = ReportFacts(
             task[0],
             tuple(str(name) for name in _listed(task[1])),
@@ -462,10 +469,17 @@ class ReportReader:
             self._artifacts,
             *self._models(connection),
             load_worktree(Queries(connection), agent.task_id) if agent.task_id is not None else None,
+            self._receipt,
         )
         if report != self._report:
             self._report = report
         return self._report if self._report is not None else report
+
+    def _checked(self, connection: Connection) -> Receipt | None:
+        from watchkeeper.store.receipts import session_receipts
+
+        found = session_receipts(Queries(connection), self._session_id, self._agent_id)
+        return found[0] if found else None
 
     def _tools(self, connection: Connection) -> dict[str, ToolTotal]:
         oldest = connection.execute(_OLDEST_TURN, (self._agent_id, RECENT - 1)).fetchone()

@@ -122,8 +122,9 @@ class Receipt:
         }  # fmt: skip
 
 
-def session_receipts(reads: Any, session_id: str) -> list[Receipt]:
-    """A receipt of each agent that has ended and says so, in the order of the agents. `reads` has `one` and `all`."""
+def session_receipts(reads: Any, session_id: str, only: str | None = None) -> list[Receipt]:
+    """A receipt of each agent that has ended and says so, in the order of the agents. `reads` has `one` and `all`;
+    `only` is the agent whose receipt is wanted."""
     rows = reads.all(
         "SELECT a.id, a.name, a.parent_agent_id, a.status, t.name, t.status, t.result, t.expected_outputs, t.id,"
         " t.assigned_agent, s.origin IN ('run', 'fork', 'export:run', 'export:fork') FROM agents a"
@@ -136,7 +137,7 @@ def session_receipts(reads: Any, session_id: str) -> list[Receipt]:
             below.setdefault(row[2], []).append(row[0])
     found = []
     for agent_id, name, _, status, task, task_status, result, expected, task_id, assigned, own in rows:
-        if status != "done":
+        if status != "done" or only not in (None, agent_id):
             continue
         mine = task_status == "done" and assigned == agent_id
         said, seq = _report(reads, agent_id)

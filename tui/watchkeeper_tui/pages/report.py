@@ -38,8 +38,10 @@ def report_page(view: PageContext) -> list[PageLine]:
                 (("reports cover the current session, not a step of a replay", "faint"),),
             )
         ]
-    return [*_standing(view), *_asked(view, report), *_result(view, report), *_changes(view, report), *_tasks(view), *_artifacts(view, report),
-            *_tools(view, report), *_bill(view, report)]  # fmt: skip
+    return [
+        *_standing(view), *_asked(view, report), *_result(view, report), *_evidence(view, report), *_changes(view, report),
+        *_tasks(view), *_artifacts(view, report), *_tools(view, report), *_bill(view, report),
+    ]  # fmt: skip
 
 
 def _standing(view: PageContext) -> list[PageLine]:
@@ -94,6 +96,28 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
             wanted.append((f"{'✓' if there else '·'} {sanitize(name)}  ", "done" if there else "pending"))
         lines.append(PageLine("asked.expects", tuple(wanted)))
     return [*lines, blank("asked.end")]
+
+
+_VERDICTS = {"evidence": ("✓", "done"), "no evidence": ("!", "waiting"), "contradicted": ("✗", "failed")}
+
+
+def _evidence(view: PageContext, report: ReportFacts) -> list[PageLine]:
+    """What the agent says it did, against what the store shows."""
+    receipt = report.receipt
+    if receipt is None or not receipt.claims:
+        return []
+    lines = [heading("evidence", "Evidence", sanitize(receipt.summary))]
+    for number, claim in enumerate(receipt.claims[:40]):
+        glyph, role = _VERDICTS[claim.verdict]
+        about = sanitize(claim.subject or claim.kind)
+        where = ", ".join(sanitize(pointer) for pointer in claim.evidence[:2])
+        pieces: tuple[Piece, ...] = (
+            (f"  {glyph} ", role),
+            (clip(about, 60), "text"),
+            (f"  {clip(sanitize(claim.note or where), max(10, view.width - 70))}", "muted"),
+        )
+        lines.append(PageLine(f"evidence.{number}", pieces, copy=claim.said))
+    return [*lines, blank("evidence.end")]
 
 
 def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
