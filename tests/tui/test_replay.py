@@ -263,7 +263,7 @@ async def test_a_fork_asks_and_begins_at_the_step_shown(desk: Desk) -> None:
         await at(pilot, 7)
         await pilot.press("F")
         await until(pilot, lambda: "after event #7?" in text_of(pilot))
-        await pilot.press("enter", "right", "n")
+        await pilot.press("right", "n")
         query = "SELECT id, forked_at_seq FROM sessions WHERE forked_from = 'told2345'"
         assert desk.session.connection.execute(query).fetchall() == []
         assert replay(pilot).playback.position == 7

@@ -163,8 +163,8 @@ def used(reads: Any, session_id: str, task_id: str | None, kind: str) -> float |
 
 _USED_OUTSIDE = (
     "SELECT sum(a.cost_usd), sum(a.input_tokens + a.output_tokens + a.cache_read_tokens + a.cache_write_tokens)"
-    " FROM agents a JOIN agent_programs p ON p.agent_id = a.id"
-    " WHERE a.session_id = ? AND a.task_id IS NULL AND a.parent_agent_id IS NOT NULL"
+    " FROM agent_programs p CROSS JOIN agents a WHERE p.session_id = ? AND a.id = p.agent_id AND a.task_id IS NULL"
+    " AND a.parent_agent_id IS NOT NULL"
 )
 """Of the agent that shows what was done before: it has no task, and is not the planner."""
 

@@ -98,7 +98,7 @@ async def test_a_step_costs_the_store_the_same_however_many_agents_rest(bench, c
     many = await costs_of_steps(Bench(tmp_path_factory.mktemp("many")), counted, 40)
     # Not quite the same: which rows end a page or an index depends on ids, which are random.
     for one, other in zip(few[3:], many[3:], strict=True):
-        assert all(abs(a - b) <= 10 for a, b in zip(one, other, strict=True))
+        assert all(abs(a - b) <= 10 for a, b in zip(one, other, strict=True)), (few, many)
 
 
 async def test_a_step_calls_as_many_functions_however_long_its_context_is(bench, counted):
