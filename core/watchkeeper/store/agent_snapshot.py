@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
 from watchkeeper.store.programs import Worktree, load_worktree
@@ -16,9 +16,6 @@ from watchkeeper.store.snapshot import (
     IncrementalQuery,
     compaction_facts,
 )
-
-if TYPE_CHECKING:
-    from watchkeeper.store.receipts import Receipt
 
 LARGEST_MESSAGE_CHARS = 400_000
 _LARGEST = 1 << 62
@@ -395,6 +392,26 @@ class ArtifactFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """One claim of an agent's report, as `store.receipts` judged it. Texts are hostile until sanitised."""
+
+    about: str
+    verdict: str
+    """`evidence`, `no evidence` or `contradicted`."""
+    note: str
+    """Why, or where the evidence is."""
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceFacts:
+    """Whether what an agent says it did has evidence."""
+
+    summary: str
+    claims: tuple[ClaimFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReportFacts:
     """One agent's work."""
 
@@ -419,8 +436,8 @@ class ReportFacts:
     unpriced: int
     worktree: Worktree | None = None
     """Where it works, and what it has changed there."""
-    receipt: Receipt | None = None
-    """Whether what it says it did has evidence; None until it is done."""
+    evidence: EvidenceFacts | None = None
+    """Of what it says it did; None until it is done."""
 
 
 def session_artifacts(
@@ -442,7 +459,7 @@ class ReportReader:
         self._through_call = 0
         self._calls = (0, 0, 0, 0)
         self._artifacts: tuple[ArtifactFacts, ...] = ()
-        self._receipt: Receipt | None = None
+        self._evidence: EvidenceFacts | None = None
         self._stood: tuple[object, ...] = ()
         """What the artifacts were read for."""
         self._report: ReportFacts | None = None
@@ -458,7 +475,7 @@ class ReportReader:
             self._stood = current
             found = connection.execute(_OUTPUTS_OF_AGENT, (agent.id, MOST_ARTIFACTS)).fetchall()
             self._artifacts = tuple(ArtifactFacts(*row) for row in reversed(found))
-            self._receipt = self._checked(connection) if agent.status == "done" else None
+            self._evidence = self._checked(connection) if agent.status == "done" else None
         report = ReportFacts(
             task[0],
             tuple(str(name) for name in _listed(task[1])),
@@ -469,17 +486,27 @@ class ReportReader:
             self._artifacts,
             *self._models(connection),
             load_worktree(Queries(connection), agent.task_id) if agent.task_id is not None else None,
-            self._receipt,
+            self._evidence,
         )
         if report != self._report:
             self._report = report
         return self._report if self._report is not None else report
 
-    def _checked(self, connection: Connection) -> Receipt | None:
+    def _checked(self, connection: Connection) -> EvidenceFacts | None:
         from watchkeeper.store.receipts import session_receipts
 
-        found = session_receipts(Queries(connection), self._session_id, self._agent_id)
-        return found[0] if found else None
+        for receipt in session_receipts(Queries(connection), self._session_id, self._agent_id):
+            claims = (
+                ClaimFacts(
+                    claim.subject or str(claim.kind),
+                    str(claim.verdict),
+                    claim.note or ", ".join(claim.evidence[:2]),
+                    claim.said,
+                )
+                for claim in receipt.claims
+            )
+            return EvidenceFacts(receipt.summary, tuple(claims))
+        return None
 
     def _tools(self, connection: Connection) -> dict[str, ToolTotal]:
         oldest = connection.execute(_OLDEST_TURN, (self._agent_id, RECENT - 1)).fetchone()

@@ -103,18 +103,16 @@ _VERDICTS = {"evidence": ("✓", "done"), "no evidence": ("!", "waiting"), "cont
 
 def _evidence(view: PageContext, report: ReportFacts) -> list[PageLine]:
     """What the agent says it did, against what the store shows."""
-    receipt = report.receipt
-    if receipt is None or not receipt.claims:
+    found = report.evidence
+    if found is None or not found.claims:
         return []
-    lines = [heading("evidence", "Evidence", sanitize(receipt.summary))]
-    for number, claim in enumerate(receipt.claims[:40]):
-        glyph, role = _VERDICTS[claim.verdict]
-        about = sanitize(claim.subject or claim.kind)
-        where = ", ".join(sanitize(pointer) for pointer in claim.evidence[:2])
+    lines = [heading("evidence", "Evidence", sanitize(found.summary))]
+    for number, claim in enumerate(found.claims[:40]):
+        glyph, role = _VERDICTS.get(claim.verdict, ("·", "muted"))
         pieces: tuple[Piece, ...] = (
             (f"  {glyph} ", role),
-            (clip(about, 60), "text"),
-            (f"  {clip(sanitize(claim.note or where), max(10, view.width - 70))}", "muted"),
+            (clip(sanitize(claim.about), 60), "text"),
+            (f"  {clip(sanitize(claim.note), max(10, view.width - 70))}", "muted"),
         )
         lines.append(PageLine(f"evidence.{number}", pieces, copy=claim.said))
     return [*lines, blank("evidence.end")]
