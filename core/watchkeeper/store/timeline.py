@@ -202,8 +202,11 @@ class TimelineReader:
             yield Span(agent_id, Activity.QUESTION, begins, ends, tool, event_seq)
 
     def _now(self) -> Iterator[Span]:
+        # The row of an agent that has ended stays.
         rows = self._connection.execute(
-            "SELECT agent_id, since, activity, detail FROM live WHERE session_id = ?", (self._session,)
+            "SELECT l.agent_id, l.since, l.activity, l.detail FROM live l JOIN agents a ON a.id = l.agent_id"
+            " WHERE l.session_id = ? AND a.status = 'working'",
+            (self._session,),
         )
         for agent_id, since, activity, detail in rows:
             if activity in _LIVE:

@@ -124,10 +124,13 @@ def test_what_an_agent_did_is_told_by_kind_with_kills_and_resumes(tmp_path: Path
     do(run, "unknown", "a1", NOW + 50)
     do(run, "ask", "a1", NOW + 60)
     run.live("planner1", "slot", since=NOW + 61)
+    run.agent("a2", "coder-2", status="done", ended_at=NOW + 20)
+    run.live("a2", "working", since=NOW + 15)
     timeline = TimelineReader(connection, run.id).read(live=True)
     assert [(agent.name, agent.task, agent.depth) for agent in timeline.agents] == [
         ("planner", "", 0),
         ("coder-1", "Port module 1", 1),
+        ("coder-2", "", 1),
     ]
     assert {(span.activity, span.begins - NOW, span.ends and span.ends - NOW) for span in timeline.spans["a1"]} == {
         (Activity.SLOT, 7, 8), (Activity.MODEL, 8, 10), (Activity.TOOL, 12, 14), (Activity.COMPACTION, 13, 14),
@@ -138,5 +141,6 @@ def test_what_an_agent_did_is_told_by_kind_with_kills_and_resumes(tmp_path: Path
         (MarkKind.KILLED, 14),
         (MarkKind.RESUMED, 50),
     ]
+    assert "a2" not in timeline.spans
     assert "planner1" not in TimelineReader(connection, run.id).read().spans
     connection.close()
