@@ -191,6 +191,22 @@ def test_cutting_a_text_into_chunks_loses_nothing_but_opens_fences_again(text: s
     assert "".join(parts).replace("\n", "").replace("```", "") == text.replace("\n", "").replace("```", "")
 
 
+_PLAIN = ["a", "snake_case", "é", "漢字", "`", "`x y`", "` z `", " ", "  ", "   ", "\n", "\n\n", "1", "1. ", "- ", "+", "=", "-", "!", "_",
+          "http://x.y/z", "(", ")", "'", ";", ":", "@", "%", "."]  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(_PLAIN), max_size=12).map("".join), st.integers(8, 40))
+def test_a_text_without_marks_looks_the_same_beside_one_with_marks(text: str, width: int) -> None:
+    def roles(rows: list[Line]) -> list[list[tuple[str, str]]]:
+        return [[(each, role) for piece, role in row for each in piece] for row in rows]
+
+    alone = roles(render_text(text, "markdown", width))
+    beside = roles(render_text(f"{text}\n\n&amp;", "markdown", width))
+    assert beside[: len(alone)] == alone
+    assert beside[len(alone) :] in ([[("&", "text")]], [[], [("&", "text")]])
+
+
 def test_a_language_is_named_by_a_table_and_never_by_the_text() -> None:
     assert [language_named(name) for name in ("Py", "c++", "sh", "../../etc", "brainfuck", "")] == [
         "python",

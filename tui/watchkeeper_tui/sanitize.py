@@ -32,7 +32,6 @@ _INVISIBLE = (
 _SPACES = re.compile("[\u2000-\u200a\u00a0\u1680\u202f\u205f\u3000]")
 _HOSTILE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_INVISIBLE}{_UNSTEADY}]")
 _LINES = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
-_PLAIN = re.compile(r"[ -~]*\Z")
 _ZALGO = re.compile("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3})"
                     "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")  # fmt: skip
 
@@ -53,7 +52,7 @@ def sanitize(text: str) -> str:
     and variation selectors become `MARK`; line breaks and tabs a space; lone surrogates U+FFFD; unusual
     spaces a plain one. The text inside a terminal's string (a title, a clipboard) stays in sight. Idempotent.
     """
-    if _PLAIN.match(text):
+    if text.isascii() and text.isprintable():
         return text
     text = _ESCAPES.sub(MARK, _COLOURS.sub("", text))
     text = _HOSTILE.sub(_replace, text)

@@ -5,7 +5,7 @@ The lines of an item are made when they come in sight (`rendering.documents`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,8 +186,9 @@ def item_units(item: Item, state: ItemState, cache: LineCache) -> list[Unit]:
     seen = state if waits else replace(state, now=0.0)  # only the age of a call that goes on changes
 
     def render() -> list[PageLine]:
-        body = () if state.is_unfolded else _folded(item, state)
-        head = [] if is_headless else [_head(item, state)]
+        parts = _parts(item)
+        body = () if state.is_unfolded else _folded(parts, state)
+        head = [] if is_headless else [_head(item, state, parts)]
         rows = [*head, *(marked(row, state.words) for row in body)]
         return [PageLine(f"{block.key}.{at}", row, block.key, _copied(item)) for at, row in enumerate(rows)]
 
@@ -358,10 +359,10 @@ def _result_part(result: TranscriptBlock, given: Mapping[str, Any]) -> _Part:
     return _Part(text, "", "muted", _FOLDED_TEXT, before)
 
 
-def _folded(item: Item, state: ItemState) -> Iterator[Line]:
+def _folded(parts: Iterable[_Part], state: ItemState) -> Iterator[Line]:
     """The first lines of an item, and how many there are more."""
     left, width = 0, state.width
-    for part in _parts(item):
+    for part in parts:
         most = min(part.folded, state.folded_lines)
         room = max(4, width - pieces_width((part.before,)))
         if most == 0:
@@ -373,7 +374,8 @@ def _folded(item: Item, state: ItemState) -> Iterator[Line]:
             left += part.text.count("\n")
             continue
         text = part.text if part.brief is None else part.brief
-        cut = _beginning(text, most, room)
+        # A line of Markdown may have no row: a fence, or one of two empty lines.
+        cut = _beginning(text, most, room, most * (2 if part.format == "markdown" else 1))
         rows = render_text(cut, part.format, room, part.role)
         for at, row in enumerate(rows[:most]):
             yield (part.before if at == 0 else (" " * (width - room), "text"), *row)
@@ -384,9 +386,16 @@ def _folded(item: Item, state: ItemState) -> Iterator[Line]:
         yield ((f"  … {formatting.plural(left, 'more line')}, Enter unfolds", "faint"),)
 
 
-def _beginning(text: str, lines: int, width: int) -> str:
-    """As much of a text as fills so many rows, cut at the end of a line where there is one."""
-    limit = lines * (width + 1) * 2
+def _beginning(text: str, rows: int, width: int, lines: int) -> str:
+    """As much of a text as fills so many rows, and at most so many lines; cut at the end of a line where there is
+    one."""
+    limit, end = min(len(text), rows * (width + 1) * 2), -1
+    for _ in range(lines):
+        end = text.find("\n", end + 1, limit)
+        if end < 0:
+            break
+    else:
+        return text[:end]
     if len(text) <= limit:
         return text
     end = text.rfind("\n", 0, limit)
@@ -402,7 +411,7 @@ def _estimate(item: Item, width: int) -> int:
     return 1 + min(most + 1, estimate(block.text[: most * width * 2], width))
 
 
-def _head(item: Item, state: ItemState) -> Line:
+def _head(item: Item, state: ItemState, parts: Sequence[_Part]) -> Line:
     """One line: what it is, how it went, which message, and when."""
     block = item.block
     glyph, role = LOOKS.get(block.kind, ("·", "muted"))
@@ -423,9 +432,8 @@ def _head(item: Item, state: ItemState) -> Line:
     start: list[Piece] = [(f"{glyph} ", role), (title, role)]
     if block.kind == "tool_use":
         subject = " ".join(sanitize(_subject(block.arguments)[:2_000]).split())
-        difference = _difference(block.title, block.arguments)
-        if difference is not None:
-            added, removed = changed_lines("\n".join(difference.split("\n", 5_000)[:5_000]))
+        if parts and parts[0].format == "diff":
+            added, removed = changed_lines("\n".join(parts[0].text.split("\n", 5_000)[:5_000]))
             end[:0] = [(f"  +{added}", "done"), (f" -{removed}", "failed")]
         room = state.width - pieces_width(start) - pieces_width(end) - 2
         if subject and room >= 4:

@@ -113,7 +113,7 @@ def language_of(path: str) -> str:
 def harmless(line: Iterable[Piece]) -> Line:
     """The line, if nothing in it acts on a terminal or hides; else its text made so, in its first role."""
     pieces = tuple(line)
-    text = "".join(piece for piece, _ in pieces)
+    text = pieces[0][0] if len(pieces) == 1 else "".join([piece for piece, _ in pieces])
     clean = sanitize(text)
     return pieces if clean == text else ((clean, pieces[0][1]),)
 
@@ -134,12 +134,13 @@ def code_lines(text: str, language: str) -> Iterator[Line]:
         yield from plain_lines(text)
         return
     tokens = list(_lexer(language).get_tokens(text))
-    if "".join(value for _, value in tokens) != text:
+    if "".join([value for _, value in tokens]) != text:
         yield from plain_lines(text)
         return
+    is_shell = language in _SHELLS
     line: list[Piece] = []
     for kind, value in tokens:
-        role = _role_of(str(kind), language in _SHELLS)
+        role = _role_of(kind, is_shell)
         for place, part in enumerate(value.split("\n")):
             if place:
                 yield harmless(line)
@@ -154,6 +155,11 @@ def code_lines(text: str, language: str) -> Iterator[Line]:
 def diff_lines(text: str, *, is_inside: bool = False) -> Iterator[Line]:
     """The lines of a difference as `diff -u`, `git` or `apply_patch` write it. The sign in the first column
     says what a line is, beside its colour. `is_inside`: the text begins inside a hunk."""
+    for line, role in _diff_roles(text, is_inside):
+        yield harmless(((line.expandtabs(4), role),))
+
+
+def _diff_roles(text: str, is_inside: bool) -> Iterator[Piece]:
     old = new = 1 << 60 if is_inside else 0
     for line in text.split("\n"):
         found = _HUNK.match(line)
@@ -166,26 +172,26 @@ def diff_lines(text: str, *, is_inside: bool = False) -> Iterator[Line]:
         else:
             old = new = 0
             role = "strong" if line.startswith(_HEADS) else role
-        yield harmless(((line.expandtabs(4), role),))
+        yield line, role
 
 
 def changed_lines(text: str) -> tuple[int, int]:
     """How many lines a difference adds and removes, as `diff_lines` marks them."""
-    roles = [line[0][1] for line in diff_lines(text)]
+    roles = [role for _, role in _diff_roles(text, False)]
     return roles.count("done"), roles.count("failed")
 
 
 def marked(line: Line, words: Sequence[str]) -> Line:
     """The line with each of the words (in lower case) marked, wherever it is in it."""
-    text = "".join(piece for piece, _ in line)
+    if not words:
+        return line
+    text = "".join([piece for piece, _ in line])
     folded = text.casefold()
     if len(folded) != len(text):  # places in the one are not places in the other
         return line
     found: list[Piece] = []
     at = 0
-    for match in (
-        re.finditer("|".join(map(re.escape, sorted(words, key=len, reverse=True))), folded) if words else ()
-    ):
+    for match in re.finditer("|".join(map(re.escape, sorted(words, key=len, reverse=True))), folded):
         found += slice_pieces(line, at, match.start())
         found.append((text[match.start() : match.end()], "match"))
         at = match.end()
@@ -194,7 +200,7 @@ def marked(line: Line, words: Sequence[str]) -> Line:
 
 def wrap_line(line: Sequence[Piece], width: int) -> Iterator[Line]:
     """The line as rows of at most `width` columns. No character is dropped."""
-    text = "".join(piece for piece, _ in line)
+    text = line[0][0] if len(line) == 1 else "".join([piece for piece, _ in line])
     if len(text) <= width and text.isascii():
         yield tuple(line)
         return
@@ -251,8 +257,10 @@ def _lexer(language: str) -> Any:
 
 
 @lru_cache(512)
-def _role_of(kind: str, is_shell: bool) -> str:
+def _role_of(kind: object, is_shell: bool) -> str:
+    """The role of one of Pygments' kinds of token."""
+    name = str(kind)
     # What joins commands decides what a shell runs.
-    if is_shell and kind.startswith(("Token.Operator", "Token.Punctuation")):
+    if is_shell and name.startswith(("Token.Operator", "Token.Punctuation")):
         return "waiting"
-    return next((role for prefix, role in _ROLES if kind.startswith(prefix)), "text")
+    return next((role for prefix, role in _ROLES if name.startswith(prefix)), "text")
