@@ -249,9 +249,12 @@ async def test_steering_without_a_host_waits_and_says_so(desk: Desk) -> None:
         ("agent:planner1", "R", "select a task first"),
     ],
 )
-async def test_a_greyed_key_says_why_it_does_nothing(desk: Desk, row: str, key: str, reason: str) -> None:
+async def test_a_key_that_does_nothing_now_is_not_in_the_footer_and_says_why(
+    desk: Desk, row: str, key: str, reason: str
+) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         await choose(pilot, row)
+        await until(pilot, lambda: f" {key} " not in text_of(pilot).splitlines()[-1])
         await pilot.press(key)
         await until(pilot, lambda: reason in text_of(pilot))
         assert desk.session.commands() == []

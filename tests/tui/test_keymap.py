@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
+from textual.binding import Binding
 
 from watchkeeper_tui.app import active_together
-from watchkeeper_tui.keymap import is_key, usable_keys
+from watchkeeper_tui.keymap import displaced, is_key, normal, usable_keys
 from watchkeeper_tui.settings import Settings
 
 
@@ -42,10 +43,6 @@ def test_a_name_that_no_key_has_is_none(key: str) -> None:
 
 
 def test_every_key_of_the_dashboard_is_one() -> None:
-    from textual.binding import Binding
-
-    from watchkeeper_tui.keymap import normal
-
     for group in active_together():
         for binding in group:
             assert isinstance(binding, Binding)
@@ -66,3 +63,41 @@ async def test_the_dashboard_says_so_when_it_opens_and_the_old_key_works(desk: D
         await until(pilot, lambda: "p Pause" in text_of(pilot) and "3 explorer-1" in text_of(pilot))
         await pilot.press("p")
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
+
+
+def test_a_key_of_the_user_goes_before_any_default_on_the_same_screen() -> None:
+    groups = active_together()
+    for group in groups:
+        bindings = [each for each in group if isinstance(each, Binding) and each.id]
+        for mine, other in zip(bindings, bindings[1:] + bindings[:1], strict=True):
+            wanted = {str(mine.id): other.key}
+            assert usable_keys(wanted, groups) == (wanted, [])
+            left = displaced(wanted, groups)
+            if not normal(mine.key) & normal(other.key):
+                assert left[str(other.id)] == ("", mine.id)
+            assert mine.id not in left
+
+
+def test_of_two_keys_of_the_user_that_are_the_same_the_second_is_refused_and_unknown_actions_are() -> None:
+    used, problems = usable_keys({"act.pause": "f5", "freeze": "f5", "act.fly": "x"}, active_together())
+    assert used == {"act.pause": "f5"}
+    assert problems == [
+        "keys.act.fly is no action; see docs/dashboard.md",
+        "keys.freeze: 'f5' is act.pause's key; the one before stays",
+    ]
+    # On different screens, one key may do two things.
+    apart = {"message.copy": "f5", "compare.swap": "f5"}
+    assert usable_keys(apart, active_together()) == (apart, [])
+
+
+@pytest.mark.parametrize("key", ["f", "j"])
+async def test_the_users_key_acts_and_the_help_says_which_default_it_replaces(desk: Desk, key: str) -> None:
+    async with desk.app(settings=Settings(keys={"act.pause": key})).run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: f"{key} Pause" in text_of(pilot) and "3 explorer-1" in text_of(pilot))
+        assert ("f Freeze" in text_of(pilot)) == (key != "f")
+        await pilot.press("question_mark")
+        replaced = {"f": "Freeze (freeze)", "j": "Down (rows.down)"}[key]
+        await until(pilot, lambda: f"{replaced}: its key is act.pause's" in text_of(pilot))
+        await pilot.press("escape", key)
+        await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
+        assert "FROZEN" not in text_of(pilot)

@@ -148,17 +148,6 @@ async def test_a_key_of_the_users_own_acts_and_the_old_one_does_not(desk: Desk) 
         await until(pilot, lambda: len(desk.session.commands()) == 1)
 
 
-async def test_a_key_that_is_taken_is_refused_in_one_line(desk: Desk) -> None:
-    app = desk.app(settings=Settings(keys={"act.pause": "f", "act.fly": "x"}))
-    async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(
-            pilot,
-            lambda: "'f' is freeze's key" in text_of(pilot) and "keys.act.fly is no action" in text_of(pilot),
-        )
-        await pilot.press("p")
-        await until(pilot, lambda: len(desk.session.commands()) == 1)
-
-
 @pytest.mark.parametrize(("size", "most"), [((120, 40), 3), ((80, 24), 1)])
 async def test_notices_wait_for_whoever_comes_back_and_cover_little(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], most: int
@@ -180,19 +169,6 @@ async def test_notices_wait_for_whoever_comes_back_and_cover_little(
         assert 0 < len(app._notifications) <= most
         await pilot.press("j")
         await until(pilot, lambda: len(app._notifications) == 0)
-
-
-async def test_every_screens_keys_can_be_changed_and_a_panes_own_clash_is_seen(desk: Desk) -> None:
-    wanted = {
-        "message.next": "f5",
-        "compare.swap": "x",
-        "fork.filter": "f",
-        "agent.pin": "p",
-        "agent.next_tab": "ctrl+l",
-    }
-    app = desk.app(settings=Settings(keys=wanted))
-    assert [problem for problem in app.key_problems if "agent.pin" not in problem] == []
-    assert "'p' is act.pause's key" in app.key_problems[0]
 
 
 async def test_a_picture_of_the_screen_is_saved_and_said_or_the_reason_is(

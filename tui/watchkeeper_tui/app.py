@@ -16,9 +16,11 @@ from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
+from textual.keys import Keys
 from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
+from textual.widget import Widget
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store.driver import Connection
@@ -30,7 +32,7 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
 from watchkeeper_tui.control import Control, ReadOnlyControl, RunRequest, StoreControl, start_run
 from watchkeeper_tui.formatting import question_words
-from watchkeeper_tui.keymap import normal, shown_key, usable_keys
+from watchkeeper_tui.keymap import displaced, normal, shown_key, usable_keys
 from watchkeeper_tui.reader import Reader, lease_pid
 from watchkeeper_tui.sanitize import HostileTextFilter, clip, sanitize, sanitize_text
 from watchkeeper_tui.screens.base import WatchScreen
@@ -354,13 +356,31 @@ class WatchkeeperApp(ThemedApp):
 
     def _usable_keys(self) -> dict[str, str]:
         self.key_problems: list[str] = []
+        self.key_changes: list[tuple[str, str]] = []
+        """The user's keys, and the defaults that they replace, each with what it is about."""
+        self._displaced: dict[str, tuple[str, str]] = {}
         if not self.settings.keys:
             return {}
-        used, self.key_problems = usable_keys(self.settings.keys, active_together())
-        return used
+        groups = active_together()
+        used, self.key_problems = usable_keys(self.settings.keys, groups)
+        lost = self._displaced = displaced(used, groups)
+        labels = {
+            each.id: each.description for group in groups for each in group if isinstance(each, Binding)
+        }
+        self.key_changes += [(keys, f"{labels[name]} ({name})") for name, keys in used.items()]
+        self.key_changes += [
+            (left or "no key", f"{labels[name]} ({name}): its key is {winner}'s")
+            for name, (left, winner) in lost.items()
+        ]
+        # A key of the focused widget goes before that of its screen, so it must be taken from it. On one level the
+        # toolkit sees to that, and other screens keep theirs.
+        inner = {each.id for pane in panes_with_keys() for each in pane.BINDINGS if isinstance(each, Binding)}
+        return used | {name: left or Keys.Ignore.value for name, (left, _) in lost.items() if name in inner}
 
     def key_for(self, binding_id: str, default: str) -> str:
-        """The key that the user has for something, as the footer shows it."""
+        """The key that the user has for something, as the footer shows it; empty where it has none."""
+        if binding_id in self._displaced:
+            return shown_key(self._displaced[binding_id][0])
         return shown_key(self.settings.keys[binding_id]) if binding_id in self._keymap else default
 
     def look_at(self, agent_id: str | None) -> None:
@@ -619,32 +639,44 @@ def _at_home(driver: type[Driver]) -> type[Driver]:
     return TerminalDriver if driver is LinuxDriver else driver
 
 
+def panes_with_keys() -> list[type[Widget]]:
+    """The widgets that bind keys of their own, below a screen that binds some too."""
+    from watchkeeper_tui.screens.replay import ReplayAgentPane
+    from watchkeeper_tui.screens.timeline import TimelineView
+    from watchkeeper_tui.widgets.agent import AgentPane
+    from watchkeeper_tui.widgets.rows import RowView
+
+    return [RowView, AgentPane, ReplayAgentPane, TimelineView]
+
+
 def active_together() -> list[list[BindingType]]:
     """The bindings of each screen, and of the panes in it that have keys of their own, with those that every
     screen has."""
     from watchkeeper_tui.screens.approval import ApprovalScreen
-    from watchkeeper_tui.screens.base import WatchScreen
+    from watchkeeper_tui.screens.artifacts import ArtifactsScreen
     from watchkeeper_tui.screens.compaction import CompactionScreen
     from watchkeeper_tui.screens.compare import CompareScreen
     from watchkeeper_tui.screens.dialogs import ForkScreen
     from watchkeeper_tui.screens.fleet import FleetScreen
-    from watchkeeper_tui.screens.live import LiveScreen
     from watchkeeper_tui.screens.message import MessageScreen
-    from watchkeeper_tui.screens.replay import ReplayAgentPane, ReplayScreen
+    from watchkeeper_tui.screens.plan import PlanScreen
+    from watchkeeper_tui.screens.replay import ReplayScreen
     from watchkeeper_tui.screens.sessions import SessionsScreen
     from watchkeeper_tui.screens.start import StartScreen
+    from watchkeeper_tui.screens.timeline import TimelineScreen
+    from watchkeeper_tui.screens.usage import ChartScreen, UsageScreen
     from watchkeeper_tui.screens.welcome import WelcomeScreen
-    from watchkeeper_tui.widgets.agent import AgentPane
-    from watchkeeper_tui.widgets.rows import RowView
 
-    common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
+    panes = panes_with_keys()
+    common = [*WatchScreen.BINDINGS, *panes[0].BINDINGS]
     screens = (
         LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
-        FleetScreen, WelcomeScreen,
+        FleetScreen, WelcomeScreen, PlanScreen, TimelineScreen, UsageScreen, ChartScreen, ArtifactsScreen,
     )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]
     groups.append([*StartScreen.BINDINGS, *WatchScreen.BINDINGS])
-    for screen, pane in ((LiveScreen, AgentPane), (ReplayScreen, ReplayAgentPane)):
+    inside: tuple[type[Screen[Any]], ...] = (LiveScreen, ReplayScreen, TimelineScreen)
+    for screen, pane in zip(inside, panes[1:], strict=True):
         own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}
         # Where a pane has a key of the screen's for itself, that is meant.
         rest = [each for each in screen.BINDINGS if isinstance(each, Binding) and not normal(each.key) & own]

@@ -55,42 +55,52 @@ def usable_keys(
 ) -> tuple[dict[str, str], list[str]]:
     """The part of `wanted` that can be used, and one line for each that cannot.
 
-    `groups` are the bindings that may be active together: within one, a key may do one thing only.
+    `groups` are the bindings that may be active together. Within one, no two wanted keys may be the same; a wanted key
+    goes before the default key of another action (`displaced`).
     """
-    scopes = [
-        {each.id: normal(each.key) for each in group if isinstance(each, Binding) and each.id}
-        for group in groups
-    ]
-    known = {name for scope in scopes for name in scope}
+    scopes = [frozenset(each.id for each in _with_ids(group)) for group in groups]
+    known = frozenset[str | None]().union(*scopes)
     problems = [f"keys.{name} is no action; see docs/dashboard.md" for name in wanted if name not in known]
-    used = {name: keys for name, keys in wanted.items() if name in known}
-    for name in list(used):
-        if not used[name].strip():
-            problems.append(f"keys.{name}: no key is given")
-            del used[name]
+    used: dict[str, str] = {}
+    for name, keys in wanted.items():
+        if name not in known:
             continue
-        unknown = next((key for key in normal(used[name]) if not is_key(key)), None)
+        if not keys.strip():
+            problems.append(f"keys.{name}: no key is given")
+            continue
+        unknown = next((key for key in normal(keys) if not is_key(key)), None)
         if unknown is not None:
             problems.append(
                 f"keys.{name}: {unknown!r} is no key (keys are p, P, ?, f5, ctrl+x, pageup …); the one"
                 " before stays"
             )
-            del used[name]
             continue
-        for scope in scopes:
-            if name not in scope:
-                continue
-            others = {
-                other: normal(used[other]) if other in used else keys
-                for other, keys in scope.items()
-                if other != name
-            }
-            clash = next((other for other, keys in others.items() if keys & normal(used[name])), None)
-            if clash is not None:
-                problems.append(f"keys.{name}: {used[name]!r} is {clash}'s key; the one before stays")
-                del used[name]
-                break
+        near = frozenset[str | None]().union(*(scope for scope in scopes if name in scope))
+        clash = next((other for other in used if other in near and normal(used[other]) & normal(keys)), None)
+        if clash is not None:
+            problems.append(f"keys.{name}: {keys!r} is {clash}'s key; the one before stays")
+            continue
+        used[name] = keys
     return used, problems
+
+
+def displaced(used: Mapping[str, str], groups: Iterable[Iterable[BindingType]]) -> dict[str, tuple[str, str]]:
+    """The defaults that lose a key to the user's: by their id, the keys left, with commas, and what took one."""
+    lost: dict[str, tuple[str, str]] = {}
+    for group in groups:
+        bindings = {str(each.id): each for each in _with_ids(group)}
+        for name in used.keys() & bindings.keys():
+            taken = normal(used[name]) - normal(bindings[name].key)
+            for other, binding in bindings.items():
+                keys = [key.strip() for key in lost.get(other, (binding.key, ""))[0].split(",")]
+                left = [key for key in keys if not normal(key) & taken]
+                if other not in used and len(left) < len(keys):
+                    lost[other] = (",".join(left), name)
+    return lost
+
+
+def _with_ids(group: Iterable[BindingType]) -> list[Binding]:
+    return [each for each in group if isinstance(each, Binding) and each.id]
 
 
 def shown_key(keys: str) -> str:

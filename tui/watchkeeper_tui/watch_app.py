@@ -63,7 +63,12 @@ class WatchApp(Protocol):
         ...
 
     def key_for(self, binding_id: str, default: str) -> str:
-        """The key that the user has for something, as the footer shows it."""
+        """The key that the user has for something, as the footer shows it; empty where it has none."""
+        ...
+
+    @property
+    def key_changes(self) -> Sequence[tuple[str, str]]:
+        """The user's own keys, and the defaults that they replace, each with what it is about."""
         ...
 
     def look_at(self, agent_id: str | None) -> None:

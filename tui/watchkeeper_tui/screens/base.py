@@ -329,7 +329,9 @@ class WatchScreen(Screen[None]):
         return []
 
     def action_help(self) -> None:
+        changes = self.watch_app.key_changes
         groups = [
+            *([("Your keys", changes)] if changes else []),
             *self.help_groups(),
             (
                 "Everywhere",

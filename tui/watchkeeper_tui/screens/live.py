@@ -129,9 +129,21 @@ VARIANTS: dict[str, dict[str, str]] = {
 
 
 FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? tells all keys"
-_ACTS_WHEN_OVER = frozenset({"act('answer')", "act('resume')", "act('rerun')", "act('compact')"})
+_ACTS_WHEN_OVER = frozenset({"answer", "resume", "rerun", "compact"})
 _SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("artifacts", "v", "Artifacts"), ("agent.report", "i", "Report"),
                     ("export", "x", "Export"), ("fork", "K", "Fork"))  # fmt: skip
+_SHOWN_ALWAYS = (
+    ("filter", "/", "Filter"),
+    ("freeze", "f", "Freeze"),
+    ("zoom", "z", "Zoom"),
+    ("sessions", "s", "Sessions"),
+)
+_SHOWN_WHEN_LIVE = (
+    ("timeline", "t", "Timeline"),
+    ("agent.report", "i", "Report"),
+    ("charts", "T", "Charts"),
+    ("graph", "d", "Graph"),
+)
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
@@ -346,37 +358,31 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.plan.select(with_agent.id, tell=False)
 
     def _hints(self) -> list[KeyHint]:
-        target, key_for = self.target, self.watch_app.key_for
+        """What can be done now, the most important first."""
+        target, key_for, session = self.target, self.watch_app.key_for, self.newest.session
+        is_over = self.newest.state is not SessionState.LIVE or bool(target.not_ours)
+        acts = [BY_ID[name] for name in _SHOWN_KEYS if not is_over or name in _ACTS_WHEN_OVER]
+        if self.newest.approvals:
+            acts.sort(key=lambda action: action.id != "answer")
         hints = [
             KeyHint(
-                key_for(f"act.{name}", BY_ID[name].key),
-                BY_ID[name].label,
-                f"act('{name}')",
-                BY_ID[name].why_not(target),
+                key_for(f"act.{each.id}", each.key), each.label, f"act('{each.id}')", each.why_not(target)
             )
-            for name in _SHOWN_KEYS
+            for each in acts
         ]
-        if self.newest.approvals:
-            hints.insert(0, hints.pop(_SHOWN_KEYS.index("answer")))
-        if self.newest.state is not SessionState.LIVE or target.not_ours:
-            # Nothing runs here: what can be done with a session that is over, in place of greyed keys.
-            hints = [hint for hint in hints if not hint.why_not and hint.action in _ACTS_WHEN_OVER]
-            hints += [
-                KeyHint(key_for(name, key), label, name.rpartition(".")[2])
-                for name, key, label in _SHOWN_WHEN_OVER
-            ]
-            session = self.newest.session
-            if session is not None and imported_from(session.origin):
-                hints[-1] = replace(hints[-1], label="Continue")
-        frozen = self.frozen_at is not None
+        labels = {
+            "freeze": "Freeze" if self.frozen_at is None else "Unfreeze",
+            "fork": "Continue" if session is not None and imported_from(session.origin) else "Fork",
+        }
+        places = (*_SHOWN_WHEN_OVER, *_SHOWN_ALWAYS) if is_over else (*_SHOWN_ALWAYS, *_SHOWN_WHEN_LIVE)
         return [
             *hints,
-            KeyHint("/", "Filter", "filter"),
-            KeyHint("f", "Unfreeze" if frozen else "Freeze", "freeze"),
-            KeyHint("z", "Zoom", "zoom"),
-            KeyHint("s", "Sessions", "sessions"),
-            KeyHint(":", "Command", "command_bar"),
-            KeyHint("?", "Help", "help"),
+            *(
+                KeyHint(key_for(name, key), labels.get(name, label), name.rpartition(".")[2])
+                for name, key, label in places
+            ),
+            KeyHint(key_for("command", ":"), "Command", "command_bar"),
+            KeyHint(key_for("help", "?"), "Help", "help"),
         ]
 
     # Who is meant.

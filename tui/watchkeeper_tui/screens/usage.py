@@ -270,7 +270,9 @@ class ChartScreen(WatchScreen):
         Binding("tab,right,l", "next(1)", "Next chart", show=False, id="chart.next"),
         Binding("shift+tab,left,h", "next(-1)", "Previous chart", show=False, id="chart.previous"),
         *[
-            Binding(str(place + 1), f"choose({place})", name, show=False)
+            Binding(
+                str(place + 1), f"choose({place})", name, show=False, id=f"chart.{name.partition(' ')[0]}"
+            )
             for place, name in enumerate(_CHARTS)
         ],
         Binding("escape,T", "back", "Back", show=False, id="chart.back"),

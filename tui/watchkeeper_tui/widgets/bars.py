@@ -354,7 +354,8 @@ class StatusLine(Widget):
 
 @dataclass(frozen=True, slots=True)
 class KeyHint:
-    """A key in the footer. `why_not` greys it, and is said when it is pressed all the same."""
+    """A key in the footer. It is left out where `why_not` says why it does nothing now, or where it is empty: the user's
+    keys have replaced it."""
 
     key: str
     label: str
@@ -399,7 +400,7 @@ class KeyLine(Widget):
 
     def _fitting(self) -> list[KeyHint]:
         """The hints that fit; the last two (command, help) always stay, where there is any room."""
-        hints = list(self.asked or self.hints)
+        hints = [hint for hint in self.asked or self.hints if hint.key and not hint.why_not]
         if self._is_cramped:
             return hints[-1:]
 
@@ -407,22 +408,14 @@ class KeyLine(Widget):
             return 1 + sum(len(hint.key) + len(hint.label) + 3 for hint in hints)
 
         while len(hints) > 2 and needed() > self.size.width + 2:
-            # Keys that do nothing here go first.
-            greyed = [hint for hint in hints[:-2] if hint.why_not]
-            hints.remove(greyed[-1] if greyed else hints[-3])
+            del hints[-3]
         return hints
 
     def _groups(self) -> list[tuple[int, int, list[Piece]]]:
         groups: list[tuple[int, int, list[Piece]]] = []
         start = len(NEEDED) if self._is_cramped else 1
         for hint in self._fitting():
-            dead = bool(hint.why_not)
-            group: list[Piece] = [
-                (hint.key, "faint" if dead else "key"),
-                (" ", "text"),
-                (hint.label, "faint" if dead else "text"),
-                ("  ", "text"),
-            ]
+            group: list[Piece] = [(hint.key, "key"), (f" {hint.label}  ", "text")]
             width = pieces_width(group)
             groups.append((start, start + width, group))
             start += width
