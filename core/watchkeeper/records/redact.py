@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from html import escape
 from typing import Any
@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from watchkeeper.records import secret_context
 from watchkeeper.records.secret_context import (
+    TELLING,
     is_path,
     looks_random,
     may_be_named,
@@ -20,7 +21,7 @@ from watchkeeper.records.secret_context import (
     open_value,
     spans,
 )
-from watchkeeper.records.secret_search import Search, any_of, literal
+from watchkeeper.records.secret_search import Groups, groups_in, literal
 from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, PUBLIC_NAMES, SECRET_NAMES, SHAPES, URL
 
 LEAST_CHARACTERS = 8
@@ -111,7 +112,7 @@ class Redactor:
         hints = {hint for form in self._values if form not in self._wrapped for hint in _hints_of(form)}
         hints |= {hint for form in self._wrapped for piece in _pieces(form) for hint in _hints_of(piece)}
         self._hints = sorted(hint.encode("utf-8", "replace") for hint in hints)
-        self._search: Search | None = None
+        self._groups: Groups | None = None
 
     def text(self, text: str) -> str:
         """The text without secrets; the very same object when it holds none."""
@@ -150,15 +151,14 @@ class Redactor:
             text, found = self._known.subn(lambda match: f"[redacted:{self._values[match[0]]}]", text)
             self.count += found
             text = self._unwrapped(text)
-        for _, hint, expression, replacement in (
-            _shapes() if any_of(_shape_patterns())(text.encode("utf-8", "replace")) else ()
-        ):
+        has_shape = "shapes" in self._groups_in(text.encode("utf-8", "replace"))
+        for _, hint, expression, replacement in _shapes() if has_shape else ():
             if hint in text and (replaced := expression.sub(replacement, text)) != text:
                 text = replaced
                 self.count += 1
         parts: list[str] = []
         at = 0
-        for start, end, kind in spans(text):
+        for start, end, kind in spans(text, self._groups_in):
             parts += [text[at:start], f"[redacted:{kind}]"]
             at = end
             self.count += 1
@@ -199,11 +199,16 @@ class Redactor:
     def suspects(self, data: bytes) -> bool:
         """Whether these bytes, a text or lines of JSON, may hold a secret: quick, and wrong only in saying
         yes."""
-        if self._search is None:
-            known = (pattern for patterns in secret_context.TELLING.values() for pattern in patterns)
-            hints = map(literal, self._hints)
-            self._search = any_of(dict.fromkeys((*_shape_patterns(), *known, *hints)))
-        return self._search(data)
+        return bool(self._groups_in(data))
+
+    def _groups_in(self, data: bytes) -> Collection[str]:
+        """What of all that tells of secrets is in a text: a group of `TELLING`, `shapes`, or `hints`."""
+        if self._groups is None:
+            hints = tuple(map(literal, self._hints))
+            self._groups = groups_in(
+                TELLING | {"shapes": _shape_patterns()} | ({"hints": hints} if hints else {})
+            )
+        return self._groups(data)
 
     def line(self, data: bytes) -> bytes:
         """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""
@@ -239,7 +244,7 @@ class Redactor:
             elif (
                 isinstance(old, str)
                 and isinstance(key, str)
-                and (kind := _kind_of(key, old, before)) is not None
+                and (kind := self._kind_of(key, old, before)) is not None
             ):
                 new = f"[redacted:{kind}]"
                 self.count += 1
@@ -250,17 +255,16 @@ class Redactor:
             before = old
         return result if changed else value
 
-
-def _kind_of(key: str, value: str, before: Any) -> str | None:
-    """What kind of secret a value of an object is by its key, or by the name in the field before it."""
-    name = before if key in ("value", "Value") and isinstance(before, str) else key
-    if not may_be_named(name):
-        return None
-    lower = name.lower()
-    if lower.endswith(("authorization", "cookie")):
-        found = spans(f"{name}: {value}")
-        return found[0].label if len(found) == 1 and found[0].end == len(name) + 2 + len(value) else None
-    return named_secret(name, value)
+    def _kind_of(self, key: str, value: str, before: Any) -> str | None:
+        """What kind of secret a value of an object is by its key, or by the name in the field before it."""
+        name = before if key in ("value", "Value") and isinstance(before, str) else key
+        if not may_be_named(name):
+            return None
+        lower = name.lower()
+        if lower.endswith(("authorization", "cookie")):
+            found = spans(f"{name}: {value}", self._groups_in)
+            return found[0].label if len(found) == 1 and found[0].end == len(name) + 2 + len(value) else None
+        return named_secret(name, value)
 
 
 @cache

@@ -15,10 +15,10 @@ import binascii
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
-from watchkeeper.records.secret_search import Sought, any_of, groups_in, lazily, one_byte_each
+from watchkeeper.records.secret_search import Groups, Sought, any_of, lazily, one_byte_each
 
 KINDS = frozenset(
     {"password", "secret", "token", "key", "credential", "session", "auth", "authorization", "cookie"}
@@ -1552,20 +1552,19 @@ _ANSI = lazily(r"(?:\x1b|\\{1,7}u001[bB])\[[0-9;]{0,20}m")
 """A colour of a terminal, also as JSON writes it."""
 
 
-@cache
-def _tellings() -> Callable[[bytes], set[str]]:
-    return groups_in(TELLING)
+def spans(text: str, groups: Groups) -> list[Span]:
+    """Every secret of the text that is known by what is around it, in order; none overlaps another.
 
-
-def spans(text: str) -> list[Span]:
-    """Every secret of the text that is known by what is around it, in order; none overlaps another."""
+    Args:
+        groups: names the groups of `TELLING`, perhaps among others, of which one is found in a text.
+    """
     found: list[Span] = []
     end = 0
     if "\x1b" in text or "\\u001" in text:
         text = _ANSI.sub(lambda match: " " * len(match[0]), text)
     text = text.replace("│", "|").replace("┃", "|")
     data = text.encode("utf-8", "replace")
-    found_names = _tellings()(data)
+    found_names = set(groups(data))
     sources: dict[Callable[[str], Iterator[Span]], set[str]] = {
         _places: {"places"},
         _tables: {"names"},

@@ -7,11 +7,13 @@ another. It works on bytes, so that a line of a log need not be decoded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
 Search = Callable[[bytes], bool]
+Groups = Callable[[bytes], Collection[str]]
+"""Names the groups of patterns of which one is found in the bytes of a text."""
 
 _MEMORY = 64 << 20
 """Bytes that RE2 may use to remember what it has worked out for one search; logs of all kinds need some 20 MB.
@@ -83,17 +85,22 @@ def literal(text: bytes) -> str:
     )
 
 
-def groups_in(groups: Mapping[str, Iterable[str]]) -> Callable[[bytes], set[str]]:
+def groups_in(groups: Mapping[str, Iterable[str]]) -> Groups:
     """A function that names the groups of patterns, as `any_of` takes them, of which one is found in a text: one
     pass for all of them."""
+    return _groups_in(tuple((name, tuple(patterns)) for name, patterns in groups.items()))
+
+
+@lru_cache(maxsize=8)
+def _groups_in(groups: tuple[tuple[str, tuple[str, ...]], ...]) -> Groups:
     import re2
 
-    names = list(groups)
     found = re2.Set.SearchSet(_options())
-    for patterns in groups.values():
+    for _, patterns in groups:
         found.Add(_alternatives(patterns))
     found.Compile()
-    return lambda text: {names[number] for number in found.Match(text) or ()}
+    match = found.Match
+    return lambda text: [groups[number][0] for number in match(text) or ()]
 
 
 @lru_cache(maxsize=256)
