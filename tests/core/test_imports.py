@@ -61,19 +61,23 @@ def test_looking_at_sessions_loads_no_library_of_a_model(command: str, tmp_path:
     assert loaded(code, (*LIBRARIES, *beside, "pydantic", "textual")) == []
 
 
-def test_importing_a_folder_loads_nothing_that_reads_exports(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_importing_logs_loads_no_more_than_it_needs(what: str, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "11111111-1111-4111-8111-111111111111.jsonl"
     log.parent.mkdir()
     log.write_text(
         '{"type":"user","uuid":"1","sessionId":"s","message":{"role":"user","content":"a word"}}\n'
     )
-    code = WK.format(["import", str(log.parent), "--db", str(tmp_path / "w.db")])
-    reads_exports = (
+    code = WK.format(["import", str(log if what == "file" else log.parent), "--db", str(tmp_path / "w.db")])
+    others = (
+        "asyncio",
+        "pydantic_core",
+        "watchkeeper.models.failures",
         "watchkeeper.transcripts.export.reading",
         "watchkeeper.store.library",
         "watchkeeper.store.snapshot",
     )
-    assert loaded(code, (*LIBRARIES, *reads_exports, "pydantic", "textual")) == []
+    assert loaded(code, (*LIBRARIES, *others, "pydantic", "textual")) == []
 
 
 def test_the_version_is_printed_by_itself() -> None:

@@ -268,16 +268,16 @@ def _service(path: Path, as_json: bool, *, install: bool, uninstall: bool) -> in
 
 def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[str, ...]:
     """Import the files of `wk export --format json` among what is named; returns the rest."""
-    if not any(Path(name).expanduser().is_file() for name in what):
-        return what  # what reads exports takes 40 ms to load
-    from watchkeeper.transcripts.export.reading import import_export, is_export
+    from watchkeeper.transcripts.files import is_export
 
     others: list[str] = []
     for name in what:
         file = Path(name).expanduser()
-        if not file.is_file() or not is_export(file):
+        if not is_export(file):
             others.append(name)
             continue
+        from watchkeeper.transcripts.export.reading import import_export  # late: it takes 40 ms to load
+
         found = import_export(path, file)
         if as_json:
             print_json(

@@ -8,13 +8,15 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from watchkeeper.models.failures import RetryPolicy
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Cost, Model, PriceStatus, Usage
-from watchkeeper.records.ports import Clock
+
+if TYPE_CHECKING:
+    from watchkeeper.models.failures import RetryPolicy
+    from watchkeeper.records.ports import Clock
 
 # --- What a call costs --------------------------------------------------------------------------------------
 #
@@ -248,7 +250,8 @@ class ModelConfig:
     """False: no key goes to the server, whatever the environment holds."""
     context_window: int | None = None
     """Tokens; None: what is known of the model, else the provider's default."""
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    retries: RetryPolicy | None = None
+    """None: `RetryPolicy()`."""
     prompt_cache: bool = True
     """Off for servers that refuse `cache_control`."""
     speed: float | None = 1.0

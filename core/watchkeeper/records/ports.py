@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import secrets
 import time
@@ -36,6 +35,8 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio  # late: what reads or imports loads no event loop
+
         await asyncio.sleep(seconds)
 
 
@@ -55,6 +56,8 @@ class ManualClock:
         self._now += seconds
 
     async def sleep(self, seconds: float) -> None:
+        import asyncio
+
         self._now += max(0.0, seconds)
         await asyncio.sleep(0)
 

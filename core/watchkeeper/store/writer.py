@@ -8,7 +8,6 @@ therefore run twice, and must change nothing but the database.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import queue
@@ -18,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchkeeper.records import host_faults
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
@@ -26,6 +25,9 @@ from watchkeeper.store import database, driver
 from watchkeeper.store.database import identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -158,6 +160,8 @@ class Writer:
 
         `urgent`: a person waits for it, so it asks for the write lock more often than other processes.
         """
+        import asyncio  # late: an import and the commands that read need none
+
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._put(_Item(batch, done, loop))
@@ -340,7 +344,7 @@ def _acknowledge(items: list[_Item], outcomes: list[tuple[Any, BaseException | N
     """Tell every waiter, with one wake-up per event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, BaseException | None]]] = {}
     for item, (value, error) in zip(items, outcomes, strict=True):
-        if isinstance(item.done, asyncio.Future):
+        if not isinstance(item.done, Future):
             assert item.loop is not None
             by_loop.setdefault(item.loop, []).append((item.done, value, error))
         elif not item.done.set_running_or_notify_cancel():

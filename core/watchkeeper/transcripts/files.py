@@ -266,6 +266,19 @@ def read_past(path: Path, head: bytes) -> bytes:
     return b"".join(found)
 
 
+EXPORT_FORMAT = "watchkeeper-session"
+"""The `format` of an exported session (`wk export --format json`)."""
+
+
+def is_export(path: Path) -> bool:
+    """Whether a file begins like an exported session (the rest may still be damaged)."""
+    try:
+        with path.open("rb") as file:
+            return f'"format":"{EXPORT_FORMAT}"'.encode() in b"".join(file.read(1 << 16).split())
+    except OSError:
+        return False
+
+
 def stored_path(path: Path) -> str:
     """A path as the database can hold it, also where its name is no UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

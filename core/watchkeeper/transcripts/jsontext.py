@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec import MsgspecError
 from msgspec.json import Decoder, Encoder
-from pydantic_core import from_json
 
 from watchkeeper.store.driver import encode, plain
 
@@ -44,15 +43,12 @@ parse = parser(dict[str, Any])
 
 
 def _parse_patiently(data: bytes) -> dict[str, Any] | None:
+    # A lone surrogate, bytes that are no UTF-8, a mark or a hole before it: rare, and no reason to lose the
+    # record.
     try:
-        value = from_json(data, cache_strings="keys")
-    except ValueError:
-        # A lone surrogate, bytes that are no UTF-8, a mark or a hole before it: rare, and no reason to lose
-        # the record.
-        try:
-            value = bindable(json.loads(data.decode("utf-8", "replace").lstrip(_BEFORE)))
-        except (ValueError, RecursionError):
-            return None
+        value = bindable(json.loads(data.decode("utf-8", "replace").lstrip(_BEFORE)))
+    except (ValueError, RecursionError):
+        return None
     return value if isinstance(value, dict) else None
 
 

@@ -17,7 +17,8 @@ from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store import database
 from watchkeeper.store.driver import Queries
 from watchkeeper.store.facts import pinned_facts
-from watchkeeper.transcripts.export.reading import import_export, is_export
+from watchkeeper.transcripts.export.reading import import_export
+from watchkeeper.transcripts.files import is_export
 
 
 def test_importing_again_changes_nothing_and_says_so(made: Make, tmp_path: Path, export: Export) -> None:

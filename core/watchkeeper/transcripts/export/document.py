@@ -14,12 +14,12 @@ from watchkeeper.store import artifacts
 from watchkeeper.store.driver import Connection, decode, encode
 from watchkeeper.store.imports import missing_logs
 from watchkeeper.store.schema import SESSIONS, TABLES, Table
+from watchkeeper.transcripts.files import EXPORT_FORMAT
 
 # --- Which tables make up a session, and what each of their columns is: the schema of the JSON form -------
 #
 # (docs/export.md).
 
-FORMAT = "watchkeeper-session"
 VERSION = 1
 """Raised when a reader of an earlier version would misread a document."""
 
@@ -279,7 +279,7 @@ def write_json(
     rows = ExportRows(connection, session_id, clean, artifacts.renamed)
     redacted = "true" if clean is not None else "false"
     partial = "true" if missing_logs(connection, session_id) else "false"
-    head = f'"format":"{FORMAT}",\n"version":{VERSION},\n"redacted":{redacted},\n"partial":{partial}'
+    head = f'"format":"{EXPORT_FORMAT}",\n"version":{VERSION},\n"redacted":{redacted},\n"partial":{partial}'
     out.write(f'{{{head},\n"session":{rows.session()}')
     for table in EXPORTED:
         _write_list(out, table.name, rows.lines(table))

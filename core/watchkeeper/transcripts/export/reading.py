@@ -28,7 +28,8 @@ from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_t
 from watchkeeper.store.prune import purge_rows
 from watchkeeper.store.schema import NUMBERS, NUMBERS_IN_EVENTS, SESSIONS, Table
 from watchkeeper.store.search.index import index_until
-from watchkeeper.transcripts.export.document import EXPORTED, FORMAT, INERT, INERT_OF_SESSION, VERSION
+from watchkeeper.transcripts.export.document import EXPORTED, INERT, INERT_OF_SESSION, VERSION
+from watchkeeper.transcripts.files import EXPORT_FORMAT
 
 PIECE = 1 << 18
 """Characters that are read from the file at a time."""
@@ -261,15 +262,6 @@ class _Survey:
     rows: int = 0
 
 
-def is_export(path: Path) -> bool:
-    """Whether a file begins like an exported session (the rest may still be damaged)."""
-    try:
-        with path.open("rb") as file:
-            return f'"format":"{FORMAT}"'.encode() in b"".join(file.read(1 << 16).split())
-    except OSError:
-        return False
-
-
 def import_export(database_path: Path, path: Path) -> ImportedExport:
     """Write the session in the file `path` (from `wk export --format json`) into a database.
 
@@ -360,7 +352,7 @@ def _check_header(path: Path, name: str, value: Any) -> None:
             " upgrade it"
         )
     flag = isinstance(value, bool)
-    known = {"format": value == FORMAT, "version": value == VERSION, "redacted": flag, "partial": flag}
+    known = {"format": value == EXPORT_FORMAT, "version": value == VERSION, "redacted": flag, "partial": flag}
     if not known.get(name, False):
         raise BadInput(f"{path} is not an export of a session: {name!r} is not valid")
 
