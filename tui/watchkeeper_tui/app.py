@@ -26,6 +26,7 @@ from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.lease import Presence
+from watchkeeper.store.place import Place, is_writable
 from watchkeeper.store.sessions import find
 from watchkeeper.store.snapshot import BudgetFacts
 from watchkeeper_tui import formatting
@@ -175,7 +176,7 @@ A_DAY = 86_400.0
 if TYPE_CHECKING:
     from watchkeeper_tui.screens.welcome import Discovery
 
-ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
+ReaderFactory = Callable[[Place, "str | None", Callable[[Snapshot], None]], Reader]
 
 
 class SnapshotReady(Message):
@@ -206,7 +207,7 @@ class WatchkeeperApp(ThemedApp):
 
     def __init__(
         self,
-        database_path: Path,
+        database_path: Place,
         session_id: str | None,
         *,
         screen: str = "live",
@@ -215,7 +216,7 @@ class WatchkeeperApp(ThemedApp):
         control: Control | None = None,
         reader_factory: ReaderFactory = Reader,
         now: Callable[[], float] = time.time,
-        probe: Callable[[Path, str], int | None] = lease_pid,
+        probe: Callable[[Place, str], int | None] = lease_pid,
         theme_folders: list[Path] | None = None,
         settings: Settings | None = None,
         layout_path: Path | None = None,
@@ -475,7 +476,7 @@ class WatchkeeperApp(ThemedApp):
             return f"imported from {program}"
         if isinstance(self.control, ReadOnlyControl):
             return OPENED_READ_ONLY
-        if self.database_path.exists() and not os.access(self.database_path, os.W_OK):
+        if not is_writable(self.database_path):
             return "the database is read-only"
         return ""
 
@@ -699,7 +700,7 @@ def share_the_processor() -> None:
 
 
 def run(
-    db_path: Path,
+    db_path: Place,
     session_id: str | None,
     *,
     screen: str = "live",
@@ -734,7 +735,7 @@ def run(
     return code if code is not None else (app.return_code or 0)
 
 
-def _newest(db_path: Path, screen: str) -> tuple[str | None, str]:
+def _newest(db_path: Place, screen: str) -> tuple[str | None, str]:
     from watchkeeper.store.database import open_readonly
     from watchkeeper.store.sessions import newest_session
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store.agent_snapshot import StoredMessage
+from watchkeeper.store.place import Place
 from watchkeeper.store.user_secrets import config_text
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Request
@@ -105,7 +106,7 @@ def arguments(session_id: str, request: Request) -> tuple[list[str], str]:
     return words, ""
 
 
-async def preview(database_path: Path, session_id: str, request: Request) -> PromptPreview | None:
+async def preview(database_path: Place, session_id: str, request: Request) -> PromptPreview | None:
     """Run the preview of a command and wait for its end; None where it has none."""
     words, given = arguments(session_id, request)
     if not words:
@@ -199,7 +200,7 @@ class ReadOnly(WatchkeeperError):
 class StoreControl:
     """The real one. `submit` and `start_host` block for milliseconds, so they are made from a worker thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self._path = path
 
     def submit(
@@ -261,7 +262,7 @@ class RunRequest:
     from_session: str | None = None
     """The session that is continued."""
 
-    def arguments(self, database_path: Path) -> list[str]:
+    def arguments(self, database_path: Place) -> list[str]:
         """The arguments of `wk` that ask for it. A value is never taken for an option."""
         words = ["run", "--detach", "--json", f"--db={database_path}"]
         for option, value in (
@@ -282,7 +283,7 @@ class RunRequest:
         return [*words, "--", self.goal] if self.goal else words
 
 
-async def start_run(database_path: Path, request: RunRequest) -> tuple[str, str]:
+async def start_run(database_path: Place, request: RunRequest) -> tuple[str, str]:
     """Run `wk run --detach` and wait until the host runs; returns the session's id, or an empty one and why not."""
     with handed_over(config_text()) as handover:
         process = await asyncio.create_subprocess_exec(
@@ -321,7 +322,7 @@ def free_name(folder: Path, session_id: str, form: str) -> Path:
     return path
 
 
-async def export(database_path: Path, session_id: str, form: str, folder: Path) -> Exported:
+async def export(database_path: Place, session_id: str, form: str, folder: Path) -> Exported:
     """Run `wk export` and wait for its end. It never takes the place of a file."""
     path = free_name(folder, session_id, form)
     with handed_over(config_text()) as handover:

@@ -20,6 +20,7 @@ from watchkeeper.store import agent_snapshot
 from watchkeeper.store.agent_snapshot import ReportReader, StoredMessage, ViewFacts
 from watchkeeper.store.database import Identity, identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.place import Place
 from watchkeeper.store.snapshot import (
     EVENTS_KEPT,
     AgentFacts,
@@ -208,11 +209,11 @@ class Feed(Protocol):
     def close(self) -> None: ...
 
 
-Probe = Callable[[Path, str], "int | None"]
+Probe = Callable[[Place, str], "int | None"]
 """The pid of the process that drives a session, or None."""
 
 
-def lease_pid(path: Path, session_id: str) -> int | None:
+def lease_pid(path: Place, session_id: str) -> int | None:
     """Ask the session's lock who holds it."""
     from watchkeeper.store.lease import probe
 
@@ -283,7 +284,7 @@ def _below(pid: int) -> dict[int, tuple[str, float, int]]:
 MOST_PROCESSES = 200
 
 
-def change_feed(path: Path) -> Feed:
+def change_feed(path: Place) -> Feed:
     """The store's own feed."""
     from watchkeeper.store.change_feed import ChangeFeed
 
@@ -300,11 +301,11 @@ class Reader(threading.Thread):
 
     def __init__(
         self,
-        path: Path,
+        path: Place,
         session_id: str | None,
         publish: Callable[[Snapshot], None],
         *,
-        feed_factory: Callable[[Path], Feed] = change_feed,
+        feed_factory: Callable[[Place], Feed] = change_feed,
         probe: Probe = lease_pid,
         now: Callable[[], float] = time.time,
         tick_seconds: float = TICK_SECONDS,
@@ -530,7 +531,7 @@ class Reader(threading.Thread):
             error = self._explained(error)
         if isinstance(error, (WatchkeeperError, OSError)):
             # By its name: its path may fill the line that says it.
-            problem = str(error).replace(str(self._path), self._path.name)
+            problem = str(error).replace(str(self._path), self._path.name if isinstance(self._path, Path) else str(self._path))
         else:
             problem = f"a fault of the dashboard ({type(error).__name__}: {error}); what is shown is what was read before"
         while self._questions:

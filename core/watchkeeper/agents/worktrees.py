@@ -36,7 +36,9 @@ from watchkeeper.records.states import AGENT_ENDED, TaskStatus
 from watchkeeper.records.text import one_line, plural
 from watchkeeper.store import plans, programs
 from watchkeeper.store.approvals import CONFLICT
+from watchkeeper.store.driver import make_private
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.place import folder_beside
 from watchkeeper.store.plans import Task
 from watchkeeper.store.programs import Worktree
 from watchkeeper.store.session_store import SessionStore
@@ -984,7 +986,8 @@ class Worktrees:
             session = self._store.session_id
             slug = re.sub(r"[^A-Za-z0-9_-]+", "-", task.name).strip("-")[:60] or "task"
             slug = slug if slug == task.name else f"{slug}-{task.id[:8]}"
-            root = self._store.path.parent.resolve() / "worktrees"
+            root = folder_beside(self._store.path) / "worktrees"
+            make_private(root.parent)
             root.mkdir(mode=0o700, exist_ok=True)
             (root / ".gitignore").write_text("*\n")  # where the data folder itself is in a repository
             number, name = 1, slug

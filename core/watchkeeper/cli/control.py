@@ -39,6 +39,7 @@ from watchkeeper.store.approvals import CONFLICT, Question, find_questions, load
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
 from watchkeeper.store.external import ExternalQuestion
+from watchkeeper.store.place import Place
 
 
 def command(
@@ -308,7 +309,7 @@ def budget(
 _words = click.argument("words", nargs=-1, required=True, metavar="[SESSION] ID")
 
 
-def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[SessionHandle, str]:
+def _found(db: Place | None, words: tuple[str, ...], *, waiting: bool) -> tuple[SessionHandle, str]:
     """The session of the question that `words` name, and the question's id.
 
     Raises:
@@ -331,7 +332,7 @@ def _found(db: Path | None, words: tuple[str, ...], *, waiting: bool) -> tuple[S
     return opened, found[0][1]
 
 
-def _elsewhere(db: Path | None, words: tuple[str, ...]) -> tuple[Path, ExternalQuestion] | None:
+def _elsewhere(db: Place | None, words: tuple[str, ...]) -> tuple[Path, ExternalQuestion] | None:
     """The question of a session in another terminal, where `words` name none of a run here."""
     from watchkeeper.cli.hooks import find_question
 
@@ -378,7 +379,7 @@ def _question(opened: SessionHandle, approval_id: str) -> Question:
 @json_option
 def approve(
     words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, keep: str | None,
-    choose: tuple[str, ...], reason: str | None, db: Path | None, as_json: bool,
+    choose: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Allow the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session.
 
@@ -435,7 +436,7 @@ def approve(
 @click.option("--reason", help="Reason shown to the model.")
 @db_option
 @json_option
-def deny(words: tuple[str, ...], reason: str | None, db: Path | None, as_json: bool) -> int:
+def deny(words: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool) -> int:
     """Refuse the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session."""
     if (elsewhere := _elsewhere(db, words)) is not None:
         from watchkeeper.cli import hooks
@@ -452,7 +453,7 @@ def deny(words: tuple[str, ...], reason: str | None, db: Path | None, as_json: b
 )
 @db_option
 @json_option
-def grants(session: str | None, revoke: int | None, db: Path | None, as_json: bool) -> int:
+def grants(session: str | None, revoke: int | None, db: Place | None, as_json: bool) -> int:
     """List the tools and command patterns that run in SESSION (default: `last`) without a question."""
     if revoke is not None:
         if session is None:

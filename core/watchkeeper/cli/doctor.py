@@ -18,6 +18,7 @@ from watchkeeper.records.text import one_line
 from watchkeeper.store import database, driver
 from watchkeeper.store.database import first_odd_value
 from watchkeeper.store.driver import SAFE_SQLITE, Connection, sqlite3
+from watchkeeper.store.place import DatabaseUrl, Place
 
 GLYPHS = {"ok": "✓", "warn": "!", "bad": "✗"}
 
@@ -30,7 +31,7 @@ Check = tuple[str, str, str]
 @db_option
 @json_option
 @click.option("--quick", is_flag=True, help="Skip the integrity check of the whole file.")
-def doctor(db: Path | None, as_json: bool, quick: bool) -> int:
+def doctor(db: Place | None, as_json: bool, quick: bool) -> int:
     """Check this installation and the database. The exit code is 1 if a problem needs fixing."""
     checks = [
         *_installation(),
@@ -131,11 +132,13 @@ def _programs() -> Iterator[Check]:
             yield program.name, "ok", version + (", logged in" if login else "")
 
 
-def _history(path: Path) -> Iterator[Check]:
+def _history(path: Place) -> Iterator[Check]:
     """Whether the logs of other programs are kept, and what hooks are installed."""
     from watchkeeper.interop import hooks, service
     from watchkeeper.store.external import hooks_folder
 
+    if not isinstance(path, Path):
+        return  # imports and hooks work on files
     try:
         far = service.progress(path, os.environ, Path.home())
         if far.logs or far.pid is not None or far.is_installed:
@@ -152,12 +155,15 @@ def _history(path: Path) -> Iterator[Check]:
         return  # the check of the database says what is wrong with it
 
 
-def _database(path: Path, quick: bool) -> Iterator[Check]:
+def _database(path: Place, quick: bool) -> Iterator[Check]:
     try:
         if not database.is_there(path):
             yield "database", "ok", f"none yet at {path}; the first run creates it"
             return
         with closing(database.open_readonly(path)) as connection:
+            if not isinstance(path, Path):
+                yield from _server(path, connection)
+                return
             yield from _database_file(path, connection)
             if not quick:
                 yield from _integrity(connection)
@@ -165,6 +171,21 @@ def _database(path: Path, quick: bool) -> Iterator[Check]:
         yield "database", "bad", str(error)
     except sqlite3.DatabaseError as error:
         yield "database", "bad", driver.explain(path, error)
+
+
+def _server(url: DatabaseUrl, connection: Connection) -> Iterator[Check]:
+    version, sessions, messages, server = (
+        connection.execute(sql).fetchone()[0]
+        for sql in (
+            "SELECT version FROM schema_version", "SELECT count(*) FROM sessions", "SELECT count(*) FROM messages",
+            "SELECT current_setting('server_version')",
+        )
+    )  # fmt: skip
+    yield (
+        "database",
+        "ok",
+        f"{url}: PostgreSQL {server}, schema {version}, {sessions} sessions, {messages} messages",
+    )
 
 
 def _database_file(path: Path, connection: Connection) -> Iterator[Check]:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import click
@@ -32,6 +31,7 @@ from watchkeeper.records.text import clock_text, cost_text, countdown, json_text
 from watchkeeper.store import budgets, state
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import decode
+from watchkeeper.store.place import Place
 
 QUIET = frozenset(
     {
@@ -48,7 +48,12 @@ GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "
 
 
 def drive_headless(
-    path: Path, session_id: str, *, resume: bool, as_json: bool, approval_timeout_seconds: float | None = None
+    path: Place,
+    session_id: str,
+    *,
+    resume: bool,
+    as_json: bool,
+    approval_timeout_seconds: float | None = None,
 ) -> int:
     """Run a session in the foreground and print its progress; returns the exit code."""
     printer = EventPrinter(path, session_id, as_json=as_json)
@@ -79,7 +84,7 @@ def drive_headless(
 
 
 def _drive(
-    path: Path, session_id: str, *, resume: bool, approval_timeout_seconds: float | None
+    path: Place, session_id: str, *, resume: bool, approval_timeout_seconds: float | None
 ) -> tuple[int, str | None]:
     """Run the session; returns the exit code, and a line about what the machine ran out of, if it did.
 
@@ -105,7 +110,7 @@ def _drive(
         signal.signal(signal.SIGTERM, before)
 
 
-def follow(path: Path, session_id: str) -> int:
+def follow(path: Place, session_id: str) -> int:
     """Print what a session does until no host runs it, then its summary."""
     from watchkeeper.store.lease import probe
 
@@ -119,7 +124,7 @@ def follow(path: Path, session_id: str) -> int:
     return 0
 
 
-def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
+def print_result(path: Place, session_id: str, *, as_json: bool) -> None:
     """Print the result as one line of JSON, or the summary."""
     opened = SessionHandle(path, session_id)
     try:
@@ -168,7 +173,7 @@ class EventPrinter:
 
     quiet = QUIET
 
-    def __init__(self, path: Path, session_id: str, *, as_json: bool) -> None:
+    def __init__(self, path: Place, session_id: str, *, as_json: bool) -> None:
         self._path = path
         self._session_id = session_id
         self._as_json = as_json
@@ -330,7 +335,7 @@ def describe(kind: str, data: dict[str, Any]) -> str:
     metavar="SECONDS",
     help="How long a question waits before it is denied.",
 )
-def host(session: str, db: Path | None, lift: bool, once: int | None, approval_timeout: float | None) -> int:
+def host(session: str, db: Place | None, lift: bool, once: int | None, approval_timeout: float | None) -> int:
     """Run SESSION until it ends or pauses."""
     from watchkeeper.runtime.run_session import Asking, drive
 

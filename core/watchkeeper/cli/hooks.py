@@ -15,6 +15,7 @@ from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.text import duration_text, one_line, reveal
 from watchkeeper.runtime.control import refuse_agents, user_name
 from watchkeeper.store import database, external
+from watchkeeper.store.place import Place, file_of
 
 _project = click.option(
     "--project", type=click.Path(path_type=Path, file_okay=False), help="Only for sessions in this folder."
@@ -32,6 +33,10 @@ def hooks() -> None:
     """
 
 
+def _file(db: Place | None) -> Path:
+    return file_of(database_path(db), "reading of hooks", "choose a file with --db")
+
+
 @hooks.command()
 @_program
 @click.option("--answer", is_flag=True, help="Also let `wk approve` and the dashboard answer its questions.")
@@ -44,13 +49,13 @@ def hooks() -> None:
 @_yes
 @db_option
 def install(
-    program: str, answer: bool, project: Path | None, binary: Path | None, yes: bool, db: Path | None
+    program: str, answer: bool, project: Path | None, binary: Path | None, yes: bool, db: Place | None
 ) -> int:
     """Add hooks to your settings of Claude Code or Codex. Shows the change, asks, and keeps a backup."""
     from watchkeeper.interop import hooks as doors
 
     refuse_agents()
-    path = database_path(db)
+    path = _file(db)
     if answer and program == "codex":
         raise BadInput("questions of Codex are answered in its terminal; --answer is for claude")
     settings = doors.settings_of(os.environ, project, program)
@@ -88,12 +93,12 @@ def install(
 @_project
 @_yes
 @db_option
-def uninstall(program: str, project: Path | None, yes: bool, db: Path | None) -> int:
+def uninstall(program: str, project: Path | None, yes: bool, db: Place | None) -> int:
     """Take the hooks out again. A file that was not changed meanwhile is restored byte for byte."""
     from watchkeeper.interop import hooks as doors
 
     refuse_agents()
-    path = database_path(db)
+    path = _file(db)
     settings = doors.settings_of(os.environ, project, program)
     change = doors.plan_uninstall(path, settings.path)
     click.echo(reveal(change.diff()), nl=False)
@@ -120,11 +125,11 @@ def _ask(yes: bool, path: Path) -> None:
 @hooks.command()
 @db_option
 @json_option
-def status(db: Path | None, as_json: bool) -> int:
+def status(db: Place | None, as_json: bool) -> int:
     """Show what is installed, what other terminals do, and which questions wait."""
     from watchkeeper.interop import hooks as doors
 
-    path = database_path(db)
+    path = _file(db)
     folder = external.hooks_folder(path)
     installed = [
         {
@@ -182,7 +187,7 @@ def _pending(folder: Path) -> int:
         return 0
 
 
-def is_read(path: Path) -> bool:
+def is_read(path: Place) -> bool:
     """Whether a process reads the spool now."""
     import fcntl
 
@@ -219,14 +224,14 @@ def _session_json(session: external.ExternalSession) -> dict[str, Any]:
 @click.argument("session", metavar="SESSION")
 @click.argument("text", default="")
 @db_option
-def instructions(session: str, text: str, db: Path | None) -> int:
+def instructions(session: str, text: str, db: Place | None) -> int:
     """Tell the compactions of SESSION what to keep; without TEXT, nothing any more.
 
     SESSION is Claude Code's own id, the id here, or a beginning of one of them. The text is added to the program's own
     instructions at each compaction.
     """
     refuse_agents()
-    path = database_path(db)
+    path = _file(db)
     connection = database.open_readonly(path)
     try:
         known = external.load_external(connection).sessions
@@ -249,14 +254,14 @@ def instructions(session: str, text: str, db: Path | None) -> int:
 # Questions of other terminals: `wk approve` and `wk deny` come here for those.
 
 
-def find_question(db: Path | None, words: tuple[str, ...]) -> tuple[Path, external.ExternalQuestion] | None:
+def find_question(db: Place | None, words: tuple[str, ...]) -> tuple[Path, external.ExternalQuestion] | None:
     """The one question of another terminal that `words` name; None where it is none of those.
 
     Raises:
         BadInput: several match.
     """
     path = database_path(db)
-    if len(words) != 1 or not database.is_there(path):
+    if len(words) != 1 or not isinstance(path, Path) or not database.is_there(path):
         return None
     connection = database.open_readonly(path)
     try:

@@ -21,6 +21,7 @@ from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import duration_text
 from watchkeeper.runtime.control import refuse_agents, user_name
+from watchkeeper.store.place import Place, file_of
 from watchkeeper.store.user_secrets import config_text
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ TICK_SECONDS = 0.1
 @json_option
 def import_(
     what: tuple[str, ...], follow: bool, watch_all: bool, install: bool, status: bool, uninstall: bool, verbose: bool,
-    db: Path | None, as_json: bool,
+    db: Place | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Import sessions of Claude Code, Codex and OpenCode, or one that `wk export` wrote.
 
@@ -63,7 +64,7 @@ def import_(
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Importer
 
-    path = database_path(db)
+    path = file_of(database_path(db), "import", "import into a file with --db FILE")
     if watch_all:
         if what or follow or verbose or install + status + uninstall > 1:
             raise BadInput("--watch-all takes nothing else than one of --install, --status and --uninstall")
@@ -117,7 +118,7 @@ def import_(
 @click.argument("what")
 @click.option("--parent", type=int, required=True, help="Stop when this process is no longer the parent.")
 @db_option
-def follow(what: str, parent: int, db: Path | None) -> int:
+def follow(what: str, parent: int, db: Place | None) -> int:
     """Import new lines of the logs of WHAT as they are written."""
     from watchkeeper.store.writer import Writer
 

@@ -38,6 +38,7 @@ from watchkeeper.store.library import (
     rename_session,
     restore_session,
 )
+from watchkeeper.store.place import Place, file_of
 from watchkeeper.store.prune import PrunePlan, plan_prune, prune_sessions, vacuum
 
 MOST_LINES = 100
@@ -131,7 +132,7 @@ def delete(opened: SessionHandle, as_json: bool) -> int:
 @click.argument("session", required=False)
 @db_option
 @json_option
-def restore(session: str | None, db: Path | None, as_json: bool) -> int:
+def restore(session: str | None, db: Place | None, as_json: bool) -> int:
     """Restore a deleted SESSION (`last`: the one deleted last). Without SESSION, list those that can be
     restored."""
     opened = SessionHandle(db)
@@ -167,7 +168,7 @@ def restore(session: str | None, db: Path | None, as_json: bool) -> int:
 @click.option("--title", help="The fork's title.")
 @db_option
 @json_option
-def fork(session: str, step: str | None, title: str | None, db: Path | None, as_json: bool) -> int:
+def fork(session: str, step: str | None, title: str | None, db: Place | None, as_json: bool) -> int:
     """Make a new session that continues from the current state of SESSION, or from an earlier step.
     `wk resume` runs it.
 
@@ -227,7 +228,7 @@ def prune(
     dry_run: bool,
     yes: bool,
     vacuum: bool,
-    db: Path | None,
+    db: Place | None,
     as_json: bool,
 ) -> int:
     """Permanently delete finished sessions and free their space: those named, or those that meet every
@@ -262,7 +263,8 @@ def prune(
     kept_trees = _remove_worktrees(opened, [one.id for one in plan.doomed])
     done = prune_sessions(opened.path, plan)
     worth_it = bool(done.sessions) or plan.free_bytes > plan.file_bytes // 20
-    shrunk = _vacuum(opened.path) if vacuum and worth_it else None
+    file = opened.path if isinstance(opened.path, Path) else None  # a server vacuums by itself
+    shrunk = _vacuum(file) if vacuum and worth_it and file is not None else None
     answer |= {
         "pruned": list(done.sessions),
         "refused": list(done.refused),
@@ -294,7 +296,7 @@ def _remove_worktrees(opened: SessionHandle, session_ids: Sequence[str]) -> list
 )
 @db_option
 @json_option
-def backup(path: Path, overwrite: bool, move: bool, db: Path | None, as_json: bool) -> int:
+def backup(path: Path, overwrite: bool, move: bool, db: Place | None, as_json: bool) -> int:
     """Copy the whole database to PATH and check the copy. It is safe while runs are active.
 
     To restore it: use it with --db. Or end all runs and dashboards, and replace the database with it; first
@@ -304,12 +306,13 @@ def backup(path: Path, overwrite: bool, move: bool, db: Path | None, as_json: bo
     if move and overwrite:
         raise BadInput("--move never overwrites a file; choose a new name, and leave out --overwrite")
     opened = SessionHandle(db)
+    file = file_of(opened.path, "backup", "use `pg_dump`")
     if move:
         opened.connection.close()
-        done = move_database(opened.path, path)
+        done = move_database(file, path)
     else:
-        done = back_up(opened.path, path, overwrite=overwrite)
-    moved = f"; {clean(opened.path)} is gone, use --db {shlex.quote(clean(done.path))} from now on"
+        done = back_up(file, path, overwrite=overwrite)
+    moved = f"; {clean(file)} is gone, use --db {shlex.quote(clean(done.path))} from now on"
     return respond(
         as_json,
         {

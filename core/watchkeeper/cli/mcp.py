@@ -19,6 +19,7 @@ from watchkeeper.cli.options import clean, database_path, db_option, json_option
 from watchkeeper.interop import clients
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store import database
+from watchkeeper.store.place import Place
 
 if TYPE_CHECKING:
     from watchkeeper.interop.mcp import SessionServer
@@ -43,7 +44,7 @@ _control = click.option(
 @_control
 @db_option
 @click.pass_context
-def mcp(ctx: click.Context, http: bool, port: int, allow_control: bool, db: Path | None) -> int:
+def mcp(ctx: click.Context, http: bool, port: int, allow_control: bool, db: Place | None) -> int:
     """Serve sessions to agents and editors over MCP (on standard input and output) until the client leaves.
 
     It reads: sessions, plans, agents, compactions and what they left out, passages, facts, files, usage. Inside a
@@ -144,7 +145,7 @@ def guarded_app(served: SessionServer, guard: Guard) -> Any:
 @_control
 @db_option
 @json_option
-def install(program: str, write: bool, allow_control: bool, db: Path | None, as_json: bool) -> int:
+def install(program: str, write: bool, allow_control: bool, db: Place | None, as_json: bool) -> int:
     """Print the configuration that gives PROGRAM this server, or add it with --write.
 
     Everything else in the file stays as it is, comments too. A damaged file is refused.

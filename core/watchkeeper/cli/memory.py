@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +25,7 @@ from watchkeeper.records.messages import context_percent, context_used
 from watchkeeper.records.text import message_numbers, plural
 from watchkeeper.store import state
 from watchkeeper.store.driver import decode
+from watchkeeper.store.place import Place
 from watchkeeper.store.snapshot import composition_of
 
 
@@ -92,7 +92,7 @@ def sync(opened: SessionHandle, as_json: bool) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="[SESSION] AGENT")
 @db_option
 @json_option
-def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
+def views(names: tuple[str, ...], db: Place | None, as_json: bool) -> int:
     """List the versions of AGENT's context in SESSION (default: the newest), oldest first.
 
     `wk undo` and `wk redo` switch between them. Each line ends with the messages that are pinned.
@@ -215,7 +215,7 @@ def unpin(opened: SessionHandle, fact: int, as_json: bool) -> int:
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @db_option
 @json_option
-def search(query: str, session: str | None, limit: int, db: Path | None, as_json: bool) -> int:
+def search(query: str, session: str | None, limit: int, db: Place | None, as_json: bool) -> int:
     """Search the facts that agents remember, best match first; with --session, its messages too."""
     from watchkeeper.memory.recall import recall
 

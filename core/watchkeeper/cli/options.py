@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -24,10 +24,26 @@ from watchkeeper.store.agents import find_agent, only_match
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.lease import LeaseHolder, probe
+from watchkeeper.store.place import Place, absolute, place_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-db_option = click.option("--db", type=click.Path(path_type=Path, dir_okay=False), help="The database file.")
+
+class _PlaceType(click.ParamType[Place]):
+    name = "file or address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        if not isinstance(value, str):
+            return cast(Place, value)
+        place = place_of(value)
+        if isinstance(place, Path) and place.is_dir():
+            self.fail(f"{value} is a folder; give the name of a file", param, ctx)
+        return place
+
+
+db_option = click.option(
+    "--db", type=_PlaceType(), metavar="FILE|URL", help="The database: a file, or postgresql://HOST/NAME."
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there."
 )
@@ -36,7 +52,7 @@ json_option = click.option(
 def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of a session's id."""
     try:
-        connection = database.open_readonly(ctx.params.get("db") or database.default_path())
+        connection = database.open_readonly(ctx.params.get("db") or database.default_place())
     except Exception:  # a shell that completes a word shows no error
         return []
     with connection:
@@ -52,7 +68,7 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
     names = [*SUGGESTED, *SUGGESTED_OPENAI, "openai-chat/", SURVEYOR]
     try:
-        with database.open_readonly(ctx.params.get("db") or database.default_path()) as connection:
+        with database.open_readonly(ctx.params.get("db") or database.default_place()) as connection:
             rows = connection.execute("SELECT DISTINCT model FROM sessions WHERE deleted_at IS NULL LIMIT 50")
             names += [str(row[0]) for row in rows.fetchall()]
     except Exception:  # a shell that completes a word shows no error
@@ -65,16 +81,16 @@ last_session_argument = click.argument("session", default="last", shell_complete
 """SESSION of a command that only reads: the newest by default."""
 
 
-def database_path(path: Path | None) -> Path:
-    """The absolute path of the database: that of `--db`, else the default. The file may not exist."""
-    return (path or database.default_path()).expanduser().absolute()
+def database_path(path: Place | None) -> Place:
+    """Where the database is: what `--db` says, else the default. A file's path is absolute; it may not exist."""
+    return absolute(path or database.default_place())
 
 
 def reads_session(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command `opened`, a `SessionHandle`, in place of its options `session` and `db`."""
 
     @wraps(function)
-    def opening(session: str, db: Path | None, **options: Any) -> int:
+    def opening(session: str, db: Place | None, **options: Any) -> int:
         return function(SessionHandle(db, session), **options)
 
     return opening
@@ -88,13 +104,13 @@ def controls_session(function: Callable[..., int]) -> Callable[..., int]:
     """
 
     @wraps(function)
-    def opening(session: str, db: Path | None, **options: Any) -> int:
+    def opening(session: str, db: Place | None, **options: Any) -> int:
         return function(open_for_control(db, session), **options)
 
     return opening
 
 
-def open_for_control(path: Path | None, session: str) -> SessionHandle:
+def open_for_control(path: Place | None, session: str) -> SessionHandle:
     """The session, for a command that changes its run.
 
     Raises:
@@ -109,7 +125,7 @@ def open_for_control(path: Path | None, session: str) -> SessionHandle:
     return opened
 
 
-def find_session(path: Path, name: str, *, lock_timeout_seconds: float | None = None) -> str:
+def find_session(path: Place, name: str, *, lock_timeout_seconds: float | None = None) -> str:
     """The id of the session that `name` means (an id, a unique prefix, or `last`).
 
     Raises:
@@ -134,7 +150,7 @@ class SessionHandle:
         NotFound, BadInput, StoreUnusable.
     """
 
-    def __init__(self, path: Path | None, session: str | None = None, *, own: bool = False) -> None:
+    def __init__(self, path: Place | None, session: str | None = None, *, own: bool = False) -> None:
         self.path = database_path(path)
         self.connection: Connection = database.open_readonly(self.path)
         self.connection.row_factory = sqlite3.Row

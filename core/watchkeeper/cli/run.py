@@ -52,6 +52,7 @@ from watchkeeper.records.text import json_text, sanitize
 from watchkeeper.runtime.config import Config
 from watchkeeper.store import budgets, state
 from watchkeeper.store.budgets import BudgetUse
+from watchkeeper.store.place import Place
 
 if TYPE_CHECKING:
     from watchkeeper.runtime.config import RoleModel
@@ -620,7 +621,7 @@ def _outside(agent: str, thread: str, options: dict[str, Any], yes: bool) -> dic
     }  # fmt: skip
 
 
-def _refuse_worked_on(path: Path, program_session: str) -> None:
+def _refuse_worked_on(path: Place, program_session: str) -> None:
     """Two agents never work on one session of a program."""
     from watchkeeper.store import database
 
@@ -636,7 +637,7 @@ def _refuse_worked_on(path: Path, program_session: str) -> None:
         raise BadInput(f"the agent {clean(row[0], 60)} of session {row[1]} works on it already")
 
 
-def _holder(path: Path, program_session: str) -> int | None:
+def _holder(path: Place, program_session: str) -> int | None:
     """A process that has the file open, or names the session in its command; not this one and those that started it."""
     own, parent = set(), os.getpid()
     while parent > 1 and parent not in own:
@@ -644,7 +645,7 @@ def _holder(path: Path, program_session: str) -> int | None:
         with suppress(OSError, ValueError, IndexError):
             stat = Path(f"/proc/{parent}/stat").read_text()
             parent = int(stat.rpartition(")")[2].split()[1])
-    beside = {str(path.resolve()) + end for end in ("", "-wal", "-shm")}
+    beside = {str(path.resolve()) + end for end in ("", "-wal", "-shm")} if isinstance(path, Path) else set()
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) in own:
             continue
@@ -673,7 +674,7 @@ def _holder(path: Path, program_session: str) -> int | None:
 def resume(
     session: str,
     agent: str | None,
-    db: Path | None,
+    db: Place | None,
     as_json: bool,
     headless: bool,
     detach: bool,
@@ -829,7 +830,7 @@ def _start(
         raise
 
 
-def _leave_paused(path: Path, session_id: str) -> None:
+def _leave_paused(path: Place, session_id: str) -> None:
     """Pause a session that was interrupted before its host ran, if its row was written."""
     from watchkeeper.runtime.run_session import pause_interrupted
 
@@ -837,7 +838,7 @@ def _leave_paused(path: Path, session_id: str) -> None:
         pause_interrupted(path, session_id)
 
 
-def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Continuation:
+def _carried(path: Place, name: str, workspace: Path, *, quiet: bool) -> Continuation:
     """Read what the new session takes over from the session `name`, and print a line about it."""
     from watchkeeper.runtime.continuation import carry
     from watchkeeper.store.user_secrets import user_redactor
@@ -884,7 +885,7 @@ def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
 
 
 def _drive(
-    path: Path,
+    path: Place,
     session_id: str,
     headless: bool,
     as_json: bool,

@@ -44,6 +44,7 @@ from watchkeeper.cli.options import complete_session, database_path, db_option, 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import database
+from watchkeeper.store.place import Place
 from watchkeeper.store.user_secrets import config_text
 
 MOST_VIEWERS = 16
@@ -242,7 +243,7 @@ DEFAULT_PORT = 8765
 )
 @db_option
 @click.pass_context
-def serve(ctx: click.Context, session: str | None, host: str, port: int, token: str, db: Path | None) -> int:
+def serve(ctx: click.Context, session: str | None, host: str, port: int, token: str, db: Place | None) -> int:
     """Show the dashboard in a browser until interrupted. Anyone with the printed address can do everything
     that the dashboard does.
 

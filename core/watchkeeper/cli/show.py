@@ -35,6 +35,7 @@ from watchkeeper.store import database, driver, state
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe
+from watchkeeper.store.place import Place
 from watchkeeper.store.programs import load_worktrees
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search.index import index_until, unindexed
@@ -61,7 +62,7 @@ GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "ca
 @click.option("--limit", type=click.IntRange(1, 100_000), default=200, show_default=True)
 @db_option
 @json_option
-def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> int:
+def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) -> int:
     """List the sessions, newest first.
 
     --search looks in goals, tasks, facts, names of artifacts and every message; "in quotation marks" is a
@@ -358,7 +359,7 @@ def _day(_: click.Context, parameter: click.Parameter, text: str | None) -> date
 @click.option("--until", callback=_day, metavar="DATE", help="Only calls until this day, the day included.")
 @db_option
 @json_option
-def usage(by: str, since: datetime | None, until: datetime | None, db: Path | None, as_json: bool) -> int:
+def usage(by: str, since: datetime | None, until: datetime | None, db: Place | None, as_json: bool) -> int:
     """Show tokens and cost of all sessions, own and imported.
 
     Each model call counts once, also if sessions were forked. A week starts on Monday. `input` is what no cache

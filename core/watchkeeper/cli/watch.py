@@ -38,6 +38,7 @@ from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import cost_text, plural
 from watchkeeper.store import database
 from watchkeeper.store.fleet import FleetReader
+from watchkeeper.store.place import Place
 from watchkeeper.store.sessions import newest_session
 from watchkeeper.store.user_secrets import config_text
 
@@ -56,7 +57,7 @@ _NEW_CALLS = (
 )
 
 
-def print_log(path: Path, session_id: str, what: str, follower: subprocess.Popen[bytes]) -> int:
+def print_log(path: Place, session_id: str, what: str, follower: subprocess.Popen[bytes]) -> int:
     """Print the past and new events of a followed session, until SIGINT or SIGTERM, or until the reader of the
     output has closed it."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -83,7 +84,7 @@ class LogPrinter(EventPrinter):
 
     quiet = frozenset({"agent.idle", "agent.working", "task.pending"})
 
-    def __init__(self, path: Path, session_id: str) -> None:
+    def __init__(self, path: Place, session_id: str) -> None:
         super().__init__(path, session_id, as_json=False)
         self._call = 0
         self._ripening: dict[int, float] = {}
@@ -183,7 +184,7 @@ _FOLDER = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
     "--all", "every", is_flag=True, help="All sessions that run, are paused or were active today, a row each."
 )
 @db_option
-def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Path | None = None) -> int:
+def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Place | None = None) -> int:
     """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once.
 
     With PATH (a log or a folder of logs) or a program, its newest session is shown and every live session is
@@ -197,7 +198,7 @@ def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Path | None =
     return _watch_one(path, sessions[0] if sessions else None)
 
 
-def _watch_one(path: Path, session: str | None) -> int:
+def _watch_one(path: Place, session: str | None) -> int:
     if session is not None and _means_logs(path, session):
         return _watch_foreign(path, session)
     if session is not None and _is_path(session):
@@ -214,14 +215,14 @@ def _watch_one(path: Path, session: str | None) -> int:
         return open_dashboard(path, session_id)
 
 
-def _has_sessions(path: Path) -> bool:
+def _has_sessions(path: Place) -> bool:
     if not database.is_there(path):
         return False
     with closing(database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)) as connection:
         return newest_session(connection) is not None
 
 
-def _welcome(path: Path) -> int:
+def _welcome(path: Place) -> int:
     """Show what was found on this machine, then do what the user chose there."""
     from watchkeeper_tui.app import run
 
@@ -281,7 +282,7 @@ def _is_path(name: str) -> bool:
     return os.sep in name or "." in name or name.startswith("~")
 
 
-def _means_logs(path: Path, name: str) -> bool:
+def _means_logs(path: Place, name: str) -> bool:
     """Whether a name means a program or logs on disk. A name that matches a session means the session."""
     if name in FOREIGN:
         return True
@@ -296,14 +297,14 @@ def _means_logs(path: Path, name: str) -> bool:
     return False
 
 
-def open_dashboard(path: Path, session_id: str | None) -> int:
+def open_dashboard(path: Place, session_id: str | None) -> int:
     """Show the dashboard until the user quits it."""
     from watchkeeper_tui.app import run
 
     return int(run(path, session_id))
 
 
-def _watch_several(path: Path, names: tuple[str, ...]) -> int:
+def _watch_several(path: Place, names: tuple[str, ...]) -> int:
     """Show several sessions a row each, the live ones of other programs followed; none named: all of late."""
     chosen: list[str] = []
     followed: list[str] = []
@@ -326,7 +327,7 @@ def _watch_several(path: Path, names: tuple[str, ...]) -> int:
         return int(run(path, newest, screen="fleet", fleet=tuple(dict.fromkeys(chosen))))
 
 
-def _newest_or_none(path: Path) -> str | None:
+def _newest_or_none(path: Place) -> str | None:
     try:
         return find_session(path, "last", lock_timeout_seconds=START_LOCK_SECONDS)
     except NotFound:
@@ -345,7 +346,7 @@ def _programs_with_logs() -> list[str]:
     ]
 
 
-def _print_fleet(path: Path, session_ids: list[str]) -> int:
+def _print_fleet(path: Place, session_ids: list[str]) -> int:
     """Print the sessions once, a line each."""
     opened = SessionHandle(path)
     try:
@@ -364,7 +365,7 @@ def _print_fleet(path: Path, session_ids: list[str]) -> int:
 
 
 @contextmanager
-def _hooks_read(path: Path) -> Iterator[None]:
+def _hooks_read(path: Place) -> Iterator[None]:
     """Where hooks are installed and no process reads what they write, another process does until the block ends."""
     from watchkeeper.cli.hooks import is_read
     from watchkeeper.store.external import hooks_folder
@@ -376,7 +377,7 @@ def _hooks_read(path: Path) -> Iterator[None]:
         yield
 
 
-def _watch_foreign(path: Path, what: str) -> int:
+def _watch_foreign(path: Place, what: str) -> int:
     """Import the newest session of `what` and show it, while another process follows all live sessions."""
     session_id = _import_newest(path, what)
     with _followed(path, what) as follower:
@@ -385,7 +386,7 @@ def _watch_foreign(path: Path, what: str) -> int:
         return print_log(path, session_id, what, follower)
 
 
-def _import_newest(path: Path, what: str) -> str:
+def _import_newest(path: Place, what: str) -> str:
     from watchkeeper.cli.imports import wanted_places
     from watchkeeper.models.registry import logged_price
     from watchkeeper.runtime.control import user_name
@@ -416,7 +417,7 @@ def _import_newest(path: Path, what: str) -> str:
 
 
 @contextmanager
-def _followed(path: Path, what: str) -> Iterator[subprocess.Popen[bytes]]:
+def _followed(path: Place, what: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that imports new lines of the logs until the block ends."""
     place = str(Path(what).expanduser().absolute()) if Path(what).expanduser().exists() else what
     command = [sys.executable, "-P", "-m", "watchkeeper", "follow", place, "--parent", str(os.getpid())]

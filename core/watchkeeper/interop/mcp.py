@@ -35,6 +35,7 @@ from watchkeeper.store.agents import find_agent
 from watchkeeper.store.approvals import find_questions, load_question
 from watchkeeper.store.driver import decode_or
 from watchkeeper.store.imports import refuse_imported
+from watchkeeper.store.place import Place
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search import messages as message_search
 from watchkeeper.store.search.passages import Reads, shown_verbatim
@@ -145,7 +146,7 @@ class SessionServer:
 
     def __init__(
         self,
-        path: Path,
+        path: Place,
         *,
         folder: Path,
         allow_control: bool = False,
@@ -296,7 +297,7 @@ def inside_a_run() -> bool:
     return False
 
 
-def _rows_by_name(path: Path) -> Reads:
+def _rows_by_name(path: Place) -> Reads:
     """Reads whose rows can be asked by column name, as `store.state` needs them."""
     from watchkeeper.store.driver import sqlite3
 

@@ -33,6 +33,7 @@ from watchkeeper.runtime.config import AlertSettings
 from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.place import Place
 from watchkeeper.store.search.index import index_batch, index_until
 from watchkeeper.store.session_store import SessionStore
 
@@ -97,7 +98,8 @@ class Heartbeat:
 
     async def _note_wal(self) -> None:
         """Warn once, and again at each doubling, that the write-ahead log grows."""
-        size = driver.wal_bytes(self._store.path)
+        path = self._store.path
+        size = driver.wal_bytes(path) if isinstance(path, Path) else 0
         if size < self._wal_limit:
             return
         self._wal_limit = size * 2
@@ -256,7 +258,7 @@ class CommandWatch:
 
     def __init__(
         self,
-        path: Path,
+        path: Place,
         session_id: str,
         *,
         on_command: Callable[[], None],
@@ -338,7 +340,7 @@ LAST_SECONDS = 1.0
 class Indexing:
     """Indexes new messages. If the index cannot be written, the run goes on and searches read the messages."""
 
-    def __init__(self, path: Path, *, still_ours: Callable[[Connection], bool] | None = None) -> None:
+    def __init__(self, path: Place, *, still_ours: Callable[[Connection], bool] | None = None) -> None:
         """`still_ours`: whether the host still holds its session; if not, nothing more is written."""
         self._path = path
         self._still_ours = still_ours
@@ -376,11 +378,12 @@ class Indexing:
             return
         try:
             if self._connection is None:
-                if not self._path.exists():
+                if not database.is_there(self._path):
                     raise StoreUnusable(f"{self._path} was deleted")  # opening it would create an empty file
                 self._connection = database.open_writable(self._path, check_same_thread=False)
                 # A power failure may lose the newest part of the index, but no message; it is indexed again.
-                self._connection.execute("PRAGMA synchronous=NORMAL")
+                if isinstance(self._path, Path):
+                    self._connection.execute("PRAGMA synchronous=NORMAL")
             if self._still_ours is not None and not self._still_ours(self._connection):
                 self._failed = True
                 self._connection.close()

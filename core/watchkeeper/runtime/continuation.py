@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from watchkeeper.memory.recall.session import said_in
@@ -25,6 +24,7 @@ from watchkeeper.records.states import TASK_ENDED, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.store import artifacts, database, facts, messages, plans, sessions
 from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of, plain, sqlite3
+from watchkeeper.store.place import Place
 from watchkeeper.store.transaction import Transaction
 
 LARGEST_CHARACTERS = 8_000
@@ -341,7 +341,7 @@ def brief_of(reads: Any, session_id: str) -> Brief | None:
     return Brief.loaded(data.decode()) if data else None
 
 
-def carry(database_path: Path, name: str, *, redact: Redact = lambda value: value) -> Continuation:
+def carry(database_path: Place, name: str, *, redact: Redact = lambda value: value) -> Continuation:
     """Read what the session `name` (an id, a unique beginning, or `last`) hands on, own or imported, running
     or not.
 

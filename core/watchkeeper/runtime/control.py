@@ -25,6 +25,7 @@ from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.lease import probe
+from watchkeeper.store.place import Place, arguments_for
 from watchkeeper.store.user_secrets import config_folder, config_text, user_redactor
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def check_key(ref: str, *, environment: str, then: str, base_url: str | None = N
         )
 
 
-def check_resume(database_path: Path, session_id: str, *, environment: str) -> None:
+def check_resume(database_path: Place, session_id: str, *, environment: str) -> None:
     """Refuse to resume a session whose model has no key in this process's environment.
 
     Raises:
@@ -140,7 +141,7 @@ def refuse_agents() -> None:
 
 
 def submit(
-    database_path: Path,
+    database_path: Place,
     session_id: str,
     kind: str,
     *,
@@ -188,7 +189,7 @@ def submit(
         raise StoreUnusable(driver.explain(database_path, error)) from error
 
 
-def state(database_path: Path, command_id: int) -> CommandState:
+def state(database_path: Place, command_id: int) -> CommandState:
     """The state of a command now.
 
     Raises:
@@ -212,7 +213,7 @@ WITHOUT_HOST = frozenset({"compact", "undo", "redo", "edit", "rerun", "memory_sy
 
 
 def carry_out(
-    database_path: Path,
+    database_path: Place,
     session_id: str,
     kind: str,
     *,
@@ -247,7 +248,7 @@ def carry_out(
     return command_id, CommandState(answer.status, answer.result or "queued; the host has not answered yet")
 
 
-def _await_answer(database_path: Path, session_id: str, command_id: int, *, start: bool) -> CommandState:
+def _await_answer(database_path: Place, session_id: str, command_id: int, *, start: bool) -> CommandState:
     """Wait until a host has answered. With `start`, one is started for this command whenever none runs."""
     pid: int | None = None
     deadline = time.monotonic() + ANSWER_SECONDS
@@ -268,7 +269,7 @@ def _await_answer(database_path: Path, session_id: str, command_id: int, *, star
 
 
 def start_host(
-    database_path: Path,
+    database_path: Place,
     session_id: str,
     *,
     resume: bool = True,
@@ -296,7 +297,7 @@ def start_host(
         return None
     if once is None:
         check_resume(database_path, session_id, environment=environment)
-    command = [sys.executable, "-P", "-m", "watchkeeper", "host", session_id, "--db", str(database_path)]
+    command = [sys.executable, "-P", "-m", "watchkeeper", "host", session_id, *arguments_for(database_path)]
     if resume:
         command.append("--resume")
     if once is not None:
@@ -322,7 +323,7 @@ def start_host(
 
 
 def await_host(
-    database_path: Path, session_id: str, pid: int, *, timeout_seconds: float = 20.0
+    database_path: Place, session_id: str, pid: int, *, timeout_seconds: float = 20.0
 ) -> str | None:
     """Wait until the host that `start_host` started runs the session; returns None, or the last line of its log
     if it has ended.
@@ -340,7 +341,7 @@ def await_host(
     return f"the host (pid {pid}) has not taken the session in {timeout_seconds:g} s"
 
 
-def why_ended(database_path: Path, session_id: str, pid: int) -> str | None:
+def why_ended(database_path: Place, session_id: str, pid: int) -> str | None:
     """The last line of the log of the host `pid`, once it has ended; None while it runs."""
     try:
         ended, _ = os.waitpid(pid, os.WNOHANG)
@@ -353,7 +354,7 @@ def why_ended(database_path: Path, session_id: str, pid: int) -> str | None:
     return lines[-1] if lines else "the host ended at once"
 
 
-def host_log_path(database_path: Path, session_id: str) -> Path:
+def host_log_path(database_path: Place, session_id: str) -> Path:
     """The log of a detached host, which is read if the host ends early."""
     from watchkeeper.store.lease import lock_path
 

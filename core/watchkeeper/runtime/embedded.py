@@ -46,7 +46,7 @@ class Runtime:
         clock: Clock | None = None,
         new_id: IdSource = random_id,
     ) -> None:
-        self.path = Path(database_path).expanduser().absolute() if database_path else database.default_path()
+        self.path = Path(database_path).expanduser().absolute() if database_path else database.default_place()
         self._model = model
         self._clock = clock or SystemClock()
         self._new_id = new_id

@@ -22,6 +22,7 @@ from watchkeeper.runtime.control import user_name
 from watchkeeper.store import agents, budgets, commands, database, driver, plans, sessions
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import decode, sqlite3
+from watchkeeper.store.place import Place
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.user_secrets import user_redactor
@@ -71,7 +72,7 @@ class NewSession:
 
 
 def create_session(
-    database_path: Path,
+    database_path: Place,
     wanted: NewSession,
     *,
     new_id: IdSource = random_id,
@@ -120,7 +121,7 @@ def create_session(
     return session_id
 
 
-def check_workspace(workspace: Path, database_path: Path) -> None:
+def check_workspace(workspace: Path, database_path: Place) -> None:
     """Refuse a workspace that is no folder, or that contains the session's database.
 
     Raises:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, StoreUnusable
@@ -27,6 +26,7 @@ from watchkeeper.runtime.lifecycle import pause_session
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import decode
 from watchkeeper.store.imports import refuse_imported
+from watchkeeper.store.place import Place
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
@@ -64,7 +64,7 @@ class Asking:
 
 
 def drive(
-    database_path: Path,
+    database_path: Place,
     session_id: str,
     *,
     resume: bool,
@@ -98,7 +98,7 @@ def drive(
 
 
 def _drive_once(
-    database_path: Path,
+    database_path: Place,
     session_id: str,
     clock: SystemClock,
     asking: Asking,
@@ -168,7 +168,7 @@ def note_host_fault(store: SessionStore, error: Exception) -> None:
         store.writer.submit(change).result()
 
 
-def _wanted_on(database_path: Path, session_id: str) -> bool:
+def _wanted_on(database_path: Place, session_id: str) -> bool:
     """Whether a `resume` command was queued when the host was about to end, too late to be applied.
 
     Checked when the lease is free: a later `wk resume` finds no host and starts one.
@@ -214,14 +214,14 @@ def _answer_signals(host: SessionHost) -> None:
         loop.add_signal_handler(number, interrupted)
 
 
-def pause_interrupted(database_path: Path, session_id: str) -> None:
+def pause_interrupted(database_path: Place, session_id: str) -> None:
     """Pause a session whose Ctrl+C came before its host could handle it."""
     _change_once(
         database_path, session_id, lambda tx: pause_session(tx, INTERRUPTED, among=[SessionStatus.RUNNING])
     )
 
 
-def cancel_without_host(database_path: Path, session_id: str) -> str:
+def cancel_without_host(database_path: Place, session_id: str) -> str:
     """End a session that no host runs, and the processes that a killed host's tools left.
 
     Raises:
@@ -241,7 +241,7 @@ def cancel_without_host(database_path: Path, session_id: str) -> str:
 
 
 def set_budget_without_host(
-    database_path: Path, session_id: str, task_id: str | None, kind: str, amount: float | None
+    database_path: Place, session_id: str, task_id: str | None, kind: str, amount: float | None
 ) -> str:
     """Set or lift a budget of a session that no host drives.
 
@@ -254,7 +254,7 @@ def set_budget_without_host(
     return f"budget: {'no limit' if amount is None else f'{amount:g}'} {kind}"
 
 
-def revoke_without_host(database_path: Path, session_id: str, grant_id: int) -> str:
+def revoke_without_host(database_path: Place, session_id: str, grant_id: int) -> str:
     """Revoke a grant of a session that no host drives.
 
     Raises:
@@ -266,7 +266,7 @@ def revoke_without_host(database_path: Path, session_id: str, grant_id: int) -> 
     return f"grant {grant_id} is revoked"
 
 
-def allow_more_models(database_path: Path, session_id: str, models: Sequence[str]) -> None:
+def allow_more_models(database_path: Place, session_id: str, models: Sequence[str]) -> None:
     """Add models that a session may use although they cost more (`SessionSettings.allow_models`)."""
 
     def change(tx: Transaction) -> None:
@@ -277,7 +277,7 @@ def allow_more_models(database_path: Path, session_id: str, models: Sequence[str
 
 
 def _change_once(
-    database_path: Path,
+    database_path: Place,
     session_id: str,
     change: Any,
     *,

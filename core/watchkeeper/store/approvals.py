@@ -25,6 +25,7 @@ from watchkeeper.records.approval_subjects import (
 from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import decode_or
+from watchkeeper.store.place import Place
 from watchkeeper.store.transaction import Transaction
 
 PROGRAM_CHANGES = "file_change"
@@ -171,7 +172,7 @@ _QUESTION = (
 )
 
 
-def load_question(reads: Any, database_path: Path, approval_id: str) -> Question | None:
+def load_question(reads: Any, database_path: Place, approval_id: str) -> Question | None:
     """The question with that id, or None. `reads` has `execute`. Reads the file that a call of `write` or
     `edit` would change."""
     row = reads.execute(_QUESTION, (approval_id,)).fetchone()

@@ -11,9 +11,13 @@ from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.database import Identity, identities, taken_away
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.place import Place
 
 POLL_SECONDS = 0.25
 """How often `data_version` is asked where no file event came (or file events do not work at all)."""
+
+SERVER_POLL_SECONDS = 0.04
+"""How often a server is asked."""
 
 STEP_MILLISECONDS = 2
 """How often file events are collected; each time wakes the process, which at 2 ms costs a hundredth of a
@@ -43,7 +47,7 @@ class ChangeFeed:
 
     def __init__(
         self,
-        path: Path,
+        path: Place,
         *,
         poll_seconds: float = POLL_SECONDS,
         step_milliseconds: int = STEP_MILLISECONDS,
@@ -63,9 +67,12 @@ class ChangeFeed:
         self._woken = threading.Event()
         self._stop = threading.Event()
         self._connection: sqlite3.Connection | None = None
-        self._version: int | None = None
+        self._version: int | str | None = None
         self._files: dict[str, Identity] = {}
         self._let_go_until = 0.0
+        if not isinstance(path, Path):
+            self._poll_seconds = SERVER_POLL_SECONDS
+            return
         self._thread = threading.Thread(target=self._watch, name="watchkeeper-changes", daemon=True)
         with suppress(RuntimeError):  # no thread can be started now: the poll in `wait` continues alone
             self._thread.start()
@@ -111,6 +118,8 @@ class ChangeFeed:
         self._woken.set()
 
     def _changed(self) -> bool:
+        if not isinstance(self._path, Path):
+            return self._changed_on_server()
         if time.monotonic() < self._let_go_until:
             return False
         files = identities(self._path)
@@ -135,7 +144,20 @@ class ChangeFeed:
         self._version = version
         return bool(changed)
 
+    def _changed_on_server(self) -> bool:
+        """The snapshot of PostgreSQL changes whenever a transaction that writes begins or ends."""
+        try:
+            if self._connection is None:
+                self._connection = database.open_readonly(self._path)
+            version = self._connection.execute("SELECT CAST(pg_current_snapshot() AS text)").fetchone()[0]
+        except (sqlite3.Error, StoreUnusable):
+            return True
+        changed = version != self._version
+        self._version = version
+        return bool(changed)
+
     def _watch(self) -> None:
+        assert isinstance(self._path, Path)
         step = self._step
         try:
             while not self._stop.is_set():
@@ -149,6 +171,7 @@ class ChangeFeed:
 
     def _collect(self, step: int) -> int:
         """Collect file events every `step` milliseconds; returns how often it should be done from now on."""
+        assert isinstance(self._path, Path)
         from watchfiles import watch
 
         # The library has a thread of its own, and aborts the process where that cannot be started.

@@ -25,6 +25,7 @@ from watchkeeper.store.driver import (
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.lease import lease_folder
 from watchkeeper.store.migrations import SCHEMA_VERSION, migrations, note_all_applied
+from watchkeeper.store.place import DatabaseUrl, Place, absolute, place_of
 from watchkeeper.store.schema import BY_NAME, creation
 
 APPLICATION_ID = 0x57_4B_50_52
@@ -55,12 +56,14 @@ VIEWER_LOCK_SECONDS = 1.0
 """How long a reader that updates a screen waits for a lock; after that it says so, and tries again."""
 
 
-def default_path() -> Path:
-    """`WATCHKEEPER_DB`, else `watchkeeper.db` in the user's data folder."""
+def default_place() -> Place:
+    """`WATCHKEEPER_DB`, else `watchkeeper.db` in the user's data folder.
+
+    Raises:
+        BadInput: the variable holds an address that is none of PostgreSQL.
+    """
     chosen = os.environ.get("WATCHKEEPER_DB")
-    if chosen:
-        return Path(chosen).expanduser()
-    return user_data_place()
+    return absolute(place_of(chosen)) if chosen else user_data_place()
 
 
 def user_data_place() -> Path:
@@ -70,7 +73,7 @@ def user_data_place() -> Path:
     return user_data_path("watchkeeper", appauthor=False) / "watchkeeper.db"
 
 
-def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
+def open_writable(path: Place, *, check_same_thread: bool = True) -> Connection:
     """A connection that may write: WAL, `synchronous=FULL`, migrated to this program's schema, file mode
     0600.
 
@@ -79,6 +82,8 @@ def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
             file system.
     """
     with clear_errors(path):
+        if not isinstance(path, Path):
+            return _open_server(path)
         _prepare_file(path)
         connection = sqlite3.connect(
             str(path), isolation_level=None, timeout=0.0, check_same_thread=check_same_thread
@@ -95,7 +100,7 @@ def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
 
 
 def open_readonly(
-    path: Path, *, check_same_thread: bool = True, lock_timeout_seconds: float | None = None
+    path: Place, *, check_same_thread: bool = True, lock_timeout_seconds: float | None = None
 ) -> Connection:
     """A viewer's connection: it can never write, and never checkpoints. An older file is migrated first.
 
@@ -106,6 +111,9 @@ def open_readonly(
         StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, locked, or
             damaged.
     """
+    if not isinstance(path, Path):
+        with clear_errors(path):
+            return _open_server(path, read_only=True)
     if not is_there(path):
         raise StoreUnusable(
             f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db"
@@ -136,13 +144,31 @@ def open_readonly(
         return connection
 
 
-def is_there(path: Path) -> bool:
-    """Whether there is a file of that name.
+def _open_server(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
+    """A connection to PostgreSQL; one that may write makes the tables of an empty database."""
+    from watchkeeper.store import postgres
+
+    connection = postgres.connect(url, read_only=read_only)
+    try:
+        if not read_only:
+            postgres.prepare(connection, url, SCHEMA_VERSION)
+        else:
+            postgres.check_version(connection, url, SCHEMA_VERSION)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def is_there(path: Place) -> bool:
+    """Whether there is a file of that name. A database on a server is taken to be there.
 
     Raises:
         StoreUnusable: the system does not say so, the name belongs to something other than a file (SQLite
             would wait for ever at a named pipe), or the file has a second name.
     """
+    if not isinstance(path, Path):
+        return True
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -290,13 +316,13 @@ def database_files(path: Path) -> list[Path]:
     return [resolved.with_name(resolved.name + suffix) for suffix in SUFFIXES]
 
 
-def refuse_inside(path: Path, workspace: Path) -> None:
+def refuse_inside(path: Place, workspace: Path) -> None:
     """Refuse a session whose workspace contains its database.
 
     Raises:
         BadInput: one line with the command that moves the database.
     """
-    if not lies_inside(path, workspace):
+    if not isinstance(path, Path) or not lies_inside(path, workspace):
         return
     fault = f"the database {path} {{}} in the workspace {workspace}, where an agent's file tools could overwrite it; "
     place = _place_outside(path, workspace)
@@ -311,9 +337,11 @@ def refuse_inside(path: Path, workspace: Path) -> None:
     raise BadInput(fault.format("would be") + f"use --db {target}")
 
 
-def protected_files(path: Path) -> frozenset[tuple[int, int]]:
+def protected_files(path: Place) -> frozenset[tuple[int, int]]:
     """Device and inode of the database's files and of its leases: a process that has them locked must not
     open them again."""
+    if not isinstance(path, Path):
+        return frozenset()
     files = [*database_files(path), *lease_folder(path).glob("*")]
     return frozenset(found for found in map(_identity, files) if found is not None)
 
@@ -379,8 +407,10 @@ Identity = tuple[int, int] | None
 """Device and number of a file; None if there is none."""
 
 
-def identities(path: Path) -> dict[str, Identity]:
-    """Which files the database, its log and the index of the log are now, by name."""
+def identities(path: Place) -> dict[str, Identity]:
+    """Which files the database, its log and the index of the log are now, by name; none for a server's."""
+    if not isinstance(path, Path):
+        return {}
     return {name: _identity(name) for name in (f"{path}", f"{path}-wal", f"{path}-shm")}
 
 
@@ -389,12 +419,14 @@ def taken_away(before: Mapping[str, Identity], now: Mapping[str, Identity]) -> l
     return [name for name, was in before.items() if was is not None and was != now[name]]
 
 
-def refuse_second_name(path: Path) -> None:
+def refuse_second_name(path: Place) -> None:
     """Refuse a database one of whose files has another name (a hard link).
 
     Raises:
         StoreUnusable: one line with the command that finds the other name.
     """
+    if not isinstance(path, Path):
+        return
     resolved = os.path.realpath(path)
     for suffix in ("", "-wal", "-shm"):
         name = resolved + suffix

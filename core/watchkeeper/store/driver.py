@@ -23,6 +23,7 @@ from urllib.parse import quote
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.host_faults import Shortage, StoreExhausted, host_fault, message_of
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.place import Place
 
 if TYPE_CHECKING:
     import sqlite3
@@ -47,9 +48,17 @@ IN_LIST = "IN (SELECT value FROM json_each(?))"
 """A condition on a column: its value is in the list that the parameter holds, as `list_of` makes it."""
 
 
-def list_of(values: Sequence[object]) -> str:
+class Listed(str):
+    """A list as one parameter: JSON text to SQLite, `values` to PostgreSQL."""
+
+    values: Sequence[object]
+
+
+def list_of(values: Sequence[object]) -> Listed:
     """A list of strings or of whole numbers as one parameter."""
-    return encode(list(values))
+    listed = Listed(encode(list(values)))
+    listed.values = values
+    return listed
 
 
 def row_lines(columns: str, rows: str) -> str:
@@ -173,7 +182,7 @@ class Queries:
     With the `path` of its database, an error of SQLite is raised as `StoreUnusable`.
     """
 
-    def __init__(self, connection: Connection, path: Path | None = None) -> None:
+    def __init__(self, connection: Connection, path: Place | None = None) -> None:
         self.connection = connection
         self._path = path
 
@@ -328,32 +337,36 @@ def is_busy(error: BaseException) -> bool:
 
 
 @contextmanager
-def clear_errors(path: Path) -> Iterator[None]:
+def clear_errors(path: Place) -> Iterator[None]:
     """Turn SQLite's and the system's errors into one line that says what to do."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         raise unusable(path, error) from error
     except OSError as error:
+        if not isinstance(path, Path):
+            raise StoreUnusable(f"{path}: {error.strerror or error}") from error
         raise unusable_file(path, error) from error
 
 
-def unusable(path: Path, error: Exception) -> StoreUnusable:
+def unusable(path: Place, error: Exception) -> StoreUnusable:
     """What to raise for an SQLite error on `path`: `StoreExhausted` where the machine ran out of
     something."""
     short_of = shortage(path, error)
     return StoreUnusable(explain(path, error)) if short_of is None else _exhausted(path, short_of)
 
 
-def _exhausted(path: Path, short_of: Shortage) -> StoreExhausted:
+def _exhausted(path: Place, short_of: Shortage) -> StoreExhausted:
     return StoreExhausted(f"{path}: {message_of(short_of)}", short_of)
 
 
-def shortage(path: Path, error: Exception) -> Shortage | None:
+def shortage(path: Place, error: Exception) -> Shortage | None:
     """The resource that ran out. SQLite itself reports only memory and, mostly, the disk."""
     fault = host_fault(error)
     if fault is not None:
         return fault.shortage
+    if not isinstance(path, Path):
+        return None
     name = getattr(error, "sqlite_errorname", None) or ""
     if name.startswith("SQLITE_IOERR") and _free_bytes(path.parent) < FULL_DISK_BYTES:
         return Shortage.DISK
@@ -379,9 +392,11 @@ def unusable_file(path: Path, error: OSError) -> StoreUnusable:
     return StoreUnusable(f"{path}: {error.strerror or error}; choose another file with --db")
 
 
-def explain(path: Path, error: Exception) -> str:
+def explain(path: Place, error: Exception) -> str:
     """One line for a user about an SQLite error on `path`."""
     text = str(error)
+    if not isinstance(path, Path):
+        return f"{path}: {text}; check that the server runs and that the address is right"
     if is_busy(error):
         return f"{path} is locked by another program; try again, or see who holds it with `wk doctor`"
     if "not a database" in text or "malformed" in text or "corrupt" in text:

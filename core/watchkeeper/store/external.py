@@ -16,6 +16,7 @@ from typing import Any
 
 from watchkeeper.records.errors import NotFound
 from watchkeeper.store.driver import Connection, decode, encode
+from watchkeeper.store.place import Place, folder_beside
 from watchkeeper.store.writer import Group, Writer
 
 SILENT_SECONDS = 300.0
@@ -29,8 +30,11 @@ CHOICES = "AskUserQuestion"
 """The tool with which Claude Code asks multiple-choice questions."""
 
 
-def hooks_folder(database: Path) -> Path:
-    """Where the hooks of one database write, and where answers are handed to them."""
+def hooks_folder(database: Place) -> Path:
+    """Where the hooks of one database write, and where answers are handed to them. Only databases in files have
+    any."""
+    if not isinstance(database, Path):
+        return folder_beside(database) / "hooks"
     resolved = database.expanduser().resolve()
     return resolved.with_name(resolved.name + "-hooks")
 

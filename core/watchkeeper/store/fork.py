@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, NotFound
@@ -23,6 +22,7 @@ from watchkeeper.store.driver import Connection, Unfenced, decode, encode
 from watchkeeper.store.history import History, Row, RowsAt, seq_of_turn
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions, opened, title_of
+from watchkeeper.store.place import Place
 from watchkeeper.store.prune import purge_rows
 from watchkeeper.store.schema import BY_NAME, NUMBERS, NUMBERS_IN_EVENTS, REFERENCES, TABLES, Table
 
@@ -49,7 +49,7 @@ class ForkResult:
 
 
 def fork_session(
-    path: Path,
+    path: Place,
     session_id: str,
     *,
     at_seq: int | None = None,
@@ -326,8 +326,11 @@ class _Copy:
         if known is None or known[1] != list(row):
             columns = list(row)
             sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+            if BY_NAME[table].numbered:
+                sql += " RETURNING id"
             known = self._inserts[table] = (sql, columns)
-        return int(self._connection.execute(known[0], list(row.values())).lastrowid or 0)
+        found = self._connection.execute(known[0], list(row.values()))
+        return int(found.fetchone()[0]) if BY_NAME[table].numbered else 0
 
 
 # --- The steps of a session from which it can be forked: turns of agents, and changes of the plan ---------

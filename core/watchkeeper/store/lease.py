@@ -11,14 +11,17 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import struct
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
+from watchkeeper.store.place import DatabaseUrl, Place, folder_beside
 
 _DARWIN = sys.platform == "darwin"
 _FLOCK = "qqihh" if _DARWIN else "hhqqi4x"
@@ -38,10 +41,27 @@ class LeaseHolder:
     """The process that drives a session now."""
 
     pid: int
+    host_name: str = ""
+    """Its machine; empty: this one."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine, where its process id means something."""
+        return self.host_name in ("", socket.gethostname())
+
+    @property
+    def is_this_process(self) -> bool:
+        return self.is_here and self.pid == os.getpid()
+
+    def __str__(self) -> str:
+        return f"pid {self.pid}" if self.is_here else f"pid {self.pid} on {self.host_name}"
 
 
-def lock_path(database_path: Path, session_id: str) -> Path:
-    """The lock file of one session, in a folder beside the database."""
+def lock_path(database_path: Place, session_id: str) -> Path:
+    """The lock file of one session, in a folder beside the database. For a database on a server it is a place
+    for this machine's files about the session, such as the output of its host."""
+    if not isinstance(database_path, Path):
+        return folder_beside(database_path) / "leases" / f"{session_id}.lock"
     resolved = database_path.resolve()
     return resolved.with_name(resolved.name + "-leases") / f"{session_id}.lock"
 
@@ -55,13 +75,15 @@ class Lease:
         self._released = False
 
     @classmethod
-    def acquire(cls, database_path: Path, session_id: str) -> Lease:
+    def acquire(cls, database_path: Place, session_id: str) -> Lease:
         """Take the lease.
 
         Raises:
             DrivenElsewhere: a live process holds it; the message names it.
             StoreUnusable: the lock file cannot be made or locked.
         """
+        if not isinstance(database_path, Path):
+            return ServerLease(database_path, session_id)
         path = lock_path(database_path, session_id)
         with _holding:
             if path in _held:
@@ -87,6 +109,9 @@ class Lease:
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
 
+    def fenced(self, epoch: int) -> None:
+        """From now on a host's commits at this epoch extend the lease."""
+
     def release(self) -> None:
         """Give the lease up."""
         with _holding:
@@ -95,6 +120,74 @@ class Lease:
                 self.free_reserve()
                 del _held[self._path]
                 os.close(self._descriptor)
+
+
+class ServerLease(Lease):
+    """The lease of a session on PostgreSQL: `sessions.lease_until`, by the clock of the server.
+
+    A thread extends it until a host does so with its commits (`fenced`).
+    """
+
+    def __init__(self, url: DatabaseUrl, session_id: str) -> None:
+        from watchkeeper.store import postgres
+
+        self._session_id = session_id
+        self._connection = postgres.connect(url)
+        self._ended = threading.Event()
+        self._extending: threading.Thread | None = None
+        taken = self._connection.execute(
+            postgres.TAKE_LEASE, (os.getpid(), socket.gethostname(), session_id)
+        ).fetchone()
+        self._epoch = taken[0] if taken else None
+        if taken is None:
+            holder = server_holder(self._connection, session_id)
+            if holder is not None:
+                self._connection.close()
+                raise DrivenElsewhere(
+                    f"session {session_id} is driven by another host ({holder}); watch it with `wk watch {session_id}`"
+                )
+            return  # no such session: who asked finds that out
+        self._extending = threading.Thread(target=self._extend, name="watchkeeper-lease", daemon=True)
+        self._extending.start()
+
+    def reserve(self) -> None:
+        """Nothing: the disk is the server's."""
+
+    def free_reserve(self) -> None:
+        """Nothing."""
+
+    def fenced(self, epoch: int) -> None:
+        self._stop_extending()
+        self._epoch = epoch
+
+    def release(self) -> None:
+        from watchkeeper.store import postgres
+
+        self._stop_extending()
+        with contextlib.suppress(Exception):  # it lapses by itself
+            self._connection.execute(postgres.RELEASE_LEASE, (self._session_id, self._epoch))
+        self._connection.close()
+
+    def _stop_extending(self) -> None:
+        self._ended.set()
+        if self._extending is not None:
+            self._extending.join()
+            self._extending = None
+
+    def _extend(self) -> None:
+        from watchkeeper.store import postgres
+
+        while not self._ended.wait(postgres.lease_seconds() / 3):
+            with contextlib.suppress(Exception):  # tried again; at the worst it lapses
+                self._connection.execute(postgres.EXTEND_LEASE, (self._session_id, self._epoch))
+
+
+def server_holder(connection: Any, session_id: str) -> LeaseHolder | None:
+    """Who holds the lease of a session on PostgreSQL now, as a connection to it sees it."""
+    from watchkeeper.store import postgres
+
+    row = connection.execute(postgres.LEASE_HOLDER, (session_id,)).fetchone()
+    return LeaseHolder(int(row[0] or 0), str(row[1] or "")) if row is not None else None
 
 
 def _lock(path: Path, session_id: str) -> int:
@@ -115,8 +208,18 @@ def _lock(path: Path, session_id: str) -> int:
     return descriptor
 
 
-def probe(database_path: Path, session_id: str) -> LeaseHolder | None:
-    """Who holds the lease now, or None. Takes nothing and waits for nothing."""
+def probe(database_path: Place, session_id: str, connection: Any = None) -> LeaseHolder | None:
+    """Who holds the lease now, or None. Takes nothing and waits for nothing.
+
+    A database on a server is asked through `connection`, or through a new one if that is None.
+    """
+    if not isinstance(database_path, Path):
+        from watchkeeper.store import postgres
+
+        if connection is not None:
+            return server_holder(connection, session_id)
+        with contextlib.closing(postgres.connect(database_path, read_only=True)) as opened:
+            return server_holder(opened, session_id)
     path = lock_path(database_path, session_id)
     with _holding:  # were it taken by another thread between these steps, the close would drop it
         if path in _held:
@@ -162,16 +265,27 @@ _watched: dict[Path, tuple[int, int]] = {}
 _changing = threading.Lock()
 
 
-def watch_path(database_path: Path, session_id: str) -> Path:
+def watch_path(database_path: Place, session_id: str) -> Path:
     """The file that those who watch a session lock."""
     return lock_path(database_path, session_id).with_suffix(".watch")
 
 
 class Presence:
-    """Marks a session as watched by a person who can answer, until `close()` or the end of the process."""
+    """Marks a session as watched by a person who can answer, until `close()` or the end of the process.
 
-    def __init__(self, database_path: Path, session_id: str) -> None:
-        self._path: Path | None = watch_path(database_path, session_id)
+    On PostgreSQL it is a shared advisory lock, which ends with the connection that holds it.
+    """
+
+    def __init__(self, database_path: Place, session_id: str) -> None:
+        self._connection: Any = None
+        self._path: Path | None = None
+        if not isinstance(database_path, Path):
+            from watchkeeper.store import postgres
+
+            self._connection = postgres.connect(database_path, read_only=True)
+            self._connection.execute(postgres.WATCH, (session_id,))
+            return
+        self._path = watch_path(database_path, session_id)
         with _changing:
             held = _watched.get(self._path)
             if held is not None:
@@ -193,6 +307,8 @@ class Presence:
 
     def close(self) -> None:
         """Stop watching."""
+        if self._connection is not None:
+            self._connection.close()
         with _changing:
             path, self._path = self._path, None
             if path is None:
@@ -205,8 +321,18 @@ class Presence:
                 os.close(descriptor)
 
 
-def is_watched(database_path: Path, session_id: str) -> bool:
-    """Whether a person who can answer its questions watches the session. Takes no lock and does not wait."""
+def is_watched(database_path: Place, session_id: str, connection: Any = None) -> bool:
+    """Whether a person who can answer its questions watches the session. Takes no lock and does not wait.
+
+    `connection`: see `probe`.
+    """
+    if not isinstance(database_path, Path):
+        from watchkeeper.store import postgres
+
+        if connection is not None:
+            return connection.execute(postgres.IS_WATCHED, (session_id,)).fetchone() is not None
+        with contextlib.closing(postgres.connect(database_path, read_only=True)) as opened:
+            return opened.execute(postgres.IS_WATCHED, (session_id,)).fetchone() is not None
     path = watch_path(database_path, session_id)
     with _changing:
         if path in _watched:

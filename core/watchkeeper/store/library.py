@@ -9,7 +9,6 @@ costs next to nothing.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +23,7 @@ from watchkeeper.store import database, driver
 from watchkeeper.store.backup import check_target, copy_database
 from watchkeeper.store.driver import Connection, decode, decode_or, encode, make_private, plain, sqlite3
 from watchkeeper.store.lease import Lease, LeaseHolder, holders, lease_folder, probe
+from watchkeeper.store.place import Place
 from watchkeeper.store.search.sessions import COST_ESTIMATED, SessionHead
 from watchkeeper.store.snapshot import SPENDING, Spending
 from watchkeeper.store.user_secrets import user_redactor
@@ -66,7 +66,7 @@ def goes_on(connection: Connection, session_id: str) -> bool:
 
 
 def outlast(
-    path: Path, session_id: str, on_wait: Callable[[LeaseHolder], None] = lambda holder: None
+    path: Place, session_id: str, on_wait: Callable[[LeaseHolder], None] = lambda holder: None
 ) -> LeaseHolder | None:
     """Wait for a host that soon ends; returns the holder of the session after that, if there is one.
 
@@ -74,7 +74,7 @@ def outlast(
     or that runs in this very process.
     """
     holder = probe(path, session_id)
-    if holder is None or holder.pid == os.getpid():
+    if holder is None or holder.is_this_process:
         return holder
     connection = database.open_readonly(path)
     deadline = time.monotonic() + SOON_SECONDS
@@ -109,13 +109,13 @@ PAUSE_SECONDS = (0.002, 0.005)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Connection]:
+def opened(path: Place) -> Iterator[Connection]:
     """A connection that may write, with SQLite's errors as one clear line.
 
     Raises:
         StoreUnusable: the database cannot be used, or was not there.
     """
-    if not path.exists():
+    if isinstance(path, Path) and not path.exists():
         raise StoreUnusable(
             f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db"
         )
@@ -131,7 +131,7 @@ def opened(path: Path) -> Iterator[Connection]:
 
 
 @contextmanager
-def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
+def driven_by_nobody(path: Place, session_id: str, what: str) -> Iterator[None]:
     """Hold the session's lease, so that no host can take it meanwhile; waits for a host that soon ends.
 
     Raises:
@@ -142,7 +142,7 @@ def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
         lease = Lease.acquire(path, session_id)
     except DrivenElsewhere:
         holder = probe(path, session_id)
-        by = f"a live host (pid {holder.pid})" if holder else "another program just now"
+        by = f"a live host ({holder})" if holder else "another program just now"
         raise DrivenElsewhere(
             f"session {session_id} is driven by {by}, so no other process can {what} it; "
             f"`wk pause {session_id}`"
@@ -154,7 +154,7 @@ def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
         lease.release()
 
 
-def change(path: Path, session_id: str, what: str, work: Callable[[Connection], T]) -> T:
+def change(path: Place, session_id: str, what: str, work: Callable[[Connection], T]) -> T:
     """Run `work` in one short transaction on a session without a host; returns its result.
 
     Raises:
@@ -205,7 +205,7 @@ LONGEST_TAG = 60
 MOST_TAGS = 50
 
 
-def rename_session(path: Path, session_id: str, title: str) -> str | None:
+def rename_session(path: Place, session_id: str, title: str) -> str | None:
     """Give a session a title; an empty one takes it away, and the goal is shown again. Returns the title as
     kept.
 
@@ -235,7 +235,7 @@ def title_of(text: str) -> str | None:
 
 
 def change_tags(
-    path: Path, session_id: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
+    path: Place, session_id: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
 ) -> tuple[str, ...]:
     """Add tags and take tags away; returns those that the session has now, in the order in which they were
     given.
@@ -309,7 +309,7 @@ class DeleteResult:
     """From when on `wk prune` takes it away for good."""
 
 
-def delete_session(path: Path, session_id: str, *, now: float | None = None) -> DeleteResult:
+def delete_session(path: Place, session_id: str, *, now: float | None = None) -> DeleteResult:
     """Hide a session from every list and search; `restore` brings it back within `UNDO_DAYS`.
 
     A host that still believes it drives the session is fenced out.
@@ -337,7 +337,7 @@ def delete_session(path: Path, session_id: str, *, now: float | None = None) -> 
     return change(path, session_id, "delete", work)
 
 
-def restore_session(path: Path, session_id: str) -> None:
+def restore_session(path: Place, session_id: str) -> None:
     """Restore a deleted session unchanged.
 
     Raises:

@@ -845,9 +845,44 @@ CREATE TABLE external_questions (
 CREATE INDEX external_questions_session ON external_questions (program, program_session);
 """
 
+
+# --- Schema 10: sessions that wait for a worker, workers, budgets of projects ----------------------------------
+
+TENTH = """
+ALTER TABLE sessions ADD COLUMN lease_until REAL;
+ALTER TABLE sessions ADD COLUMN project TEXT;
+ALTER TABLE sessions ADD COLUMN queued_at REAL;
+ALTER TABLE sessions ADD COLUMN needs TEXT;
+CREATE INDEX sessions_queued ON sessions (queued_at) WHERE queued_at IS NOT NULL;
+CREATE TABLE workers (
+    id TEXT PRIMARY KEY,
+    host_name TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    labels TEXT NOT NULL DEFAULT '[]',
+    slots INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    seen_at REAL NOT NULL
+);
+CREATE TABLE worker_refusals (
+    session_id TEXT NOT NULL,
+    worker_id TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (session_id, worker_id)
+);
+CREATE TABLE project_budgets (
+    project TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    amount REAL NOT NULL,
+    created_at REAL NOT NULL,
+    PRIMARY KEY (project, kind)
+);
+"""
+
 _SCRIPTS = {
     "first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
-    "eighth": EIGHTH, "ninth": NINTH,
+    "eighth": EIGHTH, "ninth": NINTH, "tenth": TENTH,
 }  # fmt: skip
 
 SCHEMA_VERSION = len(_SCRIPTS)

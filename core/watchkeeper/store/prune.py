@@ -15,6 +15,7 @@ from watchkeeper.store import artifacts, database
 from watchkeeper.store.driver import IN_LIST, Connection, list_of
 from watchkeeper.store.lease import lock_path, probe
 from watchkeeper.store.library import BEING_PURGED, UNDO_DAYS, driven_by_nobody, in_short_transactions, opened
+from watchkeeper.store.place import Place
 from watchkeeper.store.schema import TABLES, Table, owned
 from watchkeeper.store.search.index import index_until
 
@@ -76,7 +77,7 @@ class PruneResult:
 
 
 def plan_prune(
-    path: Path,
+    path: Place,
     *,
     names: Sequence[str] = (),
     older_than_seconds: float | None = None,
@@ -125,7 +126,7 @@ def plan_prune(
 
 
 def prune_sessions(
-    path: Path, plan: PrunePlan, *, on_pruned: Callable[[PruneCandidate], None] | None = None
+    path: Place, plan: PrunePlan, *, on_pruned: Callable[[PruneCandidate], None] | None = None
 ) -> PruneResult:
     """Delete what the plan names, and the artifacts without references, while hosts work.
 
@@ -148,7 +149,10 @@ class _Pruning:
     """One prune under way: small sessions share transactions, large ones take several."""
 
     def __init__(
-        self, path: Path, doomed: Sequence[PruneCandidate], on_pruned: Callable[[PruneCandidate], None] | None
+        self,
+        path: Place,
+        doomed: Sequence[PruneCandidate],
+        on_pruned: Callable[[PruneCandidate], None] | None,
     ) -> None:
         self._path = path
         self._doomed = doomed
@@ -218,7 +222,7 @@ def vacuum(path: Path) -> tuple[int, int]:
         return before, _file_bytes(connection)
 
 
-def live_sessions(connection: Connection, path: Path) -> list[str]:
+def live_sessions(connection: Connection, path: Place) -> list[str]:
     """Sessions that a host drives now."""
     return [
         row[0]
@@ -248,7 +252,7 @@ def session_bytes(connection: Connection, session_ids: Sequence[str]) -> dict[st
 _SAVED_BYTES = "SELECT sum(octet_length(data)) FROM artifacts WHERE digest IN (SELECT digest FROM outputs WHERE session_id = ?)"
 
 
-def _named(connection: Connection, path: Path, names: Sequence[str]) -> dict[str, str]:
+def _named(connection: Connection, path: Place, names: Sequence[str]) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for name in names:
         row = connection.execute("SELECT id FROM sessions WHERE id = ?", (name,)).fetchone()
@@ -383,7 +387,7 @@ def forget_places(connection: Connection) -> Iterator[None]:
         yield
 
 
-def forget_files(path: Path, session_id: str) -> None:
+def forget_files(path: Place, session_id: str) -> None:
     """Remove the session's lock files and its host's log."""
     lock = lock_path(path, session_id)
     for name in (lock, lock.with_suffix(".log"), lock.with_suffix(".watch")):

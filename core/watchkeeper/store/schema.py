@@ -172,9 +172,14 @@ SESSIONS = Table(
     ordinal INTEGER,
     deletion_ordinal INTEGER,
     roles TEXT,
-    history_inferred INTEGER
+    history_inferred INTEGER,
+    lease_until REAL,
+    project TEXT,
+    queued_at REAL,
+    needs TEXT
     """,
     statements=(
+        "CREATE INDEX sessions_queued ON sessions (queued_at) WHERE queued_at IS NOT NULL",
         "CREATE INDEX sessions_last_active ON sessions (last_active)",
         "CREATE INDEX sessions_ordinal ON sessions (ordinal)",
         "CREATE TRIGGER sessions_get_an_ordinal AFTER INSERT ON sessions WHEN new.ordinal IS NULL OR"
@@ -184,8 +189,18 @@ SESSIONS = Table(
     ),
     order="ordinal",
     json={"settings": "object", "tags": "array", "roles": "array"},
-    outside=("workspace", "model", "source"),
-    local=("lease_epoch", "host_pid", "host_name", "deleted_at", "ordinal", "deletion_ordinal"),
+    outside=("workspace", "model", "source", "project"),
+    local=(
+        "lease_epoch",
+        "host_pid",
+        "host_name",
+        "deleted_at",
+        "ordinal",
+        "deletion_ordinal",
+        "lease_until",
+        "queued_at",
+        "needs",
+    ),
 )
 
 TABLES = (
@@ -1063,6 +1078,51 @@ TABLES = (
         statements=(
             "CREATE INDEX external_questions_session ON external_questions (program, program_session)",
         ),
+        owner="",
+        key="",
+        forked=False,
+        exported=False,
+    ),
+    # Where sessions may run, and what they may spend together.
+    Table(
+        "workers",
+        """
+        id TEXT PRIMARY KEY,
+        host_name TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        labels TEXT NOT NULL DEFAULT '[]',
+        slots INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        started_at REAL NOT NULL,
+        seen_at REAL NOT NULL
+        """,
+        owner="",
+        key="",
+        forked=False,
+        exported=False,
+    ),
+    Table(
+        "worker_refusals",
+        """
+        session_id TEXT NOT NULL,
+        worker_id TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        at REAL NOT NULL,
+        PRIMARY KEY (session_id, worker_id)
+        """,
+        key="worker_id",
+        forked=False,
+        exported=False,
+    ),
+    Table(
+        "project_budgets",
+        """
+        project TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        amount REAL NOT NULL,
+        created_at REAL NOT NULL,
+        PRIMARY KEY (project, kind)
+        """,
         owner="",
         key="",
         forked=False,

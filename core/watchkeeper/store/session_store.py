@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from watchkeeper.records.errors import LeaseLost, NotFound
@@ -12,6 +11,7 @@ from watchkeeper.records.ports import Clock
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.lease import Lease
+from watchkeeper.store.place import Place
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group, Writer
 
@@ -25,7 +25,7 @@ class SessionStore(Queries):
     """
 
     def __init__(
-        self, path: Path, session_id: str, writer: Writer, lease: Lease, epoch: int, clock: Clock
+        self, path: Place, session_id: str, writer: Writer, lease: Lease, epoch: int, clock: Clock
     ) -> None:
         self.path = path
         self.session_id = session_id
@@ -38,7 +38,7 @@ class SessionStore(Queries):
         self.connection.row_factory = sqlite3.Row
 
     @classmethod
-    def claim(cls, path: Path, session_id: str, clock: Clock, *, pid: int, host_name: str) -> SessionStore:
+    def claim(cls, path: Place, session_id: str, clock: Clock, *, pid: int, host_name: str) -> SessionStore:
         """Take the session's lease and raise its epoch.
 
         Raises:
@@ -52,6 +52,7 @@ class SessionStore(Queries):
             writer = Writer(path)
             undo.callback(writer.close)
             epoch = writer.submit(lambda group: _raise_epoch(group, session_id, pid, host_name)).result()
+            lease.fenced(epoch)
             store = cls(path, session_id, writer, lease, epoch, clock)
             undo.pop_all()
         return store

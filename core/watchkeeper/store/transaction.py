@@ -37,7 +37,7 @@ class Transaction:
 
     def insert(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one INSERT; returns the new row's id."""
-        return int(self._run(sql, parameters).lastrowid or 0)
+        return int(self._run(sql + " RETURNING id", parameters).fetchone()[0])
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run one statement for each row."""

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchkeeper.records import host_faults
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
-from watchkeeper.store import database, driver
+from watchkeeper.store import database, driver, postgres
 from watchkeeper.store.database import identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.place import Place
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,6 +44,12 @@ SAVE_SECONDS = 2.0
 """How long to wait for readers when the log was removed and its committed content must go into the file."""
 
 
+_FENCE = (
+    "UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END"
+    " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq"
+)
+
+
 class Group:
     """One database transaction that several batches share."""
 
@@ -50,6 +57,8 @@ class Group:
         self.connection = connection
         self.cursor = connection.cursor()
         self.fences: dict[tuple[str, int], Fence] = {}
+        self.number: str | None = None
+        """The number of the transaction on PostgreSQL: whether it was committed can be asked later."""
 
     def fence(self, session_id: str, epoch: int, now: float) -> Fence:
         """Prove, once per group, that this process still drives the session, and learn its event `seq`.
@@ -60,16 +69,14 @@ class Group:
         key = (session_id, epoch)
         fence = self.fences.get(key)
         if fence is None:
-            row = self.connection.execute(
-                "UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END"
-                " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq",
-                (now, session_id, epoch),
-            ).fetchone()
+            fencing = postgres.FENCE if postgres.is_postgres(self.connection) else _FENCE
+            row = self.connection.execute(fencing, (now, session_id, epoch)).fetchone()
             if row is None:
                 raise LeaseLost(
                     f"session {session_id} was taken over by another host; this one stops and writes nothing"
                 )
             fence = self.fences[key] = Fence(event_seq=row[0])
+            self.number = row[1] if len(row) > 1 else None
         return fence
 
     def flush(self) -> None:
@@ -123,7 +130,7 @@ class _FilesChanged(StoreUnusable):
 class Writer:
     """Owns the connection that writes. Thread-safe; `close()` commits what was queued before it."""
 
-    def __init__(self, path: Path, *, gather_seconds: tuple[float, float] = GATHER_SECONDS) -> None:
+    def __init__(self, path: Place, *, gather_seconds: tuple[float, float] = GATHER_SECONDS) -> None:
         self.path = path
         self._gather_seconds = gather_seconds
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
@@ -142,6 +149,8 @@ class Writer:
         """Room was waited for, and did not come."""
         self.commits = 0
         """Transactions committed so far."""
+        self._gives_up = threading.Event()
+        """No lost connection is opened again."""
         self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
         try:
             self._thread.start()
@@ -182,12 +191,19 @@ class Writer:
         self._thread.join()
         if self._abandoned:
             return
+        if not isinstance(self.path, Path):
+            self._connection.close()
+            return
         # A file with two names is not changed: a program that opened it by the other name does not see our
         # locks.
         if not taken_away(self._files, identities(self.path)) and not self._has_second_name():
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
+
+    def give_up(self) -> None:
+        """Try no more to reach a server that does not answer: what waits fails."""
+        self._gives_up.set()
 
     def _put(self, item: _Item) -> None:
         with self._closing:
@@ -244,6 +260,8 @@ class Writer:
 
         Once the last wait was in vain, later transactions do not wait, until one of them succeeds.
         """
+        if not isinstance(self.path, Path):
+            return self._transact_on_server(items)
         for wait_seconds in () if self._exhausted else host_faults.RETRY_SECONDS:
             try:
                 return self._transact(items, gather=True)
@@ -258,20 +276,64 @@ class Writer:
         self._exhausted = False
         return outcomes
 
+    def _transact_on_server(self, items: list[_Item]) -> list[tuple[Any, BaseException | None]]:
+        """`_transact`, repeated while the server cannot be reached, until the writer gives up.
+
+        When the connection was lost during a commit, the server is asked whether it was made.
+        """
+        for wait_seconds in postgres.reconnections():
+            self._group: Group | None = None
+            try:
+                return self._transact(items, gather=True)
+            except sqlite3.OperationalError as error:
+                if not postgres.is_lost(self._connection):
+                    raise
+                if self._gives_up.wait(wait_seconds):
+                    raise
+                number = self._group.number if self._group else None
+                if number is not None and self._was_committed(number, error):
+                    return self._outcomes
+        raise AssertionError("unreachable")  # the waits never end
+
+    def _was_committed(self, number: str, error: Exception) -> bool:
+        """Whether a transaction whose connection was lost was committed.
+
+        Raises:
+            sqlite3.OperationalError: the writer gave up before the server answered.
+        """
+        for wait_seconds in postgres.reconnections():
+            try:
+                status = postgres.status_of(self._connection, number)
+                if status != "in progress":
+                    return status == "committed"
+            except sqlite3.OperationalError:
+                if not postgres.is_lost(self._connection):
+                    raise
+            if self._gives_up.wait(wait_seconds):
+                raise error
+        raise AssertionError("unreachable")  # the waits never end
+
     def _transact(
         self, items: list[_Item], *, gather: bool = False
     ) -> list[tuple[Any, BaseException | None]]:
         connection = self._connection
         self._check_files()
-        driver.begin_immediate(connection, urgent=self._urgent.is_set)
         try:
-            if gather:
-                self._gather(items)
-            group = Group(connection)
-            outcomes: list[tuple[Any, BaseException | None]] = [(item.batch(group), None) for item in items]
-            group.flush()
-            reach("writer.before_commit")
-            connection.execute("COMMIT")
+            with postgres.pipelined(connection):
+                if isinstance(self.path, Path):
+                    driver.begin_immediate(connection, urgent=self._urgent.is_set)
+                else:
+                    connection.execute("BEGIN")  # the fence locks the session's row
+                if gather:
+                    self._gather(items)
+                self._group = group = Group(connection)
+                outcomes: list[tuple[Any, BaseException | None]] = [
+                    (item.batch(group), None) for item in items
+                ]
+                group.flush()
+                reach("writer.before_commit")
+                self._outcomes = outcomes
+                connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchkeeper.records.host_faults import host_fault
+from watchkeeper.store.place import Place
 
 # --- The environment of everything that tools run in --------------------------------------------------------
 #
@@ -38,9 +39,9 @@ AGENT_VARIABLE = "WATCHKEEPER_AGENT"
 """Set for tools, to the agent's id; the command line refuses control commands under it."""
 
 
-def mark_of(session_id: str, database: Path) -> str:
-    """One session of one database file; a copy of the file is another."""
-    return f"{session_id} {database.resolve()}"
+def mark_of(session_id: str, database: Place) -> str:
+    """One session of one database; a copy of a file is another."""
+    return f"{session_id} {database.resolve() if isinstance(database, Path) else database}"
 
 
 def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:

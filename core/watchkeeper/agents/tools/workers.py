@@ -27,6 +27,7 @@ from watchkeeper.records.approval_subjects import program_path
 from watchkeeper.records.host_faults import HostFault, from_record, host_fault, message_of, shortage_in
 from watchkeeper.store.database import database_files
 from watchkeeper.store.lease import lease_folder
+from watchkeeper.store.place import Place
 
 # --- The host's end of a worker process ---------------------------------------------------------------------
 #
@@ -369,7 +370,7 @@ class WorkerPool:
         workspace: Path,
         environ: Mapping[str, str],
         *,
-        database_path: Path | None = None,
+        database_path: Place | None = None,
         containment: Containment | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         most_shells: int = 8,
@@ -549,7 +550,7 @@ class WorkerPool:
         if self._closed:
             raise ChildFailed("the tool workers are closed")
         config = {"mode": mode, "workspace": str(self._workspace), "database_files": [], "lease_folder": ""}
-        if self._database_path is not None:
+        if isinstance(self._database_path, Path):
             config["database_files"] = [str(name) for name in database_files(self._database_path)]
             config["lease_folder"] = str(lease_folder(self._database_path))
         try:

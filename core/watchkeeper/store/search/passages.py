@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of
+from watchkeeper.store.place import Place
 from watchkeeper.store.search.index import PART_MESSAGES, WordTable, cjk, ids_in_part, session_word
 from watchkeeper.store.search.messages import PREFIX_LETTERS, Query, Term, fold
 
@@ -46,7 +46,7 @@ class Reads(Queries):
     """A separate connection for searches, for one thread at a time, beside the writer and every other
     reader."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         super().__init__(database.open_readonly(path, check_same_thread=False), path)
 
     def close(self) -> None:

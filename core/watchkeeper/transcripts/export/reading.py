@@ -25,6 +25,7 @@ from watchkeeper.records.messages import ObservationKind
 from watchkeeper.store import artifacts, database, driver
 from watchkeeper.store.driver import IN_LIST, Connection, Unfenced, decode, encode, list_of, plain, sqlite3
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions
+from watchkeeper.store.place import Place
 from watchkeeper.store.prune import purge_rows
 from watchkeeper.store.schema import NUMBERS, NUMBERS_IN_EVENTS, SESSIONS, Table
 from watchkeeper.store.search.index import index_until
@@ -262,7 +263,7 @@ class _Survey:
     rows: int = 0
 
 
-def import_export(database_path: Path, path: Path) -> ImportedExport:
+def import_export(database_path: Place, path: Path) -> ImportedExport:
     """Write the session in the file `path` (from `wk export --format json`) into a database.
 
     Ids are kept; row numbers are kept if they are free. A session of that id that the database already has is

@@ -1,0 +1,500 @@
+"""A database on PostgreSQL, behind the interface of an SQLite connection.
+
+Statements are written once, in the SQL that both databases know (`tests/core/store/test_portable_sql.py`), with
+`?` for parameters. `translated` gives the text that PostgreSQL takes. What differs otherwise is here: the
+connection, the tables' triggers, the fence with its lease, and errors, which are raised as those of `driver.sqlite3`.
+
+A transaction of the writer is sent as a pipeline: statements whose result nobody reads wait for no answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.store.driver import Connection, Listed, plain, sqlite3
+from watchkeeper.store.place import DatabaseUrl
+from watchkeeper.store.schema import BY_NAME, Table
+
+if TYPE_CHECKING:
+    import psycopg
+
+CONNECT_SECONDS = 10
+IDLE_IN_TRANSACTION_SECONDS = 2.0
+"""A host that is stopped inside a transaction keeps the row of its session locked. The server ends its
+transaction after so long."""
+KEEPALIVES: dict[str, Any] = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""A machine that is gone is noticed within about ten seconds; seconds, seconds, probes, milliseconds."""
+UNFENCED_LOCK = 0x57_4B_50_52
+"""The advisory lock of writers that hold no lease: one of them at a time, as SQLite's write lock has it."""
+STATEMENTS_KEPT = 1_000
+"""How many prepared statements a connection keeps."""
+LEASE_SECONDS = 10.0
+"""How long a session stays its host's after the last commit. `WATCHKEEPER_LEASE_SECONDS` changes it."""
+
+
+def lease_seconds() -> float:
+    """How long a lease is, in seconds."""
+    try:
+        return max(1.0, float(os.environ.get("WATCHKEEPER_LEASE_SECONDS", LEASE_SECONDS)))
+    except ValueError:
+        return LEASE_SECONDS
+
+
+# --- The fence and the lease -----------------------------------------------------------------------------------
+#
+# The lease is a time of the server's clock in the row of the session. Who claims a session raises its epoch, and
+# no commit at an older epoch succeeds, whatever any clock says: the time only decides when others may claim.
+
+_NOW = "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+_UNTIL = f"{_NOW} + CAST(current_setting('watchkeeper.lease_seconds') AS double precision)"
+
+FENCE = (
+    "UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END,"
+    f" lease_until = CASE WHEN lease_epoch = 0 THEN lease_until ELSE {_UNTIL} END"
+    " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq, CAST(pg_current_xact_id() AS text)"
+)
+"""As the writer's; it extends the lease, and tells the number of the transaction."""
+TAKE_LEASE = (
+    "UPDATE sessions SET lease_epoch = lease_epoch + 1, host_pid = ?, host_name = ?,"
+    f" lease_until = {_UNTIL} WHERE id = ? AND (lease_until IS NULL OR lease_until < {_NOW}) RETURNING lease_epoch"
+)
+EXTEND_LEASE = f"UPDATE sessions SET lease_until = {_UNTIL} WHERE id = ? AND lease_epoch = ?"
+RELEASE_LEASE = "UPDATE sessions SET lease_until = NULL WHERE id = ? AND lease_epoch = ?"
+LEASE_HOLDER = f"SELECT host_pid, host_name FROM sessions WHERE id = ? AND lease_until >= {_NOW}"
+WATCH = f"SELECT pg_advisory_lock_shared({UNFENCED_LOCK}, hashtext(?))"
+IS_WATCHED = (
+    f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = {UNFENCED_LOCK}"
+    " AND CAST(objid AS bigint) = CAST(CAST(hashtext(?) AS bit(32)) AS bigint) AND granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1"
+)
+
+
+# --- Statements ------------------------------------------------------------------------------------------------
+
+_PIECE = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\?(\d*)")
+_OF_SQLITE = {
+    "IN (SELECT value FROM json_each(?))": "= ANY(?)",
+    "group_concat(line, char(10))": "string_agg(line, chr(10))",
+    "json_array(": "json_build_array(",
+    "AS line FROM": "::text AS line FROM",
+    "json_group_array(value)": "coalesce(json_agg(value), '[]')::text",
+    "BEGIN IMMEDIATE": "BEGIN",
+}
+"""What `driver` says for SQLite alone."""
+_IS_NULL = re.compile(r"(\$\d+) IS (NOT )?NULL")
+
+
+@lru_cache(maxsize=4096)
+def translated(sql: str) -> str:
+    """A portable statement as PostgreSQL takes it: parameters as `$1`."""
+    for said, instead in _OF_SQLITE.items():
+        sql = sql.replace(said, instead)
+    number = 0
+
+    def numbered(match: re.Match[str]) -> str:
+        nonlocal number
+        if match[0][0] != "?":
+            return match[0]
+        if match[1]:
+            return f"${match[1]}"
+        number += 1
+        return f"${number}"
+
+    # The type of a parameter that is only compared with NULL cannot be inferred.
+    return _IS_NULL.sub(r"\1::text IS \2NULL", _PIECE.sub(numbered, sql))
+
+
+# --- Tables ----------------------------------------------------------------------------------------------------
+
+_TYPES = {"TEXT": 'text COLLATE "C"', "INTEGER": "bigint", "REAL": "double precision", "BLOB": "bytea"}
+_REFERENCES = re.compile(r" REFERENCES \w+ \(\w+\)")
+
+_NEXT_NUMBER = """
+CREATE FUNCTION wk_{name}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF {when} THEN
+    PERFORM pg_advisory_xact_lock({lock});
+    SELECT coalesce(max({column}), 0) + 1 INTO NEW.{column} FROM {table}{among};
+  END IF;
+  RETURN NEW;
+END $$"""
+_TRIGGERS = (
+    _NEXT_NUMBER.format(
+        name="sessions_get_an_ordinal", table="sessions", column="ordinal", among="",
+        lock=f"{UNFENCED_LOCK}, 1",
+        when="NEW.ordinal IS NULL OR EXISTS (SELECT 1 FROM sessions WHERE ordinal = NEW.ordinal)",
+    ),
+    "CREATE TRIGGER sessions_get_an_ordinal BEFORE INSERT ON sessions"
+    " FOR EACH ROW EXECUTE FUNCTION wk_sessions_get_an_ordinal()",
+    _NEXT_NUMBER.format(
+        name="task_dependencies_get_a_position", table="task_dependencies", column="position",
+        among=" WHERE task_id = NEW.task_id", lock=f"{UNFENCED_LOCK}, hashtext(NEW.task_id)",
+        when="NEW.position IS NULL",
+    ),
+    "CREATE TRIGGER task_dependencies_get_a_position BEFORE INSERT ON task_dependencies"
+    " FOR EACH ROW EXECUTE FUNCTION wk_task_dependencies_get_a_position()",
+    _NEXT_NUMBER.format(
+        name="agents_get_an_ordinal", table="agents", column="ordinal",
+        among=" WHERE session_id = NEW.session_id", lock=f"{UNFENCED_LOCK}, hashtext(NEW.session_id)",
+        when="NEW.ordinal IS NULL",
+    ),
+    "CREATE TRIGGER agents_get_an_ordinal BEFORE INSERT ON agents"
+    " FOR EACH ROW EXECUTE FUNCTION wk_agents_get_an_ordinal()",
+    "CREATE FUNCTION wk_messages_are_immutable() RETURNS trigger LANGUAGE plpgsql AS $$"
+    " BEGIN RAISE EXCEPTION 'messages are immutable' USING ERRCODE = 'integrity_constraint_violation'; END $$",
+    "CREATE TRIGGER messages_are_immutable BEFORE UPDATE ON messages"
+    " FOR EACH ROW EXECUTE FUNCTION wk_messages_are_immutable()",
+    "CREATE FUNCTION wk_vectors_go_along() RETURNS trigger LANGUAGE plpgsql AS $$"
+    " BEGIN DELETE FROM embeddings WHERE kind = TG_ARGV[0] AND item = OLD.id; RETURN NULL; END $$",
+    "CREATE TRIGGER messages_take_their_vectors_along AFTER DELETE ON messages"
+    " FOR EACH ROW EXECUTE FUNCTION wk_vectors_go_along('message')",
+    "CREATE TRIGGER facts_take_their_vectors_along AFTER DELETE ON facts"
+    " FOR EACH ROW EXECUTE FUNCTION wk_vectors_go_along('fact')",
+)  # fmt: skip
+
+
+def creation() -> Iterator[str]:
+    """The statements that make the tables of an empty database, from the catalogue (`store.schema`)."""
+    for table in BY_NAME.values():
+        yield _create_table(table)
+        for statement in table.statements:
+            if "INDEX" in statement.split("(")[0]:
+                yield statement.replace("ifnull(", "coalesce(")
+    yield from _TRIGGERS
+    yield "CREATE TABLE schema_version (version bigint NOT NULL)"
+    yield "INSERT INTO message_index (id, indexed_through) VALUES (1, 0)"
+
+
+def _create_table(table: Table) -> str:
+    lines = []
+    for line in table.definition.strip().split("\n"):
+        words = _REFERENCES.sub("", line.strip(" ,")).split()
+        if words[0] not in ("PRIMARY", "UNIQUE"):
+            numbered = words[0] == "id" and words[1:4] == ["INTEGER", "PRIMARY", "KEY"] and len(words) == 4
+            words[1] = _TYPES[words[1]]
+            if numbered:
+                words.insert(2, "GENERATED BY DEFAULT AS IDENTITY")
+        lines.append(" ".join(words))
+    return f"CREATE TABLE {table.name} ({', '.join(lines)})"
+
+
+# --- The connection ------------------------------------------------------------------------------------------
+
+
+class NamedRow(tuple[Any, ...]):
+    """A row whose values are had by index or by name, as `sqlite3.Row`."""
+
+    names: Mapping[str, int]
+
+    def keys(self) -> list[str]:
+        """The names of the columns, in order."""
+        return list(self.names)
+
+    def __getitem__(self, key: Any) -> Any:
+        return tuple.__getitem__(self, self.names[key] if isinstance(key, str) else key)
+
+
+class PostgresCursor:
+    """The result of a statement. In a pipeline its answer is waited for when it is first looked at."""
+
+    def __init__(self, owner: PostgresConnection, cursor: psycopg.Cursor[Any], named: bool) -> None:
+        self._owner = owner
+        self._cursor = cursor
+        self._named = named
+        self._type: type[NamedRow] | None = None
+
+    def fetchone(self) -> Any:
+        """The first row that is left, or None."""
+        with self._owner.clear_errors():
+            return self._row(self._cursor.fetchone())
+
+    def fetchall(self) -> list[Any]:
+        with self._owner.clear_errors():
+            rows = self._cursor.fetchall()
+        return [self._row(row) for row in rows] if self._named else rows
+
+    def fetchmany(self, size: int) -> list[Any]:
+        with self._owner.clear_errors():
+            return [self._row(row) for row in self._cursor.fetchmany(size)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.fetchall())
+
+    def __next__(self) -> Any:
+        row = self.fetchone()
+        if row is None:
+            raise StopIteration
+        return row
+
+    @property
+    def rowcount(self) -> int:
+        self._owner.sync()
+        return self._cursor.rowcount
+
+    @property
+    def description(self) -> list[tuple[str, ...]] | None:
+        self._owner.sync()
+        columns = self._cursor.description
+        return None if columns is None else [(column.name,) for column in columns]
+
+    def _row(self, row: Any) -> Any:
+        if row is None or not self._named:
+            return row
+        if self._type is None:
+            columns = self._cursor.description or ()
+            names = {column.name: place for place, column in enumerate(columns)}
+            self._type = type("NamedRow", (NamedRow,), {"names": names})
+        return self._type(row)
+
+
+class PostgresConnection:
+    """One connection, used as one of SQLite: by one thread at a time.
+
+    A connection that the server or the network cut is opened again by the next statement outside a
+    transaction. Within one, the transaction fails as a whole.
+    """
+
+    def __init__(self, url: DatabaseUrl, *, read_only: bool = False, autocommit: bool = True) -> None:
+        self.url = url
+        self.row_factory: Any = None
+        self._read_only = read_only
+        self._pipeline: Any = None
+        with self.clear_errors():
+            self._connection: psycopg.Connection[Any] = _connect(url, read_only)
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> PostgresCursor:
+        """Run a statement."""
+        if sql == "BEGIN IMMEDIATE":
+            self.execute("BEGIN")
+            return self.execute(f"SELECT pg_advisory_xact_lock({UNFENCED_LOCK})")
+        with self.clear_errors():
+            if self._connection.closed and self._pipeline is None:
+                self._connection = _connect(self.url, self._read_only)
+            cursor = self._connection.cursor()
+            values = [list(value.values) if type(value) is Listed else value for value in parameters]
+            try:
+                cursor.execute(translated(sql), values)
+            except ValueError:  # a NUL or a lone surrogate, which no text of PostgreSQL holds
+                cursor.execute(translated(sql), [_storable(value) for value in values])
+        return PostgresCursor(self, cursor, self.row_factory is not None)
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement for each of the rows, in one pipeline."""
+        with self.pipelined():
+            for row in rows:
+                self.execute(sql, row)
+
+    def cursor(self) -> PostgresConnection:
+        """What runs statements one after the other: the connection itself."""
+        return self
+
+    @contextlib.contextmanager
+    def pipelined(self) -> Iterator[None]:
+        """Within, a statement waits for no answer until one is looked at. Errors come then, or at the end."""
+        if self._pipeline is not None:
+            yield
+            return
+        with self.clear_errors(), self._connection.pipeline() as pipeline:
+            self._pipeline = pipeline
+            try:
+                yield
+            finally:
+                self._pipeline = None
+
+    def sync(self) -> None:
+        """Wait for the answers of what was sent."""
+        if self._pipeline is not None:
+            with self.clear_errors():
+                self._pipeline.sync()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, failed or not."""
+        status = self._connection.info.transaction_status
+        return not self._connection.closed and status.name in ("INTRANS", "INERROR", "ACTIVE")
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self._connection.closed)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> PostgresConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def clear_errors(self) -> Iterator[None]:
+        """Raise the errors of psycopg as those of `driver.sqlite3`, in one line."""
+        import psycopg
+
+        try:
+            yield
+        except psycopg.IntegrityError as error:
+            raise sqlite3.IntegrityError(_line(error)) from error
+        except (psycopg.OperationalError, psycopg.InternalError) as error:
+            raise sqlite3.OperationalError(_line(error)) from error
+        except psycopg.Error as error:
+            raise sqlite3.DatabaseError(_line(error)) from error
+
+
+def connect(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
+    """A connection to a database of PostgreSQL, with the interface of one of SQLite.
+
+    Raises:
+        BadInput: psycopg is not installed.
+        sqlite3.OperationalError: no server answers, or it refuses.
+    """
+    return cast(Connection, PostgresConnection(url, read_only=read_only))
+
+
+def is_postgres(connection: object) -> bool:
+    """Whether a connection is one of PostgreSQL."""
+    return isinstance(connection, PostgresConnection)
+
+
+def is_lost(connection: object) -> bool:
+    """Whether the connection to the server is gone."""
+    return isinstance(connection, PostgresConnection) and connection.is_closed
+
+
+def status_of(connection: Connection, number: str) -> str:
+    """What became of a transaction: `committed`, `aborted` or `in progress`."""
+    row = connection.execute("SELECT pg_xact_status(CAST(? AS xid8))", (number,)).fetchone()
+    return str(row[0])
+
+
+def reconnections() -> Iterator[float]:
+    """Seconds to wait before each attempt to reach the server again: longer and longer, without end."""
+    wait = 0.02
+    while True:
+        yield wait * random.uniform(0.5, 1.0)
+        wait = min(1.0, 2 * wait)
+
+
+def pipelined(connection: object) -> contextlib.AbstractContextManager[None]:
+    """Within, statements of a connection to PostgreSQL wait for no answer until it is looked at."""
+    return connection.pipelined() if isinstance(connection, PostgresConnection) else contextlib.nullcontext()
+
+
+def _connect(url: DatabaseUrl, read_only: bool) -> psycopg.Connection[Any]:
+    try:
+        import psycopg
+    except ImportError:
+        raise BadInput(
+            "a database on PostgreSQL needs psycopg; install it with `pip install 'watchkeeper[postgres]'`"
+        ) from None
+    from psycopg.rows import tuple_row
+
+    milliseconds = int(IDLE_IN_TRANSACTION_SECONDS * 1000)
+    connection = psycopg.connect(
+        url.dsn,
+        autocommit=True,
+        cursor_factory=psycopg.RawCursor,
+        row_factory=tuple_row,
+        prepare_threshold=1,
+        connect_timeout=CONNECT_SECONDS,
+        application_name="watchkeeper",
+        **KEEPALIVES,
+    )
+    connection.prepared_max = STATEMENTS_KEPT
+    _adapt(connection)
+    connection.execute(f"SET watchkeeper.lease_seconds = '{lease_seconds()}'")
+    connection.execute(f"SET idle_in_transaction_session_timeout = {0 if read_only else milliseconds}")
+    if read_only:
+        connection.execute("SET default_transaction_read_only = on")
+    return connection
+
+
+def _adapt(connection: psycopg.Connection[Any]) -> None:
+    """Give values the types that they have in SQLite: every integer is 64 bits, truth is 0 or 1, sums are
+    numbers."""
+    from psycopg.adapt import Dumper, Loader
+    from psycopg.types.numeric import Int8Dumper
+
+    class Truth(Dumper):
+        oid = 20
+
+        def dump(self, obj: Any) -> bytes:
+            return b"1" if obj else b"0"
+
+    class ReadTruth(Loader):
+        def load(self, data: Any) -> int:
+            return int(bytes(data) == b"t")
+
+    class ReadSum(Loader):
+        def load(self, data: Any) -> int | float:
+            text = bytes(data).decode()
+            return int(text) if "." not in text and "N" not in text else float(text)
+
+    adapters = connection.adapters
+    adapters.register_dumper(int, Int8Dumper)
+    adapters.register_dumper(bool, Truth)
+    adapters.register_loader("bool", ReadTruth)
+    adapters.register_loader("numeric", ReadSum)
+
+
+def _storable(value: object) -> object:
+    return plain(value).replace("\x00", "\ufffd") if isinstance(value, str) else value
+
+
+def _line(error: Exception) -> str:
+    """What the server said, on one line. It names no password: libpq's messages contain none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def prepare(connection: Connection, url: DatabaseUrl, version: int) -> None:
+    """Make the tables of an empty database; several processes may do so at once.
+
+    Raises:
+        StoreUnusable: the tables are of another version of Watchkeeper.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("SELECT to_regclass('schema_version') IS NULL").fetchone()[0]:
+            for statement in creation():
+                connection.execute(statement)
+            connection.execute("INSERT INTO schema_version (version) VALUES (?)", (version,))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    check_version(connection, url, version)
+
+
+def check_version(connection: Connection, url: DatabaseUrl, version: int) -> None:
+    """Refuse tables of another version.
+
+    Raises:
+        StoreUnusable: one line that says what to do.
+    """
+    if connection.execute("SELECT to_regclass('schema_version') IS NULL").fetchone()[0]:
+        raise StoreUnusable(
+            f"{url} has no tables of Watchkeeper yet; start a run there, with `wk run` or `wk demo`"
+        )
+    found = int(connection.execute("SELECT version FROM schema_version").fetchone()[0])
+    if found > version:
+        raise StoreUnusable(
+            f"{url} was written by a newer Watchkeeper (schema {found}, this program knows {version}); upgrade it"
+        )
+    if found < version:
+        raise StoreUnusable(
+            f"{url} has schema {found} and this program needs {version}; migrations of PostgreSQL are not built:"
+            " export its sessions with the earlier version, and import them into a new database"
+        )
