@@ -16,6 +16,7 @@ OF_SQLITE = {
     "store/migrations.py": "migrations of files, which only SQLite has",
     "store/database.py": "opening a file, and checking its values",
     "store/backup.py": "copies of files",
+    "store/postgres.py": "what PostgreSQL says instead",
     "store/search/index.py": "full-text search",
     "memory/recall/ranking.py": "a full-text index in memory",
     "transcripts/opencode/database.py": "the database of another program",
