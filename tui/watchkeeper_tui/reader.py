@@ -531,7 +531,9 @@ class Reader(threading.Thread):
             error = self._explained(error)
         if isinstance(error, (WatchkeeperError, OSError)):
             # By its name: its path may fill the line that says it.
-            problem = str(error).replace(str(self._path), self._path.name if isinstance(self._path, Path) else str(self._path))
+            problem = str(error).replace(
+                str(self._path), self._path.name if isinstance(self._path, Path) else str(self._path)
+            )
         else:
             problem = f"a fault of the dashboard ({type(error).__name__}: {error}); what is shown is what was read before"
         while self._questions:
