@@ -37,7 +37,7 @@ class _PlaceType(click.ParamType[Place]):
             return cast(Place, value)
         place = place_of(value)
         if isinstance(place, Path) and place.is_dir():
-            self.fail(f"{value} is a folder; give the name of a file", param, ctx)
+            self.fail(f"{value!r} is a directory; give the name of a file", param, ctx)
         return place
 
 

@@ -38,6 +38,8 @@ KEEPALIVES: dict[str, Any] = {
 """A machine that is gone is noticed within about ten seconds; seconds, seconds, probes, milliseconds."""
 UNFENCED_LOCK = 0x57_4B_50_52
 """The advisory lock of writers that hold no lease: one of them at a time, as SQLite's write lock has it."""
+MOST_IDS = 64
+"""How many ids of a table are reserved at a time, once a connection inserts many."""
 STATEMENTS_KEPT = 1_000
 """How many prepared statements a connection keeps."""
 LEASE_SECONDS = 10.0
@@ -114,6 +116,22 @@ def translated(sql: str) -> str:
 
     # The type of a parameter that is only compared with NULL cannot be inferred.
     return _IS_NULL.sub(r"\1::text IS \2NULL", _PIECE.sub(numbered, sql))
+
+
+@lru_cache(maxsize=256)
+def _with_id(sql: str) -> tuple[str, str]:
+    """The table of an INSERT with one row of values, and the statement with the id as its last parameter."""
+    found = _INSERT.fullmatch(sql)
+    if found is None:
+        raise ValueError(f"no INSERT of one row with values: {sql}")
+    return found[
+        "table"
+    ], f"INSERT INTO {found['table']} ({found['columns']}, id) VALUES ({found['values']}, ?)"
+
+
+_INSERT = re.compile(
+    r"INSERT INTO (?P<table>\w+) \((?P<columns>[^()]*)\)\s+VALUES \((?P<values>.*)\)", re.DOTALL
+)
 
 
 # --- Tables ----------------------------------------------------------------------------------------------------
@@ -271,6 +289,9 @@ class PostgresConnection:
         self.row_factory: Any = None
         self._read_only = read_only
         self._pipeline: Any = None
+        self._ids: dict[str, list[int]] = {}
+        """Ids that are reserved for new rows, by table, the next one last."""
+        self._reserve: dict[str, int] = {}
         with self.clear_errors():
             self._connection: psycopg.Connection[Any] = _connect(url, read_only)
 
@@ -289,6 +310,21 @@ class PostgresConnection:
             except ValueError:  # a NUL or a lone surrogate, which no text of PostgreSQL holds
                 cursor.execute(translated(sql), [_storable(value) for value in values])
         return PostgresCursor(self, cursor, self.row_factory is not None)
+
+    def insert(self, sql: str, parameters: Sequence[Any]) -> int:
+        """Run an INSERT of one row with values; returns the row's id, which is reserved beforehand: no answer
+        is waited for."""
+        table, with_id = _with_id(sql)
+        left = self._ids.setdefault(table, [])
+        if not left:
+            count = self._reserve[table] = min(MOST_IDS, 2 * self._reserve.get(table, 1))
+            rows = self.execute(
+                "SELECT nextval(pg_get_serial_sequence(?, 'id')) FROM generate_series(1, ?)", (table, count)
+            ).fetchall()
+            left.extend(sorted((row[0] for row in rows), reverse=True))
+        number = left.pop()
+        self.execute(with_id, (*parameters, number))
+        return int(number)
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each of the rows, in one pipeline."""

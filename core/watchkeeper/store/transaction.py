@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store.driver import encode, plain
+from watchkeeper.store.postgres import PostgresConnection
 
 if TYPE_CHECKING:
     from watchkeeper.records.messages import Cost, Usage
@@ -37,7 +38,9 @@ class Transaction:
 
     def insert(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one INSERT; returns the new row's id."""
-        return int(self._run(sql + " RETURNING id", parameters).fetchone()[0])
+        if isinstance(self._cursor, PostgresConnection):
+            return self._cursor.insert(sql, parameters)
+        return int(self._run(sql, parameters).lastrowid or 0)
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run one statement for each row."""

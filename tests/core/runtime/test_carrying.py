@@ -197,7 +197,7 @@ async def test_carried_facts_take_the_place_of_nothing_that_is_known_here(fixed)
     old = Old(fixed.path, fixed.workspace, origin="export:run")
     old.say("Go", "Yes")
     old.fact("The port of the server is 9999", kind="decision", workspace="/elsewhere")
-    old.tx.insert(
+    old.tx.execute(
         "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active) SELECT"
         " 'minemine', user_id, goal,"
         " workspace, model, status, created_at, last_active FROM sessions WHERE id = 'oldold01'"
