@@ -3,6 +3,7 @@ model."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 import watchkeeper
 from watchkeeper._version import __version__
+from watchkeeper.models.registry import price
+from watchkeeper.records.messages import Usage
 from watchkeeper.store import database, sessions
 from watchkeeper.store.writer import Group
 
@@ -78,6 +81,61 @@ def test_importing_logs_loads_no_more_than_it_needs(what: str, tmp_path: Path) -
         "watchkeeper.store.snapshot",
     )
     assert loaded(code, (*LIBRARIES, *others, "pydantic", "textual")) == []
+
+
+SERVICE = """
+import os, signal, sqlite3, threading, time
+from pathlib import Path
+from watchkeeper.cli.app import run
+
+def priced():
+    try:
+        with sqlite3.connect("file:{db}?mode=ro", uri=True) as connection:
+            return connection.execute("SELECT count(*) FROM model_calls WHERE cost_usd > 0").fetchone()[0]
+    except sqlite3.Error:
+        return 0
+
+def write_and_end():
+    while priced() < 1:
+        time.sleep(0.02)
+    with Path("{log}").open("a") as file:  # the first line may be read by the process that imports what is there
+        file.write(Path("{log}").read_text().replace("first", "second"))
+    while priced() < 2:
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=write_and_end, daemon=True).start()
+assert run(["import", "--watch-all", "--db", "{db}"]) == 0
+"""
+
+
+def test_the_service_prices_a_call_without_loading_what_prices_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    log = tmp_path / ".claude/projects/-w/11111111-1111-4111-8111-111111111111.jsonl"
+    log.parent.mkdir(parents=True)
+    usage = {"input_tokens": 1000, "output_tokens": 10}
+    said = {"id": "first", "role": "assistant", "model": "claude-sonnet-4-5", "content": [{"type": "text", "text": "a word"}], "usage": usage}  # fmt: skip
+    record = {"type": "assistant", "uuid": "first", "sessionId": "11111111-1111-4111-8111-111111111111", "message": said,
+              "timestamp": "2026-02-03T04:00:00.000Z"}  # fmt: skip
+    log.write_text(json.dumps(record) + "\n")
+    db = tmp_path / "w.db"
+    heavy = (
+        *LIBRARIES,
+        "asyncio",
+        "pydantic",
+        "httpx",
+        "importlib.metadata",
+        "textual",
+        "watchkeeper.store.library",
+    )
+    assert loaded(SERVICE.format(db=db, log=log), heavy) == []
+    cost = price("anthropic/claude-sonnet-4-5", Usage(1000, 10), at=1_770_091_200.0)
+    with database.open_readonly(db) as connection:
+        assert connection.execute("SELECT cost_usd FROM model_calls").fetchall() == [(cost.usd,)] * 2
 
 
 def test_the_version_is_printed_by_itself() -> None:

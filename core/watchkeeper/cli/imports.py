@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from watchkeeper.cli.options import clean, database_path, db_option, json_option, print_json, respond, say
-from watchkeeper.models.registry import logged_price
+from watchkeeper.models.registry import logged_price, logged_price_apart
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import duration_text
@@ -168,10 +168,11 @@ def _hooks_read(writer: Writer, stop: threading.Event) -> Iterator[None]:
 def _follow_places(
     writer: Writer, places: list[Path], only: Program | None, stop: threading.Event, go_on: Callable[[], bool], pace: Pace
 ) -> None:  # fmt: skip
-    from watchkeeper.transcripts.follow import Follower
+    from watchkeeper.transcripts.follow import BACKGROUND, Follower
     from watchkeeper.transcripts.importer import Importer
 
-    importer = Importer(writer, pricing=logged_price, user_id=user_name(), live=True, only=only)
+    pricing = logged_price_apart if pace is BACKGROUND else logged_price
+    importer = Importer(writer, pricing=pricing, user_id=user_name(), live=True, only=only)
     try:
         Follower(writer, importer, places, go_on=go_on, pace=pace).run(stop)
     finally:

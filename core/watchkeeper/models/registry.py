@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
+import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -38,6 +42,7 @@ def price(
     base_url: str | None = None,
     at: float | None = None,
     hour_writes: int = 0,
+    price_list: _PriceList | None = None,
 ) -> Cost:
     """USD of one call, at the list prices of its day.
 
@@ -46,12 +51,13 @@ def price(
             server than the provider's own: a proxy may charge differently.
         at: the time of the call in seconds since 1970; None: now.
         hour_writes: how many of the tokens written to the cache are kept for an hour, which costs more.
+        price_list: the rates of a provider's model on a day; None: by the price data, in this process.
     """
     provider, _, name = model_ref.partition("/")
     if provider == "offline":
         return FREE
     day = (time.time() if at is None else at) // DAY_SECONDS
-    found = _price_list(provider, name, day)
+    found = (price_list or _price_list)(provider, name, day)
     if not found:
         return UNPRICED
     rates = next((one for start, one in found if usage.prompt_tokens > start), found[-1][1])
@@ -91,10 +97,21 @@ class LoggedUsage(Protocol):
 
 def logged_price(call: LoggedUsage) -> Cost:
     """The cost of a logged call: the one that the program logged, else by the list prices of its day."""
+    return _logged_price(call, _price_list)
+
+
+def logged_price_apart(call: LoggedUsage) -> Cost:
+    """As `logged_price`, for a process that runs all day: it does not load the price data, which take 20 MB. A process
+    that ends reads the prices of a model in them, for `DAYS_APART` days at once."""
+    return _logged_price(call, _price_list_apart)
+
+
+def _logged_price(call: LoggedUsage, price_list: _PriceList) -> Cost:
     if call.cost_usd is not None and call.cost_usd > 0:
         return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
     usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
-    return price(call.model, usage, call.exact, at=call.at, hour_writes=call.cache_write_1h_tokens)
+    hour_writes = call.cache_write_1h_tokens
+    return price(call.model, usage, call.exact, at=call.at, hour_writes=hour_writes, price_list=price_list)
 
 
 def is_priced(model_ref: str) -> bool:
@@ -169,6 +186,35 @@ def _price_list(provider: str, name: str, day: float) -> tuple[tuple[float, Rate
     return (
         tuple((start, rates_above(start)) for start in sorted(starts | {0.0}, reverse=True)) if prices else ()
     )
+
+
+_PriceList = Callable[[str, str, float], tuple[tuple[float, Rates], ...]]
+
+DAYS_APART = 64
+"""Days of prices that are read at once, for a model."""
+
+_READ_PRICES = "import sys; from watchkeeper.models.registry import _print_prices; _print_prices(*sys.argv[1:3], int(sys.argv[3]))"
+
+
+def _price_list_apart(provider: str, name: str, day: float) -> tuple[tuple[float, Rates], ...]:
+    try:
+        number = int(day)
+        return _prices_apart(provider, name, number // DAYS_APART)[number % DAYS_APART]
+    except (OSError, ValueError, OverflowError, subprocess.SubprocessError):
+        return _price_list(provider, name, day)  # no process could be started: then here
+
+
+@lru_cache(maxsize=64)
+def _prices_apart(provider: str, name: str, group: int) -> list[tuple[tuple[float, Rates], ...]]:
+    command = [sys.executable, "-P", "-c", _READ_PRICES, provider, name, str(group * DAYS_APART)]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60, stdin=subprocess.DEVNULL)
+    lists = [tuple((start, Rates(*usd)) for start, usd in one) for one in json.loads(done.stdout)]
+    return [lists[place] for place in range(DAYS_APART)]
+
+
+def _print_prices(provider: str, name: str, first: int) -> None:
+    days = (_price_list(provider, name, float(day)) for day in range(first, first + DAYS_APART))
+    print(json.dumps([[(start, astuple(one)) for start, one in each] for each in days]))
 
 
 @cache

@@ -15,7 +15,7 @@ import sqlite3 as _types
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -38,6 +38,15 @@ Row = tuple[object, ...]
 
 SAFE_SQLITE = (3, 51, 3)
 """The first version without the WAL-reset bug (sqlite.org, release history)."""
+
+
+def release_memory(connection: Connection) -> None:
+    """Give the system back what this process does not use: pages of the database, and what the C library kept."""
+    import ctypes
+
+    connection.execute("PRAGMA shrink_memory")
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 # --- The dialect: what SQL says in its own way for each database ---------------------------------------------

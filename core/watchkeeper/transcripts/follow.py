@@ -8,6 +8,7 @@ deletes it meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,9 +37,11 @@ class Pace:
     """How often all files are looked at where no event came."""
     step_milliseconds: int = 5
     timeout_milliseconds: int = 100
+    rest_seconds: float | None = None
+    """After so long without anything to read, memory is given back to the system."""
 
 
-BACKGROUND = Pace(look_seconds=60.0, step_milliseconds=50, timeout_milliseconds=1_000)
+BACKGROUND = Pace(look_seconds=60.0, step_milliseconds=50, timeout_milliseconds=1_000, rest_seconds=3.0)
 """For a process that runs all day: a tenth of a second later, and nearly no work while nothing is written."""
 
 
@@ -76,6 +79,8 @@ class Follower:
         """Those of them that were reported just now: they are looked at once more."""
         self._look: Iterator[files.Found] | None = None
         self._look_at = self._look_began = 0.0
+        self._worked_at: float | None = time.monotonic()
+        """When something was read last; None: memory was given back since."""
         self.ready = threading.Event()
         """Set when every line written from then on is followed."""
 
@@ -92,6 +97,8 @@ class Follower:
                     self._take([waiting.pop()])
                 elif time.monotonic() >= self._look_at:
                     self._look_on(SLICE_SECONDS if self.ready.is_set() else 1.0)
+                else:
+                    self._rest()
         finally:
             self._holding.close()
 
@@ -192,6 +199,15 @@ class Follower:
         self._look_at = time.monotonic() + max(self._pace.look_seconds, time.monotonic() - self._look_began)
         self.ready.set()
 
+    def _rest(self) -> None:
+        """Give memory back once nothing was read for a while."""
+        quiet, worked_at = self._pace.rest_seconds, self._worked_at
+        if quiet is None or worked_at is None or time.monotonic() - worked_at < quiet:
+            return
+        self._worked_at = None
+        with contextlib.suppress(StoreUnusable):
+            self._importer.release_memory()
+
     def _take(self, paths: list[Path]) -> None:
         there: list[Path] = []
         for path in dict.fromkeys(paths):
@@ -203,6 +219,7 @@ class Follower:
             there.append(path)
         if not there:
             return
+        self._worked_at = time.monotonic()
         try:
             report = self._importer.run(there)
         except StoreUnusable:

@@ -20,7 +20,7 @@ from typing import Any
 from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable, WatchkeeperError
 from watchkeeper.records.messages import Cost, PriceStatus
 from watchkeeper.records.redact import Redactor
-from watchkeeper.store import database, imports
+from watchkeeper.store import database, driver, imports
 from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.lease import Lease, probe
@@ -393,6 +393,14 @@ class Importer:
             self._reading = database.open_readonly(self._writer.path)
         return self._reading
 
+    def release_memory(self) -> None:
+        """Give back what the last run needed: for a process that has nothing to do now."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
+        self._moved = None
+        self._writer.submit(lambda group: driver.release_memory(group.connection)).result()
+
     def settle(self) -> None:
         """Wait for the batch that is being written, and count it: also after an interruption."""
         if self._waiting is not None:
@@ -427,8 +435,9 @@ class Importer:
         return chunks, self._writer.submit(batch)
 
     def _load_prices(self, chunks: list[Chunk]) -> None:
-        """Whatever the pricing has to load, it loads before the write lock is taken: a third of a second."""
-        if self._prices_loaded:
+        """Whatever the pricing has to load, it loads before the write lock is taken: a third of a second, which a
+        follower may need for each model."""
+        if self._prices_loaded and not self._live:
             return
         for call in (
             each
@@ -439,7 +448,8 @@ class Importer:
         ):
             self._pricing(call)
             self._prices_loaded = True
-            return
+            if not self._live:
+                return
 
     def _settle(self, submitted: Any) -> None:
         """Wait for a batch, and count it. Where it did not succeed, each of its files is read again by
