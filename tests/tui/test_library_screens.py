@@ -157,14 +157,14 @@ async def test_a_fork_is_made_from_the_step_that_was_chosen(
 
 async def test_the_steps_to_fork_from_are_told_in_words(desk: Desk) -> None:
     other = add_session(desk, "steps234", "count steps", status="paused", host_pid=None)
-    other.event("inbox.delivered", items=["task_done", "steer"])
+    other.event("inbox.delivered", items=["task_done", "steer"], titles=["Read the pump log", ""])
     other.event("compaction.applied", tokens_before=4692, tokens_after=3834)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "count steps" in text_of(pilot))
         pilot.app.screen.view.select("steps234")  # type: ignore[attr-defined]
         await pilot.press("F")
-        await until(pilot, lambda: "4,692 → 3,834 tokens" in text_of(pilot))
-        assert "task done, steer" in text_of(pilot)
+        await until(pilot, lambda: "4.7k → 3.8k" in text_of(pilot))
+        assert "✓ Read the pump log done, message from a person" in text_of(pilot)
 
 
 async def test_a_session_of_another_program_is_not_forked(desk: Desk) -> None:

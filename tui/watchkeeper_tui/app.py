@@ -23,6 +23,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.event_text import question_words
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.lease import Presence
@@ -32,7 +33,6 @@ from watchkeeper.store.snapshot import BudgetFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
 from watchkeeper_tui.control import Control, ReadOnlyControl, RunRequest, StoreControl, start_run
-from watchkeeper_tui.formatting import question_words
 from watchkeeper_tui.keymap import displaced, normal, shown_key, usable_keys
 from watchkeeper_tui.reader import Reader, lease_pid
 from watchkeeper_tui.sanitize import HostileTextFilter, clip, sanitize, sanitize_text

@@ -1,37 +1,25 @@
-"""Text for people. Pure functions: tokens, money, durations, shares, bars and sparklines; events and results put into
-words, one line each."""
+"""Text for people. Pure functions: tokens, money, durations, shares, bars and sparklines; the colours of events.
+
+What `watchkeeper.records` has of it too is shown here by its short name.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from watchkeeper.records.event_text import event_text, subject_name
+from watchkeeper.records.text import change_text, tokens_text
+from watchkeeper.records.text import model_name as model_name
 from watchkeeper.records.text import plural as plural
-from watchkeeper.records.text import program_event
 from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui.sanitize import clip, sanitize
 
-_DATED = re.compile(r"[-@]20\d{6}$")
-"""The day of a release, at the end of a model's name."""
 SPARKS = "▁▂▃▄▅▆▇█"
-
-
-def tokens(count: float) -> str:
-    """`812`, `9.8k`, `166k`, `1.9M`: at most five columns."""
-    if count < 1000:
-        return str(int(count))
-    for divisor, unit in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
-        value = count / divisor
-        if value < 9.95:
-            return f"{value:.1f}{unit}"
-        if value < 999.5:
-            return f"{value:.0f}{unit}"
-    return f"{count / 1e12:.1f}T"
+tokens, change = tokens_text, change_text
 
 
 class Bill(Protocol):
@@ -140,11 +128,6 @@ def share(part: float, whole: float) -> float:
     return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
 
 
-def change(before: float, after: float) -> str:
-    """`-78%`."""
-    return f"{round((after - before) / before * 100):+d}%" if before else "-"
-
-
 def bar_cells(fraction: float, cells: int) -> int:
     """How many of `cells` are filled: something is never nothing, and not full is never full."""
     filled = round(fraction * cells)
@@ -186,178 +169,6 @@ def sparkline(values: Sequence[float], cells: int) -> str:
     return drawn.rjust(cells)
 
 
-def model_name(ref: str) -> str:
-    """A model's short name: `anthropic/claude-opus-4-1-20250805` is `opus-4-1`, `offline/surveyor` is
-    `surveyor`."""
-    name = ref.rsplit("/", 1)[-1].removeprefix("claude-")
-    return _DATED.sub("", name)
-
-
-_NAMING = ("path", "name", "title", "file_path", "url", "message", "text", "body", "status", "error")
-"""Keys whose value says enough by itself."""
-_UNTOLD = re.compile(r"(?i)(.*_)?(id|ids|ref|key|hash|digest|sha256|cursor|next|etag)")
-"""Keys whose value tells a reader nothing."""
-_MACHINE_WORD = re.compile(
-    r"(artifact://sha256/\S*|[a-z]+://\w+/\d+|[0-9a-f]{16,}|(?=[a-z]*\d)[a-z0-9]{8}|toolu_\w+)"
-)
-"""Ids, digests and references: they name something for a program only."""
-_OPENING = {"{": "}", "[": "]"}
-_MOST_CHARS = 500
-"""Longer than any preview; what is nested that deep can still be read."""
-
-
-def result_words(text: str) -> str:
-    """One line for a result, or for its beginning. Text that is not JSON, or has nothing to summarise, stays
-    as it is.
-
-    To be sanitised, even if the text was: JSON spells characters out.
-    """
-    if text[:1] not in _OPENING or len(text) > _MOST_CHARS:
-        return text
-    value = _parsed(text)
-    if isinstance(value, list):
-        return _listed(value) or text
-    return ", ".join(_told(value)) or text if isinstance(value, dict) else text
-
-
-def _listed(value: list[Any]) -> str:
-    """The first of a list, which may have been cut before its end."""
-    first = value[0] if value else None
-    said = (
-        ", ".join(_told(first))
-        if isinstance(first, dict)
-        else str(first)
-        if isinstance(first, (str, int, float))
-        else ""
-    )
-    return f"{said}, …" if said and len(value) > 1 else said
-
-
-def _told(value: dict[str, Any]) -> Iterator[str]:
-    """What names it first, then its counts, then the rest that is short enough to read."""
-    yield from (one for key in _NAMING if isinstance(one := value.get(key), str) and one)
-    for key, each in value.items():
-        if key in _NAMING or _UNTOLD.fullmatch(key):
-            continue
-        words = key.replace("_", " ")
-        if isinstance(each, dict):
-            counts = [_counted(name.replace("_", " "), one) for name, one in each.items() if _is_count(one)]
-            yield from counts or ([_counted(words, len(each))] if each and words.endswith("s") else [])
-        elif _is_count(each):
-            yield _counted(words, each)
-        elif isinstance(each, float):
-            yield f"{words} {each:g}"
-        elif isinstance(each, str) and each and not _MACHINE_WORD.fullmatch(each):
-            yield f"{words} {each}"
-        elif each is True:
-            yield words
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value != 0
-
-
-def _counted(noun: str, count: int) -> str:
-    """`28 files`, `1 file`; a number that counts nothing after its name: `revision 2`."""
-    if not noun.endswith("s") or noun.endswith("ss"):
-        return f"{noun} {count}"
-    return f"{count:,} {noun[:-1] if count == 1 else noun}"
-
-
-def _parsed(text: str) -> Any:
-    """The value, also of a text that was cut: without the last thing in it, which may be half of one. None
-    where it is no JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
-    for end, closing in _ends(text):
-        try:
-            return json.loads(text[:end] + closing)
-        except ValueError:
-            continue
-    return None
-
-
-def _ends(text: str) -> Iterator[tuple[int, str]]:
-    """Where the text could end, the last place first, and what would close it there."""
-    open_now: list[str] = []
-    found: list[tuple[int, str]] = []
-    in_string = escaped = False
-    for place, character in enumerate(text):
-        if in_string:
-            in_string = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            in_string = True
-        elif character in _OPENING:
-            open_now.append(_OPENING[character])
-            found.append((place + 1, "".join(reversed(open_now))))
-        elif open_now and character == open_now[-1]:
-            open_now.pop()
-            found.append((place + 1, "".join(reversed(open_now))))
-        elif character == "," and open_now:
-            found.append((place, "".join(reversed(open_now))))
-    return reversed(found)
-
-
-_INBOX_WORDS = {
-    "task_done": ("✓", "done"),
-    "task_failed": ("✗", "failed"),
-    "task_paused": ("‖", "paused"),
-    "task_cancelled": ("×", "cancelled by a person"),
-}
-
-
-def inbox_words(kind: str, payload: Mapping[str, Any]) -> str:
-    """One note of an agent's inbox in a line: `✓ Task vendor done · 1 artifact`. To be sanitised."""
-    if kind not in _INBOX_WORDS:
-        text = payload.get("text")
-        name = "A person says: " if kind == "steer" else "" if text else f"{kind.replace('_', ' ')}: "
-        return name + (text if isinstance(text, str) and text else ", ".join(_told(dict(payload))))
-    glyph, words = _INBOX_WORDS[kind]
-    title = str(payload.get("title") or payload.get("task") or "")
-    artifacts = payload.get("artifacts")
-    made = f" · {plural(len(artifacts), 'artifact')}" if isinstance(artifacts, list) and artifacts else ""
-    error = payload.get("error")
-    return f"{glyph} Task {title} {words}{made}" + (f": {error}" if isinstance(error, str) and error else "")
-
-
-def inbox_payload_words(kind: str, payload: str) -> str:
-    """The same of a note as stored: its payload is JSON."""
-    value = _json(payload)
-    return inbox_words(kind, value) if value else f"{kind.replace('_', ' ')}: {payload}"
-
-
-def without_machine_text(text: str) -> str | None:
-    """A message to an agent in words for people, as Markdown: notes of an inbox as a list with their results, no
-    handoff; None where there is none of that in it. To be sanitised."""
-    _head, _, last = text.rpartition("\n")
-    if last.startswith('{"inbox": ['):
-        notes = _json(last).get("inbox")
-        if isinstance(notes, list) and notes and all(isinstance(each, dict) for each in notes):
-            lines = []
-            for each in notes:
-                lines.append("- " + inbox_words(str(each.get("kind", "")), each))
-                if isinstance(result := each.get("result"), str) and result:
-                    lines += ["", *(f"  {line}" for line in result.strip().split("\n")), ""]
-            return "\n".join(lines)
-    kept = [line for line in text.split("\n") if not _FOR_PROGRAMS.match(line)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)) if len(kept) < text.count("\n") + 1 else None
-
-
-_FOR_PROGRAMS = re.compile(r'(handoff|scope): \{".*\}$')
-"""Lines of a sub-agent's first message that are JSON."""
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 _ROLES = {
     "failed": "failed",
     "error": "failed",
@@ -395,27 +206,6 @@ _KIND_ROLES = {
     "tool": "tool",
     "approval": "waiting",
 }
-_WORDS = {
-    "session": "run",
-    "compaction": "compact",
-    "artifact": "output",
-    "approval": "asks",
-    "command": "control",
-    "assistant": "reply",
-}
-_SAID = (
-    "text",
-    "message",
-    "question",
-    "summary",
-    "title",
-    "error",
-    "result",
-    "reason",
-    "goal",
-    "detail",
-    "name",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,133 +226,16 @@ def event_words(event: EventFacts) -> EventWords:
         role = "tool"
     if data.get("is_error") in (True, 1):
         role = "failed"
-    text = _text(subject, verb, data)
-    return EventWords(
-        sanitize(_WORDS.get(subject, subject))[:8], role, clip(" ".join(sanitize(text).split()), 400)
-    )
-
-
-def question_words(tool: str, question: str) -> str:
-    """A question without the tool's name, which is shown before it. Not sanitised."""
-    return question.removeprefix(f"{tool} ")
-
-
-def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
-    if subject == "plan" and "revision" in data:
-        return f"r{data['revision']}: {_one(data, 'reason') or 'revised'}" + _suffix(data, "tasks", "task")
-    if subject == "tool":
-        return _tool(verb, data)
-    if subject == "model":
-        return _model(verb, data)
-    if subject == "host":
-        return f"{verb} by resume" if data.get("resume") else verb
-    if subject == "artifact":
-        return f"{verb} {_one(data, 'name')} ({_one(data, 'bytes')} bytes)"
-    if subject == "inbox":
-        items = data.get("items")
-        counts = Counter(str(item).replace("_", " ") for item in items) if isinstance(items, list) else {}
-        told = (f"{words} ×{count}" if count > 1 else words for words, count in counts.items())
-        return "notified: " + ", ".join(told) if counts else verb
-    if subject == "memory" and "fact_kind" in data:
-        return f"{verb} {_one(data, 'fact_kind')} {_one(data, 'fact')}{_said(data, 'text', ': ')}"
-    if subject == "memory" and isinstance(data.get("messages"), list):
-        named = ", ".join(f"#{seq}" for seq in data["messages"][:12] if isinstance(seq, int))
-        return f"{verb.replace('_', ' ')} {named}"
-    if subject == "compaction":
-        return _compaction(verb, data)
-    if subject == "command":
-        done = "applied" if verb == "applied" else verb
-        return f"{_one(data, 'command_kind')} {done}" + _said(data, "result", " — ")
-    if subject == "approval":
-        asked = question_words(_one(data, "tool"), _one(data, "question"))
-        return f"{verb} {_one(data, 'tool')}{': ' if asked else ''}{asked}{_said(data, 'reason', ' — ')}"
-    if subject == "task":
-        return f"{verb} {_quoted(data, 'title')}{_said(data, 'reason', ' — ')}"
-    if subject == "agent" and verb == "created":
-        model = model_name(_one(data, "model"))
-        return f"created as {_one(data, 'role')}" + (f" on {model}" if model else "")
-    if subject == "program":
-        return program_event(verb, data)
-    if subject in ("agent", "session"):
-        return verb.replace("_", " ") + _said(data, "reason", " — ")
-    return _other(verb, data)
-
-
-def _tool(verb: str, data: dict[str, Any]) -> str:
-    name = _one(data, "tool") or _one(data, "name")
-    said = result_words(_one(data, "preview") or _one(data, "result"))
-    if verb == "started":
-        return f"{name} …"
-    if verb == "unknown":
-        return f"{name}: interrupted, outcome unknown"
-    arrow = {"done": "→", "error": "✗"}.get(verb, verb)
-    return (
-        f"{name}{_said(data, 'input', ' ')} {arrow} {said}".strip()
-        if said or verb != "done"
-        else f"{name} done"
-    )
-
-
-def _model(verb: str, data: dict[str, Any]) -> str:
-    if verb != "replied":
-        return verb + _said(data, "error", ": ")
-    tools = data.get("tools")
-    calls = "calls " + ", ".join(str(tool) for tool in tools) if isinstance(tools, list) and tools else ""
-    return " · ".join(part for part in (f"turn {_one(data, 'turn')}", calls, _one(data, "preview")) if part)
-
-
-def _compaction(verb: str, data: dict[str, Any]) -> str:
-    before, after = data.get("tokens_before"), data.get("tokens_after")
-    text = verb.replace("_", " ")
-    if isinstance(before, (int, float)) and isinstance(after, (int, float)):
-        text += f" {tokens(before)} → {tokens(after)} {change(before, after)}"
-    elif isinstance(data.get("high_water"), int):
-        text += f" up to #{data['high_water']}"
-    return text + _said(data, "reason", " — ")
-
-
-def _other(verb: str, data: dict[str, Any]) -> str:
-    parts = [verb.replace("_", " ")] if verb else []
-    for key in _SAID:
-        if data.get(key) not in (None, "", [], {}):
-            parts.append(_one(data, key))
-    if len(parts) <= 1:
-        parts += [f"{key}={_flat(value)}" for key, value in data.items() if value not in (None, "", [], {})][
-            :6
-        ]
-    return " ".join(parts)
+    text = event_text(event.kind, data)
+    return EventWords(sanitize(subject_name(event.kind)), role, clip(" ".join(sanitize(text).split()), 400))
 
 
 def _data(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"text": text}
     return value if isinstance(value, dict) else {"text": value}
-
-
-def _flat(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=True)[:400]
-
-
-def _one(data: dict[str, Any], key: str) -> str:
-    value = data.get(key)
-    return "" if value is None else _flat(value)[:400]
-
-
-def _said(data: dict[str, Any], key: str, before: str) -> str:
-    value = _one(data, key)
-    return before + value if value else ""
-
-
-def _quoted(data: dict[str, Any], key: str) -> str:
-    value = _one(data, key)
-    return f"“{value}”" if value else ""
-
-
-def _suffix(data: dict[str, Any], key: str, noun: str) -> str:
-    value = data.get(key)
-    return f" ({plural(value, noun)})" if isinstance(value, int) else ""
 
 
 class EventLine:

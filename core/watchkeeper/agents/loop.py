@@ -32,7 +32,6 @@ from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, 
 from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.driver import decode
 from watchkeeper.store.messages import load_messages
 from watchkeeper.store.transaction import Transaction
 
@@ -451,28 +450,17 @@ class AgentLoop:
 
     async def _deliver_inbox(self) -> None:
         store = self._environment.store
-        rows = store.all(
-            "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id",
-            (self._agent.id,),
-        )
-        if not rows:
+        notes = plans.undelivered(store, self._agent.id)
+        if not notes:
             return
-        text = roles.inbox_message([(row[1], decode(row[2])) for row in rows])
+        text = roles.inbox_message([(kind, payload) for _, kind, payload in notes])
         change = self.memory.append("user", self._environment.redact(text), at=self._environment.clock.now())
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
             change.write(tx)
-            tx.executemany(
-                "UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(change.last_seq, row[0]) for row in rows]
-            )
             agents.move(tx, self._agent.id, AgentStatus.WORKING)
-            tx.event(
-                "inbox.delivered",
-                agent_id=self._agent.id,
-                task_id=self._agent.task_id,
-                items=[row[1] for row in rows],
-            )
+            plans.deliver(tx, self._agent.id, self._agent.task_id, notes, change.last_seq)
 
         await store.commit(write)
 

@@ -26,8 +26,9 @@ from watchkeeper.cli.options import (
     say,
 )
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.event_text import event_text, subject_name
 from watchkeeper.records.host_faults import host_fault, message_of
-from watchkeeper.records.text import clock_text, cost_text, countdown, json_text, plural, program_event
+from watchkeeper.records.text import cost_text, countdown, json_text, plural
 from watchkeeper.store import budgets, state
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import decode
@@ -40,6 +41,9 @@ QUIET = frozenset(
     }
 )  # fmt: skip
 """Events that the text form leaves out."""
+
+LINE_CHARACTERS = 240
+"""Of a line of progress."""
 
 LOOK_SECONDS = 0.2
 """How often it looks for new events."""
@@ -261,7 +265,7 @@ class EventPrinter:
                 about |= {"agent": row["agent_id"], "task": row["task_id"], "data": data}
                 say(json.dumps(about, ensure_ascii=True))
             elif row["kind"] not in self.quiet:
-                found.append((row["at"], row["agent_id"] or "", row["kind"], describe(row["kind"], data)))
+                found.append((row["at"], row["agent_id"] or "", row["kind"], _text(row["kind"], data)))
         return found
 
     def _print_line(self, opened: SessionHandle, at: float, agent_id: str, kind: str, text: str) -> None:
@@ -270,58 +274,25 @@ class EventPrinter:
             self._names[agent_id] = clean(found[0], 24) if found else agent_id
         who = self._names.get(agent_id, "")
         clock = at - self._began
-        say(f"{int(clock // 60):02d}:{clock % 60:04.1f}  {who:<14} {kind:<20} {text}"[:240].rstrip())
+        when = f"{int(clock // 60):02d}:{clock % 60:04.1f}"
+        line = f"{when}  {who:<14} {clean(subject_name(kind)):<8}  {text}".rstrip()
+        say(line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 1] + "…")
 
 
-def called_tools(names: list[str]) -> str:
-    """The first four of the tools that a reply calls, and how many more."""
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def describe(kind: str, data: dict[str, Any]) -> str:
-    """An event's data, on one line."""
-    match kind:
-        case "model.replied":
-            tools = called_tools(data.get("tools") or [])
-            said = clean(str(data.get("preview") or "").partition("cursor: {")[0], 90)
-            tokens = f"{data['tokens']:,} tok  " if "tokens" in data else ""
-            return f"turn {data.get('turn')}  {tokens}{'→ ' + tools if tools else said}"
-        case "compaction.applied":
-            # Logs of other programs do not always record the size of a context.
-            before, after = (
-                f"{size:,}" if isinstance(size := data.get(key), int) else "?"
-                for key in ("tokens_before", "tokens_after")
-            )
-            return f"{before} → {after} tokens, {data.get('messages_removed')} messages summarised"
-        case "agent.parked" if isinstance(data.get("until"), int | float):
-            now = time.time()
-            return f"until {clock_text(data['until'], now)} (in {countdown(data['until'] - now)})  {clean(data.get('reason') or '', 120)}"
-        case "compaction.started":
-            return f"up to message {data.get('high_water')}, in the background"
-        case "memory.remembered":
-            return f"{data.get('fact_kind')} {data.get('fact')}: {clean(data.get('text') or '', 100)}".rstrip(
-                ": "
-            )
-        case "plan.revised":
-            return f"revision {data.get('revision')}: {clean(data.get('reason') or '', 80)} ({data.get('tasks')} tasks)"
-        case "artifact.saved":
-            return f"{clean(data.get('name') or '', 80)}  {data.get('bytes', 0):,} bytes"
-        case "approval.asked":
-            return f"wants to run {clean(data.get('question') or '', 120)}  (whole: wk approve --show {data.get('approval')})"
-        case _ if kind.startswith("tool."):
-            seconds = f"  {data['seconds']:.1f} s" if "seconds" in data else ""
-            preview = clean(data.get("preview") or "", 120)
-            return f"{clean(data.get('tool') or '?', 40)}{seconds}  {preview}".rstrip()
-        case _ if kind.startswith("program."):
-            return clean(program_event(kind.partition(".")[2], data), 160)
-        case _ if kind.startswith("task."):
-            reason = data.get("reason")
-            return clean(data.get("title") or "", 80) + (f"  ({clean(reason, 100)})" if reason else "")
-        case _:
-            parts = [
-                f"{key}={clean(value, 100)}" for key, value in data.items() if value not in (None, "", [])
-            ]
-            return "  ".join(parts)
+def _text(kind: str, data: dict[str, Any]) -> str:
+    """An event's text, and what only a line of progress has room for."""
+    if kind == "model.replied":
+        data |= {"preview": clean(data.get("preview") or "", 70)}
+    text = clean(event_text(kind, data), 200)
+    if kind == "model.replied" and "tokens" in data:
+        return f"{text} · {data['tokens']:,} tok"
+    if kind == "agent.parked" and isinstance(data.get("until"), int | float):
+        return f"{text} (in {countdown(data['until'] - time.time())})"
+    if kind == "approval.asked":
+        return f"{text}  (whole: wk approve --show {data.get('approval')})"
+    if kind == "tool.error" and "seconds" in data:
+        return f"{text} · {data['seconds']:.1f} s"
+    return text
 
 
 @click.command(hidden=True)

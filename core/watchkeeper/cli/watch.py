@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from watchkeeper.cli.headless import EventPrinter, called_tools, follow
+from watchkeeper.cli.headless import EventPrinter, follow
 from watchkeeper.cli.options import (
     SessionHandle,
     clean,
@@ -34,6 +34,7 @@ from watchkeeper.cli.options import (
     say,
 )
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
+from watchkeeper.records.event_text import called_tools
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import cost_text, plural
 from watchkeeper.store import database
@@ -142,11 +143,11 @@ class LogPrinter(EventPrinter):
             )
         ]
         cost = cost_text(row["cost_usd"])
-        text = f"turn {row['turn']}  {row['prompt']:,} tok in, {row['output_tokens']:,} out  {cost}"
+        text = f"turn {row['turn']} · {row['prompt']:,} tok in, {row['output_tokens']:,} out · {cost}"
         if not row["usage_exact"]:
             text += " (estimated)"
         called = called_tools([clean(each, 40) for each in tools])
-        return f"{text}  → {called}" if called else text
+        return f"{text} · calls {called}" if called else text
 
     def _announce_others(self, opened: SessionHandle) -> None:
         """Name each other session that is live, once."""

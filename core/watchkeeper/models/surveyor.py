@@ -568,20 +568,21 @@ def _respond(turn: Turn) -> SurveyorReply:
             said.append(f"I could not change the plan: {reason([failed])}")
     for item in turn.inbox:
         task, result = str(item.get("task", "")), str(item.get("result", ""))
+        title = str(item.get("title") or task)
         match item.get("kind"):
             case "task_done" if result.startswith("FAILED:"):
                 calls.append(_answer_to_failure(turn, task, result, said))
             case "task_done" if task == SYNTHESIS:
                 return _finish("done", result)
             case "task_done":
-                said.append(f"{task} is done.")
+                said.append(f"{title}: done.")
             case "task_failed":
                 calls.append(_answer_to_failure(turn, task, str(item.get("error", "")), said))
             case "task_cancelled":
-                said.append(f"{task} was cancelled; the survey goes on without it.")
+                said.append(f"{title}: cancelled; the survey goes on without it.")
                 calls.append(_drop(task, "cancelled by a person"))
             case "task_paused":
-                said.append(f"{task} is paused; it continues when it is resumed.")
+                said.append(f"{title}: paused; it continues when it is resumed.")
             case "nudge":
                 calls.append(("read_artifact", {"ref": f"result/{SYNTHESIS}"}))
     calls += [_drop(_slug(name), "skipped on request") for name in turn.skip]

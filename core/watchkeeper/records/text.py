@@ -163,30 +163,30 @@ def message_numbers(text: str) -> list[int]:
     return found
 
 
-def program_event(verb: str, data: dict[str, Any]) -> str:
-    """What an agent program did, by the event `program.VERB`. Not sanitised."""
-    program, reason = str(data.get("program") or "the program"), str(data.get("reason") or "")
-    match verb:
-        case "opened":
-            begun = "continues session" if data.get("resumed") else "begins session"
-            refused = f" (the earlier one was refused: {data['refused']})" if data.get("refused") else ""
-            return f"{program} {data.get('version') or ''} {begun} {data.get('program_session')}{refused}"
-        case "prompted":
-            return f"prompt sent to {program}"
-        case "steered":
-            return "message sent: it is read " + (
-                "now" if data.get("when") == "now" else "with the next model call"
-            )
-        case "plan":
-            items = [one for one in data.get("items") or [] if isinstance(one, dict)]
-            done = sum(one.get("status") == "done" for one in items)
-            now = next((str(one.get("title")) for one in items if one.get("status") == "running"), "")
-            return f"to-do list: {done} of {len(items)} done" + (f", now {now}" if now else "")
-        case "unknown":
-            return f"sent something that this version does not know: {data.get('name')}"
-        case _ if verb.startswith("child_"):
-            return f"its sub-agent {verb.removeprefix('child_')}: {data.get('title') or data.get('child')}"
-        case _ if verb.startswith("turn_"):
-            return f"turn {verb.removeprefix('turn_')}" + (f": {reason}" if reason else "")
-        case _:
-            return verb.replace("_", " ") + (f": {reason}" if reason else "")
+def tokens_text(count: float) -> str:
+    """`812`, `9.8k`, `166k`, `1.9M`: at most five columns."""
+    if count < 1000:
+        return str(int(count))
+    for divisor, unit in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
+        value = count / divisor
+        if value < 9.95:
+            return f"{value:.1f}{unit}"
+        if value < 999.5:
+            return f"{value:.0f}{unit}"
+    return f"{count / 1e12:.1f}T"
+
+
+def change_text(before: float, after: float) -> str:
+    """`-78%`."""
+    return f"{round((after - before) / before * 100):+d}%" if before else "-"
+
+
+_DATED = re.compile(r"[-@]20\d{6}$")
+"""The day of a release, at the end of a model's name."""
+
+
+def model_name(ref: str) -> str:
+    """A model's short name: `anthropic/claude-opus-4-1-20250805` is `opus-4-1`, `offline/surveyor` is
+    `surveyor`."""
+    name = ref.rsplit("/", 1)[-1].removeprefix("claude-")
+    return _DATED.sub("", name)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.event_text import event_text
 from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.store import artifacts
 from watchkeeper.store.driver import Connection, Unfenced, decode, encode
@@ -340,7 +341,7 @@ _KINDS = (
     "task.pending", "compaction.applied", "compaction.undo", "compaction.redo", "session.paused", "session.running", "session.forked",
 )  # fmt: skip
 _STEPS = (
-    "SELECT e.seq, e.at, e.kind, e.agent_id, a.name, t.name, e.data FROM events e LEFT JOIN agents a ON a.id = e.agent_id"
+    "SELECT e.seq, e.at, e.kind, e.agent_id, a.name, t.title, e.data FROM events e LEFT JOIN agents a ON a.id = e.agent_id"
     " LEFT JOIN tasks t ON t.id = e.task_id WHERE e.session_id = ? AND e.seq < ? AND e.kind IN"
     f" ({', '.join('?' * len(_KINDS))}) ORDER BY e.seq DESC LIMIT ?"
 )
@@ -357,7 +358,7 @@ class Step:
     agent: str
     """The agent's name, or nothing."""
     task: str
-    """The task's name, or nothing."""
+    """The task's title, or nothing."""
     turn: int | None
     """For a reply: the agent's turn, at whose end a fork begins."""
     text: str
@@ -394,12 +395,6 @@ def _text(kind: str, data: dict[str, Any]) -> str:
             if isinstance(tools, list) and tools
             else said
         )
-    if kind == "inbox.delivered":
-        items = data.get("items")
-        return ", ".join(str(item).replace("_", " ") for item in items) if isinstance(items, list) else ""
-    if kind == "plan.revised":
-        return f"r{data.get('revision')}: {data.get('reason') or ''}"
-    if kind == "compaction.applied":
-        before, after = data.get("tokens_before"), data.get("tokens_after")
-        return f"{before:,} → {after:,} tokens" if isinstance(before, int) and isinstance(after, int) else ""
+    if kind in ("inbox.delivered", "plan.revised", "compaction.applied"):
+        return event_text(kind, data)
     return str(data.get("reason") or data.get("title") or "")

@@ -318,3 +318,30 @@ def post(tx: Transaction, agent_id: str, kind: str, payload: dict[str, Any]) -> 
         " ?, ?)",
         (tx.session_id, agent_id, kind, encode(payload), tx.now, tx.commit_seq),
     )
+
+
+def undelivered(reads: Any, agent_id: str) -> list[tuple[int, str, dict[str, Any]]]:
+    """What waits in an agent's inbox, the oldest first: id, kind and payload."""
+    rows = reads.all(
+        "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id",
+        (agent_id,),
+    )
+    return [(row[0], row[1], decode(row[2])) for row in rows]
+
+
+def deliver(
+    tx: Transaction,
+    agent_id: str,
+    task_id: str | None,
+    notes: Sequence[tuple[int, str, dict[str, Any]]],
+    seq: int,
+) -> None:
+    """Mark the notes as delivered with the agent's message `seq`; the event names the tasks by their titles."""
+    tx.executemany("UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(seq, note[0]) for note in notes])
+    tx.event(
+        "inbox.delivered",
+        agent_id=agent_id,
+        task_id=task_id,
+        items=[kind for _, kind, _ in notes],
+        titles=[str(payload.get("title") or "")[:200] for _, _, payload in notes],
+    )

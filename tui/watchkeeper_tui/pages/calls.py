@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from watchkeeper.records.event_text import inbox_payload_words
 from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts
@@ -352,7 +353,7 @@ def _inbox(view: PageContext) -> list[PageLine]:
         return []
     lines = [heading("inbox", "Waits to be read", formatting.plural(len(waiting), "note"))]
     for each in waiting:
-        text = clip(" ".join(sanitize(formatting.inbox_payload_words(each.kind, each.payload)).split()), 400)
+        text = clip(" ".join(sanitize(inbox_payload_words(each.kind, each.payload)).split()), 400)
         lines.append(
             PageLine(
                 f"inbox.{each.id}",

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from watchkeeper.records.event_text import result_words, without_machine_text
 from watchkeeper.store.agent_snapshot import ToolCallFacts
 from watchkeeper.store.approvals import unified_diff
 from watchkeeper_tui import formatting
@@ -247,7 +248,7 @@ def _parts(item: Item) -> list[_Part]:
             return [_Part(block.text.strip("\n"), "", "thinking", _FOLDED_LINES["thinking"])]
         case _:
             text, folded = block.text.strip("\n"), _FOLDED_LINES.get(block.kind, _LONGEST)
-            brief = formatting.without_machine_text(text) if block.kind == "user" else None
+            brief = without_machine_text(text) if block.kind == "user" else None
             return [_Part(text, "markdown", "text", folded, brief=brief)]
 
 
@@ -369,7 +370,7 @@ def _folded(parts: Iterable[_Part], state: ItemState) -> Iterator[Line]:
             left += part.text.count("\n")
             continue
         if part.format == "json":
-            words = formatting.result_words(" ".join(part.text[:2_000].split())[:400])
+            words = result_words(" ".join(part.text[:2_000].split())[:400])
             yield (part.before, *harmless(((clip(sanitize(words), room), "muted"),)))
             left += part.text.count("\n")
             continue

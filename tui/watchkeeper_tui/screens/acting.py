@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from watchkeeper.records.approval_subjects import FILE_CHANGES
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.event_text import question_words
 from watchkeeper.records.text import reveal
 from watchkeeper.store import budgets, database
 from watchkeeper.store.approvals import Grant, load_grants, question_from_text
@@ -16,7 +17,6 @@ from watchkeeper.store.driver import Connection, Queries
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Action, Request, Target
 from watchkeeper_tui.control import MOST_SENT, PromptPreview, Sent
-from watchkeeper_tui.formatting import question_words
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState

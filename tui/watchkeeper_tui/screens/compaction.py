@@ -13,11 +13,11 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
 
+from watchkeeper.records.event_text import result_words
 from watchkeeper.store.agent_snapshot import CompactionDetail, ObservationFacts, compaction_detail
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Target
-from watchkeeper_tui.formatting import result_words
 from watchkeeper_tui.pages import blank, damage, paragraph, rendered
 from watchkeeper_tui.pages.memory import STATES, pass_cost, pass_number, stall
 from watchkeeper_tui.pages.transcript import block_lines

@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
+from watchkeeper.records.event_text import question_words
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.fleet import FleetReader, FleetRow
 from watchkeeper.store.imports import imported_from
@@ -78,7 +79,7 @@ def fleet_condition(row: FleetRow, hosted: bool, now: float) -> Condition:
     state = session_state(row.status, hosted, origin=row.origin)
     reason = sanitize(row.status_reason or "")
     if row.question is not None and state is not SessionState.DONE:
-        asked = formatting.question_words(row.question.tool, row.question.text)
+        asked = question_words(row.question.tool, row.question.text)
         words = f"{row.question.agent or 'an agent'}: {row.question.tool} {asked}"
         return Condition(
             "?", "needs you" + (f" {row.questions}" if row.questions > 1 else ""), "waiting", _line(words)

@@ -14,12 +14,12 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input
 
+from watchkeeper.records.event_text import question_words
 from watchkeeper.records.text import clock_text, countdown
 from watchkeeper.store.snapshot import CommandFacts, SessionFacts, roles_of
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Target
 from watchkeeper_tui.control import Sent
-from watchkeeper_tui.formatting import question_words
 from watchkeeper_tui.pages.memory import compaction_pieces
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
 from watchkeeper_tui.snapshot import (

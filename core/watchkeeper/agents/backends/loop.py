@@ -53,7 +53,6 @@ from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, 
 from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, TaskStatus, ToolCallStatus
 from watchkeeper.store import agents, plans, programs
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.driver import decode
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.messages import load_messages
 from watchkeeper.store.programs import ProgramSession, ProgramTurn
@@ -903,25 +902,16 @@ class ProgramLoop:
         return mail is not None
 
     async def _deliver_inbox(self) -> None:
-        rows = self._store.all(
-            "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id",
-            (self._agent.id,),
-        )
-        if not rows:
+        notes = plans.undelivered(self._store, self._agent.id)
+        if not notes:
             return
-        text = self._environment.redact(roles.inbox_message([(row[1], decode(row[2])) for row in rows]))
+        text = self._environment.redact(roles.inbox_message([(kind, payload) for _, kind, payload in notes]))
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
             seq = self._record.append(tx, "user", text)
-            tx.executemany("UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(seq, row[0]) for row in rows])
             agents.move(tx, self._agent.id, AgentStatus.WORKING)
-            tx.event(
-                "inbox.delivered",
-                agent_id=self._agent.id,
-                task_id=self._agent.task_id,
-                items=[row[1] for row in rows],
-            )
+            plans.deliver(tx, self._agent.id, self._agent.task_id, notes, seq)
 
         await self._store.commit(write)
 
