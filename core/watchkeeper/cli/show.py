@@ -163,18 +163,19 @@ def show(opened: SessionHandle, as_json: bool) -> int:
     holder = opened.host
     whole["session"]["live"] = holder is not None
     whole["receipts"] = [one.as_json() for one in session_receipts(opened, opened.session_id)]
-    host = f"host pid {holder.pid}" if holder else "no host"
+    host = f"background process {holder.pid}" if holder else "not running"
     return respond(as_json, whole, _state_lines(opened, whole, host))
 
 
 def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Iterator[str]:
     yield from _summary_lines(whole["session"], host)
     if whole["plan"] is not None:
-        yield from _plan_lines(whole["plan"])
+        yield from _plan_lines(whole["plan"], {agent["id"]: agent["name"] for agent in whole["agents"]})
     yield "\nAgents"
     for agent in whole["agents"]:
         yield from _agent_lines(agent)
-    yield from _receipt_lines(whole["receipts"])
+    titles = {task["name"]: task["title"] for task in (whole["plan"] or {"tasks": ()})["tasks"]}
+    yield from _receipt_lines(whole["receipts"], titles)
     waiting = [one["id"] for one in whole["approvals"] if one["status"] == "waiting"]
     if waiting:
         from watchkeeper.cli.control import question_with_answers
@@ -187,14 +188,14 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
                 yield from (f"\n? {first}", *lines)
 
 
-def _receipt_lines(receipts: list[dict[str, Any]]) -> Iterator[str]:
+def _receipt_lines(receipts: list[dict[str, Any]], titles: dict[str, str]) -> Iterator[str]:
     """What agents claim at their end, and which claims have no evidence."""
     shown = [one for one in receipts if one["claims"]]
     if shown:
         yield "\nReceipts"
     for one in shown:
-        task = f"  task {clean(one['task'], 40)}" if one["task"] else ""
-        yield f"  {one['mark']} {one['agent']} {clean(one['name'], 16):<16} {clean(one['summary'], 200)}{task}"
+        task = f"  {clean(titles.get(one['task']) or one['task'], 60)}" if one["task"] else ""
+        yield f"  {one['mark']} {clean(one['name'], 16):<16} {clean(one['summary'], 200)}{task}"
         for claim in one["claims"]:
             if claim["verdict"] != "evidence":
                 where = f"  {', '.join(claim['evidence'])}" if claim["evidence"] else ""
@@ -202,7 +203,8 @@ def _receipt_lines(receipts: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
-    yield f"{session['id']}  {session['status']}  ({host})  {clean(session['goal'], 120)}"
+    at = "imported" if imported_from(session["origin"]) else host
+    yield f"{session['id']}  {session['status']}  ({at})  {clean(session['goal'], 120)}"
     if session["status_reason"]:
         yield f"  {clean(session['status_reason'], 300)}"
     yield f"  workspace {clean(session['workspace'])}"
@@ -223,27 +225,38 @@ def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
         )
 
 
-def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
+def _plan_lines(plan: dict[str, Any], agents: dict[str, str]) -> Iterator[str]:
     step = plan["step"]
-    at = f", at step {step['number']}: {clean(step['name'], 40)} ({step['status']})" if step else ""
+    titles = {task["name"]: task["title"] for task in plan["tasks"]}
+    at = f"; now: {clean(titles.get(step['name']) or step['name'], 80)} ({step['status']})" if step else ""
     yield (
-        f"\nPlan {plan['id']}, revision {plan['revision']}, {plan['step_cursor']} of {len(plan['tasks'])}"
-        f" tasks ended{at}"
+        f"\nPlan, revision {plan['revision']}: {plan['step_cursor']} of {plural(len(plan['tasks']), 'task')} ended{at}"
     )
     for task in plan["tasks"]:
         note = task["error"] or task["status_reason"] or ""
-        # Imported plans may name tasks by number; then the title says more.
-        name = task["name"] if not task["name"].isdecimal() else f"{task['name']} {task['title']}"
+        if not task["role"]:  # an item of an imported to-do list
+            text = clean(task["title"] or task["name"], 200) + (f"  {clean(note, 80)}" if note else "")
+            yield f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {text}"
+            continue
+        agent = clean(agents.get(task["agent"] or "", ""), 14) or "-"
         yield (
-            f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {clean(name, 40):<40} attempt"
-            f" {task['attempt']}  {task['agent'] or '-':<11} {task['tokens']['total']:>10,} tok"
-            f" {cost_of(task):>10} {task['elapsed_seconds']:>7.1f} s  {task['retries']} retries "
-            f" {task['errors']} errors  {clean(note, 80)}".rstrip()
+            f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {clean(task['title'] or task['name'], 48):<48}"
+            f" {agent:<14} {task['tokens']['total']:>10,} tok"
+            f" {cost_of(task):>10} {task['elapsed_seconds']:>7.1f} s {_trouble(task)}  {clean(note, 80)}".rstrip()
         )
         source = f" ({clean(task['role_source'], 80)})" if task["role_source"] else ""
-        yield (
-            f"              role {clean(task['role'], 40)}{source}  {clean(task['model'] or '', 80)}".rstrip()
-        )
+        parts = (
+            f"task {clean(task['name'], 60)}", f"role {clean(task['role'], 40)}{source}", clean(task["model"] or "", 80),
+            f"attempt {task['attempt']}" if task["attempt"] > 1 else "",
+        )  # fmt: skip
+        yield "              " + " · ".join(filter(None, parts))
+
+
+def _trouble(row: dict[str, Any]) -> str:
+    """Retries and errors, where there are any."""
+    counts = (plural(row["retries"], "retry", "retries") if row["retries"] else "",
+              plural(row["errors"], "error") if row["errors"] else "")  # fmt: skip
+    return "".join(f" {one}" for one in counts if one)
 
 
 def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
@@ -253,8 +266,7 @@ def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
         f"  {GLYPHS.get(agent['status'], '·')} {agent['id']} {clean(agent['name'], 16):<16}"
         f" {agent['status']:<9} turn {agent['turn']:<4} context {used:>7,} {share} "
         f" {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s "
-        f" {plural(agent['compactions'], 'compaction')}  {agent['retries']} retries "
-        f" {plural(agent['errors'], 'error')}"
+        f" {plural(agent['compactions'], 'compaction')} {_trouble(agent)}".rstrip()
     )
     if agent["parked_until"] is not None:
         now = time.time()

@@ -88,7 +88,7 @@ def test_while_a_host_lives_others_look_steer_and_pause_but_do_not_drive(stage: 
         assert f"pid {process.pid}" in refused.error
     assert wk("show", "last", "--json").json["session"]["live"] is True
     assert wk("sessions", "--json").json[0]["live"] is True
-    assert f"host pid {process.pid}" in wk("show", "last").out
+    assert f"background process {process.pid}" in wk("show", "last").out
 
     assert wk("steer", "last", "one", "turn left", "--json").json["status"] == "applied"
     assert wk("budget", "last", "--tokens", "1000000").code == 0
