@@ -214,6 +214,8 @@ def test_keys_for_looking_around_are_bound() -> None:
         "esc": "escape",
         "<": "less_than_sign",
         ">": "greater_than_sign",
+        "^": "circumflex_accent",
+        "_": "underscore",
     }
     bound = {
         key

@@ -134,9 +134,11 @@ async def test_a_question_is_shown_and_answered(
         assert await commands(pilot, desk, 1) == [written]
 
 
-@pytest.mark.parametrize("key", ["R", "F", "C", "X", "P", "N", "U"])
+@pytest.mark.parametrize("key", ["R", "F", "C", "X", "N"])
 @pytest.mark.parametrize("answer", ["n", "escape"])
-async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes(desk: Desk, key: str, answer: str) -> None:
+async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes_where_that_costs(
+    desk: Desk, key: str, answer: str
+) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press(key)
@@ -348,7 +350,7 @@ async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(
     desk.session.approval("explorer1", "\n".join(f"line {number} of a long command" for number in range(12)))
     async with desk.app().run_test(size=size) as pilot:
         await choose(pilot, "task:t-core")
-        for key, words in (("C", "y yes"), ("a", "y approve"), ("q", "l detach")):
+        for key, words in (("C", "y yes"), ("a", "y approve"), ("q", "detach")):
             await pilot.press(key)
             await until(pilot, lambda words=words: words in text_of(pilot))
             await pilot.press("escape")

@@ -44,14 +44,16 @@ async def test_tab_order_and_divider_are_as_they_were_left(desk: Desk, tmp_path:
     path.write_text('{"hinted": true}')
     async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
         await opened(pilot)
-        wide = live(pilot).plan.size.width
-        await pilot.press("greater_than_sign", "greater_than_sign", "o", "3", "right", "right")
+        wide, high = live(pilot).plan.size
+        await pilot.press("greater_than_sign", "greater_than_sign", "circumflex_accent", "ctrl+up")
+        await pilot.press("o", "3", "right", "right")
         await until(pilot, lambda: "[Calls]" in text_of(pilot))
     async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
         await opened(pilot)
         assert "[Calls]" in text_of(pilot)
         assert "1 Plan  by cost" in text_of(pilot)
         assert live(pilot).plan.size.width > wide + 8
+        assert live(pilot).plan.size.height < high - 2
         await pilot.press("z")
         await until(pilot, lambda: live(pilot).plan.size.width > 110)
 
@@ -358,3 +360,8 @@ async def test_the_divider_says_why_it_does_not_move(desk: Desk) -> None:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         await pilot.press("less_than_sign")
         await until(pilot, lambda: "where all four panes are shown" in text_of(pilot))
+        high = live(pilot).plan.size.height
+        await pilot.press("underscore", "underscore")  # above and below are there
+        await until(pilot, lambda: live(pilot).plan.size.height > high)
+        await pilot.press("z", "underscore")
+        await until(pilot, lambda: "shown above each other" in text_of(pilot))

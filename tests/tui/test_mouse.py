@@ -6,6 +6,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_library_screens import library_of, row
 from tests.tui.told import told_session
 from textual.pilot import Pilot
+from textual.widget import Widget
 
 WIDE = (120, 40)
 
@@ -26,7 +27,7 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
         await until(pilot, lambda: "▸ planner" in text_of(pilot) and "Explore tui" not in text_of(pilot))
         await click(pilot, "▸ planner")
         await until(pilot, lambda: "Explore tui" in text_of(pilot))
-        await click(pilot, " Text")
+        await click(pilot, " Transcript")
         await until(pilot, lambda: "[Transcript]" in text_of(pilot))
         await click(pilot, "Explore core")
         for answer, commands in (("n no", []), ("y yes", ["compact"])):
@@ -74,14 +75,38 @@ async def test_the_marks_of_the_tree_fold_in_a_replay_too(desk: Desk) -> None:
         await until(pilot, lambda: "▾ planner" in text_of(pilot) and "╴Read the ledger" in text_of(pilot))
 
 
-async def test_the_mouse_drags_the_divider_between_the_panes(desk: Desk) -> None:
+async def test_the_mouse_drags_the_dividers_between_the_panes_also_in_replay(desk: Desk) -> None:
+    told_session(desk)
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
-        plan = pilot.app.screen.query_one("#plan")
-        edge = plan.region.right
-        await pilot.mouse_down(offset=(edge - 1, 10))
-        await pilot.hover(offset=(80, 10))
-        await pilot.mouse_up(offset=(80, 10))
-        await until(pilot, lambda: abs(plan.region.right - 80) <= 1)
-        await pilot.hover(offset=(50, 10))
-        assert abs(plan.region.right - 80) <= 1
+        for wanted in ((80, 28), (40, 12)):
+            plan = pilot.app.screen.query_one("#plan")
+            crossing = (plan.region.right - 1, plan.region.bottom)
+            await pilot.mouse_down(offset=crossing)
+            await pilot.hover(offset=wanted)
+            await pilot.mouse_up(offset=wanted)
+
+            def near(plan: Widget = plan, wanted: tuple[int, int] = wanted) -> bool:
+                return abs(plan.region.right - wanted[0]) <= 1 and abs(plan.region.bottom - wanted[1]) <= 1
+
+            await until(pilot, near)
+            await pilot.hover(offset=(50, 10))
+            assert near()
+            if wanted == (80, 28):
+                pilot.app.open_replay("told2345")  # type: ignore[attr-defined]
+                await until(pilot, lambda: "1/14" in text_of(pilot))
+
+
+async def test_tabs_that_find_no_room_are_scrolled_and_keep_their_names(desk: Desk) -> None:
+    async with desk.app().run_test(size=(34, 24)) as pilot:
+        await until(pilot, lambda: "[Memory]" in text_of(pilot))
+        assert "[Memory] Transcript  Calls ›" in text_of(pilot)
+        await click(pilot, "›")
+        await until(pilot, lambda: "[Transcript]" in text_of(pilot))
+        for name in ("Calls", "Metrics", "Compactions(1)", "Report"):
+            await click(pilot, "›")
+            await until(pilot, lambda name=name: f"[{name}]" in text_of(pilot))  # type: ignore[misc]
+        await pilot.press("3", "right", "right")
+        await until(pilot, lambda: "[Prompt]" in text_of(pilot) and "›" not in text_of(pilot))
+        await click(pilot, "‹")
+        await until(pilot, lambda: "[Artifacts]" in text_of(pilot))

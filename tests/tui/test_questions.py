@@ -61,6 +61,26 @@ async def test_a_question_of_one_key_has_no_other_keys_below_it(desk: Desk) -> N
         await until(pilot, lambda: "Freeze" in footer_of(pilot))
 
 
+@pytest.mark.parametrize(("key", "kind"), [("P", "pause"), ("U", "redo")])
+async def test_enter_confirms_what_spends_and_loses_nothing(desk: Desk, key: str, kind: str) -> None:
+    async with desk.app().run_test(size=SIZES[0]) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press(key)
+        await until(pilot, lambda: "y ↵ yes" in text_of(pilot))
+        await pilot.press("enter")
+        await until(pilot, lambda: [each[0] for each in desk.session.commands()] == [kind])
+
+
+@pytest.mark.parametrize("key", ["enter", "y", "l"])
+async def test_leaving_a_run_that_goes_on_is_confirmed_by_enter(desk: Desk, key: str) -> None:
+    app = desk.app()
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("q", key)
+        await until(pilot, lambda: not app.is_running)
+    assert (app.left_by, desk.session.commands()) == ("leave", [])
+
+
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 async def test_a_notice_covers_neither_the_question_nor_what_is_typed(
     desk: Desk, size: tuple[int, int]

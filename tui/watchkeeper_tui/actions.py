@@ -335,6 +335,8 @@ class Action:
     """Ends a pause. If no host runs, one is started and no command is written."""
     once: bool = False
     """If no host runs, one is started for this command only."""
+    free: bool = False
+    """It spends and loses nothing: Enter confirms it as `y` does."""
 
 
 def _can_listen(agent: AgentFacts) -> bool:
@@ -692,6 +694,7 @@ _ACTIONS: tuple[Action, ...] = (
         _each_agent("redo", able=_was_compacted),
         _why_not_undo,
         once=True,
+        free=True,
         preview=lambda target, text: [
             f"Redo {target.names}: reapply the last undone compaction. Refused if none was undone."
         ],
@@ -769,6 +772,7 @@ _ACTIONS: tuple[Action, ...] = (
             "" if target.snapshot.state is SessionState.LIVE else _why_still(target) or "the run is not live"
         ),
         lambda target, text: ["Pause the whole run: every agent stops at its next step. r resumes it."],
+        free=True,
     ),
     Action(
         "pause_now",

@@ -120,7 +120,7 @@ def _notifications(table: Any, problems: list[str]) -> Notifications:
 
 
 SPLITS = (25, 75)
-"""The least and the most of the width, in per cent, that the left panes may take."""
+"""The least and the most, in per cent, of the width that the left panes may take, and of the height that the upper ones may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,8 @@ class Layout:
     """How the plan is sorted."""
     split: int = 0
     """Per cent of the width for the left panes; 0 leaves it to the size of the terminal."""
+    rows: int = 0
+    """Per cent of the height for the upper panes; 0 as above."""
     theme: str = ""
     """The theme that was chosen while it ran; one in the configuration goes before it."""
     hinted: bool = False

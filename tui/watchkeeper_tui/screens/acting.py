@@ -185,7 +185,7 @@ class ActingScreen(WatchScreen):
             lines = [*lines, *self._foretold_lines()]
             more.append(("v", "view the prompt", lambda: self._view_prompt(action, target, text)))
 
-        self.confirm(lines, lambda: self.perform(action, target, text), more=more)
+        self.confirm(lines, lambda: self.perform(action, target, text), more=more, free=action.free)
 
     def _foretold_lines(self) -> list[str]:
         shown = self._foretold[1] if self._foretold is not None else None
@@ -406,6 +406,8 @@ class ActingScreen(WatchScreen):
                 ],
                 [
                     ("l", "key"),
+                    (" ", "text"),
+                    ("↵", "key"),
                     (" detach   ", "text"),
                     ("p", "key"),
                     (" pause it, then leave   ", "text"),
@@ -413,5 +415,8 @@ class ActingScreen(WatchScreen):
                     (" cancel", "text"),
                 ],
             ],
-            {"l": lambda: self.watch_app.leave("leave"), "p": lambda: self.watch_app.leave("pause")},
+            {
+                **dict.fromkeys(("l", "y", "enter", "↵"), lambda: self.watch_app.leave("leave")),
+                "p": lambda: self.watch_app.leave("pause"),
+            },
         )

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.events import MouseDown, MouseMove, MouseUp
 from textual.reactive import var
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
@@ -109,6 +110,8 @@ class HelpScreen(ModalScreen[None]):
 
 NOTICE_SECONDS = 6.0
 EXPORT_NOTICE_SECONDS = 30.0
+_USUAL_FORM = "html"
+"""Of an export."""
 
 
 class WatchScreen(Screen[None]):
@@ -383,8 +386,9 @@ class WatchScreen(Screen[None]):
 
         folder = Path.cwd()
         answers: list[Piece] = []
-        for key, (_, words) in FORMS.items():
-            answers += [(key, "key"), (f" {words}   ", "text")]
+        for key, (form, words) in FORMS.items():
+            enter: list[Piece] = [(" ", "text"), ("↵", "key")] if form == _USUAL_FORM else []
+            answers += [(key, "key"), *enter, (f" {words}   ", "text")]
         answers += [("esc", "key"), (" cancel", "text")]
         question: list[list[Piece]] = [
             [
@@ -398,15 +402,16 @@ class WatchScreen(Screen[None]):
         def start(form: str) -> Callable[[], None]:
             return lambda: self.export_session(session_id, form)
 
-        self.prompt.ask_key(question, {key: start(form) for key, (form, _) in FORMS.items()})
+        keys = {key: start(form) for key, (form, _) in FORMS.items()}
+        self.prompt.ask_key(question, keys | dict.fromkeys(("enter", "↵"), start(_USUAL_FORM)))
 
     def export_session(self, session_id: str, form: str) -> None:
-        """Begin to export, as `form` (`html` where nothing was typed), into the folder where the dashboard
+        """Begin to export, as `form` (the usual one where nothing was typed), into the folder where the dashboard
         was started."""
         from watchkeeper_tui.control import FORMS
 
         known = [name for name, _ in FORMS.values()]
-        form = form or "html"
+        form = form or _USUAL_FORM
         if form not in known:
             self.say(f"/export takes {', '.join(known[:-1])} or {known[-1]}", "failed")
             return
@@ -556,8 +561,59 @@ class SessionScreen(WatchScreen):
             shown = PANES
         for pane in PANES:
             self.query_one(f"#{pane}").set_class(pane not in shown, "-away")
-        split, styles = self.watch_app.layout_kept.split, self.query_one("#panes").styles
-        if shown == PANES and SPLITS[0] <= split <= SPLITS[1]:
-            styles.grid_columns = f"{split}fr {100 - split}fr"
-        else:
-            styles.clear_rule("grid_columns")
+        kept, styles = self.watch_app.layout_kept, self.query_one("#panes").styles
+        for rule, percent, divided in (
+            ("grid_columns", kept.split, shown == PANES),
+            ("grid_rows", kept.rows, len(shown) > 1),
+        ):
+            if divided and SPLITS[0] <= percent <= SPLITS[1]:
+                setattr(styles, rule, f"{percent}fr {100 - percent}fr")
+            else:
+                styles.clear_rule(rule)
+
+    # Dividers.
+
+    _dragged: frozenset[str] = frozenset()
+    """The dividers that the mouse holds: `split` between left and right, `rows` between above and below."""
+
+    @property
+    def _dividers(self) -> frozenset[str]:
+        """Those that are shown."""
+        shown = sum(not self.query_one(f"#{pane}").has_class("-away") for pane in PANES)
+        return frozenset({1: (), 2: ("rows",)}.get(shown, ("split", "rows")))
+
+    def action_divide(self, divider: str, step: int) -> None:
+        """Move a divider by so many per cent."""
+        if divider not in self._dividers:
+            self.say(
+                "the divider moves where all four panes are shown: from 100 columns on, not zoomed"
+                if divider == "split"
+                else "the divider moves where panes are shown above each other: not zoomed",
+                "muted",
+            )
+            return
+        plan, panes = self.plan.outer_size, self.query_one("#panes").size
+        part, whole = (plan.width, panes.width) if divider == "split" else (plan.height, panes.height)
+        self._divide(divider, (getattr(self.watch_app.layout_kept, divider) or 100 * part / whole) + step)
+
+    def _divide(self, divider: str, percent: float) -> None:
+        self.watch_app.remember(**{divider: max(SPLITS[0], min(SPLITS[1], round(percent)))})
+        self._arrange()
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        edges = {
+            "split": event.screen_x - self.plan.region.right,
+            "rows": event.screen_y - self.plan.region.bottom,
+        }
+        inside = self.query_one("#panes").region.contains(event.screen_x, event.screen_y)
+        self._dragged = frozenset(name for name in self._dividers if inside and edges[name] in (-1, 0))
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        panes = self.query_one("#panes").region
+        if "split" in self._dragged:
+            self._divide("split", 100 * (event.screen_x - panes.x) / max(1, panes.width))
+        if "rows" in self._dragged:
+            self._divide("rows", 100 * (event.screen_y - panes.y) / max(1, panes.height))
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        self._dragged = frozenset()

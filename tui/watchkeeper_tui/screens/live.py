@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -22,8 +21,7 @@ from watchkeeper_tui.pages.report import without_agent
 from watchkeeper_tui.plan_tree import ORDERS, plan_rows
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
-from watchkeeper_tui.screens.base import PANES, SessionScreen
-from watchkeeper_tui.settings import SPLITS
+from watchkeeper_tui.screens.base import SessionScreen
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.widgets.agent import PAGES, AgentPane
 from watchkeeper_tui.widgets.bars import Header, KeyHint, KeyLine, Prompt, StatusLine, status_pieces
@@ -98,7 +96,7 @@ def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
                 ("f", "freeze the view; the run goes on"),
                 ("z", "zoom the pane"),
                 ("v", "what the agents saved"),
-                ("< >", "move the divider between left and right"),
+                ("< >  ^ _", "move the divider: left and right, up and down; the mouse drags it"),
                 ("y", "copy"),
                 ("t w", "timeline; replay step by step"),
                 ("x K", "export; fork: a new session that begins at a step of this one"),
@@ -169,8 +167,12 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("z", "zoom", "Zoom", show=False, id="zoom"),
         Binding("i", "report", "Report", show=False, id="agent.report"),
         Binding("o", "next_order", "Order", show=False, id="plan.order"),
-        Binding("less_than_sign", "divide(-5)", "Divider left", show=False, id="pane.narrower"),
-        Binding("greater_than_sign", "divide(5)", "Divider right", show=False, id="pane.wider"),
+        Binding("less_than_sign", "divide('split', -5)", "Divider left", show=False, id="pane.narrower"),
+        Binding("greater_than_sign", "divide('split', 5)", "Divider right", show=False, id="pane.wider"),
+        Binding(
+            "circumflex_accent,ctrl+up", "divide('rows', -5)", "Divider up", show=False, id="pane.shorter"
+        ),
+        Binding("underscore,ctrl+down", "divide('rows', 5)", "Divider down", show=False, id="pane.taller"),
         Binding("f", "freeze", "Freeze", show=False, id="freeze"),
         Binding("slash", "filter", "Filter", show=False, id="filter"),
         Binding("space", "mark", "Mark", show=False, id="mark"),
@@ -583,34 +585,6 @@ class LiveScreen(SessionScreen, ActingScreen):
 
     def help_groups(self) -> list[Group]:
         return live_help(self.active_pane, self.watch_app.key_for)
-
-    def action_divide(self, step: int) -> None:
-        """Move the divider between the left panes and the right ones."""
-        if any(self.query_one(f"#{pane}").has_class("-away") for pane in PANES):
-            self.say(
-                "the divider moves where all four panes are shown: from 100 columns on, not zoomed", "muted"
-            )
-            return
-        now = self.watch_app.layout_kept.split or 50
-        self.watch_app.remember(split=max(SPLITS[0], min(SPLITS[1], now + step)))
-        self._arrange()
-
-    _dragging = False
-    """The mouse holds the divider between the left panes and the right ones."""
-
-    def on_mouse_down(self, event: events.MouseDown) -> None:
-        edge = self.plan.region.right
-        shown = not any(self.query_one(f"#{pane}").has_class("-away") for pane in PANES)
-        self._dragging = shown and event.screen_x in (edge - 1, edge)
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        if self._dragging:
-            split = round(100 * event.screen_x / max(1, self.size.width))
-            self.watch_app.remember(split=max(SPLITS[0], min(SPLITS[1], split)))
-            self._arrange()
-
-    def on_mouse_up(self, event: events.MouseUp) -> None:
-        self._dragging = False
 
     # Commands that only this screen knows; the rest stand for actions.
 

@@ -62,22 +62,20 @@ class Page:
     """One tab."""
 
     name: str
-    short: str
-    """The name where there is little room."""
     lines: Callable[[PageContext], Sequence[PageLine | Unit]]
     follows: bool = False
     """New lines come at the end, and the end is kept in sight."""
 
 
 PAGES: tuple[Page, ...] = (
-    Page("Memory", "Mem", memory_page),
-    Page("Transcript", "Text", transcript_page, follows=True),
-    Page("Calls", "Calls", calls_page),
-    Page("Metrics", "Stats", metrics_page),
-    Page("Compactions", "Comp", compactions_page),
-    Page("Report", "Rep", report_page),
-    Page("Artifacts", "Art", artifacts_page),
-    Page("Prompt", "Prompt", prompt_page),
+    Page("Memory", memory_page),
+    Page("Transcript", transcript_page, follows=True),
+    Page("Calls", calls_page),
+    Page("Metrics", metrics_page),
+    Page("Compactions", compactions_page),
+    Page("Report", report_page),
+    Page("Artifacts", artifacts_page),
+    Page("Prompt", prompt_page),
 )
 
 
@@ -97,7 +95,8 @@ def _place(key: str) -> tuple[int, int]:
 
 
 class TabLine(Widget):
-    """The names of the tabs; the open one is marked by brackets too, not by colour alone."""
+    """The names of the tabs; the open one is marked by brackets too, not by colour alone. Where there is no room for
+    all, the line scrolls to the open one, and `‹` and `›` lead to its neighbours."""
 
     opened = reactive(0)
     is_blank = reactive(True)
@@ -109,37 +108,34 @@ class TabLine(Widget):
         super().__init__(id="tabs")
 
     def render(self) -> Content:
-        pieces = [piece for _, _, group in self._groups() for piece in group]
-        return content(pieces, watch_app(self).palette)
+        return content([piece for _, piece in self._tabs()], watch_app(self).palette)
 
     def on_click(self, event: events.Click) -> None:
-        for index, (start, end, _) in enumerate(self._groups()):
-            if start <= event.x < end:
+        end = 0
+        for index, piece in self._tabs():
+            end += pieces_width([piece])
+            if event.x < end:
                 cast("AgentPane", self.parent).open_tab(index)
+                return
 
-    def _labels(self) -> list[str]:
-        """The names, the longest cut short first until all fit; the open one last."""
-        notes = [self.notes.get(page.name, "") for page in PAGES]
-        labels = [page.name + note for page, note in zip(PAGES, notes, strict=True)]
-        while sum(len(label) + 2 for label in labels) > self.size.width:
-            whole = [index for index, page in enumerate(PAGES) if labels[index] != page.short + notes[index]]
-            if not whole:
+    def _tabs(self) -> list[tuple[int, Piece]]:
+        """What is shown, each with the place of the tab that a click on it opens."""
+        if self.is_blank:
+            return []
+        labels = [page.name + self.notes.get(page.name, "") for page in PAGES]
+        for first in range(self.opened + 1):
+            room, last = self.size.width - (first > 0), first
+            while last < len(PAGES) and (room := room - len(labels[last]) - 2) >= (last + 1 < len(PAGES)):
+                last += 1
+            if last > self.opened:
                 break
-            longest = max(whole, key=lambda index: (index != self.opened, len(labels[index])))
-            labels[longest] = PAGES[longest].short + notes[longest]
-        return labels
-
-    def _groups(self) -> list[tuple[int, int, list[Piece]]]:
-        groups: list[tuple[int, int, list[Piece]]] = []
-        start = 0
-        for index, label in enumerate(() if self.is_blank else self._labels()):
-            group: list[Piece] = (
-                [(f"[{label}]", "key")] if index == self.opened else [(f" {label} ", "muted")]
-            )
-            width = pieces_width(group)
-            groups.append((start, start + width, group))
-            start += width
-        return groups
+        tabs: list[tuple[int, Piece]] = [
+            (at, (f"[{labels[at]}]", "key") if at == self.opened else (f" {labels[at]} ", "muted"))
+            for at in range(first, max(last, first + 1))
+        ]
+        before = [(self.opened - 1, ("‹", "muted"))] if first > 0 else []
+        after = [(self.opened + 1, ("›", "muted"))] if last < len(PAGES) else []
+        return [*before, *tabs, *after]
 
 
 class Figures(Widget):

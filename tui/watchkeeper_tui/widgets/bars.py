@@ -786,7 +786,7 @@ class Prompt(Vertical, can_focus=True):
         *,
         gave_up: Callable[[], None] | None = None,
     ) -> None:
-        """Ask for one of `keys`; `n` and Esc give up unless they are among them. Enter never answers.
+        """Ask for one of `keys`; `n` and Esc give up unless they are among them, and Enter answers only if it is.
 
         The last line of the question says which keys; it stays in sight where the rest has no room.
         """
