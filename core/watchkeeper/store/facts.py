@@ -43,8 +43,8 @@ _COLUMNS = f"SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at, {
 # ?1 session (null: all), ?2 workspace, ?3 the agent that asks, ?4 whether facts of every agent are seen.
 _NOT_DELETED = " NOT EXISTS (SELECT 1 FROM sessions d WHERE d.id = f.session_id AND d.deleted_at IS NOT NULL)"
 _VISIBLE = (
-    f" f.superseded_by IS NULL AND{_NOT_DELETED} AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR ?4 OR f.agent_id IN"
-    " (WITH RECURSIVE line (id) AS (SELECT ?3 UNION SELECT a.copied_from FROM line JOIN agents a ON a.id ="
+    f" f.superseded_by IS NULL AND{_NOT_DELETED} AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR ?4 <> 0 OR f.agent_id IN"
+    " (WITH RECURSIVE line (id) AS (SELECT id FROM agents WHERE id = ?3 UNION SELECT a.copied_from FROM line JOIN agents a ON a.id ="
     " line.id)"
     " SELECT id FROM line WHERE id IS NOT NULL))) OR (f.scope = 'workspace' AND f.workspace = ?2))"
 )

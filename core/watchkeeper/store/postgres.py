@@ -95,6 +95,8 @@ _OF_SQLITE = {
     "BEGIN IMMEDIATE": "BEGIN",
 }
 """What `driver` says for SQLite alone."""
+_JOIN_IN_ORDER = re.compile(r"CROSS JOIN (\w+(?: \w+)?) ON")
+"""A join whose order SQLite keeps; PostgreSQL knows better."""
 _IS_NULL = re.compile(r"(\$\d+) IS (NOT )?NULL")
 
 
@@ -114,6 +116,7 @@ def translated(sql: str) -> str:
         number += 1
         return f"${number}"
 
+    sql = _JOIN_IN_ORDER.sub(r"JOIN \1 ON", sql)
     # The type of a parameter that is only compared with NULL cannot be inferred.
     return _IS_NULL.sub(r"\1::text IS \2NULL", _PIECE.sub(numbered, sql))
 

@@ -206,7 +206,7 @@ _OUTPUTS = (
     " WHERE o.id IN (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name"
 )
 _HAS_TOKENS = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens > 0"
-_LABEL = "CASE WHEN price_status = 'exact' AND NOT usage_exact THEN 'estimated' ELSE price_status END"
+_LABEL = "CASE WHEN price_status = 'exact' AND usage_exact = 0 THEN 'estimated' ELSE price_status END"
 _LABELS = ("exact", "estimated", "unpriced")
 _LABELS_BY_AGENT = (
     f"SELECT DISTINCT agent_id, {_LABEL} AS label FROM model_calls WHERE session_id = ? AND {_HAS_TOKENS}"  # noqa: S608
