@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -25,11 +26,13 @@ from textual.widget import Widget
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.event_text import question_words
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.external import ExternalQuestion, load_external_question
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.lease import Presence
 from watchkeeper.store.place import Place, is_writable
 from watchkeeper.store.sessions import find
 from watchkeeper.store.snapshot import BudgetFacts
+from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
 from watchkeeper_tui.control import Control, ReadOnlyControl, RunRequest, StoreControl, start_run
@@ -77,6 +80,7 @@ def news(before: Snapshot, after: Snapshot, wanted: Notifications) -> list[Notic
     found: list[Notice] = []
     if wanted.needs_input:
         found += _questions(before, after)
+        found += _terminals(before, after)
     if wanted.task_failed:
         found += _failures(before, after)
     if wanted.budget:
@@ -94,6 +98,18 @@ def _questions(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
             name = sanitize(agent.name) if agent else "an agent"
             question = clip(sanitize(question_words(each.tool, each.question)), 160)
             yield Notice(f"{name} needs you", f"wants to run {sanitize(each.tool)} {question}", "warning")
+
+
+def _terminals(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    """Sessions in other terminals that need a person now, and did not before."""
+    if before.external is after.external:
+        return
+    known = {each.program_session for each, _ in terminals.needy(before.external, before.read_at, None)}
+    for each, condition in terminals.needy(after.external, after.read_at, None):
+        if each.program_session not in known:
+            yield Notice(
+                f"{terminals.name_of(each)} {condition.word}", condition.note or condition.word, "warning"
+            )
 
 
 def _failures(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
@@ -306,7 +322,22 @@ class WatchkeeperApp(ThemedApp):
 
     def watch_snapshot(self, before: Snapshot, snapshot: Snapshot) -> None:
         self._be_present(snapshot)
+        if snapshot.external is not before.external:
+            self._follow_answers(before, snapshot)
         self.announce(news(before, snapshot, self.settings.notifications), self.settings.notifications)
+
+    def _follow_answers(self, before: Snapshot, snapshot: Snapshot) -> None:
+        """Say what became of answers that were sent to other terminals."""
+        from watchkeeper_tui.screens.external import outcome_words
+
+        still = {each.id for each in snapshot.external.questions}
+        for each in before.external.questions:
+            if each.status == "sent" and each.id not in still:
+
+                def answer(found: object, asked: ExternalQuestion = each) -> None:
+                    self.call_later(self._say_in_front, outcome_words(asked, found), "accent")
+
+                self.reader.ask(partial(load_external_question, question_id=each.id), answer)
 
     def _be_present(self, snapshot: Snapshot) -> None:
         """Tell the host of the open session that a user is present who can answer its questions."""
@@ -517,12 +548,12 @@ class WatchkeeperApp(ThemedApp):
 
         self.push_screen(UsageScreen())
 
-    def open_fleet(self) -> None:
-        """Several sessions at once, a row each."""
+    def open_fleet(self, select: str = "") -> None:
+        """Several sessions at once, a row each; with one of them selected. Those of other terminals are among all."""
         from watchkeeper_tui.screens.fleet import FleetScreen
 
         if not isinstance(self.screen, FleetScreen):
-            self.push_screen(FleetScreen(self._fleet))
+            self.push_screen(FleetScreen(() if select else self._fleet, select))
 
     def open_start(
         self, *, goal: str = "", from_session: str | None = None, name: str = "", workspace: str = ""
@@ -658,6 +689,7 @@ def active_together() -> list[list[BindingType]]:
     from watchkeeper_tui.screens.compaction import CompactionScreen
     from watchkeeper_tui.screens.compare import CompareScreen
     from watchkeeper_tui.screens.dialogs import ForkScreen
+    from watchkeeper_tui.screens.external import ExternalQuestionScreen
     from watchkeeper_tui.screens.fleet import FleetScreen
     from watchkeeper_tui.screens.message import MessageScreen
     from watchkeeper_tui.screens.plan import PlanScreen
@@ -672,7 +704,7 @@ def active_together() -> list[list[BindingType]]:
     common = [*WatchScreen.BINDINGS, *panes[0].BINDINGS]
     screens = (
         LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
-        FleetScreen, WelcomeScreen, PlanScreen, TimelineScreen, UsageScreen, ChartScreen, ArtifactsScreen,
+        FleetScreen, WelcomeScreen, PlanScreen, TimelineScreen, UsageScreen, ChartScreen, ArtifactsScreen, ExternalQuestionScreen,
     )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]
     groups.append([*StartScreen.BINDINGS, *WatchScreen.BINDINGS])
@@ -744,4 +776,4 @@ def _newest(db_path: Place, screen: str) -> tuple[str | None, str]:
         found = newest_session(connection)
     finally:
         connection.close()
-    return found, screen if found else "sessions"
+    return found, screen if found or screen == "fleet" else "sessions"

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,15 +21,18 @@ from watchkeeper.store import agent_snapshot
 from watchkeeper.store.agent_snapshot import ReportReader, StoredMessage, ViewFacts
 from watchkeeper.store.database import Identity, identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.external import External, ExternalReader
 from watchkeeper.store.place import Place
 from watchkeeper.store.snapshot import (
     EVENTS_KEPT,
     AgentFacts,
     LiveFacts,
+    SessionFacts,
     SessionSnapshotReader,
     Undone,
     accept_any_text,
 )
+from watchkeeper_tui import external as terminals
 from watchkeeper_tui.formatting import EventLine, plural
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, TranscriptBlock, session_state
@@ -335,6 +339,9 @@ class Reader(threading.Thread):
         self._working = False
         self._retry_seconds = RETRY_SECONDS
         self._detail: DetailFold | None = None
+        self._external = ExternalReader(path)
+        self._joined: tuple[tuple[object, ...], tuple[AgentFacts, ...]] = ((), ())
+        """What the agents were joined of, and they."""
 
     def look_at(self, agent_id: str | None) -> None:
         """Read this agent's transcript, calls and memory too."""
@@ -443,16 +450,22 @@ class Reader(threading.Thread):
                 connection.execute("COMMIT")
             if result is not None:
                 standing[1](result)
+        outside = self._external.read(connection, self._now())
         session_id = self._session_id  # read once: another thread may choose another session at any moment
         if session_id is None:
+            if outside != self._snapshot.external:
+                shown = self._snapshot
+                self._snapshot = replace(shown, external=outside, problem=None, version=shown.version + 1)
+                self._publish(self._snapshot)
             return
         host_pid = self._probe(self._path, session_id)
         still = self._snapshot.rates.is_still and not self._is_starting()
-        if not changed and host_pid == self._snapshot.host_pid and still:
+        same = host_pid == self._snapshot.host_pid and outside == self._snapshot.external
+        if not changed and same and still:
             return
         connection.execute("BEGIN")
         try:
-            snapshot = self._take(connection, session_id, host_pid)
+            snapshot = self._take(connection, session_id, host_pid, outside)
         finally:
             connection.execute("COMMIT")
         if snapshot is not None:
@@ -462,7 +475,9 @@ class Reader(threading.Thread):
     def _is_starting(self) -> bool:
         return self._snapshot.state is SessionState.OPENING
 
-    def _take(self, connection: Connection, session_id: str, host_pid: int | None) -> Snapshot | None:
+    def _take(
+        self, connection: Connection, session_id: str, host_pid: int | None, outside: External
+    ) -> Snapshot | None:
         """What is to be shown now, or None where that is what is shown already."""
         now, shown = self._now(), self._snapshot
         if self._fold is None or self._fold.session_id != session_id:
@@ -479,7 +494,8 @@ class Reader(threading.Thread):
             self._events.extend(map(EventLine, reading.events))
             self._lines = tuple(self._events)
         facts = reading.session
-        if reading.agents is not shown.agents:
+        agents = self._join(reading.agents, facts, outside)
+        if agents is not shown.agents:
             self._working = any(agent.status in ("working", "waiting") for agent in reading.agents)
         state = session_state(facts.status, host_pid is not None, working=self._working, origin=facts.origin)
         if (
@@ -495,16 +511,36 @@ class Reader(threading.Thread):
             state=state,
             host_pid=host_pid,
             tasks=reading.tasks,
-            agents=reading.agents,
+            agents=agents,
             events=self._lines,
-            compactions=self._undone.mark(connection, reading.agents, reading.compactions),
+            compactions=self._undone.mark(connection, agents, reading.compactions),
             approvals=reading.approvals,
             commands=reading.commands,
             budgets=reading.budgets,
             rates=reading.rates,
-            detail=self._look(connection, session_id, reading.agents),
+            detail=self._look(connection, session_id, agents),
+            external=outside,
         )
         return None if snapshot.shows_the_same(shown) else snapshot
+
+    def _join(
+        self, agents: tuple[AgentFacts, ...], facts: SessionFacts, outside: External
+    ) -> tuple[AgentFacts, ...]:
+        """The agents, the main one as its terminal has it; the same object where nothing changed."""
+        session = terminals.session_of(outside, facts.id)
+        if session is None:
+            return agents
+        asked = terminals.questions_of(outside, facts.id)
+        joined_of = (agents, session, *asked)
+        if len(joined_of) != len(self._joined[0]) or any(
+            now is not then for now, then in zip(joined_of, self._joined[0], strict=True)
+        ):
+            main = facts.planner_agent_id
+            joined = tuple(
+                terminals.joined(each, session, asked) if each.id == main else each for each in agents
+            )
+            self._joined = (joined_of, joined)
+        return self._joined[1]
 
     def _look(
         self, connection: Connection, session_id: str, agents: tuple[AgentFacts, ...]

@@ -21,6 +21,7 @@ from watchkeeper.store.agent_snapshot import (
     ToolCallFacts,
     ViewFacts,
 )
+from watchkeeper.store.external import External
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import (
     AgentFacts,
@@ -127,6 +128,8 @@ class Snapshot:
     budgets: tuple[BudgetFacts, ...] = ()
     rates: Rates = field(default_factory=Rates)
     detail: AgentDetail | None = None
+    external: External = field(default_factory=External)
+    """What sessions in other terminals do."""
     problem: str | None = None
     """Why nothing newer could be read, in one line; the rest is the last good reading."""
 

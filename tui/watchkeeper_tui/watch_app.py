@@ -131,8 +131,8 @@ class WatchApp(Protocol):
         """Show what all sessions used and cost."""
         ...
 
-    def open_fleet(self) -> None:
-        """Show several sessions at once, a row each."""
+    def open_fleet(self, select: str = "") -> None:
+        """Show several sessions at once, a row each; with one of them selected."""
         ...
 
     def open_start(

@@ -81,7 +81,7 @@ def install(
     doors.install(path, settings, change)
     soon = "start codex once and trust them" if program == "codex" else "running sessions use them at once"
     say(f"installed {len(change.record.events)} hooks; {soon}")
-    if not is_read(path):
+    if not external.is_read(path):
         say(
             "nothing reads them yet: `wk import --watch-all --install` does so in the background, `wk watch claude` meanwhile"
         )
@@ -150,7 +150,7 @@ def status(db: Place | None, as_json: bool) -> int:
             connection.close()
     value = {
         "installed": installed,
-        "read": is_read(path),
+        "read": external.is_read(path),
         "pending": _pending(folder),
         "sessions": [_session_json(each) for each in found.sessions],
         "questions": [question_json(each) for each in found.questions],
@@ -185,24 +185,6 @@ def _pending(folder: Path) -> int:
         return len(os.listdir(folder / "spool"))
     except OSError:
         return 0
-
-
-def is_read(path: Place) -> bool:
-    """Whether a process reads the spool now."""
-    import fcntl
-
-    folder = external.hooks_folder(path)
-    try:
-        descriptor = os.open(folder.with_name(folder.name + ".lock"), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _session_json(session: external.ExternalSession) -> dict[str, Any]:

@@ -368,8 +368,7 @@ def _print_fleet(path: Place, session_ids: list[str]) -> int:
 @contextmanager
 def _hooks_read(path: Place) -> Iterator[None]:
     """Where hooks are installed and no process reads what they write, another process does until the block ends."""
-    from watchkeeper.cli.hooks import is_read
-    from watchkeeper.store.external import hooks_folder
+    from watchkeeper.store.external import hooks_folder, is_read
 
     if not hooks_folder(path).is_dir() or is_read(path):
         yield

@@ -33,6 +33,8 @@ PROGRAM_CHANGES = "file_change"
 CONFLICT = "conflict"
 """The cause of a question about a merge: `{"task", "conflicts": [{"file", "ours", "theirs", "text"}], "one_side"}`.
 Approving it leaves the conflict to the planner; an edited input `{"task", "keep": "ours" or "theirs"}` keeps one side."""
+EXTERNAL = "external"
+"""The cause of a permission question of a session in another terminal (`store.external`)."""
 CONTEXT_LINES = 3
 _MOST_COMPARISONS = 4_000_000
 """Pairs of lines. Beyond this, a difference is shown as all old lines and all new ones: as true, and without
@@ -66,7 +68,7 @@ class Question:
     folder: str
     """Where the call would run: the folder of the agent's shell, else the workspace."""
     cause: str
-    """`permission`, `repetition`, `changed` or `conflict`."""
+    """`permission`, `repetition`, `changed`, `conflict` or `external`."""
     note: str
     """Why it is asked, beyond the permission; empty where there is nothing to say."""
     arguments: dict[str, Any]
@@ -83,13 +85,13 @@ class Question:
 
     @property
     def allows_always(self) -> bool:
-        """Whether "always" may be answered: not where a call repeats itself, nor to a conflict."""
-        return self.cause not in ("repetition", CONFLICT)
+        """Whether "always" may be answered: not where a call repeats itself, nor to a conflict or another program."""
+        return self.cause not in ("repetition", CONFLICT, EXTERNAL)
 
     @property
     def allows_edit(self) -> bool:
-        """Whether the input may be edited: a conflict has its own answers."""
-        return self.cause != CONFLICT
+        """Whether the input may be edited: a conflict has its own answers, another program runs its own input."""
+        return self.cause not in (CONFLICT, EXTERNAL)
 
     @property
     def allows_sides(self) -> bool:

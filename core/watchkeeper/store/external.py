@@ -6,17 +6,19 @@ question with `answer_question`, which hands the answer to the hook that waits (
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import NotFound
-from watchkeeper.store.driver import Connection, decode, encode
+from watchkeeper.store.driver import Connection, decode, encode, row_lines
 from watchkeeper.store.place import Place, folder_beside
+from watchkeeper.store.snapshot import IncrementalQuery, Raw
 from watchkeeper.store.writer import Group, Writer
 
 SILENT_SECONDS = 300.0
@@ -26,6 +28,9 @@ KEPT_SECONDS = 7 * 86_400.0
 NO_HOOK = (
     "no hook waits for an answer: `wk hooks install claude --answer`, and answer in the terminal this time"
 )
+ENDED_SECONDS = 3_600.0
+"""How long a session that ended is still listed."""
+PROBE_SECONDS = 1.0
 CHOICES = "AskUserQuestion"
 """The tool with which Claude Code asks multiple-choice questions."""
 
@@ -37,6 +42,22 @@ def hooks_folder(database: Place) -> Path:
         return folder_beside(database) / "hooks"
     resolved = database.expanduser().resolve()
     return resolved.with_name(resolved.name + "-hooks")
+
+
+def is_read(database: Place) -> bool:
+    """Whether a process reads now what other terminals do: without one, the rows tell of the past."""
+    folder = hooks_folder(database)
+    try:
+        descriptor = os.open(folder.with_name(folder.name + ".lock"), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +80,7 @@ class ExternalSession:
     changed_at: float
     last_active: float
     """Of hooks and log together."""
-    compactions: tuple[dict[str, Any], ...] = ()
+    compactions: tuple[Mapping[str, Any], ...] = ()
     """The last ones: `trigger`, `at`, `ended_at` (None: in progress), `path` and `bytes`: the log before it, whose first
     `bytes` hold everything that is about to be dropped."""
     last_message: str = ""
@@ -80,11 +101,11 @@ class ExternalQuestion:
     pid: int
     agent: str
     tool: str
-    input: dict[str, Any]
+    input: Mapping[str, Any]
     """Redacted: an approval runs what the program itself has."""
     status: str
     """`waiting`, `sent`, `answered` or `ended`."""
-    answer: dict[str, Any]
+    answer: Mapping[str, Any]
     decided_by: str
     outcome: str
     """Of an answered one, by the log: `allowed` or `denied`."""
@@ -106,28 +127,80 @@ class External:
     """Those that wait or were sent, the oldest first; with `session_id` of the session that they belong to."""
 
 
-_SESSION = (
-    "SELECT e.program, e.program_session, e.imported_as, s.id IS NOT NULL, e.pid, e.folder, e.transcript, e.status, e.reason,"
-    " e.changed_at, CASE WHEN coalesce(s.last_active, 0) > e.changed_at THEN s.last_active ELSE e.changed_at END, e.details"
-    " FROM external_sessions e LEFT JOIN sessions s ON s.id = e.imported_as AND s.deleted_at IS NULL"
+_SESSION_COLUMNS = (
+    "e.program, e.program_session, e.imported_as, s.id IS NOT NULL, e.pid, e.folder, e.transcript, e.status, e.reason, e.changed_at,"
+    " CASE WHEN coalesce(s.last_active, 0) > e.changed_at THEN s.last_active ELSE e.changed_at END, e.details"
 )
-_QUESTION = (
-    "SELECT q.id, q.program, q.program_session, coalesce(e.imported_as, ''), q.pid, q.agent, q.tool, q.input, q.status, q.answer,"
-    " q.decided_by, q.outcome, q.asked_at FROM external_questions q LEFT JOIN external_sessions e ON e.program = q.program AND"
-    " e.program_session = q.program_session"
+_SESSIONS = (
+    "external_sessions e LEFT JOIN sessions s ON s.id = e.imported_as AND s.deleted_at IS NULL"
+    " WHERE e.status <> 'ended' OR e.changed_at >= ? ORDER BY e.changed_at DESC LIMIT 500"
 )
+_QUESTION_COLUMNS = (
+    "q.id, q.program, q.program_session, coalesce(e.imported_as, ''), q.pid, q.agent, q.tool, {input}, q.status, q.answer,"
+    " q.decided_by, q.outcome, q.asked_at"
+)
+_QUESTIONS = "external_questions q LEFT JOIN external_sessions e ON e.program = q.program AND e.program_session = q.program_session"
+_OPEN = " WHERE q.status IN ('waiting', 'sent') ORDER BY q.asked_at, q.id LIMIT 200"
 
 
 def load_external(connection: Connection, *, ended_since: float = float("inf")) -> External:
     """The live sessions, those that ended since a time, and the open questions."""
-    rows = connection.execute(
-        f"{_SESSION} WHERE e.status <> 'ended' OR e.changed_at >= ? ORDER BY e.changed_at DESC LIMIT 500",
-        (ended_since,),
-    )
-    questions = connection.execute(
-        f"{_QUESTION} WHERE q.status IN ('waiting', 'sent') ORDER BY q.asked_at, q.id LIMIT 200"
-    )
+    rows = connection.execute(f"SELECT {_SESSION_COLUMNS} FROM {_SESSIONS}", (ended_since,))
+    columns = _QUESTION_COLUMNS.format(input="q.input")
+    questions = connection.execute(f"SELECT {columns} FROM {_QUESTIONS}{_OPEN}")
     return External(tuple(map(_session, rows.fetchall())), tuple(map(_question, questions.fetchall())))
+
+
+def load_external_question(connection: Connection, question_id: str) -> ExternalQuestion | None:
+    """One question, open or not."""
+    columns = _QUESTION_COLUMNS.format(input="q.input")
+    row = connection.execute(f"SELECT {columns} FROM {_QUESTIONS} WHERE q.id = ?", (question_id,)).fetchone()
+    return _question(row) if row is not None else None
+
+
+class ExternalReader:
+    """Reads it again and again, at the price of what changed. It gives nothing while no process reads what other
+    terminals do."""
+
+    def __init__(self, database: Place, probe: Callable[[Place], bool] = is_read) -> None:
+        self._database, self._probe = database, probe
+        self._probed_at = float("-inf")
+        self._is_read = False
+        self._sessions = IncrementalQuery(row_lines(_SESSION_COLUMNS, _SESSIONS), _session)
+        columns = _QUESTION_COLUMNS.format(input="q.id")
+        self._questions: IncrementalQuery[Raw] = IncrementalQuery(
+            row_lines(columns, _QUESTIONS + _OPEN), lambda raw: raw
+        )
+        self._rows: tuple[Raw, ...] = ()
+        self._asked: tuple[ExternalQuestion, ...] = ()
+        self._last = External()
+
+    def read(self, connection: Connection, now: float) -> External:
+        """The live sessions, those that ended lately, and the open questions; the same object where nothing changed."""
+        sessions = self._sessions.read(connection, (now - ENDED_SECONDS,))
+        if sessions and not 0 <= now - self._probed_at < PROBE_SECONDS:
+            self._probed_at, self._is_read = now, self._probe(self._database)
+        if not sessions or not self._is_read:
+            self._last = self._last if self._last == External() else External()
+            return self._last
+        rows = self._questions.read(connection, ())
+        if rows is not self._rows:
+            self._rows, inputs = rows, {each.id: each.input for each in self._asked}
+            self._asked = tuple(_question(self._with_input(connection, row, inputs)) for row in rows)
+        if sessions is not self._last.sessions or self._asked is not self._last.questions:
+            self._last = External(sessions, self._asked)
+        return self._last
+
+    @staticmethod
+    def _with_input(connection: Connection, row: Raw, known: Mapping[str, Mapping[str, Any]]) -> Raw:
+        """The row with its input, which never changes and may be large: it is read once."""
+        found = known.get(row[0])
+        if found is None:
+            text = connection.execute(
+                "SELECT input FROM external_questions WHERE id = ?", (row[0],)
+            ).fetchone()
+            found = _object(text[0]) if text is not None else {}  # deleted meanwhile
+        return [*row[:7], found, *row[8:]]
 
 
 def _session(row: Sequence[Any]) -> ExternalSession:
@@ -143,9 +216,8 @@ def _session(row: Sequence[Any]) -> ExternalSession:
 
 
 def _question(row: Sequence[Any]) -> ExternalQuestion:
-    return ExternalQuestion(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], _object(row[7]), row[8], _object(row[9]), row[10], row[11], row[12]
-    )  # fmt: skip
+    given, answer = (one if isinstance(one, dict) else _object(one) for one in (row[7], row[9]))
+    return ExternalQuestion(*[*row[:7], given, row[8], answer, *row[10:]])
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -169,7 +241,7 @@ def find_external_questions(connection: Connection, prefix: str) -> list[Externa
 
 def decision(
     question: ExternalQuestion, *, allow: bool, reason: str = "", choices: dict[str, str] | None = None,
-    original: dict[str, Any] | None = None,
+    original: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What the program is told. It never holds the program's own suggestions: those widen permissions for good.
 
@@ -250,6 +322,18 @@ def _mark_sent(group: Group, question_id: str, kept: dict[str, Any], by: str) ->
     )
 
 
+def compact_instructions(database: Place, program_session: str) -> str:
+    """What `set_compact_instructions` set; empty where it set nothing."""
+    try:
+        return (
+            (hooks_folder(database) / "instructions" / Path(program_session).name)
+            .read_text("utf-8", "replace")
+            .strip()
+        )
+    except OSError:
+        return ""
+
+
 def set_compact_instructions(database: Path, program_session: str, text: str) -> None:
     """What a session's next compactions are told besides the program's own instructions; empty: nothing.
 
@@ -306,12 +390,17 @@ def load_states(connection: Connection) -> dict[str, SessionState]:
     }
 
 
+def _stored(text: str) -> str:
+    """The text as a binding takes it: JSON may name lone surrogates."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def save_states(connection: Connection, states: Iterable[SessionState]) -> None:
     """Write these sessions. A row takes the id of the session that was imported from its log."""
     for each in states:
         found = connection.execute(
             "SELECT session_id FROM transcript_files WHERE path = ? AND session_id IS NOT NULL",
-            (each.transcript,),
+            (_stored(each.transcript),),
         ).fetchone()
         connection.execute(
             f"INSERT INTO external_sessions ({_STATE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (program,"
@@ -319,8 +408,8 @@ def save_states(connection: Connection, states: Iterable[SessionState]) -> None:
             " transcript = excluded.transcript, status = excluded.status, reason = excluded.reason, details = excluded.details,"
             " changed_at = excluded.changed_at",
             (
-                each.program, each.program_session, found[0] if found else each.session_id, each.pid, each.folder,
-                each.transcript, each.status, each.reason, encode(each.details), each.changed_at,
+                each.program, each.program_session, found[0] if found else each.session_id, each.pid, _stored(each.folder),
+                _stored(each.transcript), each.status, _stored(each.reason), encode(each.details), each.changed_at,
             ),
         )  # fmt: skip
 
@@ -342,7 +431,7 @@ def add_question(connection: Connection, question: ExternalQuestion) -> None:
         "INSERT INTO external_questions (id, program, program_session, pid, agent, tool, input, status, asked_at, changed_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, 'waiting', ?, ?) ON CONFLICT (id) DO NOTHING",
         (
-            question.id, question.program, question.program_session, question.pid, question.agent, question.tool,
+            question.id, question.program, question.program_session, question.pid, question.agent, _stored(question.tool),
             encode(question.input), question.asked_at, question.asked_at,
         ),
     )  # fmt: skip

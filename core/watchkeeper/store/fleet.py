@@ -104,9 +104,14 @@ class FleetReader:
         self._rows: dict[str, FleetRow] = {}
         self._shown: tuple[FleetRow, ...] = ()
 
-    def read(self, connection: Connection, now: float) -> tuple[FleetRow, ...]:
-        """The rows as they are now: the same tuple where nothing changed. Call it inside one transaction."""
+    def read(self, connection: Connection, now: float, also: Sequence[str] = ()) -> tuple[FleetRow, ...]:
+        """The rows as they are now: the same tuple where nothing changed. Call it inside one transaction.
+
+        `also`: sessions that are listed whatever their age, where none were chosen.
+        """
         chosen, every = self._parameters
+        if every and also:
+            chosen = list_of(also)
         found = self._sessions.read(connection, (chosen, every, now - RECENT_SECONDS, MOST_SESSIONS))
         before = {row.id: row for row in self._read}
         changed = [row for row in found if before.get(row.id) is not row]

@@ -562,3 +562,15 @@ def test_a_hook_asks_nobody_when_nobody_listens(claude: Claude) -> None:
     assert _output(claude.run("PermissionRequest", tool_name="Bash", tool_input=BASH)) is None
     assert time.monotonic() - began < 5
     assert list((claude.folder / "asks").iterdir()) == []
+
+
+def test_lone_surrogates_in_a_payload_stop_nothing(claude: Claude) -> None:
+    claude.install()
+    claude.spooled(
+        f"{os.getpid()}.1.json",
+        json.dumps(
+            {"session_id": SESSION, "hook_event_name": "StopFailure", "cwd": "/w/\ud800", "error": "\udfff"}
+        ).encode(),
+    )
+    claude.spool.step()
+    assert [each.folder for each in claude.found().sessions] == ["/w/?"]

@@ -21,7 +21,7 @@ from textual.widgets import TextArea
 from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
 from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.records.text import reveal
-from watchkeeper.store.approvals import CONFLICT, Question, Section, load_question, sections_of
+from watchkeeper.store.approvals import CONFLICT, EXTERNAL, Question, Section, load_question, sections_of
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Request
@@ -202,12 +202,16 @@ class ApprovalScreen(WatchScreen):
         question = self._question
         assert question is not None
         pieces: list[Piece] = [("Question", "strong")]
-        others = len(self.watch_app.snapshot.approvals) - 1
-        if others > 0:
-            pieces.append((f"  {others} more after this one", "muted"))
+        if self.others > 0:
+            pieces.append((f"  {self.others} more after this one", "muted"))
         if self._edited is not None:
             pieces.append(("  edited", "accent"))
         set_title(self.view, pieces, self.watch_app.palette)
+
+    @property
+    def others(self) -> int:
+        """How many other questions wait."""
+        return len(self.watch_app.snapshot.approvals) - 1
 
     def moved(self) -> None:
         """The view shows other rows: remember whether the last one has been in sight."""
@@ -531,7 +535,8 @@ def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
         yield from ((("        ", "muted"), (line, role)) for line in rest)
 
     yield ((reveal(question.headline).replace("\n", " "), "waiting"),)
-    yield from named("task", question.task or "none: it is the planner")
+    if question.cause != EXTERNAL:
+        yield from named("task", question.task or "none: it is the planner")
     yield from named("folder", question.folder)
     if question.folder != question.workspace:
         yield from named("", f"in the workspace {question.workspace}", "muted")

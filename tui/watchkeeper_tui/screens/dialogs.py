@@ -3,7 +3,7 @@ forked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,6 +31,8 @@ class PromptScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Close", show=False)]
 
+    BACK: ClassVar[str] = "back to the question"
+
     def __init__(self, about: str, shown: PromptPreview) -> None:
         super().__init__()
         self._about, self._shown = about, shown
@@ -44,11 +46,15 @@ class PromptScreen(ModalScreen[None]):
     def page(self) -> PageView:
         return self.query_one(PageView)
 
+    @property
+    def heading(self) -> str:
+        """What is shown; sanitised."""
+        return f"The prompt, if you {self._about}"
+
     def on_mount(self) -> None:
         palette = self.page.watch_app.palette
-        about = clip(f"The prompt, if you {self._about}", 100)
-        self.page.border_title = content([(about, "strong")], palette)
-        self.page.border_subtitle = content([("enter unfolds · esc back to the question", "muted")], palette)
+        self.page.border_title = content([(clip(self.heading, 100), "strong")], palette)
+        self.page.border_subtitle = content([(f"enter unfolds · esc {self.BACK}", "muted")], palette)
         self.page.focus()
         self.page.following = False
 
@@ -72,19 +78,23 @@ class PromptScreen(ModalScreen[None]):
             for row, part in enumerate(wrap(sanitize(line), width))
         ]
         lines.append(PageLine("beside", (("The system prompt and the tools come before.", "faint"),)))
+        return lazy([*lines, *self.message_lines(width)], self._cache)
+
+    def message_lines(self, width: int) -> Iterator[PageLine | Unit]:
+        """Each message with its number, its role and its tokens."""
+        shown = self._shown
         for place, message in enumerate(shown.messages):
             if place == shown.messages_cached:
                 rule = "── from here on, written to the prompt cache again "
-                lines.append(PageLine("cache", ((clip(rule, width).ljust(width, "─"), "retrying"),)))
-            tokens = f"  {formatting.tokens(message.tokens)} tok"
-            lines.append(
+                yield PageLine("cache", ((clip(rule, width).ljust(width, "─"), "retrying"),))
+            tokens = f"  {formatting.tokens(message.tokens)} tok" if message.tokens else ""
+            yield (
                 PageLine(f"message.{place}", ((f"{place + 1} {message.role}", "strong"), (tokens, "faint")))
             )
             for item in items_of(message.blocks):
                 is_unfolded = item.block.key in self._expanded
                 state = ItemState(width, is_unfolded, is_proposed=True)
-                lines += item_units(item, state, self._cache)
-        return lazy(lines, self._cache)
+                yield from item_units(item, state, self._cache)
 
 
 STEPS_AT_ONCE = 500

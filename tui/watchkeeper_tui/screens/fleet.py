@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,11 +14,14 @@ from textual.widget import Widget
 
 from watchkeeper.records.event_text import question_words
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.external import External, ExternalQuestion, ExternalSession
 from watchkeeper.store.fleet import FleetReader, FleetRow
 from watchkeeper.store.imports import imported_from
+from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.external import answer_question_of, ask_instructions, show_dropped
 from watchkeeper_tui.snapshot import SESSION_BADGES, Condition, SessionState, Snapshot, session_state
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
@@ -52,17 +55,23 @@ class FleetQuestion:
     """What the reader's thread asks at each reading; None where nothing changed."""
 
     def __init__(
-        self, session_ids: Sequence[str], probe: Callable[[str], int | None], now: Callable[[], float]
+        self,
+        session_ids: Sequence[str],
+        probe: Callable[[str], int | None],
+        now: Callable[[], float],
+        outside: Callable[[], External] = External,
     ) -> None:
+        """`outside`: what sessions in other terminals do, as it was read last."""
         self._reader = FleetReader(session_ids)
-        self._probe, self._now = probe, now
+        self._probe, self._now, self._outside = probe, now, outside
         self._probed_at = float("-inf")
         self._running: frozenset[str] = frozenset()
         self._last = Fleet()
 
     def __call__(self, connection: Connection) -> Fleet | None:
         now = self._now()
-        rows = self._reader.read(connection, now)
+        also = [each.session_id for each in self._outside().sessions if each.imported]
+        rows = self._reader.read(connection, now, also)
         running = frozenset(row.id for row in rows if row.status == "running")
         hosted = self._last.hosted & running
         if running != self._running or not 0 <= now - self._probed_at < PROBE_SECONDS:
@@ -74,13 +83,20 @@ class FleetQuestion:
         return self._last
 
 
-def fleet_condition(row: FleetRow, hosted: bool, now: float) -> Condition:
-    """The state of a session beside others, and why it is in it. A question comes before all else."""
+def fleet_condition(
+    row: FleetRow, hosted: bool, now: float, outside: ExternalSession | None = None, asked: Sequence[ExternalQuestion] = ()
+) -> Condition:  # fmt: skip
+    """The state of a session beside others, and why it is in it. A question comes before all else.
+
+    `outside`: what is known of its terminal, with the questions `asked` there.
+    """
+    if outside is not None and (outside.status != "ended" or terminals.is_over(outside, row.last_active)):
+        return terminals.condition_of(outside, asked, now)
     state = session_state(row.status, hosted, origin=row.origin)
     reason = sanitize(row.status_reason or "")
     if row.question is not None and state is not SessionState.DONE:
-        asked = question_words(row.question.tool, row.question.text)
-        words = f"{row.question.agent or 'an agent'}: {row.question.tool} {asked}"
+        question = question_words(row.question.tool, row.question.text)
+        words = f"{row.question.agent or 'an agent'}: {row.question.tool} {question}"
         return Condition(
             "?", "needs you" + (f" {row.questions}" if row.questions > 1 else ""), "waiting", _line(words)
         )
@@ -137,13 +153,17 @@ class FleetView(RowView[FleetRow]):
         super().__init__(id="fleet", classes="pane")
         self.now = 0.0
         self.hosted: frozenset[str] = frozenset()
+        self.outside: dict[str, ExternalSession] = {}
+        """Those of other terminals, by the id of the row."""
+        self.asked: dict[str, tuple[ExternalQuestion, ...]] = {}
 
     def row_id(self, row: FleetRow) -> str:
         return row.id
 
     def condition(self, row: FleetRow) -> Condition:
         """The row's state as shown."""
-        return fleet_condition(row, row.id in self.hosted, self.now)
+        asked = self.asked.get(row.id, ())
+        return fleet_condition(row, row.id in self.hosted, self.now, self.outside.get(row.id), asked)
 
     def row_cells(self, row: FleetRow) -> Sequence[Cell]:
         condition = self.condition(row)
@@ -155,7 +175,12 @@ class FleetView(RowView[FleetRow]):
                 (fleet_name(row), "text"),
             ],
             _plan(row),
-            [(f"{row.working}/{row.agents}", "text" if row.working else "muted")],
+            [
+                (
+                    "-" if row.id in self.outside and not row.agents else f"{row.working}/{row.agents}",
+                    "text" if row.working else "muted",
+                )
+            ],
             [(formatting.bill(row), "money")],
             [(formatting.rate(row.cost_per_minute), "money" if row.cost_per_minute else "muted")],
             [(formatting.when(row.last_active, self.now), "muted")],
@@ -183,11 +208,14 @@ class FleetDetail(Widget):
     LINES = 5
     row: FleetRow | None = None
     condition: Condition | None = None
+    outside: ExternalSession | None = None
 
-    def show(self, row: FleetRow | None, condition: Condition | None) -> None:
-        """Show this session."""
-        if (row, condition) != (self.row, self.condition):
-            self.row, self.condition = row, condition
+    def show(
+        self, row: FleetRow | None, condition: Condition | None, outside: ExternalSession | None = None
+    ) -> None:
+        """Show this session, with what is known of its terminal."""
+        if (row, condition, outside) != (self.row, self.condition, self.outside):
+            self.row, self.condition, self.outside = row, condition, outside
             self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -203,6 +231,9 @@ class FleetDetail(Widget):
             return []
         width = max(20, width)
         facts = f"   {sanitize(formatting.model_name(row.model))}  {formatting.tokens(row.total_tokens)} tok"
+        if self.outside is not None:
+            pid = f"pid {self.outside.pid}  " if self.outside.pid else ""
+            facts = f"   {pid}{terminals.line(self.outside.folder, 200)}"
         failed = f"  {formatting.plural(row.tasks_failed, 'task')} failed" if row.tasks_failed else ""
         lines = wrapped([(fleet_name(row), "strong"), (facts, "muted"), (failed, "failed")], width)[:2]
         if condition.note:
@@ -212,12 +243,15 @@ class FleetDetail(Widget):
 
 
 class FleetScreen(WatchScreen):
-    """`W` opens it. Enter opens a session, `e` selects the next that needs a person."""
+    """`W` opens it. Enter opens a session, `e` selects the next that needs a person, `a` answers one of another terminal."""
 
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-low"), (20, "-tall")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("e", "attention", "Next that needs you", show=False, id="fleet.attention"),
+        Binding("a", "answer", "Answer", show=False, id="fleet.answer"),
+        Binding("c", "dropped", "What a compaction drops", show=False, id="fleet.dropped"),
+        Binding("i", "instructions", "Instructions for compactions", show=False, id="fleet.instructions"),
         Binding("v", "view", "Open read-only", show=False, id="fleet.view"),
         Binding("t", "timeline", "Timeline", show=False, id="fleet.timeline"),
         Binding("s", "sessions", "Sessions", show=False, id="fleet.sessions"),
@@ -225,10 +259,14 @@ class FleetScreen(WatchScreen):
         Binding("escape,W", "back", "Back", show=False, id="fleet.back"),
     ]
 
-    def __init__(self, session_ids: Sequence[str] = ()) -> None:
+    def __init__(self, session_ids: Sequence[str] = (), select: str = "") -> None:
+        """`select`: the session to select first."""
         super().__init__()
         self._ids = tuple(session_ids)
+        self._select = select
         self._fleet: Fleet | None = None
+        self._order: dict[str, int] = {}
+        """When each session that is not imported was seen first."""
 
     def compose(self) -> ComposeResult:
         yield FleetView()
@@ -249,7 +287,8 @@ class FleetScreen(WatchScreen):
             # In the reader's thread: hand it over to the screen's own.
             self.app.call_later(self._arrived, fleet)
 
-        app.reader.keep_asking(FleetQuestion(self._ids, app.probe, app.now), answer)
+        question = FleetQuestion(self._ids, app.probe, app.now, lambda: app.snapshot.external)
+        app.reader.keep_asking(question, answer)
         self._describe()
 
     def on_unmount(self) -> None:
@@ -258,15 +297,40 @@ class FleetScreen(WatchScreen):
     def _arrived(self, fleet: Fleet) -> None:
         if not self.is_usable:
             return
-        first = self._fleet is None
         self._fleet = fleet
-        view = self.view
+        self._show_rows()
+
+    def _show_rows(self) -> None:
+        """The rows of the store, and those of other terminals that it has not: each session once."""
+        fleet, view = self._fleet, self.view
+        if fleet is None:
+            return
+        external = self.watch_app.snapshot.external
+        known = {row.id for row in fleet.rows}
         view.now, view.hosted = self.watch_app.now(), fleet.hosted
+        view.outside = {
+            each.session_id: each for each in external.sessions if each.session_id in known or not self._ids
+        }
+        view.asked = {each: terminals.questions_of(external, each) for each in view.outside}
+        added = [each for each in view.outside.values() if each.session_id not in known]
+        for each in sorted(added, key=lambda one: one.changed_at):
+            self._order.setdefault(each.session_id, len(self._order))
+        added.sort(key=lambda each: -self._order[each.session_id])
+        rows = [*map(terminals.row_of, added), *fleet.rows]
         # Sessions that ended leave the upper part; nothing else moves a row.
-        view.set_rows(sorted(fleet.rows, key=lambda row: row.status not in ("running", "paused")))
-        if first and fleet.rows:
+        view.set_rows(sorted(rows, key=self._is_over))
+        view.repaint_changed()
+        if self._select and view.select(self._select, tell=False):
+            self._select = ""
+        elif view.rows and view.selected_id is None:
             view.select(view.row_id(view.rows[0]), tell=False)
         self._describe()
+
+    def _is_over(self, row: FleetRow) -> bool:
+        outside = self.view.outside.get(row.id)
+        if outside is not None and terminals.is_over(outside, row.last_active):
+            return True
+        return outside is None and row.status not in ("running", "paused")
 
     def tick(self, now: float) -> None:
         self.view.now = now
@@ -274,17 +338,22 @@ class FleetScreen(WatchScreen):
         self._describe()
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
+        if snapshot.external != self._outside:
+            self._outside = snapshot.external
+            self._show_rows()
         if snapshot.problem:
             self._describe()
 
+    _outside = External()
+
     def _describe(self) -> None:
         view, fleet, now = self.view, self._fleet or Fleet(), self.watch_app.now()
-        conditions = [view.condition(row) for row in fleet.rows]
+        conditions = [view.condition(row) for row in view.rows]
         needy = sum(condition.needs_attention for condition in conditions)
         live = sum(condition.role == "working" for condition in conditions)
         title: list[Piece] = [
             ("Fleet", "strong"),
-            (f"  {formatting.plural(len(fleet.rows), 'session')}", "muted"),
+            (f"  {formatting.plural(len(view.rows), 'session')}", "muted"),
         ]
         title += [(f"  ● {live} live", "working")] if live else []
         title += [(f"  ? {formatting.plural(needy, 'needs you', 'need you')}", "waiting")] if needy else []
@@ -292,7 +361,9 @@ class FleetScreen(WatchScreen):
         title += [(f"  {formatting.rate(pace)} $/m", "money")] if pace else []
         set_title(view, title, self.watch_app.palette)
         chosen = view.selected
-        self.query_one(FleetDetail).show(chosen, view.condition(chosen) if chosen is not None else None)
+        outside = view.outside.get(chosen.id) if chosen is not None else None
+        condition = view.condition(chosen) if chosen is not None else None
+        self.query_one(FleetDetail).show(chosen, condition, outside)
         problem = self.watch_app.snapshot.problem
         standing: list[Piece] = [(f"! {sanitize(problem)}", "failed")] if problem else []
         if self._fleet is None and not problem:
@@ -301,6 +372,7 @@ class FleetScreen(WatchScreen):
         self.query_one(KeyLine).hints = (
             KeyHint("enter", "Open", "press('enter')"),
             *([KeyHint("e", "Next that needs you", "attention")] if needy else []),
+            *(self._terminal_hints(outside) if outside is not None else ()),
             KeyHint("t", "Timeline", "timeline"),
             KeyHint("v", "Read-only", "view"),
             KeyHint("s", "Sessions", "sessions"),
@@ -308,8 +380,28 @@ class FleetScreen(WatchScreen):
             KeyHint("?", "Help", "help"),
         )
 
+    def _terminal_hints(self, outside: ExternalSession) -> Iterator[KeyHint]:
+        """What can be done with a session in another terminal."""
+        asked = self.view.asked.get(outside.session_id, ())
+        yield KeyHint("a", "Answer", "answer", terminals.why_not_answer(outside, asked))
+        if outside.compactions:
+            yield KeyHint("c", "What is dropped", "dropped")
+        yield KeyHint("i", "Tell compactions", "instructions", terminals.why_not_instruct(outside))
+
+    @property
+    def _chosen(self) -> ExternalSession | None:
+        row = self.view.selected
+        return self.view.outside.get(row.id) if row is not None else None
+
+    def _open(self, session_id: str, *, read_only: bool = False) -> None:
+        outside = self.view.outside.get(session_id)
+        if outside is not None and not outside.imported:
+            self.say(terminals.NOT_IMPORTED, "muted")
+        else:
+            self.watch_app.open_session(session_id, read_only=read_only)
+
     def on_row_view_opened(self, event: RowView.Opened) -> None:
-        self.watch_app.open_session(event.row_id)
+        self._open(event.row_id)
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
         self._describe()
@@ -325,12 +417,30 @@ class FleetScreen(WatchScreen):
                 return
         self.say("no session needs you", "muted")
 
+    def action_answer(self) -> None:
+        """Open the question of the selected session in another terminal."""
+        if self._chosen is None:
+            self.say("Enter opens the session; a answers its question there", "muted")
+        else:
+            answer_question_of(self, self._chosen.session_id)
+
+    def action_dropped(self) -> None:
+        """Read what the newest compaction of the selected session drops."""
+        show_dropped(self, self._chosen)
+
+    def action_instructions(self) -> None:
+        """Ask what the compactions of the selected session should keep."""
+        ask_instructions(self, self._chosen)
+
     def action_view(self) -> None:
         if (row := self.view.selected) is not None:
-            self.watch_app.open_session(row.id, read_only=True)
+            self._open(row.id, read_only=True)
 
     def action_timeline(self) -> None:
-        if (row := self.view.selected) is not None:
+        row = self.view.selected
+        if row is not None and self._chosen is not None and not self._chosen.imported:
+            self.say(terminals.NOT_IMPORTED, "muted")
+        elif row is not None:
             self.watch_app.open_timeline(row.id)
 
     def action_sessions(self) -> None:
@@ -351,6 +461,9 @@ class FleetScreen(WatchScreen):
                 [
                     ("enter", "open the session"),
                     ("e", "the next session that needs you"),
+                    ("a", "answer a question of another terminal: allow once, deny, choose"),
+                    ("c", "what its newest compaction drops"),
+                    ("i", "tell its compactions what to keep"),
                     ("v", "open it read-only"),
                     ("t", "its timeline"),
                     ("s", "every session"),

@@ -11,11 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
+from watchkeeper.store.external import ExternalSession
 from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import CompactionFacts
+from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import ACTIONS, BY_ID, Target, is_planner, target_of
+from watchkeeper_tui.actions import ACTIONS, BY_ID, Action, Target, is_planner, target_of
 from watchkeeper_tui.keymap import Parsed
 from watchkeeper_tui.pages.report import without_agent
 from watchkeeper_tui.plan_tree import ORDERS, plan_rows
@@ -207,6 +209,8 @@ class LiveScreen(SessionScreen, ActingScreen):
         """What the run ended with."""
         self._result_of = ""
         """The session that it was looked for in."""
+        self._went_from: str | None = None
+        """The row from which `e` went to another terminal."""
 
     def compose(self) -> ComposeResult:
         yield Header()
@@ -364,11 +368,14 @@ class LiveScreen(SessionScreen, ActingScreen):
         target, key_for, session = self.target, self.watch_app.key_for, self.newest.session
         is_over = self.newest.state is not SessionState.LIVE or bool(target.not_ours)
         acts = [BY_ID[name] for name in _SHOWN_KEYS if not is_over or name in _ACTS_WHEN_OVER]
-        if self.newest.approvals:
+        if self.newest.approvals or self._terminal is not None:
             acts.sort(key=lambda action: action.id != "answer")
         hints = [
             KeyHint(
-                key_for(f"act.{each.id}", each.key), each.label, f"act('{each.id}')", each.why_not(target)
+                key_for(f"act.{each.id}", each.key),
+                each.label,
+                f"act('{each.id}')",
+                self._why_not(each, target),
             )
             for each in acts
         ]
@@ -386,6 +393,23 @@ class LiveScreen(SessionScreen, ActingScreen):
             KeyHint(key_for("command", ":"), "Command", "command_bar"),
             KeyHint(key_for("help", "?"), "Help", "help"),
         ]
+
+    # The open session's terminal, if a person started it in one.
+
+    @property
+    def _terminal(self) -> ExternalSession | None:
+        session = self.newest.session
+        return terminals.session_of(self.newest.external, session.id if session is not None else None)
+
+    def _why_not(self, action: Action, target: Target) -> str:
+        """Why an action cannot be done: of a session in another terminal, its question can be answered."""
+        outside = self._terminal
+        if outside is None or action.id not in ("answer", "compact"):
+            return action.why_not(target)
+        if action.id == "compact":
+            return terminals.why_not_instruct(outside)
+        asked = terminals.questions_of(self.newest.external, outside.session_id)
+        return terminals.why_not_answer(outside, asked)
 
     # Who is meant.
 
@@ -575,7 +599,22 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.plan.touched = True
         if name == "cancel" and is_planner(self.target):
             name = "cancel_run"
-        super().act(name, text)
+        if self._terminal is not None and name in ("answer", "approve", "deny", "compact"):
+            self._act_on_terminal(name)
+        else:
+            super().act(name, text)
+
+    def _act_on_terminal(self, name: str) -> None:
+        """Answer the question of the session's terminal, tell its compactions what to keep, or show what the newest drops."""
+        from watchkeeper_tui.screens.external import answer_question_of, ask_instructions, show_dropped
+
+        outside = self._terminal
+        if name == "dropped":
+            show_dropped(self, outside)
+        elif name == "compact":
+            ask_instructions(self, outside)
+        elif outside is not None:
+            answer_question_of(self, outside.session_id)
 
     def on_agent_pane_tab_opened(self, event: AgentPane.TabOpened) -> None:
         self.watch_app.remember(tab=event.name)
@@ -631,6 +670,17 @@ class LiveScreen(SessionScreen, ActingScreen):
         """What the palette offers here beside the actions: its title, what it does, and how."""
         yield "Report", "what the selected agent was asked, gave back, made and took", self.action_report
         yield "Compact with instructions", "say what to keep or drop", self._compact_with_instructions
+        if self._terminal is not None:
+            yield (
+                "What a compaction drops",
+                "the log of this session before its newest compaction",
+                lambda: self._act_on_terminal("dropped"),
+            )
+            yield (
+                "Instructions for compactions",
+                "what the compactions of this session should keep",
+                lambda: self._act_on_terminal("compact"),
+            )
         yield "Grants", "what runs without a question in this run; revoke one", self.show_grants
         yield "Freeze", "hold the view still, or let it go on; the run goes on", self.action_freeze
         yield "Filter", "the plan, the events, or search the transcript", self.action_filter
@@ -698,6 +748,12 @@ class LiveScreen(SessionScreen, ActingScreen):
         rows = list(self.plan.shown)
         place = self.plan.shown.place_of(self.plan.selected_id or "")
         start = place + 1 if place is not None else 0
+        # After the last row come sessions in other terminals, then the first row again.
+        has_gone = self._went_from is not None and self._went_from == self.plan.selected_id
+        self._went_from = None
+        later = any(row.condition.needs_attention for row in rows[start:])
+        if not later and not has_gone and self._next_terminal():
+            return
         for row in rows[start:] + rows[:start]:
             if row.condition.needs_attention:
                 self.plan.select(row.id)
@@ -706,7 +762,19 @@ class LiveScreen(SessionScreen, ActingScreen):
                     row.condition.role,
                 )
                 return
-        self.say("nothing needs you", "done")
+        if not self._next_terminal():
+            self.say("nothing needs you", "done")
+
+    def _next_terminal(self) -> bool:
+        """Go to the first session in another terminal that needs a person, on the fleet screen; False without one."""
+        session = self.newest.session
+        besides = session.id if session is not None else None
+        first = next(iter(terminals.needy(self.newest.external, self.watch_app.now(), besides)), None)
+        if first is None:
+            return False
+        self._went_from = self.plan.selected_id
+        self.watch_app.open_fleet(first[0].session_id)
+        return True
 
     def action_mark(self) -> None:
         row = self.plan.selected

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from watchkeeper.records.event_text import question_words
 from watchkeeper.records.text import clock_text, countdown
 from watchkeeper.store.snapshot import CommandFacts, SessionFacts, roles_of
+from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Target
 from watchkeeper_tui.control import Sent
@@ -24,6 +25,7 @@ from watchkeeper_tui.pages.memory import compaction_pieces
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
 from watchkeeper_tui.snapshot import (
     SESSION_BADGES,
+    Condition,
     Roster,
     SessionState,
     Snapshot,
@@ -118,7 +120,26 @@ class Header(Widget):
             groups.append([(f"$ over budget: {sanitize(reached.kind)}", "failed")])
         if snapshot.state is SessionState.LIVE:
             groups += self._parked(self._known_until)
-        return groups
+        return [*groups, *self._terminals(most)]
+
+    def _terminals(self, most: int) -> Iterator[list[Piece]]:
+        """Sessions in other terminals that need a person: how many of each state, and the first by name, with why."""
+        session = self._snapshot.session
+        needy = terminals.needy(
+            self._snapshot.external, self._now, session.id if session is not None else None
+        )
+        found: dict[str, list[tuple[str, Condition]]] = {}
+        for each, condition in needy:
+            found.setdefault(condition.glyph, []).append((terminals.name_of(each), condition))
+        for glyph, those in found.items():
+            name, condition = those[0]
+            count = f"{len(those)} " if len(those) > 1 else ""
+            yield [
+                (f"{glyph} {count}", condition.role),
+                (f"terminal {clip(name, 24)}", "strong"),
+                (f" {clip(condition.note or condition.word, most)}", condition.role),
+                (f" +{len(those) - 1}" if len(those) > 1 else "", "muted"),
+            ]
 
     def _needs(self, most: int) -> Iterator[list[Piece]]:
         """Agents that ask, are silent or failed: how many, and the first ones by name, with why."""

@@ -1,0 +1,154 @@
+"""Sessions in other terminals as the dashboard shows them: the state of each beside others, and who needs a person.
+
+All text in them is hostile: everything here gives sanitised words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from watchkeeper.store.external import NO_HOOK, External, ExternalQuestion, ExternalSession
+from watchkeeper.store.fleet import FleetRow
+from watchkeeper.store.snapshot import AgentFacts
+from watchkeeper_tui import formatting
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.snapshot import Condition
+
+NOTHING_ASKED = "no pending questions"
+ASKS_NOBODY = f"{NOTHING_ASKED}; plain `claude -p` asks nobody"
+CODEX_IS_NOT_ANSWERED = "Codex's questions are answered in their terminal"
+NOT_IMPORTED = "its log is not imported yet; `wk watch --all` and `wk import --watch-all` follow the logs"
+NO_INSTRUCTIONS = "only Claude Code takes instructions for a compaction from a hook"
+_ENDED_SOON = 5.0
+"""Seconds by which a log may be written after its session's end was seen."""
+
+
+def line(text: str, limit: int = 300) -> str:
+    """Text as one harmless line."""
+    return clip(" ".join(sanitize(text[: 4 * limit]).split()), limit)
+
+
+def name_of(session: ExternalSession) -> str:
+    """The folder in which a session works."""
+    return line(Path(session.folder).name or session.program_session[:8], 60)
+
+
+def asked(question: ExternalQuestion) -> str:
+    """What is asked, in one line."""
+    if question.choices:
+        return line(" / ".join(str(one.get("question", "")) for one in question.choices))
+    given = question.input
+    words = next(
+        (given[key] for key in ("command", "file_path", "url") if isinstance(given.get(key), str)), ""
+    )
+    return line(f"{question.tool} {words or ', '.join(map(str, given))}")
+
+
+def questions_of(external: External, session_id: str) -> tuple[ExternalQuestion, ...]:
+    """The open questions of one session, the oldest first."""
+    return tuple(each for each in external.questions if each.session_id == session_id)
+
+
+def session_of(external: External, session_id: str | None) -> ExternalSession | None:
+    """What is known of this session's terminal."""
+    return next((each for each in external.sessions if each.session_id == session_id), None)
+
+
+def why_not_answer(session: ExternalSession | None, questions: Sequence[ExternalQuestion]) -> str:
+    """Why nothing can be answered here; empty where it can."""
+    if any(each.status == "waiting" for each in questions):
+        return ""
+    if questions:
+        return "an answer was sent; the session's log has not confirmed it yet"
+    if session is not None and session.program == "codex":
+        return CODEX_IS_NOT_ANSWERED
+    if session is not None and session.status == "waiting":
+        return NO_HOOK
+    return ASKS_NOBODY if session is not None else NOTHING_ASKED
+
+
+def why_not_instruct(session: ExternalSession | None) -> str:
+    """Why the compactions of a session cannot be told anything; empty where they can."""
+    if session is None:
+        return "this session runs in no other terminal"
+    return "" if session.program == "claude-code" else NO_INSTRUCTIONS
+
+
+def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion], now: float) -> Condition:
+    """The state of a session in another terminal, and why it is in it."""
+    reason = line(session.reason)
+    waiting = [each for each in questions if each.status == "waiting"]
+    if waiting:
+        more = f" {len(waiting)}" if len(waiting) > 1 else ""
+        asks = "asks: " if waiting[0].choices else "wants to run "
+        return Condition("?", f"needs you{more}", "waiting", asks + asked(waiting[0]))
+    if questions:
+        return Condition(
+            "◔", "sent", "slot", f"answered {asked(questions[0])}; its log has not confirmed it yet"
+        )
+    if session.status == "waiting":
+        why = CODEX_IS_NOT_ANSWERED if session.program == "codex" else NO_HOOK
+        return Condition("?", "needs you", "waiting", f"{reason or 'a question'}; {why}")
+    if session.status == "failed":
+        return Condition("✗", "failed", "failed", reason)
+    if session.status == "compacting":
+        return Condition("◔", "compacts", "compaction", dropping(session))
+    if session.is_silent(now):
+        return Condition("!", f"silent {formatting.duration(now - session.last_active)}", "silent", "")
+    if session.status == "busy":
+        return Condition("●", "working", "working", "")
+    if session.status == "ended":
+        return Condition("×", "ended", "muted", reason)
+    return Condition("○", "idle", "muted", line(session.last_message))
+
+
+def dropping(session: ExternalSession) -> str:
+    """What the newest compaction drops, in one line; empty if there was none."""
+    if not session.compactions:
+        return ""
+    newest = session.compactions[-1]
+    size = newest.get("bytes")
+    held = (
+        f": the first {formatting.tokens(size)} bytes of its log hold what it drops"
+        if isinstance(size, int)
+        else ""
+    )
+    trigger = newest.get("trigger")
+    return line(f"{trigger if isinstance(trigger, str) else ''} compaction{held}".strip())
+
+
+def is_over(session: ExternalSession, last_active: float) -> bool:
+    """Whether it ended, and its log tells nothing later."""
+    return session.status == "ended" and last_active <= session.changed_at + _ENDED_SOON
+
+
+def needy(external: External, now: float, besides: str | None) -> Iterable[tuple[ExternalSession, Condition]]:
+    """The sessions that need a person, but for the one named."""
+    for session in external.sessions:
+        if session.session_id != besides:
+            condition = condition_of(session, questions_of(external, session.session_id), now)
+            if condition.needs_attention:
+                yield session, condition
+
+
+def row_of(session: ExternalSession) -> FleetRow:
+    """The row of a session whose log was not imported yet."""
+    return FleetRow(
+        id=session.session_id, goal=name_of(session), title=None, model="", origin=session.program, status="running",
+        status_reason=None, last_active=session.last_active, event_seq=0, input_tokens=0, output_tokens=0,
+        cache_read_tokens=0, cache_write_tokens=0, cost_usd=None, unpriced_calls=0, model_calls=0, retries=0, errors=0,
+    )  # fmt: skip
+
+
+def joined(agent: AgentFacts, session: ExternalSession, questions: Sequence[ExternalQuestion]) -> AgentFacts:
+    """The main agent of an imported session, as its terminal has it: a log says only that it works."""
+    if agent.status != "working":
+        return agent
+    if questions or session.status == "waiting":
+        asks = asked(questions[0]) if questions else session.reason
+        return replace(agent, status="waiting", status_reason=asks)
+    if session.status == "failed":
+        return replace(agent, status="failed", status_reason=session.reason)
+    return replace(agent, status="idle") if session.status == "idle" else agent
