@@ -66,6 +66,7 @@ def _databases_at_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_prepare_file", copy)
         patch.setattr(database, "_configure", configure)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # prices that imports remember
         yield
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,23 @@ def test_the_service_prices_a_call_without_loading_what_prices_it(
     cost = price("anthropic/claude-sonnet-4-5", Usage(1000, 10), at=1_770_091_200.0)
     with database.open_readonly(db) as connection:
         assert connection.execute("SELECT cost_usd FROM model_calls").fetchall() == [(cost.usd,)] * 2
+
+
+def test_a_second_import_of_a_model_loads_no_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    log = tmp_path / "11111111-1111-4111-8111-111111111111.jsonl"
+    log.write_text(
+        '{"type":"assistant","uuid":"1","sessionId":"s","timestamp":"2026-04-01T12:00:00.000Z","requestId":"r","message":{"id":"m",'
+        '"role":"assistant","model":"claude-opus-4-6","content":"a word","usage":{"input_tokens":1000000,"output_tokens":1}}}\n'
+    )
+    found = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.db"
+        found.append(loaded(WK.format(["import", str(log), "--db", str(path)]), ("genai_prices", "pydantic")))
+        with closing(database.open_readonly(path)) as connection:
+            [(cost,)] = connection.execute("SELECT cost_usd FROM model_calls")
+            assert cost == pytest.approx(5.0, abs=0.001)
+    assert found == [["genai_prices", "pydantic"], []]
 
 
 def test_the_version_is_printed_by_itself() -> None:

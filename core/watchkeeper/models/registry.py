@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
-from datetime import UTC, datetime
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
+from watchkeeper._version import __version__
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Cost, Model, PriceStatus, Usage
 
@@ -42,7 +45,7 @@ def price(
     base_url: str | None = None,
     at: float | None = None,
     hour_writes: int = 0,
-    price_list: _PriceList | None = None,
+    lists: PriceLists | None = None,
 ) -> Cost:
     """USD of one call, at the list prices of its day.
 
@@ -51,13 +54,12 @@ def price(
             server than the provider's own: a proxy may charge differently.
         at: the time of the call in seconds since 1970; None: now.
         hour_writes: how many of the tokens written to the cache are kept for an hour, which costs more.
-        price_list: the rates of a provider's model on a day; None: by the price data, in this process.
+        lists: where prices are looked up; None: `listed_prices`.
     """
     provider, _, name = model_ref.partition("/")
     if provider == "offline":
         return FREE
-    day = (time.time() if at is None else at) // DAY_SECONDS
-    found = (price_list or _price_list)(provider, name, day)
+    found = _rates_on(lists or listed_prices, provider, name, time.time() if at is None else at)
     if not found:
         return UNPRICED
     rates = next((one for start, one in found if usage.prompt_tokens > start), found[-1][1])
@@ -95,23 +97,24 @@ class LoggedUsage(Protocol):
     def cost_usd(self) -> float | None: ...
 
 
-def logged_price(call: LoggedUsage) -> Cost:
+def logged_price(call: LoggedUsage, lists: PriceLists | None = None) -> Cost:
     """The cost of a logged call: the one that the program logged, else by the list prices of its day."""
-    return _logged_price(call, _price_list)
-
-
-def logged_price_apart(call: LoggedUsage) -> Cost:
-    """As `logged_price`, for a process that runs all day: it does not load the price data, which take 20 MB. A process
-    that ends reads the prices of a model in them, for `DAYS_APART` days at once."""
-    return _logged_price(call, _price_list_apart)
-
-
-def _logged_price(call: LoggedUsage, price_list: _PriceList) -> Cost:
     if call.cost_usd is not None and call.cost_usd > 0:
         return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
     usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
-    hour_writes = call.cache_write_1h_tokens
-    return price(call.model, usage, call.exact, at=call.at, hour_writes=hour_writes, price_list=price_list)
+    return price(
+        call.model, usage, call.exact, at=call.at, hour_writes=call.cache_write_1h_tokens, lists=lists
+    )
+
+
+def imported_price(call: LoggedUsage) -> Cost:
+    """As `logged_price`, by `remembered_prices`."""
+    return logged_price(call, remembered_prices(listed_prices))
+
+
+def imported_price_apart(call: LoggedUsage) -> Cost:
+    """As `imported_price`, for a process that runs all day: it does not load the price data, which take 20 MB."""
+    return logged_price(call, remembered_prices(listed_prices_apart))
 
 
 def is_priced(model_ref: str) -> bool:
@@ -138,37 +141,43 @@ def rates(model_ref: str) -> Rates | None:
     provider, _, name = model_ref.partition("/")
     if provider == "offline":
         return Rates(0.0, 0.0, 0.0, 0.0, 0.0)
-    found = _price_list(provider, name, time.time() // DAY_SECONDS)
+    found = _rates_on(listed_prices, provider, name, time.time())
     return found[-1][1] if found else None
 
 
+Periods = tuple[tuple[int, tuple[tuple[float, Rates], ...]], ...]
+"""A model's rates by the day (since 1970) from which they hold, the newest first; each with the size of a prompt
+above which they hold, the largest first. Empty for a model without a price."""
+
+PriceLists = Callable[[str, str], Periods]
+"""The rates of a model, by its provider and name."""
+
+
 @lru_cache(maxsize=4096)
-def _price_list(provider: str, name: str, day: float) -> tuple[tuple[float, Rates], ...]:
-    """The rates on a day, each with the size of a prompt above which they hold, the largest first; empty for a
-    model without a price.
-
-    A look-up takes a fifth of a millisecond, and a gigabyte of logs holds a hundred thousand calls.
-    """
-    from genai_prices import Usage as Tokens
-    from genai_prices import calc_price
-
+def listed_prices(provider: str, name: str) -> Periods:
+    """The rates of a model as genai-prices has them. Loading it takes 0.15 s, and a model half a millisecond."""
+    if not name:
+        return ()
     if provider == "openai-chat":
         # A name with a slash is OpenRouter's; any other may be one of OpenAI's own.
         provider = "openrouter" if "/" in name else "openai"
-    from genai_prices.types import PriceCalculation, TieredPrices
+    from genai_prices import Usage as Tokens
+    from genai_prices import calc_price
+    from genai_prices.data_snapshot import get_snapshot
+    from genai_prices.types import ModelPrice, PriceCalculation, StartDateConstraint, TieredPrices
 
-    def priced(**tokens: int) -> PriceCalculation:
+    def priced(day: int, **tokens: int) -> PriceCalculation:
         noon = datetime.fromtimestamp((day + 0.5) * DAY_SECONDS, UTC)
         return calc_price(Tokens(**tokens), name, provider_id=provider, genai_request_timestamp=noon)
 
-    def rates_above(start: float) -> Rates:
+    def rates_above(start: float, day: int) -> Rates:
         # One more token moves the whole prompt into this tier; the total includes what the cache serves.
         prompt = int(start) + 1
         million = 1_000_000 / prompt
-        plain = float(priced(input_tokens=prompt).total_price)
-        output = float(priced(input_tokens=prompt, output_tokens=1_000_000).total_price) - plain
+        plain = float(priced(day, input_tokens=prompt).total_price)
+        output = float(priced(day, input_tokens=prompt, output_tokens=1_000_000).total_price) - plain
         cached = (
-            float(priced(input_tokens=prompt, **dict.fromkeys(kinds, prompt)).total_price)
+            float(priced(day, input_tokens=prompt, **dict.fromkeys(kinds, prompt)).total_price)
             for kinds in (
                 ("cache_read_tokens",),
                 ("cache_write_tokens",),
@@ -178,43 +187,100 @@ def _price_list(provider: str, name: str, day: float) -> tuple[tuple[float, Rate
         usd = (plain * million, output, *(each * million for each in cached))
         return Rates(*(round(each, 6) for each in usd))
 
+    def tiers(day: int) -> tuple[tuple[float, Rates], ...]:
+        try:
+            prices = vars(priced(day, input_tokens=1).model_price).values()
+        except (LookupError, ValueError):  # it had none on that day
+            return ()
+        starts = {float(tier.start) for one in prices if isinstance(one, TieredPrices) for tier in one.tiers}
+        return tuple((start, rates_above(start, day)) for start in sorted(starts | {0.0}, reverse=True))
+
     try:
-        prices = vars(priced(input_tokens=1).model_price).values() if name else ()
-    except (LookupError, ValueError, OverflowError):  # no such model, or a day that no calendar has
-        prices = ()
-    starts = {float(tier.start) for one in prices if isinstance(one, TieredPrices) for tier in one.tiers}
-    return (
-        tuple((start, rates_above(start)) for start in sorted(starts | {0.0}, reverse=True)) if prices else ()
-    )
+        _, model = get_snapshot().find_provider_model(name, None, provider, None)
+    except (LookupError, ValueError):  # no such model
+        return ()
+    changes = [] if isinstance(model.prices, ModelPrice) else [each.constraint for each in model.prices]
+    starts = [each.start_date for each in changes if isinstance(each, StartDateConstraint)]
+    days = {0, *((start - date(1970, 1, 1)).days for start in starts)}
+    return tuple((day, tiers(day)) for day in sorted(days, reverse=True))
 
 
-_PriceList = Callable[[str, str, float], tuple[tuple[float, Rates], ...]]
-
-DAYS_APART = 64
-"""Days of prices that are read at once, for a model."""
-
-_READ_PRICES = "import sys; from watchkeeper.models.registry import _print_prices; _print_prices(*sys.argv[1:3], int(sys.argv[3]))"
-
-
-def _price_list_apart(provider: str, name: str, day: float) -> tuple[tuple[float, Rates], ...]:
-    try:
-        number = int(day)
-        return _prices_apart(provider, name, number // DAYS_APART)[number % DAYS_APART]
-    except (OSError, ValueError, OverflowError, subprocess.SubprocessError):
-        return _price_list(provider, name, day)  # no process could be started: then here
+def _rates_on(lists: PriceLists, provider: str, name: str, at: float) -> tuple[tuple[float, Rates], ...]:
+    day = at // DAY_SECONDS
+    return next((tiers for first, tiers in lists(provider, name) if first <= day), ())
 
 
 @lru_cache(maxsize=64)
-def _prices_apart(provider: str, name: str, group: int) -> list[tuple[tuple[float, Rates], ...]]:
-    command = [sys.executable, "-P", "-c", _READ_PRICES, provider, name, str(group * DAYS_APART)]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=60, stdin=subprocess.DEVNULL)
-    lists = [tuple((start, Rates(*usd)) for start, usd in one) for one in json.loads(done.stdout)]
-    return [lists[place] for place in range(DAYS_APART)]
+def listed_prices_apart(provider: str, name: str) -> Periods:
+    """As `listed_prices`, read by a process that ends."""
+    import msgspec  # late: most commands ask for no price
+
+    read = f"from {__name__} import listed_prices; import sys, msgspec; sys.stdout.buffer.write(msgspec.json.encode(listed_prices(*sys.argv[1:])))"
+    command = [sys.executable, "-P", "-c", read, provider, name]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, timeout=60, stdin=subprocess.DEVNULL)
+        return msgspec.json.decode(done.stdout, type=Periods)
+    except (OSError, ValueError, subprocess.SubprocessError, msgspec.MsgspecError):
+        return listed_prices(provider, name)  # no process could be started: then here
 
 
-def _print_prices(provider: str, name: str, first: int) -> None:
-    days = (_price_list(provider, name, float(day)) for day in range(first, first + DAYS_APART))
-    print(json.dumps([[(start, astuple(one)) for start, one in each] for each in days]))
+class RememberedPrices:
+    """Prices of models that were asked for before, in a file, so that an import need not load the library.
+
+    What limits a run's spending does not read it: the file is as easy to change as any other of the user's.
+
+    Args:
+        path: is written when another model is asked for. One that cannot be read or written is passed over.
+        made_of: names the version of the price data. Prices made of another one are not used.
+        look_up: where the others are looked up.
+    """
+
+    MOST_MODELS = 500
+
+    def __init__(self, path: Path, made_of: str, look_up: PriceLists) -> None:
+        import msgspec
+
+        self._look_up = look_up
+        self._path = path
+        self._made_of = made_of
+        self._known: dict[str, Periods] = {}
+        with suppress(OSError, msgspec.MsgspecError):
+            found_of, known = msgspec.json.decode(path.read_bytes(), type=tuple[str, dict[str, Periods]])
+            self._known = known if found_of == made_of else {}
+
+    def __call__(self, provider: str, name: str) -> Periods:
+        """The rates of a model."""
+        key = f"{provider}/{name}"
+        found = self._known.get(key)
+        if found is None:
+            found = self._look_up(provider, name)
+            if len(self._known) < self.MOST_MODELS and len(key) <= 200:
+                self._known[key] = found
+                self._save()
+        return found
+
+    def _save(self) -> None:
+        import msgspec
+
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        with suppress(OSError, msgspec.MsgspecError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part.write_bytes(msgspec.json.encode((self._made_of, self._known)))
+            part.replace(self._path)
+
+
+@cache
+def remembered_prices(look_up: PriceLists) -> PriceLists:
+    """`RememberedPrices` in the user's cache folder; where there can be none, `look_up`."""
+    from platformdirs import user_cache_path
+
+    try:
+        data = Path(getattr(find_spec("genai_prices"), "origin", "")).with_name("data.py")
+        found = data.stat()
+        path = user_cache_path("watchkeeper", appauthor=False) / "prices.json"
+    except (OSError, ValueError, RuntimeError):
+        return look_up
+    return RememberedPrices(path, f"{__version__} {data} {found.st_size} {found.st_mtime_ns}", look_up)
 
 
 @cache

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pytest
+from genai_prices import Usage as Tokens
+from genai_prices import calc_price
 
 from watchkeeper.models.anthropic import AnthropicModel
-from watchkeeper.models.registry import ModelConfig, context_window, is_priced, price, resolve
+from watchkeeper.models.registry import (
+    ModelConfig,
+    Periods,
+    RememberedPrices,
+    context_window,
+    is_priced,
+    listed_prices,
+    listed_prices_apart,
+    price,
+    resolve,
+)
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
 
@@ -106,3 +121,56 @@ def test_no_call_of_a_priced_model_is_rounded_to_nothing() -> None:
     cost = price("anthropic/claude-haiku-4-5", Usage(input_tokens=1))
     assert cost.usd is not None
     assert cost.usd > 0
+
+
+@pytest.mark.parametrize("name", ["claude-opus-4-6", "gpt-5.6-sol", "o3", "claude-haiku-4-5"])
+@pytest.mark.parametrize(
+    "day", ["2025-06-09", "2025-06-10", "2026-03-12", "2026-03-13", "2026-08-20", "2026-08-21", "2026-11-01"]
+)
+def test_a_call_costs_what_the_list_of_its_day_says(name: str, day: str) -> None:
+    provider = "anthropic" if name.startswith("claude") else "openai"
+    at = datetime.fromisoformat(f"{day}T23:59:00Z")
+    listed = calc_price(
+        Tokens(input_tokens=300_000, output_tokens=1_000, cache_read_tokens=250_000),
+        name, provider_id=provider, genai_request_timestamp=at.astimezone(UTC),
+    )  # fmt: skip
+    usage = Usage(input_tokens=50_000, output_tokens=1_000, cache_read_tokens=250_000)
+    assert price(f"{provider}/{name}", usage, at=at.timestamp()).usd == pytest.approx(
+        float(listed.total_price)
+    )
+
+
+def test_remembered_prices_are_the_listed_ones_and_are_not_looked_up_again(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "prices.json"
+    asked = ["claude-opus-4-6", "claude-sonnet-4-6", "no such model"]
+    listed = [listed_prices("anthropic", name) for name in asked]
+    first = RememberedPrices(path, "1", listed_prices)
+    assert [first("anthropic", name) for name in asked] == listed
+
+    looked_up = []
+
+    def look_up(provider: str, name: str) -> Periods:
+        looked_up.append(name)
+        return ()
+
+    again = RememberedPrices(path, "1", look_up)
+    assert [again("anthropic", name) for name in asked] == listed
+    assert looked_up == []
+    assert (
+        RememberedPrices(path, "2", look_up)("anthropic", asked[0]) == ()
+    )  # of another version of the price data
+    for damaged in (b"", b"[]", b'["1",{"anthropic/claude-opus-4-6":[[0,[[0.0,"free"]]]]}]', b"\xff"):
+        path.write_bytes(damaged)
+        assert RememberedPrices(path, "1", look_up)("anthropic", asked[0]) == ()
+    assert looked_up == [asked[0]] * 5
+
+
+def test_prices_that_another_process_reads_are_the_listed_ones() -> None:
+    for name in ("claude-opus-4-6", "no such model", "a\0name"):
+        assert listed_prices_apart("anthropic", name) == listed_prices("anthropic", name)
+
+
+def test_prices_that_cannot_be_remembered_are_looked_up(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    prices = RememberedPrices(tmp_path / "cache" / "prices.json", "1", listed_prices)
+    assert prices("anthropic", "claude-opus-4-6") == listed_prices("anthropic", "claude-opus-4-6")
