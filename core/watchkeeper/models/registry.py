@@ -215,13 +215,19 @@ def listed_prices_apart(provider: str, name: str) -> Periods:
     """As `listed_prices`, read by a process that ends."""
     import msgspec  # late: most commands ask for no price
 
-    read = f"from {__name__} import listed_prices; import sys, msgspec; sys.stdout.buffer.write(msgspec.json.encode(listed_prices(*sys.argv[1:])))"
+    read = "import sys; from watchkeeper.models.registry import _print_prices; _print_prices(*sys.argv[1:])"
     command = [sys.executable, "-P", "-c", read, provider, name]
     try:
         done = subprocess.run(command, capture_output=True, check=True, timeout=60, stdin=subprocess.DEVNULL)
         return msgspec.json.decode(done.stdout, type=Periods)
     except (OSError, ValueError, subprocess.SubprocessError, msgspec.MsgspecError):
         return listed_prices(provider, name)  # no process could be started: then here
+
+
+def _print_prices(provider: str, name: str) -> None:
+    import msgspec
+
+    sys.stdout.buffer.write(msgspec.json.encode(listed_prices(provider, name)))
 
 
 class RememberedPrices:
