@@ -425,6 +425,31 @@ async def test_the_selected_session_is_previewed_and_sessions_are_grouped(desk: 
         await until(pilot, lambda: "ledger 1 $1.25" not in text_of(pilot))
 
 
+async def test_a_search_shows_the_passage_of_every_session_and_a_preview_at_24_rows(desk: Desk) -> None:
+    library_of(desk)
+    other = add_session(
+        desk, "other234", "paint it", status="done", host_pid=None, last_active=desk.time - 20_000
+    )
+    other.message("other234-p", "user", "A long way before it. Which blue, and which ledger is meant here?")
+    add_session(
+        desk, "named234", "the ledger itself", status="done", host_pid=None, last_active=desk.time - 30_000
+    )
+    async with desk.app(screen="sessions").run_test(size=(80, 24)) as pilot:
+        await opened(pilot, "paint it")
+        await pilot.press("slash", *"ledger", "enter")
+        await until(pilot, lambda: "… and which ledger is" in text_of(pilot))
+        lines = text_of(pilot).split("\n")
+        assert [any(name in line and words in line for line in lines) for name, words in
+                [("older234", "is the ledger for Zürich?"), ("named234", "in its name")]] == [True, True]  # fmt: skip
+        view = pilot.app.screen.view  # type: ignore[attr-defined]
+        view.select("older234")
+        await until(pilot, lambda: "Last words  The ledger is in the blue safe. more" in text_of(pilot))
+        assert "$1.25" in text_of(pilot)
+        assert "Goal        nightly audit" in text_of(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: "paint it" in text_of(pilot) and "in its name" not in text_of(pilot))
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.none() | st.floats(0, 1e6)), min_size=1, max_size=40),
     st.floats(0, 1e6),

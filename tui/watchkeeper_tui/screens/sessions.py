@@ -50,7 +50,7 @@ from watchkeeper_tui.widgets.bars import (
     Prompt,
     StatusLine,
 )
-from watchkeeper_tui.widgets.rows import Piece, RowView, set_title
+from watchkeeper_tui.widgets.rows import Cell, Piece, RowView, set_title
 from watchkeeper_tui.widgets.sessions import (
     GROUPS,
     DeletedLine,
@@ -58,6 +58,7 @@ from watchkeeper_tui.widgets.sessions import (
     HitPlace,
     PreviewPane,
     SessionsView,
+    passage,
     session_name,
     tags_of,
 )
@@ -79,6 +80,8 @@ class Listed:
     """Every message was looked through in the time there was."""
     deleted: bool
     """It is deleted sessions that are listed."""
+    words: tuple[str, ...]
+    """What was searched for, besides filters."""
     ranked: bool
     """The best match comes first, and not the first of the chosen order."""
 
@@ -111,7 +114,8 @@ def find_sessions(
     shown = {row.id for row in rows}
     hits = {session_id: hit for session_id, hit in {**hits, **best}.items() if session_id in shown}
     names = agent_names(connection, [hit.agent_id for hit in hits.values()])
-    return Listed(rows, hits, names, whole, filters.deleted, ranked and bool(filters.words) and bool(rows))
+    found = ranked and bool(filters.words) and bool(rows)
+    return Listed(rows, hits, names, whole, filters.deleted, filters.words, found)
 
 
 def _is_named(row: SessionLine, words: Sequence[str]) -> bool:
@@ -174,7 +178,7 @@ SESSIONS_AT_ONCE = 1_000
 class SessionsScreen(WatchScreen):
     """The library. Enter opens; esc goes back to the session that was open."""
 
-    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy"), (30, "-high")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy"), (22, "-even"), (30, "-high")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "Search", show=False, id="sessions.search"),
@@ -299,6 +303,7 @@ class SessionsScreen(WatchScreen):
         view.nothing = self._nothing()
         view.now = self.watch_app.now()
         view.hosts = self._hosts(rows)
+        view.set_passages(self._passages(result) if result.words else None)
         rows = view.set_groups(rows, self._group)
         view.set_rows(rows)
         if self._to_top and rows:
@@ -308,6 +313,17 @@ class SessionsScreen(WatchScreen):
         self._title(result)
         self._describe()
         self._read_preview()
+
+    def _passages(self, listed: Listed) -> dict[str, Cell]:
+        """Where each session holds the words."""
+        found: dict[str, Cell] = {}
+        for row in listed.rows:
+            named = _is_named(row, listed.words)
+            found[row.id] = passage(
+                listed.hits.get(row.id),
+                "in its name" if named else "in its plan, facts, artifacts, folder or tags",
+            )
+        return found
 
     def _hosts(self, rows: tuple[SessionLine, ...]) -> dict[str, int]:
         """The hosts of those that say that they run; of the others only the open one's can live."""

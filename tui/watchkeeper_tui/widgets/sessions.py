@@ -4,10 +4,12 @@ last."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
+from itertools import groupby
 from typing import ClassVar
 
 from textual.content import Content
@@ -71,6 +73,24 @@ GROUPS: dict[str, Callable[[SessionLine, float], str]] = {"day": _day, "project"
 """What the list may be grouped by, with the group of a session at a time: hostile until sanitised."""
 
 
+_LEAD = 12
+"""How much of a passage stands before the words that were found."""
+
+
+def passage(hit: MessageHit | None, elsewhere: str) -> Cell:
+    """Where a search found the words, in one line that begins near them. `elsewhere`: what is said where no message
+    holds them."""
+    if hit is None:
+        return [(elsewhere, "muted")]
+    pieces: list[Piece] = []
+    for found, group in groupby(hit.pieces, key=lambda piece: piece.found):
+        text = sanitize("".join(piece.text for piece in group))
+        if not pieces and not found and len(text) > _LEAD:
+            text = "…" + text[1 - _LEAD :]
+        pieces.append((text, "match" if found else "text"))
+    return pieces or [(" ".join(sanitize(hit.excerpt).split()), "text")]
+
+
 class SessionsView(RowView[SessionLine]):
     """One row a session, the newest first."""
 
@@ -88,6 +108,17 @@ class SessionsView(RowView[SessionLine]):
         Column("cost", 8, right=True, drop=1),
         Column("end", 16, drop=7),
     )
+    FOUND_COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("S", 1),
+        Column("session", 8),
+        Column("last active", 11, drop=2),
+        Column("goal", 16, flexible=True),
+        Column("found", 30, flexible=True),
+        Column("agents", 6, right=True, drop=4),
+        Column("tokens", 6, right=True, drop=3),
+        Column("cost", 8, right=True, drop=1),
+    )
+    """While words are searched for."""
 
     def __init__(self) -> None:
         super().__init__(id="sessions", classes="pane")
@@ -98,6 +129,7 @@ class SessionsView(RowView[SessionLine]):
         """What the first row of each group says of it, by the row's id; None: there are no groups."""
         self.nothing = ""
         """What is said where no session is listed."""
+        self._passages: dict[str, Cell] | None = None
 
     def empty_words(self) -> str:
         return self.nothing
@@ -122,8 +154,21 @@ class SessionsView(RowView[SessionLine]):
             ]
         return tuple(row for members in groups.values() for row in members)
 
+    def set_passages(self, passages: dict[str, Cell] | None) -> None:
+        """Show where each session holds the words of a search, by its id; None: nothing is searched for."""
+        if passages != self._passages:
+            self._passages = passages
+            self._widths_for = -1
+
     def columns(self) -> Sequence[Column]:
-        return self.COLUMNS if self._groups is None else (_GROUP_COLUMN, *self.COLUMNS)
+        columns = self.COLUMNS if self._passages is None else self.FOUND_COLUMNS
+        if self._groups is None:
+            return columns
+        # A day says when already, so there the time goes first where there is no room.
+        return (
+            _GROUP_COLUMN,
+            *(replace(one, drop=9) if one.title == "last active" else one for one in columns),
+        )
 
     def row_id(self, row: SessionLine) -> str:
         return row.id
@@ -166,6 +211,18 @@ class SessionsView(RowView[SessionLine]):
         if row.origin != "run":
             goal.insert(0, (f"{sanitize(row.origin).partition('-')[0]}: ", "muted"))
         group = [] if self._groups is None else [self._groups.get(row.id, [])]
+        if self._passages is not None:
+            return (
+                *group,
+                [(glyph, role)],
+                [(row.id, "accent")],
+                [(formatting.when(row.last_active, self.now), "muted")],
+                goal,
+                self._passages.get(row.id, []),
+                [(f"{row.agents:,}", "text")],
+                [(formatting.tokens(row.tokens), "tokens")],
+                [(formatting.bill(row), "money")],
+            )
         return (
             *group,
             [(glyph, role)],
@@ -263,13 +320,15 @@ class PreviewPane(Widget):
 
     def _rows(self, row: SessionLine, preview: SessionPreview, width: int) -> list[list[Piece]]:
         room = width - _LABEL
+        low = self.size.height < _HIGH
+        lines = 1 if low else 2
         rows: list[list[Piece]] = []
 
         def add(label: str, pieces: list[list[Piece]]) -> None:
             for number, line in enumerate(pieces):
                 rows.append([((label if number == 0 else "").ljust(_LABEL), "muted"), *line])
 
-        add("Goal", wrapped([(" ".join(sanitize(preview.goal).split()), "text")], room)[:2])
+        add("Goal", _first_lines(" ".join(sanitize(preview.goal).split()), room, lines))
         if preview.tasks:
             done = sum(status == "done" for status, _ in preview.tasks)
             plan: list[Piece] = [(f"{done} of {formatting.plural(len(preview.tasks), 'task')} done", "text")]
@@ -280,23 +339,44 @@ class PreviewPane(Widget):
                 plan += [(f"   {glyph} ", role), (name, "muted")]
             add("Plan", [clip_pieces(plan, room)])
         if preview.last_words:
-            add("Last words", wrapped([(sanitize(preview.last_words), "text")], room)[:2])
+            plain = _MARKUP.sub("", sanitize(preview.last_words))
+            add("Last words", _first_lines(plain, room, lines))
         cost: list[Piece] = [
             (formatting.bill(row), "money"),
             (f"   {formatting.tokens(row.tokens)} tok", "tokens"),
             (f"   {formatting.plural(row.compactions, 'compaction')}", "muted"),
         ]
-        add("Cost", [clip_pieces(cost, room)])
+        if not low:
+            add("Cost", [clip_pieces(cost, room)])
+        beside = pieces_width(cost) + 3 if low else 0
         line = at_work(
-            preview.spans, row.ended_at or max(row.last_active, row.created_at), max(10, room - 24)
+            preview.spans, row.ended_at or max(row.last_active, row.created_at), max(10, room - 24 - beside)
         )
+        agents: list[Piece] = []
         if line:
             most = formatting.plural(len(preview.spans), "agent")
-            add("Agents", [[(line, "working"), (f"  {most} over time", "muted")]])
+            agents = [(line, "working"), (f"  {most}" + ("" if low else " over time"), "muted")]
+        if low:
+            add("Cost", [clip_pieces([*cost, ("   ", "text"), *agents], room)])
+        elif agents:
+            add("Agents", [agents])
         return rows
 
 
 _LABEL = 12
+_MARKUP = re.compile(r"\*\*|`|^#+ ", re.MULTILINE)
+"""Marks of Markdown, which a line of plain text does without."""
+_HIGH = 6
+"""With fewer rows, each part of a preview takes one."""
+
+
+def _first_lines(text: str, width: int, lines: int) -> list[list[Piece]]:
+    """The first lines of a text, the last of which ends in `…` where more follows."""
+    rows = wrapped([(text, "text")], width)
+    if len(rows) > lines:
+        rest = " ".join("".join(part for part, _ in row) for row in rows[lines - 1 :])
+        rows = [*rows[: lines - 1], [(clip(rest, width), "text")]]
+    return rows
 
 
 def at_work(spans: Sequence[tuple[float, float | None]], end: float, cells: int) -> str:
