@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -71,6 +72,7 @@ async def _serve_stdio(served: SessionServer) -> None:
     from watchkeeper.interop.mcp import mcp_server
 
     server = mcp_server(served)
+    gc.freeze()  # what is loaded lasts: looking through it would make one call in some hundred take 0.1 s
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
@@ -109,6 +111,7 @@ def _serve_http(served: SessionServer, port: int) -> int:
             guarded_app(served, Guard(token, loopback_only=True)), log_level="critical", access_log=False, lifespan="on",
             timeout_graceful_shutdown=1,
         )  # fmt: skip
+        gc.freeze()
         uvicorn.Server(config).run([listening])
     return 0
 

@@ -11,8 +11,8 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -29,11 +29,10 @@ from watchkeeper.records.text import json_text, one_line, utc_seconds_text
 from watchkeeper.records.tool_inputs import edited_files
 from watchkeeper.runtime import control
 from watchkeeper.store import artifacts, database, facts, sessions, state
-from watchkeeper.store import messages as message_rows
 from watchkeeper.store.agent_snapshot import CompactionDetail, compaction_detail
 from watchkeeper.store.agents import find_agent
 from watchkeeper.store.approvals import find_questions, load_question
-from watchkeeper.store.driver import decode_or
+from watchkeeper.store.driver import decode_or, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.place import Place
 from watchkeeper.store.receipts import session_receipts
@@ -199,7 +198,7 @@ class SessionServer:
         offset = int(cursor) if cursor and cursor.isdecimal() else 0
         if not database.is_there(self.path):
             return [], None
-        with closing(_rows_by_name(self.path)) as reads:
+        with closing(Reads(self.path)) as reads, _rows_by_name(reads):
             rows = state.summaries(reads, limit=51, offset=min(offset, MOST_OFFSET))
         listed = [
             (
@@ -297,13 +296,14 @@ def inside_a_run() -> bool:
     return False
 
 
-def _rows_by_name(path: Place) -> Reads:
-    """Reads whose rows can be asked by column name, as `store.state` needs them."""
-    from watchkeeper.store.driver import sqlite3
-
-    reads = Reads(path)
+@contextmanager
+def _rows_by_name(reads: Reads) -> Iterator[Reads]:
+    """Within, rows can be asked by column name, as `store.state` needs them."""
     reads.connection.row_factory = sqlite3.Row
-    return reads
+    try:
+        yield reads
+    finally:
+        reads.connection.row_factory = None
 
 
 def _title(row: dict[str, Any]) -> str:
@@ -325,10 +325,10 @@ def _clip(text: str | None, characters: int) -> str | None:
 
 def _sessions(call: _Call) -> Page:
     search, complete = call.get("search"), True
-    with closing(_rows_by_name(call.server.path)) as reads:
+    with _rows_by_name(call.reads) as reads:
         if search:
             rows, complete = state.found_sessions(
-                reads, search, call.limit + 1, offset=call.offset, deadline_seconds=_seconds(call)
+                reads, search, call.limit + 1, offset=call.offset, **_deadline(call)
             )
         else:
             rows = state.summaries(reads, limit=call.limit + 1, offset=call.offset)
@@ -350,7 +350,7 @@ def _session_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _session_overview(call: _Call) -> Page:
     session_id = call.session()
-    with closing(_rows_by_name(call.server.path)) as reads:
+    with _rows_by_name(call.reads) as reads:
         row = state.summaries(reads, among=[session_id], limit=1)[0]
         saved = state.artifacts(reads, session_id)
         agents = state.agents_state(reads, session_id)
@@ -372,14 +372,14 @@ def _artifact_row(session_id: str, row: dict[str, Any]) -> dict[str, Any]:
 
 def _artifacts(call: _Call) -> Page:
     session_id = call.session()
-    with closing(_rows_by_name(call.server.path)) as reads:
+    with _rows_by_name(call.reads) as reads:
         rows = state.artifacts(reads, session_id)
     return call.paged(rows, lambda row: _artifact_row(session_id, row), session=session_id)
 
 
 def _plan(call: _Call) -> Page:
     session_id = call.session()
-    with closing(_rows_by_name(call.server.path)) as reads:
+    with _rows_by_name(call.reads) as reads:
         plan = state.plan_state(reads, session_id)
     if plan is None:
         return Page((), {"session": session_id, "plan": None})
@@ -403,7 +403,7 @@ def _plan(call: _Call) -> Page:
 
 def _agents(call: _Call) -> Page:
     session_id = call.session()
-    with closing(_rows_by_name(call.server.path)) as reads:
+    with _rows_by_name(call.reads) as reads:
         rows = state.agents_state(reads, session_id)
 
     def shown(agent: dict[str, Any]) -> dict[str, Any]:
@@ -475,8 +475,16 @@ def _one_compaction(call: _Call, number: int) -> Page:
     return call.paged(lost[::-1], shown, **_compaction_row(detail, 8_000), looked_for_identifiers_in=looked)
 
 
-def _seconds(call: _Call) -> float:
-    return THOROUGH_SECONDS if call.get("thorough") else QUICK_SECONDS
+def _deadline(call: _Call) -> dict[str, Any]:
+    """How long a search over all messages reads: a quick one in processor time, and at most three times as long by the
+    clock. So beside other work it finds as much, and it does not wait for a slow disk."""
+    if call.get("thorough"):
+        return {"deadline_seconds": THOROUGH_SECONDS}
+    began, spent = time.monotonic(), time.thread_time()
+    return {
+        "deadline_seconds": QUICK_SECONDS,
+        "monotonic": lambda: max(time.thread_time() - spent, (time.monotonic() - began) / 3),
+    }
 
 
 def _search(call: _Call) -> Page:
@@ -523,7 +531,7 @@ def _last_compacted(reads: Reads, session_id: str) -> str:
 
 def _search_everywhere(call: _Call, query: str) -> Page:
     found = message_search.search(
-        call.reads.connection, query, limit=call.offset + call.limit + 1, deadline_seconds=_seconds(call)
+        call.reads.connection, query, limit=call.offset + call.limit + 1, **_deadline(call)
     )
 
     def shown(hit: message_search.Hit) -> dict[str, Any]:
@@ -539,30 +547,35 @@ def _search_everywhere(call: _Call, query: str) -> Page:
 
 
 def _file_history(call: _Call) -> Page:
-    path = call.arguments["path"].strip().replace("\\", "/")
+    path = call.arguments["path"].strip().replace("\\", "/").removeprefix("./")
     session_id = call.session() if call.get("session") else None
-    found = message_search.search(
-        call.reads.connection, f'"{path.replace(chr(34), " ")}"', limit=2_000, deadline_seconds=_seconds(call),
-        session_id=session_id, prefix=False,
-    )  # fmt: skip
+    # A patch names a file from the folder of its session, another tool by its whole path: the last part is common.
+    found, complete = message_search.replies_that_name(
+        call.reads.connection, path.rpartition("/")[2], session_id=session_id, **_deadline(call)
+    )
     rows: list[dict[str, Any]] = []
-    for hit in found.hits:
-        if hit.role != "assistant":
-            continue
-        for message in message_rows.load_chosen(call.reads, hit.agent_id, [hit.seq]):
-            for block in message.content if isinstance(message.content, list | tuple) else ():
-                given = block.get("input") if block.get("type") == "tool_use" else None
-                for name in edited_files(given):
-                    if name == path or name.endswith("/" + path.lstrip("./")) or path.endswith("/" + name):
-                        rows.append(
-                            {
-                                "session": hit.session_id, "agent": hit.agent_id, "when": _when(hit.created_at),
-                                "file": name, "tool": block.get("name"), "change": _change(given),
-                                "pointer": f"message://{hit.agent_id}/{hit.seq}",
-                            }
-                        )  # fmt: skip
+    for reply in found:
+        blocks = decode_or(reply.content, ())
+        for block in blocks if isinstance(blocks, list) else ():
+            given = (
+                block.get("input") if isinstance(block, dict) and block.get("type") == "tool_use" else None
+            )
+            for name in edited_files(given):
+                if _same_file(name.replace("\\", "/").removeprefix("./"), path):
+                    rows.append(
+                        {
+                            "session": reply.session_id, "agent": reply.agent_id, "when": _when(reply.created_at),
+                            "file": name, "tool": block.get("name"), "change": _change(given),
+                            "pointer": f"message://{reply.agent_id}/{reply.seq}",
+                        }
+                    )  # fmt: skip
     editors = list(dict.fromkeys(row["session"] for row in rows))
-    return call.paged(rows, dict, all_messages_searched=found.complete, sessions_that_edited_it=editors[:50])
+    return call.paged(rows, dict, all_messages_searched=complete, sessions_that_edited_it=editors[:50])
+
+
+def _same_file(one: str, other: str) -> bool:
+    """Whether two paths may name one file: they are the same, or one is the end of the other."""
+    return one == other or one.endswith(f"/{other.lstrip('/')}") or other.endswith(f"/{one}")
 
 
 def _change(given: Any) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +12,7 @@ from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
 from watchkeeper.store.messages import worth
-from watchkeeper.store.search.messages import search_by_session
+from watchkeeper.store.search.messages import search_by_session, with_snippets
 from watchkeeper.store.search.sessions import COST_ESTIMATED, list_sessions, parse_filters
 from watchkeeper.store.snapshot import RoleFacts, composition_of, roles_of
 
@@ -155,7 +156,13 @@ def summaries(
 
 
 def found_sessions(
-    reads: Any, search: str, limit: int = 200, *, offset: int = 0, deadline_seconds: float
+    reads: Any,
+    search: str,
+    limit: int = 200,
+    *,
+    offset: int = 0,
+    deadline_seconds: float,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> tuple[list[dict[str, Any]], bool]:
     """The sessions that match words and filters, as `summaries` has them, and whether all messages were searched.
 
@@ -166,10 +173,19 @@ def found_sessions(
         BadInput: a filter that means nothing.
     """
     words = parse_filters(search).text
-    messages = search_by_session(reads.connection, words, limit=100_000, deadline_seconds=deadline_seconds)
+    messages = search_by_session(
+        reads.connection,
+        words,
+        limit=100_000,
+        snippets=0,
+        deadline_seconds=deadline_seconds,
+        monotonic=monotonic,
+    )
     hits = {hit.session_id: hit for hit in messages.hits}
     lines = list_sessions(reads.connection, search, offset + limit, also=hits)
     rows = summaries(reads, among=[line.id for line in lines], limit=limit, offset=offset)
+    shown = with_snippets(reads.connection, words, [hits[row["id"]] for row in rows if row["id"] in hits])
+    hits = {hit.session_id: hit for hit in shown}
     for row in rows:
         hit = hits.get(row["id"])
         row["found"] = hit and {

@@ -331,6 +331,16 @@ def places_in_part(number: int) -> str:
     )
 
 
+def replies_in_part(number: int) -> str:
+    """`FOUND` and the content of the assistant's messages in a part that match ?1, up to the id ?2, of the session ?3
+    or of all, whose stored content holds ?4."""
+    return (
+        places_in_part(number)
+        .replace(FOUND, f"{FOUND}, m.content")
+        .replace(" ORDER BY", " AND m.role = 'assistant' AND instr(m.content, ?4) > 0 ORDER BY")
+    )
+
+
 def part_name(number: int) -> str:
     """The table that holds the ids from `number * PART_MESSAGES` on."""
     return f"messages_fts_{number:d}" if number else "messages_fts"

@@ -9,15 +9,16 @@ import re
 import time
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
 from operator import neg
+from typing import Any
 
-from watchkeeper.store.driver import Connection, decode, plain, sqlite3
+from watchkeeper.store.driver import IN_LIST, Connection, decode, encode, list_of, plain, sqlite3
 from watchkeeper.store.search.index import (
     FOUND,
     PART_MESSAGES,
@@ -27,6 +28,7 @@ from watchkeeper.store.search.index import (
     indexed_through,
     parts,
     places_in_part,
+    replies_in_part,
     session_word,
     sessions_of_part,
     words_of,
@@ -246,9 +248,9 @@ _TAIL = (
     " CROSS JOIN sessions s ON s.id = a.session_id"
     " WHERE m.id > ?1 AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
 )
-_PLACE = (
+_PLACES = (
     f"SELECT {FOUND}, s.deleted_at IS NULL FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
-    " CROSS JOIN sessions s ON s.id = a.session_id WHERE m.id = ?"
+    f" CROSS JOIN sessions s ON s.id = a.session_id WHERE m.id {IN_LIST}"
 )
 
 
@@ -273,6 +275,10 @@ class Hit:
     created_at: float
     snippet: tuple[Piece, ...]
     """The words in their context: hostile text until sanitised. Empty where the search was cancelled."""
+
+    @property
+    def place(self) -> _Place:
+        return self.message_id, self.session_id, self.agent_id, self.seq, self.role, self.created_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +352,69 @@ def search_by_session(
         return Found(tuple(hits), stopped)
 
 
+def with_snippets(connection: Connection, text: str, hits: Sequence[Hit]) -> list[Hit]:
+    """Hits of `search_by_session` with their snippets: for those of one page only."""
+    with _Search(connection, text, None, True, 0.0, None, time.monotonic) as walk:
+        return list(walk.hits([hit.place for hit in hits]))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message of an assistant, and its content as stored."""
+
+    session_id: str
+    agent_id: str
+    seq: int
+    created_at: float
+    content: str
+
+
+def replies_that_name(
+    connection: Connection,
+    name: str,
+    *,
+    session_id: str | None = None,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> tuple[list[Reply], bool]:
+    """The assistant's messages that hold this text letter for letter, newest first, and whether all were looked at. The
+    text has a letter or digit; what matters of each message is for the caller to read."""
+    with _Search(
+        connection,
+        f'"{name.replace(chr(34), " ")}"',
+        session_id,
+        False,
+        deadline_seconds,
+        None,
+        monotonic,
+    ) as walk:
+        rows = walk.replies(encode(name)[1:-1])
+        found = [Reply(place[1], place[2], place[3], place[5], content) for place, content in rows]
+        return found, walk.stopped is None
+
+
+def _first_of_each(
+    ids: Sequence[int],
+    at: int,
+    begins: Sequence[int],
+    owners: Sequence[str],
+    known: Collection[str],
+    most: int,
+) -> list[tuple[int, int]]:
+    """From `at` on in descending ids: where the first of each session is that is not known, and where its run ends."""
+    found: list[tuple[int, int]] = []
+    met: set[str] = set()
+    while at < len(ids) and len(found) < most:
+        run = bisect_right(begins, ids[at]) - 1
+        owner = owners[run] if run >= 0 else ""
+        end = bisect_right(ids, -begins[run], lo=at, key=neg) if run >= 0 else at + 1
+        if not owner or not (owner in known or owner in met):
+            met.add(owner)
+            found.append((at, end))
+        at = end
+    return found
+
+
 class _Search:
     """One walk over the messages that match."""
 
@@ -366,6 +435,7 @@ class _Search:
         self._monotonic = monotonic
         self._table = WordTable()
         self._query: Query = parse_query(text, self._table, prefix=prefix)
+        self._also = (session_word(session_id),) if session_id is not None else ()
         self.stopped: Stopped | None = None
 
     def __enter__(self) -> _Search:
@@ -383,6 +453,26 @@ class _Search:
             yield from self._above(through)
             for number in self._parts(through):
                 yield from self._places_in(number, through)
+
+    def replies(self, stored: str) -> Generator[tuple[_Place, str]]:
+        """The assistant's messages whose content holds `stored`, and the contents, newest first."""
+        if not self._query.terms:
+            return
+        with self._interruptible():
+            through = indexed_through(self._connection)
+            for row in self._connection.execute(_TAIL, (through, self._session_id)):
+                if row[4] == "assistant" and stored in row[6]:
+                    yield row[:6], row[6]
+                if self._must_stop():
+                    return
+            query = self._query.for_index(*self._also)
+            for number in self._parts(through):
+                for row in self._connection.execute(
+                    replies_in_part(number), (query, through, self._session_id, stored)
+                ):
+                    yield row[:6], row[6]
+                    if self._must_stop():
+                        return
 
     def newest_places(self) -> Generator[_Place]:
         """The first place of each session."""
@@ -445,9 +535,8 @@ class _Search:
                 yield number
 
     def _places_in(self, number: int, through: int) -> Iterator[_Place]:
-        also = (session_word(self._session_id),) if self._session_id is not None else ()
         rows = self._connection.execute(
-            places_in_part(number), (self._query.for_index(*also), through, self._session_id)
+            places_in_part(number), (self._query.for_index(*self._also), through, self._session_id)
         )
         for place in self._checked(rows) if self._query.phrases else rows:
             yield tuple(place)
@@ -466,22 +555,27 @@ class _Search:
                     begins.append(first_id)
                     owners.append(session_id)
             ids = [row[0] for row in some]
-            at = 0
+            at, width = 0, _AT_ONCE
             while at < len(ids) and not self._must_stop():
-                run = bisect_right(begins, ids[at]) - 1
-                if run >= 0 and owners[run] in known:
-                    at = bisect_right(ids, -begins[run], lo=at, key=neg)
-                    continue
-                place = self._connection.execute(_PLACE, (ids[at],)).fetchone()
-                at += 1
-                if place is None:
-                    continue  # deleted for good a moment ago
-                if place[1] not in known:
-                    known.add(place[1])
-                    if place[6]:
-                        yield tuple(place)[:6]
+                first = _first_of_each(ids, at, begins, owners, known, width)
+                places = self._places_of([ids[here] for here, _ in first])
+                for here, end in first:
+                    place, at = places.get(ids[here]), end
+                    if place is not None and place[1] not in known:
+                        known.add(place[1])
+                        if place[6]:
+                            yield tuple(place)[:6]
+                    run = bisect_right(begins, ids[here]) - 1
+                    if place is None or run < 0 or place[1] != owners[run]:
+                        at, width = here + 1, 1  # deleted for good a moment ago, or moved: one by one
+                        break
+                if not first:
+                    break
             if self._must_stop():
                 return
+
+    def _places_of(self, ids: list[int]) -> dict[int, Any]:
+        return {row[0]: row for row in self._connection.execute(_PLACES, (list_of(ids),))}
 
     def _checked(self, rows: Iterator[_Place]) -> Iterator[_Place]:
         """Among messages that contain all tokens, those that contain the words as typed."""
