@@ -141,3 +141,36 @@ async def test_a_report_shows_which_of_its_claims_have_evidence(desk: Desk) -> N
         await until(pilot, lambda: "Evidence" in text_of(pilot) and "0 of" in text_of(pilot))
         await until(pilot, lambda: "core/ledger.py" in text_of(pilot))
         assert "\x1b" not in text_of(pilot)
+
+
+@pytest.mark.parametrize("origin", ["run", "claude-code"])
+async def test_who_says_it_is_done_without_evidence_is_counted_and_reached_by_e(
+    desk: Desk, origin: str
+) -> None:
+    session, execute = desk.session, desk.session.connection.execute
+    execute("UPDATE sessions SET origin = ?", (origin,))
+    execute("UPDATE agents SET status = 'done' WHERE status = 'failed'")
+    execute(
+        "UPDATE tasks SET status = 'done', error = NULL, result = NULL WHERE status IN ('failed', 'done')"
+    )
+    for agent in ("explorer3", "writer01"):
+        session.message(agent, "user", "go on")
+        session.message(agent, "assistant", [{"type": "text", "text": f"I fixed `src/a.py`. {HOSTILE}"}])
+    session.message("explorer1", "assistant", [{"type": "text", "text": "All done."}])  # it still works
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "✓ 2 " in text_of(pilot) and "unproven: 0 of 2 claims" in text_of(pilot))
+        seen = set()
+        for _ in range(4):
+            await pilot.press("e")
+            await until(pilot, lambda: ": unproven: 0 of 2 claims" in text_of(pilot).splitlines()[-2])
+            screen = pilot.app.screen
+            assert isinstance(screen, LiveScreen)
+            assert screen.plan.selected is not None
+            seen.add(screen.plan.selected.agent.name if screen.plan.selected.agent else "")
+        assert seen == {"explorer-3", "writer-1"}
+        # Its last words count. A task of ours that is done without a call is told all the same.
+        session.message("explorer3", "user", "really?")
+        session.message("explorer3", "assistant", [{"type": "text", "text": "No, I looked at nothing."}])
+        desk.feed.wake()
+        told = "explorer-3 unproven: 0 of 1 claim" if origin == "run" else "✓ writer-1 unproven: 0 of 2"
+        await until(pilot, lambda: told in text_of(pilot))

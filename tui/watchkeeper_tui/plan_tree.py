@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar, overload
 
 from watchkeeper.store.snapshot import AgentFacts, TaskFacts
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.snapshot import Condition, Snapshot, agent_condition, task_condition
+from watchkeeper_tui.snapshot import Condition, Snapshot, agent_condition, report_condition, task_condition
 
 
 @dataclass(slots=True)
@@ -429,6 +429,10 @@ def _subtree(place: _Place, snapshot: Snapshot) -> _Subtree:
 
 
 def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> Condition:
+    if task is None or task.status == "done":
+        unproven = report_condition(snapshot, agent)
+        if unproven is not None:
+            return unproven
     if task is not None and (
         agent is None or task.status in ("pending", "stale", "dropped", "done", "failed", "cancelled")
     ):

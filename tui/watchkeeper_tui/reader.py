@@ -20,8 +20,9 @@ from watchkeeper.records.errors import StoreUnusable, WatchkeeperError
 from watchkeeper.store import agent_snapshot
 from watchkeeper.store.agent_snapshot import ReportReader, StoredMessage, ViewFacts
 from watchkeeper.store.database import Identity, identities, refuse_second_name, taken_away
-from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.external import External, ExternalReader
+from watchkeeper.store.imports import imported_from
 from watchkeeper.store.place import Place
 from watchkeeper.store.snapshot import (
     EVENTS_KEPT,
@@ -193,6 +194,62 @@ class DetailFold:
         self._transcript = tuple(block for _, parts in self._messages for block in parts)
 
 
+RECEIPTS_AT_ONCE = 20
+
+
+class ReceiptWatch:
+    """Which agents say that they are done while a claim has no evidence. Each report is judged once, in a thread and on a
+    connection of its own: reading the calls of a long session takes seconds."""
+
+    def __init__(self, path: Place, judged: Callable[[], None]) -> None:
+        """`judged` is called, in any thread, when there is something new to `read`."""
+        self._path, self._tell = path, judged
+        self._judged: dict[str, tuple[int, str]] = {}
+        """By agent: the end of the transcript that was judged, and what is missing; empty: nothing."""
+        self._session_id = ""
+        self._is_busy = False
+        self._found: dict[str, str] = {}
+
+    def read(self, facts: SessionFacts, agents: tuple[AgentFacts, ...]) -> Mapping[str, str]:
+        """What was judged so far, by agent; the same object where nothing changed. The rest is begun."""
+        if facts.id != self._session_id:
+            self._session_id, self._judged, self._found = facts.id, {}, {}
+        # The log of another program has no end: its main agent waits for a person instead.
+        ended = ("done", "idle") if imported_from(facts.origin) else ("done",)
+        reports = {each.id: each.last_seq for each in agents if each.status in ended and each.last_seq}
+        judged = self._judged
+        wanted = {each: seq for each, seq in reports.items() if judged.get(each, (-1,))[0] != seq}
+        if wanted and not self._is_busy:
+            self._is_busy = True
+            work = (facts.id, wanted, judged)
+            threading.Thread(target=self._judge, args=work, name="watchkeeper-receipts", daemon=True).start()
+        found = {each: judged[each][1] for each in reports if each not in wanted and judged[each][1]}
+        if found != self._found:
+            self._found = found
+        return self._found
+
+    def _judge(self, session_id: str, wanted: dict[str, int], judged: dict[str, tuple[int, str]]) -> None:
+        from watchkeeper.store.database import open_readonly
+        from watchkeeper.store.receipts import session_receipts
+
+        try:
+            connection = accept_any_text(open_readonly(self._path, check_same_thread=False))
+            try:
+                ids = list(wanted)
+                for begin in range(0, len(ids), RECEIPTS_AT_ONCE):
+                    some = ids[begin : begin + RECEIPTS_AT_ONCE]
+                    receipts = session_receipts(Queries(connection), session_id, some)
+                    missing = {each.agent_id: each.summary for each in receipts if each.flagged}
+                    judged |= {each: (wanted[each], missing.get(each, "")) for each in some}
+                    self._tell()
+            finally:
+                connection.close()
+        except (sqlite3.Error, StoreUnusable):
+            pass  # the reading itself says why nothing can be read; it is judged at the next change
+        finally:
+            self._is_busy = False
+
+
 TICK_SECONDS = 0.05
 FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 100
 """How often file events are collected, and how often when none came for a while: a dashboard is open all
@@ -340,6 +397,7 @@ class Reader(threading.Thread):
         self._retry_seconds = RETRY_SECONDS
         self._detail: DetailFold | None = None
         self._external = ExternalReader(path)
+        self._receipts = ReceiptWatch(path, self._nudge)
         self._joined: tuple[tuple[object, ...], tuple[AgentFacts, ...]] = ((), ())
         """What the agents were joined of, and they."""
 
@@ -520,6 +578,7 @@ class Reader(threading.Thread):
             rates=reading.rates,
             detail=self._look(connection, session_id, agents),
             external=outside,
+            unproven=self._receipts.read(facts, agents),
         )
         return None if snapshot.shows_the_same(shown) else snapshot
 

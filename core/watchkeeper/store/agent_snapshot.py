@@ -495,7 +495,7 @@ class ReportReader:
     def _checked(self, connection: Connection) -> EvidenceFacts | None:
         from watchkeeper.store.receipts import session_receipts
 
-        for receipt in session_receipts(Queries(connection), self._session_id, self._agent_id):
+        for receipt in session_receipts(Queries(connection), self._session_id, (self._agent_id,)):
             claims = (
                 ClaimFacts(
                     claim.subject or str(claim.kind),

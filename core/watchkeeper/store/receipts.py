@@ -10,7 +10,7 @@ sanitised.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -122,9 +122,9 @@ class Receipt:
         }  # fmt: skip
 
 
-def session_receipts(reads: Any, session_id: str, only: str | None = None) -> list[Receipt]:
+def session_receipts(reads: Any, session_id: str, only: Collection[str] | None = None) -> list[Receipt]:
     """A receipt of each agent that has ended and says so, in the order of the agents. `reads` has `one` and `all`;
-    `only` is the agent whose receipt is wanted."""
+    `only` are the agents whose receipts are wanted: also those that have not ended, but wait for a person."""
     rows = reads.all(
         "SELECT a.id, a.name, a.parent_agent_id, a.status, t.name, t.status, t.result, t.expected_outputs, t.id,"
         " t.assigned_agent, s.origin IN ('run', 'fork', 'export:run', 'export:fork') FROM agents a"
@@ -137,7 +137,7 @@ def session_receipts(reads: Any, session_id: str, only: str | None = None) -> li
             below.setdefault(row[2], []).append(row[0])
     found = []
     for agent_id, name, _, status, task, task_status, result, expected, task_id, assigned, own in rows:
-        if status != "done" or only not in (None, agent_id):
+        if status != "done" if only is None else agent_id not in only:
             continue
         mine = task_status == "done" and assigned == agent_id
         said, seq = _report(reads, agent_id)
@@ -176,6 +176,7 @@ def _report(reads: Any, agent_id: str) -> tuple[str, int]:
         blocks = decode_or(content, "")
         if isinstance(blocks, str):
             return blocks, seq
+        blocks = [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
         if any(block.get("type") == "tool_use" for block in blocks):
             return "", 0
         text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")

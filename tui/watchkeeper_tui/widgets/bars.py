@@ -30,6 +30,7 @@ from watchkeeper_tui.snapshot import (
     SessionState,
     Snapshot,
     agent_condition,
+    report_condition,
     task_condition,
 )
 from watchkeeper_tui.watch_app import watch_app
@@ -120,7 +121,26 @@ class Header(Widget):
             groups.append([(f"$ over budget: {sanitize(reached.kind)}", "failed")])
         if snapshot.state is SessionState.LIVE:
             groups += self._parked(self._known_until)
-        return [*groups, *self._terminals(most)]
+        return [*groups, *self._unproven(most), *self._terminals(most)]
+
+    def _unproven(self, most: int) -> Iterator[list[Piece]]:
+        """Agents that say that they are done without evidence: how many, and the first by name, with what is missing."""
+        snapshot = self._snapshot
+        found = [
+            (each, report_condition(snapshot, each))
+            for each in snapshot.agents
+            if each.id in snapshot.unproven
+        ]
+        if not found:
+            return
+        agent, condition = found[0]
+        note = condition.note if condition is not None else ""
+        yield [
+            (f"✓ {len(found)} " if len(found) > 1 else "✓ ", "waiting"),
+            (clip(sanitize(agent.name), 24), "strong"),
+            (f" {clip(note, most)}", "waiting"),
+            (f" +{len(found) - 1}" if len(found) > 1 else "", "muted"),
+        ]
 
     def _terminals(self, most: int) -> Iterator[list[Piece]]:
         """Sessions in other terminals that need a person: how many of each state, and the first by name, with why."""
