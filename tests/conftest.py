@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.support.postgres import _postgres_template, postgres_place, postgres_server  # noqa: F401 - fixtures of all rooms
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
