@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.tui.conftest import NOW, Desk, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession
 from tests.tui.pictures import assert_agreed
 
+from watchkeeper.models.registry import Rates
 from watchkeeper_tui.screens.sessions import SessionsScreen
 from watchkeeper_tui.screens.usage import UsageScreen
 
@@ -67,7 +70,15 @@ async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None
         await until(pilot, lambda: "workspace:/srv/ledger" in text_of(pilot))
 
 
-async def test_an_agent_and_all_below_it_are_charted_over_time(spent: Desk) -> None:
+async def test_an_agent_and_all_below_it_are_charted_over_time(
+    spent: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = ((0, ((0.0, Rates(3.0, 15.0, 0.3, 3.75, 6.0)),)),)
+    monkeypatch.setattr(
+        "watchkeeper.models.registry.remembered_prices",
+        lambda _: lambda provider, name: rates if provider != "local" else (),
+    )
+    spent.session.connection.execute("UPDATE model_calls SET cache_read_tokens = 20000")
     async with spent.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         await pilot.press("T")
@@ -78,6 +89,12 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(spent: Desk) -> N
         await until(pilot, lambda: "read from the cache" in text_of(pilot))
         await pilot.press("tab")
         await until(pilot, lambda: "US dollars so far" in text_of(pilot) and "1 compaction" in text_of(pilot))
+        # By class, as list prices divide it; the whole is what was paid: 1.5 to 9.5 dollars.
+        await until(pilot, lambda: "output $" in text_of(pilot))
+        parts = [float(each) for each in re.findall(r"(?:cache|input|output) \$([\d.]+)", text_of(pilot))]
+        assert len(parts) >= 2
+        assert sum(parts) == pytest.approx(49.5, abs=0.02)
+        assert "not by class" not in text_of(pilot)
         await pilot.press("escape", "g", "T")
         # The planner: all agents below it, one with a hostile model and no price.
         await until(pilot, lambda: "4 agents below" in text_of(pilot) and "10 calls" in text_of(pilot))

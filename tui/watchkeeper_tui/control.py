@@ -7,10 +7,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
@@ -21,6 +21,9 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Request
 from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.snapshot import TranscriptBlock
+
+if TYPE_CHECKING:
+    from watchkeeper.store.usage import CallPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,3 +348,10 @@ async def export(database_path: Place, session_id: str, form: str, folder: Path)
         )
     report = json.loads(out.decode("utf-8", "replace").strip().splitlines()[-1])
     return Exported(str(report["path"]), int(report["bytes"]), report.get("redacted"))
+
+
+def costs_by_class(calls: Sequence[CallPoint]) -> dict[CallPoint, tuple[float, float, float, float] | None]:
+    """The cost of each call by the classes of its tokens; None where the model has no list price. It may take seconds."""
+    from watchkeeper.runtime.control import costs_by_class
+
+    return costs_by_class(calls)

@@ -117,6 +117,38 @@ def imported_price_apart(call: LoggedUsage) -> Cost:
     return logged_price(call, remembered_prices(listed_prices_apart))
 
 
+def cost_by_class(
+    model_ref: str, usage: Usage, cost_usd: float, at: float, lists: PriceLists | None = None
+) -> tuple[float, float, float, float] | None:
+    """What of a call's cost in USD was input, written to the cache, read from it, and output; None for a model
+    without a price.
+
+    The list prices of the call's day divide it (`lists`; None: the remembered ones, without loading the price data). What
+    it cost above them was written to the cache for an hour, if that can be; else all classes share it.
+    """
+    if not cost_usd:
+        return 0.0, 0.0, 0.0, 0.0
+    provider, _, name = model_ref.partition("/")
+    found = _rates_on(lists or remembered_prices(listed_prices_apart), provider, name, at)
+    if not found:
+        return None
+    rates = next((one for start, one in found if usage.prompt_tokens > start), found[-1][1])
+    fresh, read = (
+        rates.input_usd * usage.input_tokens / 1e6,
+        rates.cache_read_usd * usage.cache_read_tokens / 1e6,
+    )
+    written, output = (
+        rates.cache_write_usd * usage.cache_write_tokens / 1e6,
+        rates.output_usd * usage.output_tokens / 1e6,
+    )
+    rest, longest = cost_usd - fresh - read - output, rates.hour_write_usd * usage.cache_write_tokens / 1e6
+    if written - 1e-9 <= rest <= longest + 1e-9:
+        return fresh, rest, read, output
+    total = fresh + written + read + output
+    share = cost_usd / total if total else 0.0
+    return (fresh * share, written * share, read * share, output * share) if share else None
+
+
 def is_priced(model_ref: str) -> bool:
     """Whether `price` knows this model: a budget in USD cannot be kept for one that it does not."""
     return price(model_ref, Usage()).usd is not None

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.models.registry import missing_key, provider_of
+from watchkeeper.models.registry import cost_by_class, missing_key, provider_of
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable, WatchkeeperError
+from watchkeeper.records.messages import Usage
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import commands, database, driver
 from watchkeeper.store.database import refuse_inside
@@ -29,7 +30,10 @@ from watchkeeper.store.place import Place, arguments_for
 from watchkeeper.store.user_secrets import config_folder, config_text, user_redactor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from watchkeeper.runtime.config import Config
+    from watchkeeper.store.usage import CallPoint
 
 
 # Checks before a session is started or resumed: the configuration is readable, and the model has a key. A host
@@ -361,3 +365,20 @@ def host_log_path(database_path: Place, session_id: str) -> Path:
     path = lock_path(database_path, session_id).with_suffix(".log")
     path.parent.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def costs_by_class(calls: Iterable[CallPoint]) -> dict[CallPoint, tuple[float, float, float, float] | None]:
+    """The cost of each call by the classes of its tokens; None for a call whose model has no list price.
+
+    It may take a second for each model that was not asked for before: another process reads its prices.
+    """
+    return {
+        call: cost_by_class(
+            call.model,
+            Usage(fresh, output, cache_read_tokens=read, cache_write_tokens=written),
+            call.cost_usd,
+            call.at,
+        )
+        for call in calls
+        for fresh, written, read, output in [call.tokens]
+    }

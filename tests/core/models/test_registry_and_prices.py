@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from watchkeeper.models.registry import (
     Periods,
     RememberedPrices,
     context_window,
+    cost_by_class,
     is_priced,
     listed_prices,
     listed_prices_apart,
@@ -174,3 +176,39 @@ def test_prices_that_cannot_be_remembered_are_looked_up(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("no folder")
     prices = RememberedPrices(tmp_path / "cache" / "prices.json", "1", listed_prices)
     assert prices("anthropic", "claude-opus-4-6") == listed_prices("anthropic", "claude-opus-4-6")
+
+
+@pytest.mark.parametrize(
+    "model", ["anthropic/claude-sonnet-4-5", "openai/gpt-5", "anthropic/claude-opus-4-6"]
+)
+@pytest.mark.parametrize("prompt", [1_000, 90_000])
+@pytest.mark.parametrize("hour", [0.0, 0.3, 1.0])
+def test_the_cost_of_a_call_is_divided_among_the_classes_of_its_tokens(
+    model: str, prompt: int, hour: float
+) -> None:
+    day = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
+    usage = Usage(prompt, 2_000, cache_read_tokens=3 * prompt, cache_write_tokens=prompt)
+    whole = price(model, usage, at=day, hour_writes=int(hour * prompt)).usd
+    assert whole
+    parts = cost_by_class(model, usage, whole, day, listed_prices)
+    assert parts is not None
+    assert sum(parts) == pytest.approx(whole)
+    # Each class costs what the call would cost more than the same call without it, within one tier of the price.
+    for place, kind in enumerate(("input_tokens", "", "cache_read_tokens", "output_tokens")):
+        if kind and usage.prompt_tokens < 100_000:
+            less = (
+                price(model, replace(usage, **{kind: 0}), at=day, hour_writes=int(hour * prompt)).usd or 0.0
+            )
+            assert parts[place] == pytest.approx(whole - less)
+
+
+def test_a_cost_that_no_list_price_explains_is_shared_and_that_of_an_unknown_model_is_not() -> None:
+    usage = Usage(1_000, 1_000, cache_read_tokens=1_000)
+    day = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
+    whole = price("anthropic/claude-sonnet-4-5", usage, at=day).usd or 0.0
+    at_list = cost_by_class("anthropic/claude-sonnet-4-5", usage, whole, day, listed_prices)
+    twice = cost_by_class("anthropic/claude-sonnet-4-5", usage, 2 * whole, day, listed_prices)
+    assert at_list is not None
+    assert twice == pytest.approx(tuple(2 * part for part in at_list))
+    assert cost_by_class("local/unknown", usage, 1.0, day, listed_prices) is None
+    assert cost_by_class("local/unknown", usage, 0.0, day, listed_prices) == (0.0, 0.0, 0.0, 0.0)

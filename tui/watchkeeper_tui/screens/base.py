@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -14,6 +14,7 @@ from textual.reactive import var
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
+from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
 from watchkeeper_tui.keymap import SLASHES, CommandList, Parsed, parse
 from watchkeeper_tui.pages import blank
@@ -22,7 +23,7 @@ from watchkeeper_tui.settings import SPLITS
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import WatchApp, watch_app
 from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.bars import CRAMPED, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import (
     Cell,
@@ -33,7 +34,10 @@ from watchkeeper_tui.widgets.rows import (
     RowView,
     clip_pieces,
     content,
+    set_title,
 )
+
+Answer = TypeVar("Answer")
 
 WIDTH = 92
 KEY_CELLS = 32
@@ -169,6 +173,29 @@ class WatchScreen(Screen[None]):
 
     def tick(self, now: float) -> None:
         """A second has passed."""
+
+    def ask(
+        self,
+        question: Callable[[Connection], Answer],
+        arrived: Callable[[Answer], None],
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Have the reader answer, beside the screen; `arrived` hears of it if the screen is still there. An error is said,
+        and `failed` called."""
+
+        def answer(result: Any) -> None:
+            self.app.call_later(self._answered, result, arrived, failed)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _answered(self, result: Any, arrived: Callable[[Any], None], failed: Callable[[], None]) -> None:
+        if not self.is_usable:
+            return
+        if isinstance(result, Exception):
+            failed()
+            self.say(f"! {self.trouble(result)}", "failed", seconds=12)
+        else:
+            arrived(result)
 
     def say(
         self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS, beside: bool = False
@@ -435,6 +462,57 @@ class WatchScreen(Screen[None]):
         path = Path(done.path)
         said = f"✓ {sanitize(path.name)}  {done.bytes:,} bytes{took}  in {sanitize(str(path.parent))}"
         self.say(said, "done", seconds=EXPORT_NOTICE_SECONDS)
+
+
+class PageScreen(WatchScreen):
+    """One subject over the whole screen. A subclass says what it shows, in words and keys; `esc` goes back."""
+
+    def compose(self) -> ComposeResult:
+        yield from self.body()
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    def body(self) -> ComposeResult:
+        """What is between the top of the screen and its last lines."""
+        raise NotImplementedError
+
+    def heading(self) -> tuple[Widget, Sequence[Piece]] | None:
+        """The widget that has the title, and the title."""
+        return None
+
+    def keys(self) -> Sequence[KeyHint]:
+        """What can be done now; going back and help are added."""
+        raise NotImplementedError
+
+    def copied(self) -> str:
+        """What `y` copies."""
+        return ""
+
+    def tick(self, now: float) -> None:
+        if (heading := self.heading()) is not None:
+            set_title(*heading, self.watch_app.palette)
+        self.query_one(StatusLine).pieces = tuple(self.notice(now) or self.standing(now))
+        self.query_one(KeyLine).hints = (
+            *self.keys(),
+            KeyHint("esc", "Back", "back"),
+            KeyHint("?", "Help", "help"),
+        )
+
+    def redraw_edges(self) -> None:
+        """Draw the title, the status line and the keys again."""
+        self.tick(self.watch_app.now())
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        self.redraw_edges()
+
+    def action_copy(self) -> None:
+        if text := self.copied():
+            self.watch_app.copy_text(text)
+            self.say("copied the line", "done", seconds=3)
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
 
 
 PANES = ("plan", "events", "agent", "compaction")

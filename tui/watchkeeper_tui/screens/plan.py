@@ -9,15 +9,16 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.snapshot import TaskFacts, plan_revisions
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import Snapshot, task_condition
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+from watchkeeper_tui.widgets.bars import KeyHint
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 MOST_RAILS = 16
 """Lines of the graph beside each other; more are not drawn."""
@@ -164,7 +165,7 @@ class GraphView(RowView[GraphRow]):
         return ((*row.drawing, (" ", "text"), *row.words),)
 
 
-class PlanScreen(WatchScreen):
+class PlanScreen(PageScreen):
     """`d` opens it; `v` switches between the graph and the revisions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -182,11 +183,8 @@ class PlanScreen(WatchScreen):
         self._revisions: tuple[Revision, ...] = ()
         self._read_seq = -1
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         yield GraphView(id="graph", classes="pane")
-        yield Prompt()
-        yield StatusLine()
-        yield KeyLine()
 
     @property
     def view(self) -> GraphView:
@@ -203,10 +201,7 @@ class PlanScreen(WatchScreen):
                 self._read(session.event_seq)
             elif not self._shows_revisions:
                 self.view.set_rows(graph_rows(snapshot))
-        self._describe()
-
-    def tick(self, now: float) -> None:
-        self._describe()
+        self.redraw_edges()
 
     def _read(self, event_seq: int) -> None:
         self._read_seq = event_seq
@@ -215,43 +210,35 @@ class PlanScreen(WatchScreen):
             rows = plan_revisions(connection, self.session_id)
             return tuple(Revision(number, at, reason, _stored(graph)) for number, at, reason, graph in rows)
 
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, result)
+        self.ask(question, self._arrived)
 
-        self.watch_app.reader.ask(question, answer)
-
-    def _arrived(self, result: object) -> None:
-        if not self.is_usable:
-            return
-        if isinstance(result, Exception):
-            self.say(f"! {self.trouble(result)}", "failed")
-        elif isinstance(result, tuple):
-            self._revisions = result
-            if self._shows_revisions:
-                self.view.set_rows(revision_rows(self._revisions, self.watch_app.now()))
-            self._describe()
-
-    def _describe(self) -> None:
-        tasks = self.watch_app.snapshot.tasks
-        pieces: list[Piece] = [("Plan", "strong")]
+    def _arrived(self, revisions: tuple[Revision, ...]) -> None:
+        self._revisions = revisions
         if self._shows_revisions:
-            pieces.append((f"  {formatting.plural(len(self._revisions), 'revision')}, newest first", "muted"))
+            self.view.set_rows(revision_rows(self._revisions, self.watch_app.now()))
+        self.redraw_edges()
+
+    def heading(self) -> tuple[Widget, Sequence[Piece]]:
+        if self._shows_revisions:
+            words = f"  {formatting.plural(len(self._revisions), 'revision')}, newest first"
         else:
-            pieces.append((f"  {formatting.plural(len(tasks), 'task')}, prerequisites first", "muted"))
-        set_title(self.view, pieces, self.watch_app.palette)
+            words = f"  {formatting.plural(len(self.watch_app.snapshot.tasks), 'task')}, prerequisites first"
+        return self.view, (("Plan", "strong"), (words, "muted"))
+
+    def standing(self, now: float) -> Sequence[Piece]:
         row = self.view.selected
-        words = row.words if row is not None else ()
-        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or words)
-        self.query_one(KeyLine).hints = (
+        return row.words if row is not None else ()
+
+    def keys(self) -> Sequence[KeyHint]:
+        row = self.view.selected
+        return (
             KeyHint("v", "Graph" if self._shows_revisions else "Revisions", "switch"),
-            KeyHint("enter", "Go to the task", "press('enter')"),
+            KeyHint("enter" if row is not None and row.task_id else "", "Go to the task", "press('enter')"),
             KeyHint("y", "Copy", "copy"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
         )
 
-    def on_row_view_selected(self, event: RowView.Selected) -> None:
-        self._describe()
+    def copied(self) -> str:
+        return "".join(text for text, _ in self.standing(0.0))
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         row = self.view.selected
@@ -267,15 +254,6 @@ class PlanScreen(WatchScreen):
         )
         self.view.action_first()
         self.snapshot_changed(self.watch_app.snapshot)
-
-    def action_copy(self) -> None:
-        row = self.view.selected
-        if row is not None:
-            self.watch_app.copy_text("".join(text for text, _ in row.words))
-            self.say("copied the line", "done", seconds=3)
-
-    def action_back(self) -> None:
-        self.app.pop_screen()
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         return [

@@ -15,15 +15,16 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.timeline import Activity, Mark, MarkKind, Span, Timeline, TimelineAgent, TimelineReader
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.snapshot import SessionState, Snapshot
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+from watchkeeper_tui.screens.base import PageScreen
+from watchkeeper_tui.snapshot import SessionState
+from watchkeeper_tui.widgets.bars import KeyHint
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 READ_SECONDS = 1.0
 """How often a live session is read again."""
@@ -356,7 +357,7 @@ class TimelineView(RowView[TimelineAgent]):
         return "".join(text)
 
 
-class TimelineScreen(WatchScreen):
+class TimelineScreen(PageScreen):
     """`t` opens it. Enter goes to the moment in replay."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -372,13 +373,9 @@ class TimelineScreen(WatchScreen):
         self._read_at = -math.inf
         self._asked = False
         self._reader: tuple[Connection, TimelineReader] | None = None
-        self._words: tuple[Piece, ...] = ()
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         yield TimelineView()
-        yield Prompt()
-        yield StatusLine()
-        yield KeyLine()
 
     @property
     def view(self) -> TimelineView:
@@ -388,112 +385,91 @@ class TimelineScreen(WatchScreen):
         self.view.focus()
         self._read()
 
-    def snapshot_changed(self, snapshot: Snapshot) -> None:
-        now = self.watch_app.now()
-        live = snapshot.state is SessionState.LIVE
-        if now - self._read_at >= READ_SECONDS and (live or snapshot.read_at > self._read_at):
-            self._read()
-        self._describe()
+    @property
+    def _is_live(self) -> bool:
+        return self.watch_app.snapshot.state is SessionState.LIVE
 
     def tick(self, now: float) -> None:
-        self.snapshot_changed(self.watch_app.snapshot)
+        changed = self._is_live or self.watch_app.snapshot.read_at > self._read_at
+        if now - self._read_at >= READ_SECONDS and changed:
+            self._read()
+        super().tick(now)
 
     def _read(self) -> None:
         if self._asked:
             return
         self._asked, self._read_at = True, self.watch_app.now()
-        live = self.watch_app.snapshot.state is SessionState.LIVE
+        live = self._is_live
 
         def question(connection: Connection) -> Timeline:
             if self._reader is None or self._reader[0] is not connection:
                 self._reader = (connection, TimelineReader(connection, self.session_id))
             return self._reader[1].read(live=live)
 
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, result)
+        self.ask(question, self._arrived, self._failed)
 
-        self.watch_app.reader.ask(question, answer)
+    def _failed(self) -> None:
+        self._asked, self._reader = False, None
 
-    def _arrived(self, result: object) -> None:
+    def _arrived(self, timeline: Timeline) -> None:
         self._asked = False
-        if not self.is_usable:
-            return
-        if not isinstance(result, Timeline):
-            self._reader = None
-            if isinstance(result, Exception):
-                self.say(f"! {self.trouble(result)}", "failed")
-            return
-        live = self.watch_app.snapshot.state is SessionState.LIVE
-        self.view.update(result, max(result.ends, self.watch_app.now()) if live else result.ends)
+        now = self.watch_app.now()
+        self.view.update(timeline, max(timeline.ends, now) if self._is_live else timeline.ends)
         if self._moment is not None:
             self.view.look_at(self._moment)
             self._moment = None
-        self._title(live)
-        self._describe()
+        self.redraw_edges()
 
-    def _title(self, live: bool) -> None:
+    def heading(self) -> tuple[Widget, Sequence[Piece]]:
         timeline, axis = self.view.timeline, self.view.axis
-        seconds = self.view.now - timeline.begins
-        set_title(
-            self.view,
-            [
-                ("Timeline", "strong"),
-                (f"  {formatting.plural(len(timeline.agents), 'agent')}", "muted"),
-                (f"  {formatting.clock(seconds)}", "text"),
-                (f"  a cell is {_seconds(axis.seconds)}", "muted"),
-                ("  ● live" if live and self.view.fits else "", "working"),
-            ],
-            self.watch_app.palette,
+        return self.view, (
+            ("Timeline", "strong"),
+            (f"  {formatting.plural(len(timeline.agents), 'agent')}", "muted"),
+            (f"  {formatting.clock(self.view.now - timeline.begins)}", "text"),
+            (f"  a cell is {_seconds(axis.seconds)}", "muted"),
+            ("  ● live" if self._is_live and self.view.fits else "", "working"),
         )
 
-    def _describe(self) -> None:
+    def standing(self, now: float) -> Sequence[Piece]:
+        """What the selected agent did at the cursor."""
         view = self.view
         agent, span, mark = view.selected, view.span_at_cursor(), view.mark_at_cursor()
-        self._title(self.watch_app.snapshot.state is SessionState.LIVE)
-        pieces: list[Piece] = []
-        if agent is not None:
-            pieces = [
-                (clip(sanitize(agent.name), 32), "accent"),
-                (f"  {formatting.time_of_day(view.cursor)}  ", "muted"),
+        if agent is None:
+            return ()
+        pieces: list[Piece] = [
+            (clip(sanitize(agent.name), 32), "accent"),
+            (f"  {formatting.time_of_day(view.cursor)}  ", "muted"),
+        ]
+        if mark is not None:
+            glyph, role = MARKS[mark.kind]
+            pieces.append((f"{glyph} {mark.kind.value} {_line(mark.label)}  ", role))
+        if span is not None:
+            glyph, role = LOOKS[span.activity]
+            lasts = (view.now if span.ends is None else span.ends) - span.begins
+            pieces += [
+                (f"{glyph} {span.activity.value}", role),
+                (f" {_line(span.label)}", "text"),
+                (f"  {formatting.duration(lasts)}{' so far' if span.ends is None else ''}", "muted"),
             ]
-            if mark is not None:
-                glyph, role = MARKS[mark.kind]
-                pieces.append((f"{glyph} {mark.kind.value} {_line(mark.label)}  ", role))
-            if span is not None:
-                glyph, role = LOOKS[span.activity]
-                lasts = (view.now if span.ends is None else span.ends) - span.begins
-                pieces += [
-                    (f"{glyph} {span.activity.value}", role),
-                    (f" {_line(span.label)}", "text"),
-                    (f"  {formatting.duration(lasts)}{' so far' if span.ends is None else ''}", "muted"),
-                ]
-            elif mark is None:
-                pieces.append(("nothing", "faint"))
-        self._words = tuple(pieces)
-        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)
-        self.query_one(KeyLine).hints = (
+        elif mark is None:
+            pieces.append(("nothing", "faint"))
+        return pieces
+
+    def keys(self) -> Sequence[KeyHint]:
+        return (
             KeyHint("→", "Later", "press('right')"),
             KeyHint("+", "Zoom in", "press('+')"),
             KeyHint("-", "Out", "press('-')"),
             KeyHint("0", "All", "press('0')"),
             KeyHint("n", "Next mark", "press('n')"),
             KeyHint("enter", "Replay from here", "press('enter')"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
         )
 
-    def on_row_view_selected(self, event: RowView.Selected) -> None:
-        self._describe()
+    def copied(self) -> str:
+        return "".join(text for text, _ in self.standing(0.0))
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         self.watch_app.open_replay(self.session_id, moment=self.view.cursor)
-
-    def action_copy(self) -> None:
-        self.watch_app.copy_text("".join(text for text, _ in self._words))
-        self.say("copied the line", "done", seconds=3)
-
-    def action_back(self) -> None:
-        self.app.pop_screen()
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         glyphs = [(glyph, activity.value) for activity, (glyph, _) in LOOKS.items()]

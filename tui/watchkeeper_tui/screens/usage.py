@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from itertools import accumulate
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 from textual_plotext import PlotextPlot
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.usage import PERIODS, CallSeries, UsageRow, call_series, usage
+from watchkeeper.store.usage import PERIODS, CallPoint, CallSeries, UsageRow, call_series, usage
 from watchkeeper_tui import formatting
+from watchkeeper_tui.control import costs_by_class
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+from watchkeeper_tui.widgets.bars import KeyHint
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 READ_SECONDS = 5.0
 """How often the sums are made again while something changes."""
@@ -71,7 +73,7 @@ class UsageView(RowView[UsageRow]):
         )
 
 
-class UsageScreen(WatchScreen):
+class UsageScreen(PageScreen):
     """`$` opens it. Enter lists the sessions of a row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -88,14 +90,10 @@ class UsageScreen(WatchScreen):
         self._key = "d"
         self._found: Found | None = None
         self._read_at = 0.0
-        self._asked = ""
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         yield PlotextPlot()
         yield UsageView(id="usage", classes="pane")
-        yield Prompt()
-        yield StatusLine()
-        yield KeyLine()
 
     @property
     def view(self) -> UsageView:
@@ -113,35 +111,26 @@ class UsageScreen(WatchScreen):
         if self.watch_app.now() - self._read_at >= READ_SECONDS:
             self._read()
 
-    def tick(self, now: float) -> None:
-        self._describe()
-
     def _read(self) -> None:
-        self._asked, self._read_at = self._key, self.watch_app.now()
-        by = _GROUPS[self._key][0]
+        self._read_at = self.watch_app.now()
+        key, by = self._key, _GROUPS[self._key][0]
 
         def question(connection: Connection) -> Found:
             days, total = usage(connection, "day")
             return (days if by == "day" else usage(connection, by)[0], days, total)
 
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, result)
+        self.ask(question, lambda found: self._arrived(key, found))
 
-        self.watch_app.reader.ask(question, answer)
-
-    def _arrived(self, result: object) -> None:
-        if not self.is_usable or self._asked != self._key:
+    def _arrived(self, key: str, found: Found) -> None:
+        if key != self._key:
             return
-        if isinstance(result, Exception):
-            self.say(f"! {self.trouble(result)}", "failed")
-            return
-        self._found = result  # type: ignore[assignment]
+        self._found = found
         rows = self._groups()
         self.view.most_usd = max((row.cost_usd or 0.0 for row in rows), default=0.0)
         self.view.set_rows(rows[::-1] if self._is_period else rows)
         self.view.refresh()
         self._plot()
-        self._describe()
+        self.redraw_edges()
 
     @property
     def _is_period(self) -> bool:
@@ -176,26 +165,20 @@ class UsageScreen(WatchScreen):
             return text[2:] if _GROUPS[self._key][0] == "month" else text[5:]
         return clip(formatting.model_name(text).rsplit("/", 1)[-1], _LABEL_CELLS - 1)
 
-    def _describe(self) -> None:
-        found = self._found
-        title = _GROUPS[self._key][1]
-        pieces: list[Piece] = [("Usage", "strong"), (f"  {title}", "accent")]
-        if found is not None:
-            pieces += [("  own and imported sessions", "muted")]
-        set_title(self.view, pieces, self.watch_app.palette)
-        words = self._sums() if found is not None else [("reading …", "muted")]
-        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or words)
-        self.query_one(KeyLine).hints = (
-            *(KeyHint(key, name, f"group('{key}')") for key, (_, name) in _GROUPS.items()),
-            KeyHint("enter", "Sessions", "press('enter')"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
-        )
+    def heading(self) -> tuple[Widget, Sequence[Piece]]:
+        of = "  own and imported sessions" if self._found is not None else ""
+        return self.view, (("Usage", "strong"), (f"  {_GROUPS[self._key][1]}", "accent"), (of, "muted"))
 
-    def _sums(self) -> list[Piece]:
-        assert self._found is not None
+    def keys(self) -> Sequence[KeyHint]:
+        groups = (KeyHint(key, name, f"group('{key}')") for key, (_, name) in _GROUPS.items())
+        return (*groups, KeyHint("enter", "Sessions", "press('enter')"))
+
+    def standing(self, now: float) -> Sequence[Piece]:
+        """What was spent."""
+        if self._found is None:
+            return (("reading …", "muted"),)
         _, days, total = self._found
-        today = date.fromtimestamp(self.watch_app.now())
+        today = date.fromtimestamp(now)
         monday, first = today - timedelta(days=today.weekday()), today.replace(day=1)
         pieces: list[Piece] = []
         for name, since in (("today", today), ("this week", monday), ("this month", first)):
@@ -220,23 +203,15 @@ class UsageScreen(WatchScreen):
         self.app.pop_screen()
         self.watch_app.open_sessions(words)
 
-    def on_row_view_selected(self, event: RowView.Selected) -> None:
-        self._describe()
-
     def action_group(self, key: str) -> None:
         self._key, self._found = key, None
         self.view.selected_id = None
         self._read()
-        self._describe()
+        self.redraw_edges()
 
-    def action_copy(self) -> None:
+    def copied(self) -> str:
         row = self.view.selected
-        if row is not None:
-            self.watch_app.copy_text(f"{sanitize(row.key)}\t{row.total_tokens}\t{row.cost_usd or 0:.4f}")
-            self.say("copied the line", "done", seconds=3)
-
-    def action_back(self) -> None:
-        self.app.pop_screen()
+        return f"{sanitize(row.key)}\t{row.total_tokens}\t{row.cost_usd or 0:.4f}" if row is not None else ""
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         return [
@@ -257,13 +232,13 @@ class UsageScreen(WatchScreen):
 _CHARTS = ("context", "tokens per minute", "cost")
 _CLASSES = {
     "input": "kind_messages", "written to the cache": "kind_tools", "read from the cache": "kind_system",
-    "output": "kind_observations",
+    "output": "kind_observations", "not by class": "money",
 }  # fmt: skip
-"""The classes of tokens as they are stacked, with their roles."""
+"""The classes of tokens as they are stacked, with their roles; last, what a call cost whose model has no list price."""
 MOST_BARS = 60
 
 
-class ChartScreen(WatchScreen):
+class ChartScreen(PageScreen):
     """`T` opens it; `tab` goes on to the next chart."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -285,13 +260,13 @@ class ChartScreen(WatchScreen):
         self._agents = tuple(agent_ids)
         self._chart = 0
         self._series: CallSeries | None = None
+        self._by_class: dict[CallPoint, tuple[float, float, float, float] | None] = {}
+        """What each call cost by class, as far as it was divided."""
+        self._dividing = False
         self._read_at = 0.0
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         yield PlotextPlot()
-        yield Prompt()
-        yield StatusLine()
-        yield KeyLine()
 
     def on_mount(self) -> None:
         self._read()
@@ -305,24 +280,37 @@ class ChartScreen(WatchScreen):
 
     def _read(self) -> None:
         self._read_at = self.watch_app.now()
+        self.ask(lambda connection: call_series(connection, self._agents), self._arrived)
 
-        def question(connection: Connection) -> CallSeries:
-            return call_series(connection, self._agents)
+    def _arrived(self, series: CallSeries) -> None:
+        self._series = series
+        self._plot()
+        self.redraw_edges()
+        if not self._dividing and (new := [each for each in series.calls if each not in self._by_class]):
+            self._dividing = True
+            # It may start a process, and the reader has other things to do.
+            self.run_worker(lambda: self._divide(new), thread=True, exit_on_error=False, group="prices")
 
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, result)
+    def _divide(self, calls: Sequence[CallPoint]) -> None:
+        """In a worker thread."""
+        try:
+            found = costs_by_class(calls)
+        except (OSError, ValueError) as error:
+            found = {}
+            self.app.call_from_thread(self.say, f"! {self.trouble(error)}", "failed")
+        self.app.call_from_thread(self._divided, found)
 
-        self.watch_app.reader.ask(question, answer)
-
-    def _arrived(self, result: object) -> None:
-        if not self.is_usable:
-            return
-        if isinstance(result, Exception):
-            self.say(f"! {self.trouble(result)}", "failed")
-        elif isinstance(result, CallSeries):
-            self._series = result
+    def _divided(self, found: dict[CallPoint, tuple[float, float, float, float] | None]) -> None:
+        self._by_class |= found
+        self._dividing = not found  # what failed once is not tried each second
+        if self.is_usable:
             self._plot()
-        self.tick(self.watch_app.now())
+            self.redraw_edges()
+
+    def _usd(self, call: CallPoint) -> tuple[float, ...]:
+        """What a call cost, by class; last what no list price divides."""
+        parts = self._by_class.get(call)
+        return (*parts, 0.0) if parts is not None else (0.0, 0.0, 0.0, 0.0, call.cost_usd)
 
     def _plot(self) -> None:
         series = self._series
@@ -346,44 +334,61 @@ class ChartScreen(WatchScreen):
                 marker="braille",
                 color=self._rgb("kind_messages"),
             )
+            self._scale(max((tokens for _, tokens in own), default=0), formatting.tokens)
             plot.plt.title("context: tokens of each prompt; lines mark compactions")
         elif self._chart == 1:
-            self._plot_tokens(plot, series, minutes)
+            self._stack(minutes, [point.tokens for point in series.calls], formatting.tokens)
+            plot.plt.title("tokens per minute; lines mark compactions")
         else:
-            summed = list(accumulate(point.cost_usd for point in series.calls))
-            plot.plt.plot(minutes, summed, marker="braille", color=self._rgb("money"))
+            self._stack(minutes, [self._usd(point) for point in series.calls], formatting.money, so_far=True)
             plot.plt.title("cost: US dollars so far; lines mark compactions")
-        if self._chart != 1:
-            shown = self._agents[:1] if self._chart == 0 else self._agents
-            for at in (at for agent_id, at in series.compactions if agent_id in shown):
-                plot.plt.vline((at - begins) / 60, color=self._rgb("compaction"))
+        shown = self._agents[:1] if self._chart == 0 else self._agents
+        for at in (at for agent_id, at in series.compactions if agent_id in shown):
+            plot.plt.vline((at - begins) / 60, color=self._rgb("compaction"))
         plot.plt.xlabel("minutes")
         plot.refresh()
 
-    def _plot_tokens(self, plot: PlotextPlot, series: CallSeries, minutes: Sequence[float]) -> None:
-        """Tokens per minute, by class, in as many bars as fit."""
-        bars = max(1, min(MOST_BARS, self.app.size.width // 5, len(series.calls)))
+    def _stack(
+        self,
+        minutes: Sequence[float],
+        values: Sequence[Sequence[float]],
+        words: Callable[[float], str],
+        *,
+        so_far: bool = False,
+    ) -> None:
+        """Values by class in stacked bars, as many as fit: per minute, or their sum `so_far`. The legend has the sums."""
+        bars = max(1, min(MOST_BARS, self.app.size.width // 5, len(values)))
         wide = max(minutes[-1] / bars, 1 / 60)
-        stacks = [[0.0] * bars for _ in _CLASSES]
-        for at, point in zip(minutes, series.calls, strict=True):
+        stacks = {name: [0.0] * bars for name in _CLASSES}
+        sums = dict.fromkeys(_CLASSES, 0.0)
+        for at, point in zip(minutes, values, strict=True):
             place = min(bars - 1, int(at / wide))
-            for stack, tokens in zip(stacks, point.tokens, strict=True):
-                stack[place] += tokens / wide
-        places = [round((place + 0.5) * wide, 1) for place in range(bars)]
+            for name, value in zip(_CLASSES, point, strict=False):
+                stacks[name][place] += value if so_far else value / wide
+                sums[name] += value
+        shown = [name for name in _CLASSES if sums[name]] or list(_CLASSES)[:1]
         # The library takes lists here; its types say otherwise.
         looks: dict[str, Any] = {
-            "labels": list(_CLASSES),
-            "color": [self._rgb(role) for role in _CLASSES.values()],
+            "labels": [f"{name} {words(sums[name])}" for name in shown],
+            "color": [self._rgb(_CLASSES[name]) for name in shown],
         }
-        plot.plt.stacked_bar(places, stacks, width=0.8, **looks)
-        plot.plt.title("tokens per minute")
+        places = [round((place + 0.5) * wide, 1) for place in range(bars)]
+        tall = [list(accumulate(stacks[name])) if so_far else stacks[name] for name in shown]
+        self.query_one(PlotextPlot).plt.stacked_bar(places, tall, width=0.8, **looks)
+        self._scale(max(map(sum, zip(*tall, strict=True))), words)
+
+    def _scale(self, top: float, words: Callable[[float], str]) -> None:
+        """The axis of values begins at zero."""
+        plt, ticks = self.query_one(PlotextPlot).plt, [top * part / 4 for part in range(5)]
+        plt.ylim(0, top or 1)
+        plt.yticks(ticks, [words(tick) for tick in ticks])
 
     def _rgb(self, role: str) -> tuple[int, int, int]:
         colour = self.watch_app.palette[role].color
         rgb = colour.get_truecolor() if colour is not None else (200, 200, 200)
         return rgb[0], rgb[1], rgb[2]
 
-    def tick(self, now: float) -> None:
+    def standing(self, now: float) -> Sequence[Piece]:
         words: list[Piece] = [(self._title, "strong"), (f"  {_CHARTS[self._chart]}", "accent")]
         if self._series is not None:
             calls = self._series.calls
@@ -392,13 +397,11 @@ class ChartScreen(WatchScreen):
                 (f"  {formatting.plural(len(calls), 'call')}", "muted"), (f"  {formatting.money(spent)}", "money"),
                 (f"  {formatting.plural(len(self._series.compactions), 'compaction')}", "compaction"),
             ]  # fmt: skip
-        self.query_one(StatusLine).pieces = tuple(self.notice(now) or words)
-        self.query_one(KeyLine).hints = (
-            *(KeyHint(str(place + 1), name, f"choose({place})") for place, name in enumerate(_CHARTS)),
-            KeyHint("tab", "Next", "next(1)"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
-        )
+        return words
+
+    def keys(self) -> Sequence[KeyHint]:
+        charts = (KeyHint(str(place + 1), name, f"choose({place})") for place, name in enumerate(_CHARTS))
+        return (*charts, KeyHint("tab", "Next", "next(1)"))
 
     def action_next(self, step: int) -> None:
         self.action_choose((self._chart + step) % len(_CHARTS))
@@ -406,10 +409,7 @@ class ChartScreen(WatchScreen):
     def action_choose(self, place: int) -> None:
         self._chart = place
         self._plot()
-        self.tick(self.watch_app.now())
-
-    def action_back(self) -> None:
-        self.app.pop_screen()
+        self.redraw_edges()
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         keys = [(str(place + 1), name) for place, name in enumerate(_CHARTS)]
