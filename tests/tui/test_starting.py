@@ -10,7 +10,7 @@ from tests.tui.conftest import NOW, Desk, text_of, until
 from tests.tui.hostile import ATTACKS, Recorder, judge
 from tests.tui.pictures import assert_agreed
 
-from watchkeeper_tui.control import RunRequest
+from watchkeeper_tui.control import ModelChoice, RunRequest
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.screens.start import StartScreen
 from watchkeeper_tui.screens.welcome import Discovery, LogsFound
@@ -165,6 +165,51 @@ async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is
         await pilot.press("ctrl+s", "y")
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))
     assert asked[0] == asked[1] == RunRequest("audit it", "/srv", "x/y", "2", "", (), ("bash", "edit"))
+
+
+MODELS = (
+    ModelChoice("anthropic/claude-sonnet-5", "key: ANTHROPIC_API_KEY", "", 2.0, 10.0),
+    ModelChoice("openai-chat/qwen3:8b", "the server at http://127.0.0.1:11434", "http://127.0.0.1:11434"),
+    ModelChoice("openai-chat/\x1b[31mred\u202e", "hostile"),
+)
+
+
+async def test_models_folders_and_what_roles_ask_for_are_chosen_from_lists(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def list_models(workspace: str) -> tuple[tuple[ModelChoice, ...], tuple[ModelChoice, ...]]:
+        asked.append(workspace)
+        return MODELS, (ModelChoice("x/dear", "reviewer (.claude/agents)"),)
+
+    async def start_run(path: Path, request: RunRequest) -> tuple[str, str]:
+        requests.append(request)
+        return "", "refused"
+
+    requests: list[RunRequest] = []
+    monkeypatch.setattr("watchkeeper_tui.app.list_models", list_models)
+    monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("ctrl+n", *"audit", "tab", "ctrl+u")
+        await until(pilot, lambda: "/srv/billing" in text_of(pilot))
+        assert asked == []  # nothing is looked for before it is of use
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "$2 in, $10 out /M tok" in text_of(pilot))
+        assert asked == ["/srv/billing"]
+        assert "hostile" not in text_of(pilot)
+        await pilot.press(*"qwen")
+        await until(pilot, lambda: "$2 in" not in text_of(pilot))
+        await pilot.press("down", "escape", "down", "enter", "tab", "tab")
+        await until(pilot, lambda: "x/dear" in text_of(pilot))
+        await pilot.press("down", "enter", "ctrl+s")
+        await until(pilot, lambda: "with openai-chat/qwen3:8b, without a limit" in text_of(pilot))
+        await pilot.press("y")
+        await until(pilot, lambda: "not started: refused" in text_of(pilot))
+    assert requests == [
+        RunRequest("audit", "/srv/billing", "openai-chat/qwen3:8b", allow_models=("x/dear",), base_url="http://127.0.0.1:11434")
+    ]  # fmt: skip
 
 
 def test_what_is_typed_is_never_an_option_of_the_command() -> None:

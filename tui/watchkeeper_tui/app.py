@@ -35,7 +35,15 @@ from watchkeeper.store.snapshot import BudgetFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
-from watchkeeper_tui.control import Control, ReadOnlyControl, RunRequest, StoreControl, start_run
+from watchkeeper_tui.control import (
+    Control,
+    ModelChoice,
+    ReadOnlyControl,
+    RunRequest,
+    StoreControl,
+    list_models,
+    start_run,
+)
 from watchkeeper_tui.keymap import displaced, normal, shown_key, usable_keys
 from watchkeeper_tui.reader import Reader, lease_pid
 from watchkeeper_tui.sanitize import HostileTextFilter, clip, sanitize, sanitize_text
@@ -566,6 +574,10 @@ class WatchkeeperApp(ThemedApp):
     async def start_run(self, request: RunRequest) -> tuple[str, str]:
         """Start a run in the background; returns its session, or an empty id and why not."""
         return await start_run(self.database_path, request)
+
+    async def list_models(self, workspace: str) -> tuple[tuple[ModelChoice, ...], tuple[ModelChoice, ...]]:
+        """The models that a run in this workspace can use, and those that its roles ask for."""
+        return await list_models(workspace)
 
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""

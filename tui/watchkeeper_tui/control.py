@@ -264,6 +264,8 @@ class RunRequest:
     deny: tuple[str, ...] = ()
     from_session: str | None = None
     """The session that is continued."""
+    base_url: str = ""
+    """A server on this machine that has the model."""
 
     def arguments(self, database_path: Place) -> list[str]:
         """The arguments of `wk` that ask for it. A value is never taken for an option."""
@@ -271,6 +273,7 @@ class RunRequest:
         for option, value in (
             ("workspace", self.workspace),
             ("model", self.model),
+            ("base-url", self.base_url),
             ("budget-usd", self.budget_usd),
             ("max-parallel", self.max_parallel),
             ("from", self.from_session),
@@ -284,6 +287,40 @@ class RunRequest:
         ):
             words += [f"--{option}={value}" for value in values]
         return [*words, "--", self.goal] if self.goal else words
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model that a run can use here, or that a role of the workspace asks for. Texts are hostile until sanitised."""
+
+    ref: str
+    where: str
+    """The key, the server or the role that it comes from."""
+    base_url: str = ""
+    input_usd: float | None = None
+    """Per million tokens; None: no price is known."""
+    output_usd: float | None = None
+
+
+async def list_models(workspace: str) -> tuple[tuple[ModelChoice, ...], tuple[ModelChoice, ...]]:
+    """What `wk models` lists for a workspace: the models, and those that its roles ask for. Empty where it fails."""
+    with handed_over(config_text()) as handover:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "watchkeeper", "models", "--json", *([f"--workspace={workspace}"] if workspace else []),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            env=handover.environment, pass_fds=handover.descriptors,
+        )  # fmt: skip
+    out, _ = await process.communicate()
+    if process.returncode != 0:
+        return (), ()
+    listed = json.loads(out)
+    models = tuple(
+        ModelChoice(one["model"], one["where"], one["base_url"] or "", one["input_usd"], one["output_usd"])
+        for one in listed["models"]
+    )
+    return models, tuple(
+        ModelChoice(one["model"], f"{one['role']} ({one['source']})") for one in listed["roles"]
+    )
 
 
 async def start_run(database_path: Place, request: RunRequest) -> tuple[str, str]:

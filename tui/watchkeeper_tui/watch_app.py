@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from textual.message_pump import MessagePump
 
-from watchkeeper_tui.control import Control, RunRequest
+from watchkeeper_tui.control import Control, ModelChoice, RunRequest
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.settings import Layout, Settings
 from watchkeeper_tui.snapshot import Snapshot
@@ -139,6 +139,10 @@ class WatchApp(Protocol):
         self, *, goal: str = "", from_session: str | None = None, name: str = "", workspace: str = ""
     ) -> None:
         """Show the form that starts a run, or continues the session `from_session`, which is called `name`."""
+        ...
+
+    async def list_models(self, workspace: str) -> tuple[tuple[ModelChoice, ...], tuple[ModelChoice, ...]]:
+        """The models that a run in this workspace can use, and those that its roles ask for."""
         ...
 
     async def start_run(self, request: RunRequest) -> tuple[str, str]:

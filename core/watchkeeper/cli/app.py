@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Show the dashboard in a browser"),
     "demo": ("run", "Try it: a planner and sub-agents survey a folder, with no key and no network"),
     "run": ("run", "Start a session: a planner and its sub-agents work towards a goal"),
+    "models": ("models", "List the models that a run can use here, with prices"),
     "resume": ("run", "Continue from the last saved step"),
     "pause": ("control", "Pause a session, or one agent"),
     "cancel": ("control", "End a session, or one agent's task, for good"),

@@ -1,26 +1,23 @@
 """`wk demo`, `wk run` and `wk resume`: start a session, or continue one.
 
-Before a session starts, its model is chosen: the one that the user named, configured, or picks at a terminal.
-No model is picked for the user, and no model that a workspace chooses makes the run cost more unless the user
-confirms it. A session that a budget has paused gets a new limit before it is resumed.
+Before a session starts, its model is chosen (`models`). No model that a workspace chooses makes the run cost more unless
+the user confirms it. A session that a budget has paused gets a new limit before it is resumed.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-import socket
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from watchkeeper.cli.models import ChosenModel, choose_model, local_url
 from watchkeeper.cli.options import (
     SessionHandle,
     clean,
@@ -35,21 +32,12 @@ from watchkeeper.cli.options import (
     say,
     session_argument,
 )
-from watchkeeper.models.anthropic import ANTHROPIC_HOST
-from watchkeeper.models.client import host_of
 from watchkeeper.models.registry import (
-    PROVIDERS,
-    SUGGESTED,
-    SUGGESTED_OPENAI,
     SURVEYOR,
-    chosen_server,
-    missing_key,
-    provider_of,
 )
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.ports import random_id
-from watchkeeper.records.text import json_text, sanitize
-from watchkeeper.runtime.config import Config
+from watchkeeper.records.text import json_text
 from watchkeeper.store import budgets, state
 from watchkeeper.store.budgets import BudgetUse
 from watchkeeper.store.place import Place
@@ -60,59 +48,8 @@ if TYPE_CHECKING:
     from watchkeeper.store.lease import LeaseHolder
 
 
-LOCAL_SERVERS = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
-"""Default ports of programs that offer the Messages API and Chat Completions."""
-
-PROBE_SECONDS = 0.25
-"""How long the probes of all local servers may take together."""
-
-LONGEST_COMMAND = 4_000
-"""The longest command, in characters, that an error repeats whole."""
-
 MOST_ROLES = 5
 """How many roles one question or warning names."""
-
-CHAT = "openai-chat"
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenModel:
-    """A model, and the local server that was picked with it (None: the configured one, or Anthropic's)."""
-
-    ref: str
-    """Empty, or a provider with a slash, in an offer of a server: the user names its model."""
-    base_url: str | None = None
-
-
-def choose_model(
-    named: str | None, config: Config, *, arguments: Sequence[str], may_ask: bool
-) -> ChosenModel:
-    """The model that `--model` names, else the configured one, else (if `may_ask`) the one that the user picks.
-
-    The surveyor is used only if `--model` names it. `arguments` are those of `wk`, for the error.
-
-    Raises:
-        BadInput: none was chosen; the line ends with the command that chooses one.
-    """
-    if named:
-        return ChosenModel(named)
-    if config.model is not None and config.model.strip() != SURVEYOR:
-        return ChosenModel(config.model)
-    why = "no model is chosen"
-    if config.model is not None:
-        why = f"the configured model is {SURVEYOR}, which surveys a folder and reads no goal"
-    offers = _offers(config) if may_ask else []
-    if offers:
-        chosen = _ask(why, offers)
-        if chosen is not None:
-            return chosen
-    key = missing_key(
-        SUGGESTED[0], api_key_env=config.anthropic.api_key_env, base_url=config.anthropic.base_url
-    )
-    first = f"set {key}, then run" if key else "run"
-    raise BadInput(f"{why}; {first}: {_command(arguments, SUGGESTED[0])}")
 
 
 def confirm_roles(
@@ -158,140 +95,6 @@ def confirm_roles(
                     f" {price_of(choice.model)}"
                 )
     return tuple(confirmed)
-
-
-def _offers(config: Config) -> list[tuple[str, ChosenModel]]:
-    """The models that are available here, each with a line about it: Anthropic's if there is a key, the
-    configured server's, and those of local servers."""
-    from watchkeeper.models.registry import rates
-
-    own = config.anthropic
-    configured = chosen_server("anthropic", own.base_url) or ""
-    found: list[tuple[str, ChosenModel]] = []
-    if configured and host_of(configured) != ANTHROPIC_HOST:
-        if host_of(configured) not in LOOPBACK or _listening([configured]):
-            found.append((f"a model of {clean(configured, 200)}, the configured server", ChosenModel("")))
-    elif missing_key(SUGGESTED[0], api_key_env=own.api_key_env, base_url=configured) is None:
-        variable = own.api_key_env or next(
-            (name for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN") if os.environ.get(name)),
-            "the SDK's own credentials",
-        )
-        for ref in SUGGESTED:
-            price = f", {rate}" if (rate := rates(ref)) is not None else ""
-            found.append((f"{ref}{price} (key: {variable})", ChosenModel(ref)))
-    openai = config.openai
-    if chosen_server("openai", openai.base_url) is None and (
-        missing_key(SUGGESTED_OPENAI[0], api_key_env=openai.api_key_env) is None
-    ):
-        for ref in SUGGESTED_OPENAI:
-            price = f", {rate}" if (rate := rates(ref)) is not None else ""
-            found.append((f"{ref}{price} (key: {openai.api_key_env or 'OPENAI_API_KEY'})", ChosenModel(ref)))
-    chat = chosen_server("openai-chat", config.openai_chat.base_url) or ""
-    if chat and (host_of(chat) not in LOOPBACK or _listening([chat])):
-        line = f"a model of {clean(chat, 200)}, the configured server of openai-chat"
-        found.append((line, ChosenModel(f"{CHAT}/")))
-    urls = {f"http://127.0.0.1:{port}": name for port, name in LOCAL_SERVERS.items()}
-    taken = (_place(configured), _place(chat))
-    urls = {url: name for url, name in urls.items() if _place(url) not in taken}
-    for url in _listening(list(urls)):
-        line = f"a model of the server at {url} ({urls[url]}'s port), without a key"
-        found.append((line, ChosenModel("", url)))
-    return found
-
-
-def _ask(why: str, offers: list[tuple[str, ChosenModel]]) -> ChosenModel | None:
-    """Ask on standard error; None where the user chooses nothing."""
-    click.echo(f"wk: {why}. These were found:", err=True)
-    for number, (line, _) in enumerate(offers, 1):
-        click.echo(f"  {number}  {line}", err=True)
-    answer = _line("Which model (a number, or provider/model; empty: none)")
-    while answer:
-        number = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 4 else 0
-        if 0 < number <= len(offers):
-            return _picked(offers[number - 1][1])
-        if answer.startswith("claude-"):
-            answer = f"anthropic/{answer}"
-        if provider_of(answer) in PROVIDERS and answer.partition("/")[2]:
-            return ChosenModel(answer)
-        click.echo(
-            f"  {clean(answer, 80)} is not one of them; give a number from 1 to {len(offers)}, or"
-            " anthropic/MODEL, openai/MODEL or openai-chat/MODEL",
-            err=True,
-        )
-        answer = _line("Which model")
-    return None
-
-
-def _picked(offer: ChosenModel) -> ChosenModel | None:
-    if offer.ref and not offer.ref.endswith("/"):
-        return offer
-    name = _line("The name of the model on that server (empty: none)")
-    if not name:
-        return None
-    provider, slash, rest = name.partition("/")
-    if offer.ref or not slash or provider not in PROVIDERS:
-        # A server that is offered by its port is asked over the Messages API unless the user names another.
-        provider, rest = offer.ref.rstrip("/") or "anthropic", name.removeprefix(offer.ref or "anthropic/")
-    return ChosenModel(f"{provider}/{rest}", offer.base_url)
-
-
-def _line(question: str) -> str:
-    return str(click.prompt(question, default="", show_default=False, err=True)).strip()
-
-
-def _listening(urls: Sequence[str]) -> list[str]:
-    """The loopback URLs at which a program accepts connections. Takes at most `PROBE_SECONDS`."""
-    deadline = time.monotonic() + PROBE_SECONDS
-    found = []
-    for url in urls:
-        host, port = _place(url)
-        left = deadline - time.monotonic()
-        if host not in LOOPBACK or left <= 0:
-            continue
-        try:
-            socket.create_connection((host, port), timeout=left / 2).close()
-        except OSError:
-            continue
-        found.append(url)
-    return found
-
-
-def _place(url: str) -> tuple[str, int]:
-    """Host and port of a URL, with 127.0.0.1 for `localhost`. An invalid URL gives an empty host."""
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        return "", 0
-    host = parts.hostname or ""
-    return ("127.0.0.1" if host == "localhost" else host), port
-
-
-def _command(arguments: Sequence[str], ref: str) -> str:
-    """`wk ARGUMENTS --model REF` for a shell, on one line."""
-    words = list(arguments)
-    place = words.index("--") if "--" in words else len(words)
-    words[place:place] = ["--model", ref]
-    text = " ".join(["wk", *map(_quoted, words)])
-    return text if len(text) <= LONGEST_COMMAND else f"wk run GOAL --model {ref}"
-
-
-def _quoted(word: str) -> str:
-    """A word for a POSIX shell. One that a line of a terminal cannot show is written as `$'…'` (bash, zsh,
-    ksh)."""
-    if " ".join(sanitize(word).split()) != word:
-        return f"$'{''.join(map(_escaped, word))}'"
-    if word and shlex.quote(word) == word:
-        return word
-    return shlex.quote(word) if set(word) & set('"$`\\!') or not word else f'"{word}"'
-
-
-def _escaped(character: str) -> str:
-    if character.isascii() and character.isprintable() and character not in "\\' ":
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
 def may_ask(*, as_json: bool) -> bool:
@@ -509,6 +312,12 @@ allow_model_option = click.option(
     shell_complete=complete_model,
     help="anthropic/<model>, openai/<model>, openai-chat/<model>, or offline/surveyor (default: from the"
     " configuration).",
+)
+@click.option(
+    "--base-url",
+    metavar="URL",
+    callback=local_url,
+    help="With --model: a server on this machine, such as http://127.0.0.1:11434. It gets no key.",
 )
 @allow_model_option
 @click.option("--agent", metavar="PROGRAM", help="With --continue: codex, claude-code or opencode.")
@@ -781,7 +590,12 @@ def _start(
     asking = may_ask(as_json=as_json)
     if outside is not None and model is None and config.model is None:
         model = outside["model"]
+    base_url = options.get("base_url")
+    if base_url is not None and not model:
+        raise click.UsageError("--base-url needs --model, a model of that server")
     chosen = choose_model(model, config, arguments=arguments, may_ask=asking)
+    if base_url is not None:
+        chosen = ChosenModel(chosen.ref, base_url)
     ref = chosen.ref
     headless = not options.get("detach") and (bool(options["headless"]) or as_json or not is_terminal())
     limits = {kind: float(amount) for kind, amount in typed_budgets(options).items()}

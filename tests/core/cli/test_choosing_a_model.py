@@ -4,12 +4,15 @@ configuration."""
 from __future__ import annotations
 
 import io
+import json
 import os
 import shlex
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from hypothesis import strategies as st
 from tests.core.cli.conftest import Said, Wk, rows
 from tests.core.roles.test_role_models import put
 
-from watchkeeper.cli import run
+from watchkeeper.cli import models, run
 from watchkeeper.models.anthropic import missing_key
 from watchkeeper.models.registry import SUGGESTED, SURVEYOR, rates, resolve
 from watchkeeper.records.errors import BadInput
@@ -67,7 +70,7 @@ class Shell:
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr(run, "LOCAL_SERVERS", {})
+    monkeypatch.setattr(models, "LOCAL_SERVERS", {})
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ class TestWithoutAModel:
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40)
     )
     def test_any_goal_comes_back_from_the_shell_as_it_was(self, goal: str) -> None:
-        word = run._quoted(goal)
+        word = models._quoted(goal)
         assert " ".join(word.split()) == sanitize(word) == word
         if word.startswith("$'"):
             undone = word[2:-1].encode("latin-1").decode("unicode_escape").encode("latin-1").decode()
@@ -121,7 +124,7 @@ class TestWithoutAModel:
 
     def test_the_shell_agrees(self) -> None:
         goals = ["two  spaces", "a\nb", "it's $HOME `x` \\ !", "\x1b[31mred", "plain", "é ü", ""]
-        line = " ".join(["printf '%s\\0'", *map(run._quoted, goals)])
+        line = " ".join(["printf '%s\\0'", *map(models._quoted, goals)])
         environ = {"PATH": os.environ["PATH"]}
         done = subprocess.run(["bash", "-c", line], capture_output=True, check=True, env=environ)
         assert done.stdout.decode().split("\0")[:-1] == goals
@@ -181,7 +184,7 @@ class TestAtATerminal:
         assert shell.made_nothing()
 
     def test_a_local_server_is_offered_and_gets_no_key(self, shell: Shell, listener: int) -> None:
-        shell.patch.setattr(run, "LOCAL_SERVERS", {1: "Nothing", listener: "Ollama"})
+        shell.patch.setattr(models, "LOCAL_SERVERS", {1: "Nothing", listener: "Ollama"})
         shell.answers("1", "qwen3:8b")
         said = shell.run()
         assert said.code == 0
@@ -213,10 +216,74 @@ class TestAtATerminal:
         monkeypatch.setattr(socket, "create_connection", slow)
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         assert (
-            run._listening([*(f"http://127.0.0.1:{port}" for port in range(1, 40)), "http://192.0.2.1:80"])
+            models._listening([*(f"http://127.0.0.1:{port}" for port in range(1, 40)), "http://192.0.2.1:80"])
             == []
         )
         assert clock[0] <= 0.3
+
+
+class TestListed:
+    def test_models_are_listed_with_prices_and_where_they_come_from(
+        self, shell: Shell, serving: Callable[[bytes], int]
+    ) -> None:
+        port = serving(json.dumps({"data": [{"id": "qwen3:8b"}, {"id": "\x1b[31mred"}]}).encode())
+        shell.patch.setattr(models, "LOCAL_SERVERS", {port: "Ollama"})
+        shell.set_key()
+        shell.configure(f'model = "{SONNET}"\n')
+        listed = shell.wk("models", "--json").json["models"]
+        url = f"http://127.0.0.1:{port}"
+        assert [(one["model"], one["base_url"]) for one in listed] == [
+            (SONNET, None), *((ref, None) for ref in SUGGESTED if ref != SONNET),
+            ("openai-chat/qwen3:8b", url), ("openai-chat/\x1b[31mred", url), (SURVEYOR, None),
+        ]  # fmt: skip
+        assert listed[0]["where"] == "configured"
+        assert listed[0]["input_usd"] > 0
+        assert listed[-2]["input_usd"] is None
+        said = shell.wk("models").out
+        assert "\x1b" not in said
+        assert "per million tokens" in said
+        assert shell.run("--model", "openai-chat/qwen3:8b", "--base-url", url).code == 0
+        assert SessionSettings.load(shell.newest("settings")).base_url == url
+
+    @pytest.mark.parametrize("answer", [b"{", b"[]", b'{"data": 3}', b'{"data": [{}]}', b""])
+    def test_a_server_that_names_no_models_is_left_out(
+        self, shell: Shell, serving: Callable[[bytes], int], answer: bytes
+    ) -> None:
+        shell.patch.setattr(models, "LOCAL_SERVERS", {serving(answer): "Ollama"})
+        assert [one["model"] for one in shell.wk("models", "--json").json["models"]] == [SURVEYOR]
+
+    @pytest.mark.parametrize("url", ["http://models.example", "file:///etc/passwd", "127.0.0.1:1", ""])
+    def test_a_server_elsewhere_is_not_taken_from_the_command_line(self, shell: Shell, url: str) -> None:
+        said = shell.run("--model", "openai-chat/x", "--base-url", url)
+        assert said.code == 2
+        assert shell.made_nothing()
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[[bytes], int]]:
+    """A server that answers every GET with these bytes; returns its port."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def serve(body: bytes) -> int:
+        class Answering(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Answering))
+        threading.Thread(
+            target=servers[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
+        return servers[-1].server_port
+
+    yield serve
+    for one in servers:
+        one.shutdown()
+        one.server_close()
 
 
 @pytest.fixture
@@ -421,6 +488,6 @@ class TestAWorkspaceThatChoosesADearerModel:
         }
         shown = wk("show").out
         assert f"  role tester  .claude/agents/tester.md  {SURVEYOR}" in shown
-        assert f"role explorer (built-in)  {SURVEYOR}" in shown
+        assert f"role explorer (built-in) · {SURVEYOR}" in shown
         task = wk("show", "--json").json["plan"]["tasks"][0]
         assert (task["role_source"], task["model"]) == ("built-in", SURVEYOR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,11 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, Label
 
-from watchkeeper_tui.control import RunRequest
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.search.sessions import list_sessions
+from watchkeeper_tui.control import ModelChoice, RunRequest
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine, TextLine
-from watchkeeper_tui.widgets.rows import Piece, set_title
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +32,70 @@ class Field:
 
 FIELDS = (
     Field("goal", "Goal", "what should be done; the planner makes a plan of it"),
-    Field("workspace", "Workspace", "the folder to work in"),
-    Field("model", "Model", "anthropic/<model>, openai/<model>, …; empty: the configured one"),
+    Field("workspace", "Workspace", "the folder to work in; ↓ lists those of earlier sessions"),
+    Field(
+        "model",
+        "Model",
+        "provider/model; empty: the configured one; ↓ lists those that can be used here",
+    ),
     Field("budget_usd", "Budget, USD", "the run pauses when this much is spent; empty: no limit"),
     Field("max_parallel", "Sub-agents", "how many work at a time; empty: as configured"),
     Field(
         "allow_models",
         "Roles",
-        "models that roles of the workspace may use although they cost more; by spaces",
+        "models that roles of the workspace may use although they cost more; by spaces; ↓ lists what they ask for",
     ),
-    Field("allow", "Allow", "tools that run without a question, by spaces; empty: as configured"),
+    Field(
+        "allow",
+        "Allow",
+        "tools that run without a question, by spaces, such as bash edit; empty: as configured",
+    ),
     Field("deny", "Deny", "tools that never run, by spaces"),
 )
+
+
+MOST_CHOICES = 8
+"""How many choices are in sight at once."""
+MOST_FOLDERS = 50
+"""How many workspaces of earlier sessions are listed."""
+
+
+class ChoicesView(RowView[ModelChoice]):
+    """What may be chosen for a field: models with their prices, or folders."""
+
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("", 30, flexible=True),
+        Column("", 22, drop=1),
+        Column("", 20, flexible=True, drop=2),
+    )
+    EMPTY = "looking …"
+
+    def row_id(self, row: ModelChoice) -> str:
+        return f"{row.ref} {row.base_url} {row.where}"
+
+    def row_cells(self, row: ModelChoice) -> Sequence[Cell]:
+        return (
+            [(sanitize(row.ref), "text")],
+            [(price_words(row), "money")],
+            [(sanitize(row.where), "muted")],
+        )
+
+
+def price_words(choice: ModelChoice) -> str:
+    """`$2 in, $10 out per M tok`, empty where no price is known."""
+    if choice.input_usd is None or choice.output_usd is None:
+        return ""
+    if not choice.input_usd and not choice.output_usd:
+        return "free"
+    return f"${choice.input_usd:g} in, ${choice.output_usd:g} out /M tok"
+
+
+_CHOICES = {
+    "workspace": "Folders of earlier sessions",
+    "model": "Models that can be used here",
+    "allow_models": "What roles of the workspace ask for",
+}
+"""The fields for which there is a list, and its title."""
 
 
 class StartScreen(WatchScreen):
@@ -49,7 +104,8 @@ class StartScreen(WatchScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "begin", "Start", show=False, id="start.begin"),
         Binding("up,shift+tab", "app.focus_previous", "Field above", show=False, id="start.above"),
-        Binding("down,tab", "app.focus_next", "Field below", show=False, id="start.below"),
+        Binding("tab", "app.focus_next", "Next field", show=False, id="start.next"),
+        Binding("down", "below", "Field below", show=False, id="start.below"),
         Binding("escape", "back", "Back", show=False, id="start.back"),
     ]
 
@@ -60,6 +116,13 @@ class StartScreen(WatchScreen):
         self._from_session = from_session
         self._called = name
         self._working = False
+        self._field = FIELDS[0].name
+        """The field that has the focus, or had it before the list of its choices."""
+        self._choices: dict[str, tuple[ModelChoice, ...]] = {}
+        self._servers: dict[str, str] = {}
+        """The server on this machine that has a model which was chosen, by the model."""
+        self._listed_for: str | None = None
+        """The workspace whose models and roles were asked for."""
         folder = workspace or str(Path.cwd())
         # A name that would be shown as another one is left to the user to type.
         self._given = {"goal": sanitize(goal), "workspace": folder if sanitize(folder) == folder else ""}
@@ -71,9 +134,15 @@ class StartScreen(WatchScreen):
                     yield Label(field.label, markup=False)
                     given = self._given.get(field.name, "")
                     yield TextLine(given, id=f"start-{field.name}", select_on_focus=False, compact=True)
+        yield ChoicesView(id="choices", classes="pane")
         yield Prompt()
         yield StatusLine()
         yield KeyLine()
+
+    @property
+    def view(self) -> ChoicesView:
+        """The choices for the field."""
+        return self.query_one(ChoicesView)
 
     def on_mount(self) -> None:
         for line in self.query("#form TextLine").results(Input):
@@ -91,16 +160,99 @@ class StartScreen(WatchScreen):
         )
         self._describe()
 
+        def answer(found: object) -> None:
+            # In the reader's thread: hand it over to the screen's own.
+            self.app.call_later(self._arrived, "workspace", found)
+
+        self.watch_app.reader.ask(_folders, answer)
+
     def tick(self, now: float) -> None:
         self._describe()
 
     def on_descendant_focus(self) -> None:
+        focused = self.focused.id if self.focused is not None else None
+        name = (focused or "").removeprefix("start-")
+        if any(field.name == name for field in FIELDS):
+            self._field = name
+            self._list_models()
+        self._show_choices()
         self._describe()
 
+    # What may be chosen.
+
+    def _typed(self, name: str) -> TextLine:
+        return self.query_one(f"#start-{name}", TextLine)
+
+    def _list_models(self) -> None:
+        """Ask which models there are, once for each workspace, when it is first of use."""
+        workspace = self._typed("workspace").typed.strip()
+        if self._field in ("model", "allow_models") and workspace != self._listed_for:
+            self._listed_for = workspace
+            self.run_worker(self._read_models(workspace), exit_on_error=False, group="models", exclusive=True)
+
+    async def _read_models(self, workspace: str) -> None:
+        try:
+            models, roles = await self.watch_app.list_models(workspace)
+        except (OSError, ValueError, LookupError):
+            models, roles = (), ()
+        self._arrived("model", models)
+        self._arrived("allow_models", roles)
+
+    def _arrived(self, name: str, found: object) -> None:
+        if self.is_usable and isinstance(found, tuple):
+            # A name that would be shown as another one is left to the user to type.
+            self._choices[name] = tuple(one for one in found if sanitize(one.ref) == one.ref)
+            self._show_choices()
+
+    def _show_choices(self) -> None:
+        """The list for the field: what holds what is typed, else all."""
+        view = self.view
+        choices = self._choices.get(self._field, ())
+        waits = self._field == "model" and "model" not in self._choices
+        view.display = self._field in _CHOICES and (bool(choices) or waits)
+        self.set_class(view.display, "-choosing")
+        typed = self._typed(self._field).typed.strip().rpartition(" ")[2].casefold()
+        kept = tuple(one for one in choices if typed in one.ref.casefold())
+        exact = any(one.ref.casefold() == typed for one in choices)
+        rows = kept if kept and not exact else choices
+        view.set_rows(rows)
+        view.styles.height = min(MOST_CHOICES, max(1, len(rows))) + 2
+        set_title(
+            view,
+            [(_CHOICES.get(self._field, ""), "strong"), ("   ↓ enters the list", "muted")],
+            self.watch_app.palette,
+        )
+
+    def on_input_changed(self) -> None:
+        self._show_choices()
+
+    def action_below(self) -> None:
+        """Into the list of choices, where there is one; else to the next field."""
+        if self.view.display and self.view.rows and self.focused is not self.view:
+            self.view.focus()
+        else:
+            self.focus_next()
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        choice = self.view.selected
+        if choice is None:
+            return
+        line = self._typed(self._field)
+        if self._field == "allow_models":
+            line.value = " ".join(dict.fromkeys([*line.value.split(), choice.ref]))
+        else:
+            line.value = choice.ref
+        if self._field == "model":
+            self._servers[choice.ref] = choice.base_url
+        names = [field.name for field in FIELDS]
+        self._typed(names[names.index(self._field) + 1]).focus()
+
     def _describe(self) -> None:
-        focused = self.focused.id if self.focused is not None else None
+        focused = f"start-{self._field}"
         words = next((field.help for field in FIELDS if f"start-{field.name}" == focused), "")
-        if focused == "start-goal" and self._from_session is not None:
+        if self.focused is self.view:
+            words = "Enter chooses; Esc goes back to the field"
+        elif focused == "start-goal" and self._from_session is not None:
             words = "what comes next; empty: the goal of the session that is continued"
         self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now())) or ((words, "muted"),)
 
@@ -120,6 +272,7 @@ class StartScreen(WatchScreen):
             goal=typed["goal"], workspace=typed["workspace"], model=typed["model"], budget_usd=typed["budget_usd"],
             max_parallel=typed["max_parallel"], allow_models=tuple(typed["allow_models"].split()),
             allow=tuple(typed["allow"].split()), deny=tuple(typed["deny"].split()), from_session=self._from_session,
+            base_url=self._servers.get(typed["model"], ""),
         )  # fmt: skip
 
     def action_begin(self) -> None:
@@ -132,11 +285,13 @@ class StartScreen(WatchScreen):
             return
         goal = clip(sanitize(request.goal), 200) or "the goal of the session that is continued"
         budget = f"up to ${sanitize(request.budget_usd)}" if request.budget_usd else "without a limit"
+        known = [one for one in self._choices.get("model", ()) if one.ref == request.model]
+        price = f" ({price_words(known[0])})" if known and price_words(known[0]) else ""
         self.confirm(
             [
                 f"Start: {goal}",
                 f"in {clip(sanitize(request.workspace) or 'this folder', 100)}",
-                f"with {clip(sanitize(request.model) or 'the configured model', 60)}, {budget}",
+                f"with {clip(sanitize(request.model) or 'the configured model', 60)}{price}, {budget}",
             ],
             lambda: self._begin(request),
         )
@@ -161,9 +316,19 @@ class StartScreen(WatchScreen):
         self.watch_app.open_session(session_id)
 
     def action_back(self) -> None:
-        self.app.pop_screen()
+        if self.focused is self.view:
+            self._typed(self._field).focus()
+        else:
+            self.app.pop_screen()
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         return [
             ("Start a run", [(field.label, field.help) for field in FIELDS] + [("ctrl+s", "start; asks")])
         ]
+
+
+def _folders(connection: Connection) -> tuple[ModelChoice, ...]:
+    """The workspaces of the newest sessions."""
+    rows = list_sessions(connection, limit=500)
+    folders = list(dict.fromkeys(row.workspace for row in rows if row.workspace))[:MOST_FOLDERS]
+    return tuple(ModelChoice(folder, "") for folder in folders)

@@ -1,0 +1,342 @@
+"""Which model a session runs on: the one that the user names, configured, or picks at a terminal. No model is picked for
+the user. `wk models` lists what can be had here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shlex
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchkeeper.cli.options import clean, json_option, respond
+from watchkeeper.models.anthropic import ANTHROPIC_HOST
+from watchkeeper.models.client import host_of
+from watchkeeper.models.registry import (
+    PROVIDERS,
+    SUGGESTED,
+    SUGGESTED_OPENAI,
+    SURVEYOR,
+    chosen_server,
+    missing_key,
+    provider_of,
+)
+from watchkeeper.records.errors import BadInput
+from watchkeeper.records.text import sanitize
+from watchkeeper.runtime.config import Config
+
+LOCAL_SERVERS = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
+"""Default ports of programs that offer the Messages API and Chat Completions."""
+
+PROBE_SECONDS = 0.25
+"""How long the probes of all local servers may take together."""
+
+LONGEST_COMMAND = 4_000
+"""The longest command, in characters, that an error repeats whole."""
+
+CHAT = "openai-chat"
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenModel:
+    """A model, and the local server that was picked with it (None: the configured one, or Anthropic's)."""
+
+    ref: str
+    """Empty, or a provider with a slash, in an offer of a server: the user names its model."""
+    base_url: str | None = None
+
+
+def choose_model(
+    named: str | None, config: Config, *, arguments: Sequence[str], may_ask: bool
+) -> ChosenModel:
+    """The model that `--model` names, else the configured one, else (if `may_ask`) the one that the user picks.
+
+    The surveyor is used only if `--model` names it. `arguments` are those of `wk`, for the error.
+
+    Raises:
+        BadInput: none was chosen; the line ends with the command that chooses one.
+    """
+    if named:
+        return ChosenModel(named)
+    if config.model is not None and config.model.strip() != SURVEYOR:
+        return ChosenModel(config.model)
+    why = "no model is chosen"
+    if config.model is not None:
+        why = f"the configured model is {SURVEYOR}, which surveys a folder and reads no goal"
+    offers = _offers(config) if may_ask else []
+    if offers:
+        chosen = _ask(why, offers)
+        if chosen is not None:
+            return chosen
+    key = missing_key(
+        SUGGESTED[0], api_key_env=config.anthropic.api_key_env, base_url=config.anthropic.base_url
+    )
+    first = f"set {key}, then run" if key else "run"
+    raise BadInput(f"{why}; {first}: {_command(arguments, SUGGESTED[0])}")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model that is available here, or a server that has models."""
+
+    chosen: ChosenModel
+    where: str
+    """Which key or server it is asked with."""
+
+    @property
+    def line(self) -> str:
+        """What the question says of it."""
+        from watchkeeper.models.registry import rates
+
+        ref = self.chosen.ref
+        if not ref or ref.endswith("/"):
+            return f"a model of {self.where}"
+        price = f", {rate}" if (rate := rates(ref)) is not None else ""
+        return f"{ref}{price} ({self.where})"
+
+
+def _offers(config: Config) -> list[Offer]:
+    """The models that are available here: Anthropic's and OpenAI's if there is a key, the configured server's, and those of
+    local servers."""
+    own = config.anthropic
+    configured = chosen_server("anthropic", own.base_url) or ""
+    found: list[Offer] = []
+    if configured and host_of(configured) != ANTHROPIC_HOST:
+        if host_of(configured) not in LOOPBACK or _listening([configured]):
+            found.append(Offer(ChosenModel(""), f"{clean(configured, 200)}, the configured server"))
+    elif missing_key(SUGGESTED[0], api_key_env=own.api_key_env, base_url=configured) is None:
+        variable = own.api_key_env or next(
+            (name for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN") if os.environ.get(name)),
+            "the SDK's own credentials",
+        )
+        found += [Offer(ChosenModel(ref), f"key: {variable}") for ref in SUGGESTED]
+    openai = config.openai
+    if chosen_server("openai", openai.base_url) is None and (
+        missing_key(SUGGESTED_OPENAI[0], api_key_env=openai.api_key_env) is None
+    ):
+        variable = openai.api_key_env or "OPENAI_API_KEY"
+        found += [Offer(ChosenModel(ref), f"key: {variable}") for ref in SUGGESTED_OPENAI]
+    chat = chosen_server("openai-chat", config.openai_chat.base_url) or ""
+    if chat and (host_of(chat) not in LOOPBACK or _listening([chat])):
+        found.append(
+            Offer(ChosenModel(f"{CHAT}/"), f"{clean(chat, 200)}, the configured server of openai-chat")
+        )
+    urls = {f"http://127.0.0.1:{port}": name for port, name in LOCAL_SERVERS.items()}
+    taken = (_place(configured), _place(chat))
+    urls = {url: name for url, name in urls.items() if _place(url) not in taken}
+    for url in _listening(list(urls)):
+        found.append(Offer(ChosenModel("", url), f"the server at {url} ({urls[url]}'s port), without a key"))
+    return found
+
+
+def _ask(why: str, offers: list[Offer]) -> ChosenModel | None:
+    """Ask on standard error; None where the user chooses nothing."""
+    click.echo(f"wk: {why}. These were found:", err=True)
+    for number, offer in enumerate(offers, 1):
+        click.echo(f"  {number}  {offer.line}", err=True)
+    answer = _line("Which model (a number, or provider/model; empty: none)")
+    while answer:
+        number = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 4 else 0
+        if 0 < number <= len(offers):
+            return _picked(offers[number - 1].chosen)
+        if answer.startswith("claude-"):
+            answer = f"anthropic/{answer}"
+        if provider_of(answer) in PROVIDERS and answer.partition("/")[2]:
+            return ChosenModel(answer)
+        click.echo(
+            f"  {clean(answer, 80)} is not one of them; give a number from 1 to {len(offers)}, or"
+            " anthropic/MODEL, openai/MODEL or openai-chat/MODEL",
+            err=True,
+        )
+        answer = _line("Which model")
+    return None
+
+
+def _picked(offer: ChosenModel) -> ChosenModel | None:
+    if offer.ref and not offer.ref.endswith("/"):
+        return offer
+    name = _line("The name of the model on that server (empty: none)")
+    if not name:
+        return None
+    provider, slash, rest = name.partition("/")
+    if offer.ref or not slash or provider not in PROVIDERS:
+        # A server that is offered by its port is asked over the Messages API unless the user names another.
+        provider, rest = offer.ref.rstrip("/") or "anthropic", name.removeprefix(offer.ref or "anthropic/")
+    return ChosenModel(f"{provider}/{rest}", offer.base_url)
+
+
+def _line(question: str) -> str:
+    return str(click.prompt(question, default="", show_default=False, err=True)).strip()
+
+
+def _listening(urls: Sequence[str]) -> list[str]:
+    """The loopback URLs at which a program accepts connections. Takes at most `PROBE_SECONDS`."""
+    deadline = time.monotonic() + PROBE_SECONDS
+    found = []
+    for url in urls:
+        host, port = _place(url)
+        left = deadline - time.monotonic()
+        if host not in LOOPBACK or left <= 0:
+            continue
+        try:
+            socket.create_connection((host, port), timeout=left / 2).close()
+        except OSError:
+            continue
+        found.append(url)
+    return found
+
+
+def _place(url: str) -> tuple[str, int]:
+    """Host and port of a URL, with 127.0.0.1 for `localhost`. An invalid URL gives an empty host."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return "", 0
+    host = parts.hostname or ""
+    return ("127.0.0.1" if host == "localhost" else host), port
+
+
+def _command(arguments: Sequence[str], ref: str) -> str:
+    """`wk ARGUMENTS --model REF` for a shell, on one line."""
+    words = list(arguments)
+    place = words.index("--") if "--" in words else len(words)
+    words[place:place] = ["--model", ref]
+    text = " ".join(["wk", *map(_quoted, words)])
+    return text if len(text) <= LONGEST_COMMAND else f"wk run GOAL --model {ref}"
+
+
+def _quoted(word: str) -> str:
+    """A word for a POSIX shell. One that a line of a terminal cannot show is written as `$'…'` (bash, zsh,
+    ksh)."""
+    if " ".join(sanitize(word).split()) != word:
+        return f"$'{''.join(map(_escaped, word))}'"
+    if word and shlex.quote(word) == word:
+        return word
+    return shlex.quote(word) if set(word) & set('"$`\\!') or not word else f'"{word}"'
+
+
+def _escaped(character: str) -> str:
+    if character.isascii() and character.isprintable() and character not in "\\' ":
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+
+
+# --- wk models ------------------------------------------------------------------------------------------------
+
+LISTING_SECONDS = 0.5
+"""How long a local server may take to name its models."""
+MOST_SERVED = 50
+"""How many models of one server are listed."""
+
+
+@click.command()
+@click.option(
+    "--workspace", type=click.Path(path_type=Path), help="Whose roles to list (default: this folder)."
+)
+@json_option
+def models(workspace: Path | None, as_json: bool) -> int:
+    """List the models that a run can use here, with their prices: the configured one, those of the keys that were found,
+    and those of servers on this machine. Also the models that roles of the workspace ask for.
+
+    No model is called, and no key is sent.
+    """
+    from watchkeeper.models.registry import rates
+    from watchkeeper.runtime.control import check_configuration
+
+    folder = (workspace or Path.cwd()).expanduser()
+    config = check_configuration(folder)
+    rows: list[dict[str, Any]] = []
+
+    def add(ref: str, where: str, base_url: str | None = None) -> None:
+        if (
+            not ref
+            or ref.endswith("/")
+            or any((row["model"], row["base_url"]) == (ref, base_url) for row in rows)
+        ):
+            return
+        price = rates(ref)
+        rows.append({
+            "model": ref, "where": where, "base_url": base_url, "input_usd": price.input_usd if price else None,
+            "output_usd": price.output_usd if price else None,
+        })  # fmt: skip
+
+    if config.model is not None:
+        add(config.model, "configured")
+    for offer in _offers(config):
+        chosen = offer.chosen
+        if chosen.ref and not chosen.ref.endswith("/"):
+            add(chosen.ref, offer.where)
+            continue
+        provider, server = (
+            chosen.ref.rstrip("/") or ("anthropic" if chosen.base_url is None else CHAT),
+            chosen.base_url,
+        )
+        configured = config.openai_chat if provider == CHAT else config.anthropic
+        for name in _served(server or chosen_server(provider, configured.base_url) or ""):
+            add(f"{provider}/{name}", offer.where, server)
+    add(SURVEYOR, "no language model: it surveys a folder, without a key")
+    value = {"models": rows, "roles": _asking_roles(folder, config.model or "")}
+    return respond(as_json, value, _model_lines(value))
+
+
+def _model_lines(value: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    for row in value["models"]:
+        price = "no known price"
+        if row["input_usd"] is not None:
+            price = f"${row['input_usd']:g} in, ${row['output_usd']:g} out per million tokens"
+        yield f"{clean(row['model'], 60):<32}  {price:<42}  {clean(row['where'], 200)}"
+    for row in value["roles"]:
+        yield f"the role {clean(row['role'], 40)} ({clean(row['source'], 80)}) asks for {clean(row['model'], 80)}"
+
+
+def _asking_roles(folder: Path, ref: str) -> list[dict[str, Any]]:
+    """The roles of the workspace that ask for a model that costs more than the configured one."""
+    from watchkeeper.agents.roles import load_roles
+    from watchkeeper.runtime.config import role_models
+    from watchkeeper.store.user_secrets import config_folder
+
+    choices = role_models(load_roles(folder, config_folder()), ref)
+    return [
+        {"role": name, "source": choice.source, "model": choice.unconfirmed}
+        for name, choice in choices.items()
+        if choice.unconfirmed is not None
+    ]
+
+
+def _served(url: str) -> list[str]:
+    """The models that a server on this machine names; none where it names none in time, or is elsewhere."""
+    if host_of(url) not in LOOPBACK:
+        return []
+    root = url.rstrip("/")
+    root = root if root.endswith("/v1") else f"{root}/v1"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{root}/models", timeout=LISTING_SECONDS) as answer:
+            listed = json.loads(answer.read(1 << 20))
+        return [str(one["id"]) for one in listed["data"][:MOST_SERVED]]
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+        return []
+
+
+def local_url(_: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """A server on this machine. Others come from the user's configuration, which no command line of a workspace writes."""
+    if url is not None and (host_of(url) not in LOOPBACK or not url.startswith(("http://", "https://"))):
+        raise click.BadParameter(
+            f"{url!r} is no address of this machine; set base_url in config.toml for another server",
+            param=parameter,
+        )
+    return url
