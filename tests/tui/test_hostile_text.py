@@ -78,7 +78,8 @@ class Tour:
     async def live(self) -> None:
         await until(self.pilot, lambda: bool(self.app.snapshot.agents))
         for keys in (("j", "j", "3"), ("right",), ("right",), ("right",), ("right",), ("right",), ("y", "enter", "escape"), ("2", "g", "G"),
-                     ("4", "enter"), ("tab", "y", "P", "escape", "escape"), ("1", "enter", "escape"), ("question_mark", "escape"), ("C", "n"),
+                     ("4", "enter"), ("tab", "y", "P", "escape"), ("j", "m"), ("n", "m"), ("escape", "escape", "escape"),
+                     ("2", "g", "enter"), ("c", "escape"), ("G", "enter"), ("E", "c", "escape"), ("1", "enter", "escape"), ("question_mark", "escape"), ("C", "n"),
                      ("X", "n"), ("R", "n"), ("a", "escape"), ("m", "escape"), ("slash", "a", "escape"), ("colon", "m", "escape"),
                      ("ctrl+p",), ("escape",), ("z", "o", "z", "e"), ("v", "j", "t", "enter", "n", "y", "escape"),
                      ("W", "e", "y", "question_mark", "escape", "escape")):  # fmt: skip

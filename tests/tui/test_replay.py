@@ -11,6 +11,7 @@ from tests.tui.told import STEPS, told_session
 from textual.pilot import Pilot
 
 from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.screens.compaction import CompactionScreen
 from watchkeeper_tui.screens.replay import ReplayScreen, Scrubber
 from watchkeeper_tui.settings import Settings
 
@@ -281,7 +282,7 @@ async def test_nothing_else_changes_anything(desk: Desk) -> None:
     keys = [
         "end", "home", "5", "space", "space", "right", "left", "right_square_bracket", "n", "N", "plus", "minus", "i", "a", "r", "z",
         "z", "tab", "tab", "tab", "shift+tab", "comma", "full_stop", "c", "p", "R", "C", "D", "u", "U", "x", "X", "y", "asterisk",
-        "e", "f", "s", "m", "M", "enter", "delete",
+        "e", "f", "s", "m", "M", "delete",
     ]  # fmt: skip
     async with desk.app().run_test(size=WIDE) as pilot:
         screen = await opened(pilot, desk)
@@ -296,8 +297,9 @@ async def test_nothing_else_changes_anything(desk: Desk) -> None:
     assert desk.control.submitted == 0
 
 
-async def test_a_pass_in_the_agents_tab_is_not_opened_where_it_could_be_undone(desk: Desk) -> None:
+async def test_a_pass_is_opened_from_the_agents_tab_and_nothing_can_be_done_to_it(desk: Desk) -> None:
     told_session(desk)
+    before = contents(desk)
     async with desk.app().run_test(size=WIDE) as pilot:
         screen = await opened(pilot, desk)
         await pilot.press("end", "N")
@@ -308,8 +310,18 @@ async def test_a_pass_in_the_agents_tab_is_not_opened_where_it_could_be_undone(d
         screen.redraw()
         await until(pilot, lambda: "Compactions  1 pass" in text_of(pilot))
         await pilot.press("tab", "down", "enter")
-        await pilot.pause(0.1)
-        assert pilot.app.screen is screen
+        await until(
+            pilot, lambda: isinstance(pilot.app.screen, CompactionScreen) and "Before" in text_of(pilot)
+        )
+        assert "› replay 14:" in text_of(pilot).splitlines()[0]
+        assert "› compaction" in text_of(pilot)
+        for key in ("u", "U", "R", "C"):
+            await pilot.press(key)
+            await until(pilot, lambda: "this is a replay" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+    assert contents(desk) == before
+    assert desk.control.submitted == 0
 
 
 async def test_hostile_text_of_a_session_reaches_no_pane_of_its_replay(desk: Desk) -> None:

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -25,13 +25,14 @@ from textual.widget import Widget
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.event_text import question_words
+from watchkeeper.store.agent_snapshot import EventPlace, place_of_event, read_event
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.external import ExternalQuestion, load_external_question
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.lease import Presence
 from watchkeeper.store.place import Place, is_writable
 from watchkeeper.store.sessions import find
-from watchkeeper.store.snapshot import BudgetFacts
+from watchkeeper.store.snapshot import BudgetFacts, EventFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
@@ -44,10 +45,11 @@ from watchkeeper_tui.control import (
     list_models,
     start_run,
 )
+from watchkeeper_tui.formatting import event_facts
 from watchkeeper_tui.keymap import displaced, normal, shown_key, usable_keys
 from watchkeeper_tui.reader import Reader, lease_pid
 from watchkeeper_tui.sanitize import HostileTextFilter, clip, sanitize, sanitize_text
-from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.base import HelpScreen, WatchScreen
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.settings import (
     Notifications,
@@ -455,19 +457,66 @@ class WatchkeeperApp(ThemedApp):
         else:
             self.push_screen(SessionsScreen(words))
 
-    def open_compaction(self, compaction_id: int) -> None:
+    def open_event(
+        self, session_id: str, event: EventFacts | int, *, then: Mapping[str, int] | None = None
+    ) -> None:
+        """What an event is about."""
+        front = self.screen
+
+        def question(connection: Connection) -> object:
+            known = read_event(connection, session_id, event) if isinstance(event, int) else event
+            return place_of_event(connection, session_id, known, then) if known is not None else None
+
+        def answer(found: object) -> None:
+            self.call_later(self._event_found, front, session_id, found, then)
+
+        self.reader.ask(question, answer)
+
+    def _event_found(
+        self, front: Screen[Any], session_id: str, found: object, then: Mapping[str, int] | None
+    ) -> None:
+        if self.screen is not front:
+            return  # the user has gone elsewhere meanwhile
+        until = then.get(found.agent_id, 1) if then is not None and isinstance(found, EventPlace) else 0
+        if not isinstance(found, EventPlace):
+            said = found if isinstance(found, Exception) else "that event is no longer in the database"
+            if isinstance(front, WatchScreen):
+                front.say(f"! {front.trouble(said)}", "failed")
+        elif found.compaction_id is not None:
+            self.open_compaction(found.compaction_id, until=until)
+        elif found.digest:
+            self.open_artifacts(found.digest, session_id=session_id)
+        elif found.seq:
+            self.open_message(session_id, found.agent_id, found.seq, call_id=found.tool_use_id, until=until)
+        else:
+            agent = self.snapshot.agent(found.event.agent_id)
+            name = agent.name if agent is not None else found.event.agent_id or ""
+            self.push_screen(HelpScreen(event_facts(found.event, name), title=f"Event #{found.event.seq:,}"))
+
+    def open_message(
+        self, session_id: str, agent_id: str, seq: int, *, call_id: str = "", words: str = "", until: int = 0,
+        observation: int | None = None,
+    ) -> None:  # fmt: skip
+        """A message in its agent's transcript, or an observation and the messages behind it."""
+        from watchkeeper_tui.screens.message import MessageScreen, Place
+
+        place = Place(agent_id, seq, call_id, observation)
+        self.push_screen(MessageScreen(session_id, place, words=words, until=until))
+
+    def open_compaction(self, compaction_id: int, *, until: int = 0) -> None:
         """One pass in full, before and after."""
         from watchkeeper_tui.screens.compaction import CompactionScreen
 
-        self.push_screen(CompactionScreen(compaction_id))
+        self.push_screen(CompactionScreen(compaction_id, until=until))
 
-    def open_artifacts(self, digest: str = "") -> None:
-        """What the open session's agents saved; one artifact, if its digest is given."""
+    def open_artifacts(self, digest: str = "", *, session_id: str = "") -> None:
+        """What a session's agents saved; one artifact, if its digest is given."""
         from watchkeeper_tui.screens.artifacts import ArtifactsScreen
 
         session = self.snapshot.session
-        if session is not None:
-            self.push_screen(ArtifactsScreen(session.id, digest))
+        wanted = session_id or (session.id if session is not None else "")
+        if wanted:
+            self.push_screen(ArtifactsScreen(wanted, digest))
 
     def open_session(self, session_id: str, *, read_only: bool = False) -> None:
         """Show a session on the live screen; `read_only` refuses every action on it."""
@@ -685,12 +734,13 @@ def _at_home(driver: type[Driver]) -> type[Driver]:
 
 def panes_with_keys() -> list[type[Widget]]:
     """The widgets that bind keys of their own, below a screen that binds some too."""
+    from watchkeeper_tui.screens.message import LinesView
     from watchkeeper_tui.screens.replay import ReplayAgentPane
     from watchkeeper_tui.screens.timeline import TimelineView
     from watchkeeper_tui.widgets.agent import AgentPane
     from watchkeeper_tui.widgets.rows import RowView
 
-    return [RowView, AgentPane, ReplayAgentPane, TimelineView]
+    return [RowView, AgentPane, ReplayAgentPane, TimelineView, LinesView]
 
 
 def active_together() -> list[list[BindingType]]:
@@ -720,7 +770,7 @@ def active_together() -> list[list[BindingType]]:
     )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]
     groups.append([*StartScreen.BINDINGS, *WatchScreen.BINDINGS])
-    inside: tuple[type[Screen[Any]], ...] = (LiveScreen, ReplayScreen, TimelineScreen)
+    inside: tuple[type[Screen[Any]], ...] = (LiveScreen, ReplayScreen, TimelineScreen, MessageScreen)
     for screen, pane in zip(inside, panes[1:], strict=True):
         own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}
         # Where a pane has a key of the screen's for itself, that is meant.

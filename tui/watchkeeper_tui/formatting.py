@@ -230,6 +230,27 @@ def event_words(event: EventFacts) -> EventWords:
     return EventWords(sanitize(subject_name(event.kind)), role, clip(" ".join(sanitize(text).split()), 400))
 
 
+def event_facts(event: EventFacts, agent: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Everything that an event says, as a title with names and values. Sanitised. `agent`: what its agent is called."""
+    words, data = event_words(event), _data(event.data)
+    values = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in data.items()
+    }
+    facts = [
+        ("what", words.text),
+        ("kind", event.kind),
+        ("when", time_of_day(event.at)),
+        ("agent", agent),
+        *values.items(),
+    ]
+    lines = [
+        (clip(sanitize(name.replace("_", " ")), 28), clip(" ".join(sanitize(value[:4_000]).split()), 4_000))
+        for name, value in facts[:40] if value
+    ]  # fmt: skip
+    return [(f"{words.kind} event", lines)]
+
+
 def _data(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)

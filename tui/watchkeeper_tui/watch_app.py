@@ -6,12 +6,13 @@ without importing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from textual.message_pump import MessagePump
 
+from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui.control import Control, ModelChoice, RunRequest
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.settings import Layout, Settings
@@ -103,12 +104,29 @@ class WatchApp(Protocol):
         """Open the session that `name` means, and resume it from its last step."""
         ...
 
-    def open_compaction(self, compaction_id: int) -> None:
-        """Show one pass in full, before and after."""
+    def open_event(
+        self, session_id: str, event: EventFacts | int, *, then: Mapping[str, int] | None = None
+    ) -> None:
+        """Show what an event (or that of the number) is about: its call, message, compaction or artifact; else the event
+        itself. `then`: in a replay, the last message of each agent; nothing can be done then."""
         ...
 
-    def open_artifacts(self, digest: str = "") -> None:
-        """Show what the open session's agents saved; one artifact, if its digest is given."""
+    def open_message(
+        self, session_id: str, agent_id: str, seq: int, *, call_id: str = "", words: str = "", until: int = 0,
+        observation: int | None = None,
+    ) -> None:  # fmt: skip
+        """Show a message, or a call in it, in its agent's transcript; or an observation and the messages behind it.
+
+        `words` are marked. `until`: in a replay, the last message that there was; nothing can be done then.
+        """
+        ...
+
+    def open_compaction(self, compaction_id: int, *, until: int = 0) -> None:
+        """Show one pass in full, before and after. `until`: as for `open_message`."""
+        ...
+
+    def open_artifacts(self, digest: str = "", *, session_id: str = "") -> None:
+        """Show what the agents of a session (by default the open one) saved; one artifact, if its digest is given."""
         ...
 
     def open_replay(self, session_id: str, *, moment: float | None = None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from watchkeeper.store.snapshot import (
     COMPACTION_COLUMNS,
     AgentFacts,
     CompactionFacts,
+    EventFacts,
     IncrementalQuery,
     compaction_facts,
 )
@@ -176,6 +178,9 @@ FACT_COLUMNS = (
     "id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at"
 )
 VIEW_COLUMNS = "version, parent, verbatim_from, reason, tokens, created_at"
+OBSERVATION_COLUMNS = (
+    "id, kind, level, substr(text, 1, 20000), tokens, first_seq, last_seq, citations, provisional, created_at"
+)
 INBOX_COLUMNS = "id, kind, substr(payload, 1, 4000), created_at"
 """What a live reading and a replay read of each row, in the order of the fields."""
 
@@ -278,8 +283,7 @@ def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | Non
     damaged: list[str] = []
     wanted = _numbers(row[6], "views.observations", damaged)
     found = connection.execute(
-        "SELECT id, kind, level, substr(text, 1, 20000), tokens, first_seq, last_seq, citations,"
-        f" provisional, created_at FROM observations WHERE agent_id = ? AND id {IN_LIST} ORDER BY first_seq, id",
+        f"SELECT {OBSERVATION_COLUMNS} FROM observations WHERE agent_id = ? AND id {IN_LIST} ORDER BY first_seq, id",
         (agent_id, list_of(wanted)),
     )
     observations = tuple(_observation(each, damaged) for each in found)
@@ -630,3 +634,213 @@ def _replaced(facts: CompactionFacts, before: ViewFacts | None, after: ViewFacts
     if after is not None and after.verbatim_from is not None:
         return first, after.verbatim_from - 1
     return first, facts.high_water or 0
+
+
+# --- Where an event leads -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EventPlace:
+    """What an event is about: a compaction, an artifact, or a message of an agent and a call in it. Where nothing of
+    that is stored, the event alone."""
+
+    event: EventFacts
+    agent_id: str = ""
+    seq: int = 0
+    """The message; 0 for none."""
+    tool_use_id: str = ""
+    """The call in that message; empty for none."""
+    compaction_id: int | None = None
+    digest: str = ""
+    """Of the artifact; empty for none."""
+
+
+def read_event(connection: Connection, session_id: str, seq: int) -> EventFacts | None:
+    """One event of a session, or None."""
+    row = connection.execute(
+        "SELECT seq, at, kind, agent_id, task_id, substr(data, 1, 100000) FROM events WHERE session_id = ? AND seq = ?",
+        (session_id, seq),
+    ).fetchone()
+    return EventFacts(*row) if row is not None else None
+
+
+def place_of_event(
+    connection: Connection, session_id: str, event: EventFacts, then: Mapping[str, int] | None = None
+) -> EventPlace:
+    """Where an event leads.
+
+    A call, a question, a fact or a compaction that the event names comes first. Any other event of an agent or a task
+    leads to the message that the agent had written last by then. `then`: in a replay, the last message of each agent at
+    that moment; an event of a replay is numbered by its position.
+    """
+    try:
+        data = json.loads(event.data)
+    except (ValueError, RecursionError):
+        data = None
+    named = _Named(connection, session_id, event, data if isinstance(data, dict) else {})
+    found = named.compaction() or named.call() or named.artifact() or named.message()
+    if found is not None:
+        return found
+    agent_id = named.agent()
+    if then is not None:
+        seq = then.get(agent_id, 0)
+    else:
+        seq = message_at(connection, agent_id, event.at, named.commit_seq()) if agent_id else 0
+    return EventPlace(event, agent_id if seq else "", seq)
+
+
+def message_at(connection: Connection, agent_id: str, at: float, commit_seq: int | None = None) -> int:
+    """The message that an agent had written last by that commit, or by that time where no commit is known; its first one
+    where it had written none, and 0 where it has none."""
+    row = connection.execute("SELECT last_seq FROM agents WHERE id = ?", (agent_id,)).fetchone()
+    last = row[0] if row is not None else 0
+
+    def is_later(seq: int) -> bool:
+        found = connection.execute(
+            "SELECT commit_seq, created_at FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, seq)
+        ).fetchone()
+        if found is None:
+            return False
+        if commit_seq is not None and found[0] is not None:
+            return bool(found[0] > commit_seq)
+        return bool(found[1] > at)
+
+    # By halves: an agent may have a hundred thousand messages.
+    return max(min(1, last), bisect_left(range(1, last + 1), True, key=is_later))
+
+
+class _Named:
+    """What the data of an event names, where it is stored in the event's session."""
+
+    def __init__(
+        self, connection: Connection, session_id: str, event: EventFacts, data: dict[str, Any]
+    ) -> None:
+        self._connection, self._session_id, self._event, self._data = connection, session_id, event, data
+
+    def _row(self, sql: str, *parameters: object) -> Any:
+        return self._connection.execute(sql, parameters).fetchone()
+
+    def _number(self, name: str) -> int:
+        value = self._data.get(name)
+        return value if isinstance(value, int) and abs(value) < _LARGEST else -1
+
+    def compaction(self) -> EventPlace | None:
+        number, view = self._number("compaction"), self._number("view")
+        row = self._row(
+            "SELECT id FROM compactions WHERE id = ? AND session_id = ?", number, self._session_id
+        )
+        if row is None and self._event.kind.startswith("compaction."):
+            # An undo names the view that it went back to, a redo the one that it brought back.
+            row = self._row(
+                "SELECT id FROM compactions WHERE agent_id = ? AND (view_after = ?2 OR view_before = ?2)"
+                " ORDER BY view_after = ?2 DESC, id LIMIT 1",
+                self._event.agent_id, view,
+            )  # fmt: skip
+        return (
+            EventPlace(self._event, self._event.agent_id or "", compaction_id=row[0])
+            if row is not None
+            else None
+        )
+
+    def call(self) -> EventPlace | None:
+        number, approval = self._number("call"), self._data.get("approval")
+        if number < 0 and isinstance(approval, str):
+            asked = self._row(
+                "SELECT tool_call_id FROM approvals WHERE id = ? AND session_id = ?",
+                approval,
+                self._session_id,
+            )
+            number = asked[0] if asked is not None else -1
+        row = self._row(
+            "SELECT c.agent_id, c.seq, c.tool_use_id FROM tool_calls c JOIN agents a ON a.id = c.agent_id"
+            " JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq WHERE c.id = ? AND a.session_id = ?",
+            number, self._session_id,
+        )  # fmt: skip
+        return EventPlace(self._event, *row) if row is not None else None
+
+    def artifact(self) -> EventPlace | None:
+        reference = self._data.get("ref")
+        digest = reference.rpartition("/")[2] if isinstance(reference, str) else ""
+        row = self._row("SELECT 1 FROM outputs WHERE session_id = ? AND digest = ?", self._session_id, digest)
+        return EventPlace(self._event, self._event.agent_id or "", digest=digest) if row is not None else None
+
+    def message(self) -> EventPlace | None:
+        """The message that it is, or a fact's source, or one that was pinned."""
+        row = self._row("SELECT sources FROM facts WHERE id = ?", self._number("fact"))
+        seqs = [self._number("seq")] if self._event.kind.endswith(".message") else self._data.get("messages")
+        places = [(self._event.agent_id, seq) for seq in seqs] if isinstance(seqs, list) else []
+        for source in _listed(row[0]) if row is not None else ():
+            if isinstance(source, str) and source.startswith("message://"):
+                agent_id, _, seq = source.removeprefix("message://").rpartition("/")
+                places.append((agent_id, int(seq) if seq.isdecimal() and len(seq) < 18 else 0))
+        for agent, seq in places:
+            stored = isinstance(seq, int) and abs(seq) < _LARGEST and self._row(
+                "SELECT 1 FROM messages m JOIN agents a ON a.id = m.agent_id WHERE m.agent_id = ? AND m.seq = ?"
+                " AND a.session_id = ?", agent, seq, self._session_id,
+            )  # fmt: skip
+            if stored:
+                return EventPlace(self._event, agent or "", seq)
+        return None
+
+    def commit_seq(self) -> int | None:
+        """Of the transaction that wrote it, where that is known."""
+        row = self._row(
+            "SELECT commit_seq FROM events WHERE session_id = ? AND seq = ? AND kind = ?",
+            self._session_id, self._event.seq, self._event.kind,
+        )  # fmt: skip
+        return row[0] if row is not None else None
+
+    def agent(self) -> str:
+        """The agent whose event it is, or whose task, command or plan; empty for none."""
+        agent, task_id = self._event.agent_id or self._data.get("agent"), self._event.task_id
+        row = (
+            (isinstance(agent, str) and self._row("SELECT id FROM agents WHERE id = ? AND session_id = ?", agent, self._session_id))
+            or self._row("SELECT assigned_agent FROM tasks WHERE id = ? AND assigned_agent IS NOT NULL", task_id)
+            or self._row("SELECT agent_id FROM commands WHERE id = ? AND agent_id IS NOT NULL", self._number("command"))
+            or (self._event.kind.startswith("plan.")
+                and self._row("SELECT planner_agent_id FROM sessions WHERE id = ?", self._session_id))
+        )  # fmt: skip
+        return str(row[0] or "") if row else ""
+
+
+# --- The compactions of an agent, and an observation with its messages ---------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PassRange:
+    """One compaction of an agent, and the messages that it replaced; none where `last < first`."""
+
+    id: int
+    number: int
+    """Which of the agent's compactions it is, from 1 on."""
+    status: str
+    first: int
+    last: int
+
+
+def passes_of(connection: Connection, agent_id: str) -> tuple[PassRange, ...]:
+    """All compactions of an agent, the oldest first."""
+    rows = connection.execute(
+        "SELECT c.id, c.status, b.version IS NOT NULL AND b.verbatim_from IS NULL, b.verbatim_from, a.verbatim_from,"
+        " c.high_water FROM compactions c"
+        " LEFT JOIN views b ON b.agent_id = c.agent_id AND b.version = c.view_before"
+        " LEFT JOIN views a ON a.agent_id = c.agent_id AND a.version = c.view_after"
+        " WHERE c.agent_id = ? ORDER BY c.id",
+        (agent_id,),
+    )
+    found = []
+    for number, (id, status, is_empty, before, after, high_water) in enumerate(rows, start=1):
+        first, last = (
+            (1, 0) if is_empty else (before or 1, after - 1 if after is not None else high_water or 0)
+        )
+        found.append(PassRange(id, number, status, first, last))
+    return tuple(found)
+
+
+def observation(connection: Connection, agent_id: str, observation_id: int) -> ObservationFacts | None:
+    """One observation of an agent, whichever view has it; None where there is no such observation."""
+    row = connection.execute(
+        f"SELECT {OBSERVATION_COLUMNS} FROM observations WHERE agent_id = ? AND id = ?",
+        (agent_id, observation_id),
+    ).fetchone()
+    return _observation(row, []) if row is not None else None

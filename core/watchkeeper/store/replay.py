@@ -402,7 +402,11 @@ def _told(
             described = row
         elif point.kind == MESSAGE:
             row = connection.execute(_MESSAGE, (point.agent_id, point.number)).fetchone()
-            text = encode({"text": f"#{point.number} {_preview(row[1])}"}) if row is not None else ""
+            text = (
+                encode({"text": f"#{point.number} {_preview(row[1])}", "seq": point.number})
+                if row is not None
+                else ""
+            )
             described = (f"{point.role}.message", point.agent_id, None, text)
         else:
             row = connection.execute(_CALL, (point.number,)).fetchone()

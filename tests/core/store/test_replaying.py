@@ -3,6 +3,7 @@ run."""
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.support import eventful_runs
 from tests.support.eventful_runs import all_states, jump_wall_clock, same
 
 from watchkeeper.store import database
-from watchkeeper.store.agent_snapshot import AgentSnapshotReader, newest_messages
+from watchkeeper.store.agent_snapshot import AgentSnapshotReader, newest_messages, place_of_event, read_event
+from watchkeeper.store.driver import Connection
 from watchkeeper.store.replay import Recording, open_recording
 from watchkeeper.store.snapshot import SessionSnapshotReader
 
@@ -114,8 +116,28 @@ def check(bench: Bench, recorded: dict[int, list[State]]) -> int:
         best = min((differences(told, stood) for stood in recorded[seq]), key=len)
         (event,) = recording.events(connection, seq, 1)
         assert best == [], f"after event #{seq} {event.kind}:\n" + "\n".join(best[:12])
+    for (seq,) in connection.execute(
+        "SELECT seq FROM events WHERE session_id = ?", (bench.session,)
+    ).fetchall():
+        leads_somewhere(connection, bench.session, seq)
     connection.close()
     return len(seqs)
+
+
+def leads_somewhere(connection: Connection, session_id: str, seq: int) -> None:
+    """An event leads to what it is about, unless it is of the run as a whole."""
+    event = read_event(connection, session_id, seq)
+    assert event is not None
+    place, data = place_of_event(connection, session_id, event), json.loads(event.data)
+    is_of_run = event.agent_id is None and event.task_id is None and not event.kind.startswith("plan.")
+    assert place.seq or place.compaction_id or place.digest or is_of_run, event
+    if "call" in data:
+        row = connection.execute(
+            "SELECT name FROM tool_calls WHERE tool_use_id = ? AND agent_id = ?",
+            (place.tool_use_id, place.agent_id),
+        )
+        assert row.fetchone() == (data["tool"],)
+    assert event.kind.startswith("compaction.") == (place.compaction_id is not None)
 
 
 async def test_a_plain_run_is_replayed_as_it_was(bench: Bench, recorded: dict[int, list[State]]) -> None:

@@ -10,6 +10,7 @@ from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PageContext, blank, damage, heading, paragraph, rendered
+from watchkeeper_tui.pages.memory import OBSERVATION_KEY
 from watchkeeper_tui.pages.report import price_label, usage_label
 from watchkeeper_tui.pages.transcript import items_of, view_units
 from watchkeeper_tui.rendering.documents import Unit
@@ -298,6 +299,9 @@ def _observations(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
         )
         body = rendered(key, each.text, view.width, indent=4, most=400 if key in view.expanded else 3)
         lines += [PageLine(line.id, line.pieces, key, line.copy) for line in body]
+        if key in view.expanded:
+            behind = f"    → the messages behind it, #{each.first_seq}–#{each.last_seq}"
+            lines.append(PageLine(f"{key}.behind", ((behind, "accent"),), f"{OBSERVATION_KEY}{each.id}"))
     return [*lines, blank("observations.end")]
 
 

@@ -200,6 +200,10 @@ def _now(view: PageContext) -> list[PageLine]:
     return [*lines, blank("now.end")] if lines else []
 
 
+OBSERVATION_KEY = "observation."
+"""Begins the key of a line that leads to the messages behind an observation; its number follows."""
+
+
 def _observations(view: PageContext) -> list[PageLine]:
     current = view.detail.view
     if current is None or not current.observations:
@@ -238,6 +242,9 @@ def _observations(view: PageContext) -> list[PageLine]:
         lines += [PageLine(line.id, line.pieces, key, each.text) for line in body[:most]]
         if len(body) > most:
             lines.append(PageLine(f"{key}.more", (("  … Enter unfolds", "faint"),), key, each.text))
+        if unfolded:
+            behind = f"  → the messages behind it, #{each.first_seq}–#{each.last_seq}"
+            lines.append(PageLine(f"{key}.behind", ((behind, "accent"),), f"{OBSERVATION_KEY}{each.id}"))
     return [*lines, blank("obs.end")]
 
 

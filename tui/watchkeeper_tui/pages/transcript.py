@@ -5,7 +5,7 @@ The lines of an item are made when they come in sight (`rendering.documents`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from watchkeeper.store.agent_snapshot import ToolCallFacts
 from watchkeeper.store.approvals import unified_diff
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PageContext
+from watchkeeper_tui.pages.memory import PASS_KEY
 from watchkeeper_tui.rendering.code import Line, changed_lines, harmless, language_of, marked
 from watchkeeper_tui.rendering.documents import (
     NUMBERED,
@@ -118,8 +119,9 @@ def transcript_page(view: PageContext) -> list[PageLine | Unit]:
     for item in items_of(view.detail.transcript):
         found = found or item.holds(words)
         if compacted is not None and max(item.seqs) >= compacted:
-            rule = f"── from #{compacted} verbatim in the context; above replaced by observations "
-            lines.append(PageLine(BOUNDARY, ((clip(rule, view.width).ljust(view.width, "─"), "compaction"),)))
+            rule = f"── from #{compacted} verbatim in the context; above replaced by observations, Enter shows how "
+            line = (clip(rule, view.width).ljust(view.width, "─"), "compaction")
+            lines.append(PageLine(BOUNDARY, (line,), _pass_key(view)))
             compacted = None
         lines += view_units(view, item)
     read = {block.call_id for block in view.detail.transcript if block.call_id}
@@ -163,6 +165,18 @@ def _boundary(view: PageContext) -> int | None:
     return current.verbatim_from
 
 
+def _pass_key(view: PageContext) -> str:
+    """The key of the compaction that the context is of; empty where it is not known."""
+    version = view.detail.view.version if view.detail.view is not None else 0
+    passes = [
+        each
+        for each in view.snapshot.compactions
+        if each.agent_id == view.agent.id and each.view_after is not None
+    ]
+    found = next((each for each in passes if each.view_after == version), passes[0] if passes else None)
+    return f"{PASS_KEY}{found.id}" if found is not None else ""
+
+
 def items_of(blocks: Iterable[TranscriptBlock]) -> list[Item]:
     """The blocks as items, in order: a result joins its call, where that is among them."""
     found: list[Item] = []
@@ -176,6 +190,38 @@ def items_of(blocks: Iterable[TranscriptBlock]) -> list[Item]:
             calls[block.call_id] = len(found)
         found.append(Item(block))
     return found
+
+
+JUMPS: dict[str, tuple[str, Callable[[Item], bool]]] = {
+    "error": (
+        "failed call",
+        lambda item: any(
+            block.kind == "tool_error" for block in (item.block, item.result) if block is not None
+        ),
+    ),
+    "prompt": ("further words of the user", lambda item: item.block.kind == "user"),
+    "message": ("message", lambda item: item.block.kind != "live"),
+}
+"""What can be gone to in a transcript: what it is called, and which items are such."""
+
+
+def place_of_line(key: str) -> tuple[int, int]:
+    """The message and the block that a line of a transcript belongs to; (0, 0) for other lines."""
+    seq, _, index = key.partition(".")
+    return (int(seq), int(index)) if seq.isdecimal() and index.isdecimal() else (0, 0)
+
+
+def stepped(items: Sequence[Item], here: tuple[int, int], step: int) -> Item | None:
+    """The item before (-1) or after (1) a place, or the nearest from it on (0); after the last one, the first. None where
+    there is none."""
+    places = [place_of_line(item.block.key) for item in items]
+    if step < 0:
+        found = next((at for at in reversed(range(len(items))) if places[at] < here), len(items) - 1)
+    else:
+        found = next(
+            (at for at, place in enumerate(places) if place > here or (not step and place == here)), 0
+        )
+    return items[found] if items else None
 
 
 def item_units(item: Item, state: ItemState, cache: LineCache) -> list[Unit]:
@@ -376,7 +422,7 @@ def _folded(parts: Iterable[_Part], state: ItemState) -> Iterator[Line]:
             continue
         text = part.text if part.brief is None else part.brief
         # A line of Markdown may have no row: a fence, or one of two empty lines.
-        cut = _beginning(text, most, room, most * (2 if part.format == "markdown" else 1))
+        cut = beginning(text, most, room, most * (2 if part.format == "markdown" else 1))
         rows = render_text(cut, part.format, room, part.role)
         for at, row in enumerate(rows[:most]):
             yield (part.before if at == 0 else (" " * (width - room), "text"), *row)
@@ -387,9 +433,9 @@ def _folded(parts: Iterable[_Part], state: ItemState) -> Iterator[Line]:
         yield ((f"  … {formatting.plural(left, 'more line')}, Enter unfolds", "faint"),)
 
 
-def _beginning(text: str, rows: int, width: int, lines: int) -> str:
+def beginning(text: str, rows: int, width: int, lines: int) -> str:
     """As much of a text as fills so many rows, and at most so many lines; cut at the end of a line where there is
-    one."""
+    one. Twice as many rows may come of it: lines are cut by their characters."""
     limit, end = min(len(text), rows * (width + 1) * 2), -1
     for _ in range(lines):
         end = text.find("\n", end + 1, limit)

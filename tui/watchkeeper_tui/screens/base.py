@@ -4,6 +4,7 @@ four panes that the live screen and the replay show a session in."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -23,7 +24,7 @@ from watchkeeper_tui.settings import SPLITS
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import WatchApp, watch_app
 from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import CRAMPED, Crumb, KeyHint, KeyLine, PathLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import (
     Cell,
@@ -65,9 +66,12 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,q,question_mark,enter", "dismiss", "Close", show=False),
     ]
 
-    def __init__(self, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> None:
+    def __init__(
+        self, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]], *, title: str = "Help"
+    ) -> None:
+        """Titles, each with keys and their words. Sanitised."""
         super().__init__()
-        self._groups = groups
+        self._groups, self._title = groups, title
 
     def compose(self) -> ComposeResult:
         yield _Lines()
@@ -75,7 +79,7 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         view = self.query_one(_Lines)
         self._write()
-        view.border_title = content([("Help", "strong")], view.watch_app.palette)
+        view.border_title = content([(self._title, "strong")], view.watch_app.palette)
         view.border_subtitle = content([("j/k scroll · esc closes", "muted")], view.watch_app.palette)
         view.focus()
 
@@ -87,7 +91,7 @@ class HelpScreen(ModalScreen[None]):
         lines: list[PageLine] = []
         width, height = self.app.size
         if height < CRAMPED[1]:
-            lines.append(PageLine("how", (("Help", "strong"), ("  esc closes", "muted"))))
+            lines.append(PageLine("how", ((self._title, "strong"), ("  esc closes", "muted"))))
         beside = width >= NARROW
         # The border, the padding, the scrollbar, and the column of keys.
         whole = max(10, min(WIDTH, int(width * 0.96)) - 6)
@@ -243,6 +247,32 @@ class WatchScreen(Screen[None]):
 
     def on_status_line_said(self, event: StatusLine.Said) -> None:
         self.say(event.text, event.role)
+
+    # Where the user is.
+
+    @property
+    def crumbs(self) -> tuple[Crumb, ...]:
+        """What this screen adds to the path, the widest first; `sessions` begins another one."""
+        return ()
+
+    def draw_path(self) -> None:
+        """Show by which screens the user came here."""
+        path: list[Crumb] = []
+        stack = self.app.screen_stack
+        for depth, screen in enumerate(stack[: stack.index(self) + 1] if self in stack else ()):
+            for crumb in screen.crumbs if isinstance(screen, WatchScreen) else ():
+                if crumb.kind == "list":
+                    path.clear()
+                same = next((each for each in reversed(path) if each.kind == crumb.kind), None)
+                if crumb.kind not in ("session", "agent") or same is None or same.id != crumb.id:
+                    path.append(replace(crumb, depth=depth))
+        self.query_one(PathLine).crumbs = tuple(path)
+
+    def on_path_line_chosen(self, event: PathLine.Chosen) -> None:
+        """Go back to a screen of the path."""
+        target = self.app.screen_stack[event.depth]
+        while self.app.screen is not target:
+            self.app.pop_screen()
 
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
         self.call_later(self.run_action, event.action)

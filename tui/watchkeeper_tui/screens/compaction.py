@@ -14,18 +14,25 @@ from textual.content import Content
 from textual.widget import Widget
 
 from watchkeeper.records.event_text import result_words
-from watchkeeper.store.agent_snapshot import CompactionDetail, ObservationFacts, compaction_detail
+from watchkeeper.store.agent_snapshot import (
+    CompactionDetail,
+    ObservationFacts,
+    PassRange,
+    compaction_detail,
+    passes_of,
+)
+from watchkeeper.store.driver import Connection
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Target
 from watchkeeper_tui.pages import blank, damage, paragraph, rendered
-from watchkeeper_tui.pages.memory import STATES, pass_cost, pass_number, stall
-from watchkeeper_tui.pages.transcript import block_lines
+from watchkeeper_tui.pages.memory import OBSERVATION_KEY, STATES, pass_cost, pass_number, stall
+from watchkeeper_tui.pages.transcript import block_lines, place_of_line
 from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.snapshot import Snapshot, TranscriptBlock
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine, status_pieces
+from watchkeeper_tui.widgets.bars import Crumb, KeyHint, KeyLine, PathLine, Prompt, StatusLine, status_pieces
 from watchkeeper_tui.widgets.rows import (
     PageLine,
     PageView,
@@ -75,6 +82,8 @@ def not_carried_over(
     return list(last.items())[-most:]
 
 
+_MESSAGE_KEY = "message."
+"""Begins the key of a line that leads to a message; its number follows."""
 _ARROWS = {"tool_use": "→ ", "tool_result": "← ", "tool_error": "✗ "}
 
 
@@ -87,11 +96,34 @@ class Sides:
     lost: tuple[tuple[str, int], ...]
     """Identifiers that no observation holds, with the last message that does; empty while nothing was
     applied."""
+    session_id: str = ""
+    session: str = ""
+    """What the session is called."""
+    agent: str = ""
+    passes: tuple[PassRange, ...] = ()
+    """All passes of the agent, the oldest first."""
 
     @property
     def losing(self) -> frozenset[int]:
         """The messages that hold them."""
         return frozenset(seq for _, seq in self.lost)
+
+
+def read_sides(connection: Connection, compaction_id: int) -> Sides | None:
+    """A pass, and whose it is; None where there is no such pass."""
+    detail = compaction_detail(connection, compaction_id)
+    if detail is None:
+        return None
+    row = connection.execute(
+        "SELECT s.id, substr(coalesce(s.title, s.goal), 1, 200), a.name FROM agents a JOIN sessions s ON s.id = a.session_id"
+        " WHERE a.id = ?",
+        (detail.facts.agent_id,),
+    ).fetchone()
+    return replace(
+        fold_sides(detail),
+        **(dict(zip(("session_id", "session", "agent"), row, strict=True)) if row is not None else {}),
+        passes=passes_of(connection, detail.facts.agent_id),
+    )
 
 
 def fold_sides(detail: CompactionDetail) -> Sides:
@@ -255,9 +287,8 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
         lines.append(PageLine("lost", ((f"! {count} not in the summary (still stored)", "failed"),)))
         for place, (identifier, seq) in enumerate(sides.lost):
             text = clip(identifier, max(8, width - 12))
-            lines.append(
-                PageLine(f"lost.{place}", ((f"! {text}", "text"), (f"  #{seq}", "muted")), copy=identifier)
-            )
+            pieces: tuple[Piece, ...] = ((f"! {text}", "text"), (f"  #{seq}", "muted"))
+            lines.append(PageLine(f"lost.{place}", pieces, f"{_MESSAGE_KEY}{seq}", identifier))
     else:
         lines.append(PageLine("lost", (("✓ the summary holds every path, id and setting", "done"),)))
     lines += damage(detail.after)
@@ -282,10 +313,9 @@ def _observation(
     if each.provisional:
         pieces.append((" provisional", "retrying"))
     lines = [PageLine(key, tuple(pieces), key, each.text)]
-    if each.citations:
-        lines += paragraph(
-            f"{key}.cites", "cites " + _cited(each.citations), width, role="accent", indent=2, most=3
-        )
+    behind = f"cites {_cited(each.citations)}" if each.citations else f"stands for {span}"
+    for line in paragraph(f"{key}.cites", f"→ {behind}", width, role="accent", indent=2, most=3):
+        lines.append(PageLine(line.id, line.pieces, f"{OBSERVATION_KEY}{each.id}", line.copy))
     most = 400 if (key in expanded) != (not short) else 2
     body = rendered(key, each.text, width, indent=2, most=most)
     return [*lines, *(PageLine(line.id, line.pieces, key, line.copy) for line in body)]
@@ -312,6 +342,11 @@ def _block(block: TranscriptBlock, width: int, expanded: frozenset[str], *, lost
         body = block_lines(block, width, most=400)
         lines += [PageLine(f"{line.id}.open", line.pieces, block.key, text) for line in body]
     return lines
+
+
+def _number(key: str, begins: str) -> int:
+    number = key.removeprefix(begins)
+    return int(number) if key.startswith(begins) and number.isdecimal() else 0
 
 
 SHORT_BELOW = 48
@@ -356,19 +391,37 @@ class CompactionScreen(ActingScreen):
         Binding("left_square_bracket", "step(1)", "Older", show=False, id="compaction.older"),
         Binding("right_square_bracket", "step(-1)", "Newer", show=False, id="compaction.newer"),
         Binding("y", "copy", "Copy", show=False, id="compaction.copy"),
+        Binding("m", "behind", "Messages behind", show=False, id="compaction.behind"),
         Binding("P", "pin", "Pin", show=False, id="compaction.pin"),
         Binding("escape", "back", "Back", show=False, id="compaction.back"),
     ]
 
-    def __init__(self, compaction_id: int) -> None:
+    def __init__(self, compaction_id: int, *, until: int = 0) -> None:
+        """`until`: in a replay, the last message that its agent had; nothing can be done then."""
         super().__init__()
         self.compaction_id = compaction_id
+        self._until = until
         self.sides: Sides | None = None
         self._expanded: frozenset[str] = frozenset()
         self._only_lost = False
         self._read_for: CompactionFacts | None = None
 
+    @property
+    def crumbs(self) -> tuple[Crumb, ...]:
+        sides = self.sides
+        number = (
+            next((each.number for each in sides.passes if each.id == self.compaction_id), None)
+            if sides
+            else None
+        )
+        here = Crumb("compaction", "", f"compaction {number or ''}".rstrip())
+        if sides is None:
+            return (here,)
+        agent = Crumb("agent", sides.detail.facts.agent_id, f"agent {sides.agent}")
+        return (Crumb("session", sides.session_id, sides.session), agent, here)
+
     def compose(self) -> ComposeResult:
+        yield PathLine()
         yield PassFigures()
         with Horizontal(id="sides"):
             yield PageView(id="before", classes="-front")
@@ -396,11 +449,10 @@ class CompactionScreen(ActingScreen):
         self._read_for = facts
 
         def answer(result: object) -> None:
-            # In the reader's thread: parse there, then hand over.
-            folded = fold_sides(result) if isinstance(result, CompactionDetail) else result
-            self.app.call_later(self._arrived, wanted, folded)
+            self.app.call_later(self._arrived, wanted, result)
 
-        self.watch_app.reader.ask(lambda connection: compaction_detail(connection, wanted), answer)
+        # In the reader's thread: it parses too.
+        self.watch_app.reader.ask(lambda connection: read_sides(connection, wanted), answer)
 
     def _arrived(self, wanted: int, result: object) -> None:
         if wanted != self.compaction_id or not self.is_usable:
@@ -456,6 +508,7 @@ class CompactionScreen(ActingScreen):
         if not self.is_mounted:
             return
         target = self.target
+        self.draw_path()
         if self.sides is not None:
             passes = target.snapshot.compactions
             detail = self.sides.detail
@@ -474,6 +527,7 @@ class CompactionScreen(ActingScreen):
             KeyHint("!", "All" if self._only_lost else "Omitted only", "only_lost"),
             KeyHint("tab", "Other side", "other_side"),
             KeyHint("↵", "Unfold", "open"),
+            KeyHint("m", "Messages behind", "behind"),
             KeyHint("P", "Pin", "pin", BY_ID["pin"].why_not(target)),
             KeyHint("[ ]", "Older, newer", "step(1)"),
             KeyHint("esc", "Back", "back"),
@@ -488,7 +542,12 @@ class CompactionScreen(ActingScreen):
         snapshot = self.watch_app.snapshot
         facts = self.sides.detail.facts if self.sides is not None else self._facts()
         agent = snapshot.agent(facts.agent_id) if facts is not None else None
-        return Target(snapshot, (agent,) if agent is not None else (), read_only=self.watch_app.read_only)
+        read_only = self.watch_app.read_only
+        if self._until:
+            read_only = "this is a replay"
+        elif self.sides is not None and agent is None:
+            read_only = "its session is not open"
+        return Target(snapshot, (agent,) if agent is not None else (), read_only=read_only)
 
     def _why_not_undo(self) -> str:
         if self.target.not_ours:
@@ -540,7 +599,7 @@ class CompactionScreen(ActingScreen):
             each.id
             for each in self.watch_app.snapshot.compactions
             if agent is not None and each.agent_id == agent.id
-        ]
+        ] or [each.id for each in reversed(self.sides.passes if self.sides is not None else ())]
         place = mine.index(self.compaction_id) + step if self.compaction_id in mine else -1
         if not 0 <= place < len(mine):
             self.say("no older pass" if step > 0 else "no newer pass", "muted", seconds=2)
@@ -554,6 +613,30 @@ class CompactionScreen(ActingScreen):
         page = self.focused
         if isinstance(page, PageView):
             page.action_open()
+
+    def action_behind(self) -> None:
+        """Go to the message under the cursor in its transcript, or to those behind the observation."""
+        page = self.focused
+        line = page.selected if isinstance(page, PageView) else None
+        if line is not None:
+            kind, _, number = line.key.partition(".")
+            self._open_behind(f"{OBSERVATION_KEY}{number}" if kind in ("before", "after") else line.key)
+
+    def _open_behind(self, key: str) -> None:
+        if self.sides is None:
+            return
+        seq = place_of_line(key)[0] or _number(key, _MESSAGE_KEY)
+        seen = _number(key, OBSERVATION_KEY)
+        if not seq and not seen:
+            self.say("choose a message or an observation first", "muted", seconds=3)
+            return
+        self.watch_app.open_message(
+            self.sides.session_id,
+            self.sides.detail.facts.agent_id,
+            seq,
+            observation=seen or None,
+            until=self._until,
+        )
 
     def action_copy(self) -> None:
         page = self.focused
@@ -580,7 +663,9 @@ class CompactionScreen(ActingScreen):
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         line = cast(PageView, event.view).selected
-        if line is not None and line.key:
+        if line is not None and line.key.startswith((_MESSAGE_KEY, OBSERVATION_KEY)):
+            self._open_behind(line.key)
+        elif line is not None and line.key:
             self._expanded = self._expanded ^ {line.key}
             self.redraw()
 
@@ -593,7 +678,8 @@ class CompactionScreen(ActingScreen):
                 "Compaction",
                 [
                     ("- + !", "removed, added, omitted"),
-                    ("enter", "unfold a message or an observation"),
+                    ("enter", "unfold a message or an observation; → and ! lead to the messages"),
+                    ("m", "the message in its transcript; the messages behind an observation"),
                     ("tab", "before, after"),
                     ("!", "only messages of which the summary omits something"),
                     ("[ ]", "the agent's older and newer passes"),

@@ -26,7 +26,7 @@ from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.screens.base import SessionScreen
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.widgets.agent import PAGES, AgentPane
-from watchkeeper_tui.widgets.bars import Header, KeyHint, KeyLine, Prompt, StatusLine, status_pieces
+from watchkeeper_tui.widgets.bars import Crumb, Header, KeyHint, KeyLine, Prompt, StatusLine, status_pieces
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView
 
@@ -51,7 +51,10 @@ PANE_HELP: dict[str, Group] = {
             ("k, PgUp, wheel", "look back; what comes meanwhile is counted"),
             ("G", "follow the newest again"),
             ("/", "keep the events with these words"),
-            ("enter, double click", "show the event's agent"),
+            (
+                "enter, double click",
+                "open what it is about: the call, the message, the compaction; esc comes back",
+            ),
         ],
     ),
     "agent": (
@@ -236,6 +239,11 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.watch_app.remember(hinted=True)
         if self.watch_app.snapshot.session is not None:  # read before this screen watched
             self.snapshot_changed(self.watch_app.snapshot)
+
+    @property
+    def crumbs(self) -> tuple[Crumb, ...]:
+        session = self.snapshot.session
+        return (Crumb("session", session.id, session.title or session.goal),) if session is not None else ()
 
     # What is shown.
 
@@ -447,9 +455,9 @@ class LiveScreen(SessionScreen, ActingScreen):
             if not self.has_class("-zoom"):
                 self.action_zoom()
         elif event.view is self.events:
-            row = self.events.selected
-            if row is not None:
-                self._show_agent(row.agent_id)
+            row, session = self.events.selected, self.snapshot.session
+            if row is not None and session is not None:
+                self.watch_app.open_event(session.id, row.facts)
         else:
             chosen = self.compactions.selected
             if isinstance(chosen, CompactionFacts):

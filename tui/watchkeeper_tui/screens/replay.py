@@ -24,14 +24,13 @@ from watchkeeper.store.fork import fork_session
 from watchkeeper.store.replay import Mark, Recording, turn_beside
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages.memory import PASS_KEY
 from watchkeeper_tui.replay_source import Frame, News, Opened, Playback, Problem, Projector
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import SessionScreen
 from watchkeeper_tui.snapshot import SESSION_BADGES, Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.bars import Header, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import Crumb, Header, KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView, content, pieces_width, set_title
 
@@ -223,7 +222,7 @@ class ReplayCompactions(CompactionView):
 
 
 class ReplayAgentPane(AgentPane, inherit_bindings=False):
-    """The agent as it stood. Left and right are the replay's; nothing is pinned, undone or opened from here, and nothing
+    """The agent as it stood. Left and right are the replay's; nothing is pinned or undone from here, and nothing
     is ago. Digits are places in the session, so they lead to no pane."""
 
     NUMBER = ""
@@ -233,14 +232,11 @@ class ReplayAgentPane(AgentPane, inherit_bindings=False):
         Binding("h,comma", "tab(-1)", "Previous tab", show=False, id="replay.previous_tab"),
         Binding("l,full_stop", "tab(1)", "Next tab", show=False, id="replay.next_tab"),
         Binding("c", "to_compaction", "To the compaction", show=False, id="replay.to_compaction"),
-    ]
-
-    def on_row_view_opened(self, event: RowView.Opened) -> None:
-        event.stop()
-        event.prevent_default()  # the pane's own way leads to screens that act
-        line = self.page.selected
-        if line is not None and not line.key.startswith(PASS_KEY):
-            self.toggle(line.key)
+        Binding("right_curly_bracket", "step_message(1)", "Next message", show=False, id="replay.next_message"),
+        Binding("left_curly_bracket", "step_message(-1)", "Previous message", show=False, id="replay.previous_message"),
+        Binding("E", "jump('error')", "Next failed call", show=False, id="replay.next_error"),
+        Binding("W", "jump('prompt')", "Next words of the user", show=False, id="replay.next_prompt"),
+    ]  # fmt: skip
 
 
 FRAME_SECONDS = 0.1
@@ -308,6 +304,14 @@ class ReplayScreen(SessionScreen):
         """The row of the plan that was chosen; it is chosen again as soon as it is there again."""
         self._newest = 0
         """The last event that the session is known to have."""
+
+    @property
+    def crumbs(self) -> tuple[Crumb, ...]:
+        session = self.snapshot.session
+        name = (session.title or session.goal) if session is not None else self.session_id
+        times = self.playback.times
+        at = f" {formatting.time_of_day(times[self.playback.position - 1])}" if times else ""
+        return (Crumb("session", self.session_id, name), Crumb("replay", "", f"replay{at}"))
 
     def compose(self) -> ComposeResult:
         yield ReplayHeader()
@@ -557,16 +561,28 @@ class ReplayScreen(SessionScreen):
             self._ask()
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
-        """Enter: on the plan folds, on an event or a pass goes there."""
+        """Enter: on the plan folds; on an event or a pass goes there, and opens it if it is there already."""
         self.playback.playing = False
         row = event.view.selected
         if event.view is self.plan:
             self.plan.collapsed ^= {event.row_id}
             self.redraw()
         elif isinstance(event.view, ReplayEvents):
-            self.go(int(event.row_id))
+            newest = self.snapshot.events[-1] if self.snapshot.events else None
+            if newest is not None and int(event.row_id) == newest.seq:
+                then = {agent.id: agent.last_seq for agent in self.snapshot.agents}
+                self.watch_app.open_event(self.session_id, newest.facts, then=then)
+            else:
+                self.go(int(event.row_id))
         elif isinstance(row, CompactionFacts) and self._recording is not None:
-            self.go(position_at(self._recording, row.ended_at or row.requested_at))
+            position = position_at(self._recording, row.ended_at or row.requested_at)
+            if position == self.shown_position:
+                agent = self.snapshot.agent(row.agent_id)
+                self.watch_app.open_compaction(
+                    row.id, until=max(1, agent.last_seq if agent is not None else 0)
+                )
+            else:
+                self.go(position)
 
     def action_open(self) -> None:
         if isinstance(self.focused, RowView):
@@ -584,7 +600,7 @@ class ReplayScreen(SessionScreen):
                     ("- +  < >", "slower, faster: 1× to 64×"),
                     ("i", "skip idle time, or play it"),
                     ("home end  0-9", "beginning, end, tenths; click or drag on the line"),
-                    ("enter", "on an event or a compaction: go there"),
+                    ("enter", "on an event or a compaction: go there; there, open what it is about"),
                     ("a", "look at the agent of this step"),
                     ("r", "read on, where the session has gone on"),
                     ("F", "fork from this step; asks"),

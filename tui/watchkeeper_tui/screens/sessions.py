@@ -45,6 +45,7 @@ from watchkeeper_tui.widgets.bars import (
     CRAMPED,
     LOCKED,
     LOCKED_AFTER_SECONDS,
+    Crumb,
     KeyHint,
     KeyLine,
     Prompt,
@@ -240,6 +241,10 @@ class SessionsScreen(WatchScreen):
         self.view.focus()
         self.redraw_keys()
         self.reload()
+
+    @property
+    def crumbs(self) -> tuple[Crumb, ...]:
+        return (Crumb("list", "", "sessions"),)
 
     @property
     def view(self) -> SessionsView:
@@ -488,10 +493,8 @@ class SessionsScreen(WatchScreen):
         if hit is None:
             self.say("no message was found in this session; / searches them all", "muted")
             return
-        from watchkeeper_tui.screens.message import MessageScreen
-
-        words = parse_filters(self.search_text)
-        self.app.push_screen(MessageScreen(hit.session_id, hit.agent_id, hit.seq, words.text))
+        words = parse_filters(self.search_text).text
+        self.watch_app.open_message(hit.session_id, hit.agent_id, hit.seq, words=words)
 
     def action_copy(self) -> None:
         row = self.view.selected

@@ -17,13 +17,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from watchkeeper.store.agent_snapshot import message_at
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.timeline import Activity, Mark, MarkKind, Span, Timeline, TimelineAgent, TimelineReader
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import SessionState
-from watchkeeper_tui.widgets.bars import KeyHint
+from watchkeeper_tui.widgets.bars import Crumb, KeyHint, PathLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 READ_SECONDS = 1.0
@@ -362,6 +363,7 @@ class TimelineScreen(PageScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "copy", "Copy", show=False, id="timeline.copy"),
+        Binding("m", "message", "Message", show=False, id="timeline.message"),
         Binding("escape,t", "back", "Back", show=False, id="timeline.back"),
     ]
 
@@ -374,7 +376,12 @@ class TimelineScreen(PageScreen):
         self._asked = False
         self._reader: tuple[Connection, TimelineReader] | None = None
 
+    @property
+    def crumbs(self) -> tuple[Crumb, ...]:
+        return (Crumb("timeline", "", "timeline"),)
+
     def body(self) -> ComposeResult:
+        yield PathLine()
         yield TimelineView()
 
     @property
@@ -383,6 +390,7 @@ class TimelineScreen(PageScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
+        self.draw_path()
         self._read()
 
     @property
@@ -463,6 +471,7 @@ class TimelineScreen(PageScreen):
             KeyHint("0", "All", "press('0')"),
             KeyHint("n", "Next mark", "press('n')"),
             KeyHint("enter", "Replay from here", "press('enter')"),
+            KeyHint("m", "Message", "message"),
         )
 
     def copied(self) -> str:
@@ -470,6 +479,29 @@ class TimelineScreen(PageScreen):
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         self.watch_app.open_replay(self.session_id, moment=self.view.cursor)
+
+    def action_message(self) -> None:
+        """Show what is under the cursor: the failure, the call, else the message that the agent had written last."""
+        view = self.view
+        agent, mark, span, at = view.selected, view.mark_at_cursor(), view.span_at_cursor(), view.cursor
+        if mark is not None and mark.event_seq is not None and mark.agent_id is not None:
+            self.watch_app.open_event(self.session_id, mark.event_seq)
+        elif agent is not None and span is not None and span.message_seq:
+            self.watch_app.open_message(self.session_id, agent.id, span.message_seq)
+        elif agent is not None:
+
+            def answer(seq: object) -> None:
+                self.app.call_later(self._message_found, agent.id, seq)
+
+            self.watch_app.reader.ask(lambda connection: message_at(connection, agent.id, at), answer)
+
+    def _message_found(self, agent_id: str, seq: object) -> None:
+        if not self.is_current:
+            return
+        if isinstance(seq, int) and seq:
+            self.watch_app.open_message(self.session_id, agent_id, seq)
+        else:
+            self.say("no message of this agent is stored", "muted", seconds=3)
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         glyphs = [(glyph, activity.value) for activity, (glyph, _) in LOOKS.items()]
@@ -483,6 +515,7 @@ class TimelineScreen(PageScreen):
                     ("0", "all of the session, also while it grows"),
                     ("n N", "next and previous failure, kill or resume"),
                     ("enter", "replay from this moment"),
+                    ("m", "the call, the message or the compaction under the cursor"),
                     ("y", "copy the line"),
                     ("esc, t", "back"),
                 ],

@@ -20,6 +20,7 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PageContext
 from watchkeeper_tui.pages.calls import calls_page, metrics_page, prompt_page
 from watchkeeper_tui.pages.memory import (
+    OBSERVATION_KEY,
     PASS_KEY,
     PIN_KEY,
     compaction_mark,
@@ -28,7 +29,15 @@ from watchkeeper_tui.pages.memory import (
     memory_page,
 )
 from watchkeeper_tui.pages.report import ARTIFACT_KEY, artifacts_page, report_page, task_page, task_summary
-from watchkeeper_tui.pages.transcript import BOUNDARY, Item, items_of, transcript_page
+from watchkeeper_tui.pages.transcript import (
+    BOUNDARY,
+    JUMPS,
+    Item,
+    items_of,
+    place_of_line,
+    stepped,
+    transcript_page,
+)
 from watchkeeper_tui.reader import ProcessWatch
 from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -77,21 +86,6 @@ PAGES: tuple[Page, ...] = (
     Page("Artifacts", artifacts_page),
     Page("Prompt", prompt_page),
 )
-
-
-_JUMPS = {"error": "failed call", "prompt": "further words of the user"}
-
-
-def _is(what: str, item: Item) -> bool:
-    if what == "prompt":
-        return item.block.kind == "user"
-    return any(block.kind == "tool_error" for block in (item.block, item.result) if block is not None)
-
-
-def _place(key: str) -> tuple[int, int]:
-    """The message and the block that a line of the transcript belongs to; (0, 0) for other lines."""
-    seq, _, index = key.partition(".")
-    return (int(seq), int(index)) if seq.isdecimal() and index.isdecimal() else (0, 0)
 
 
 class TabLine(Widget):
@@ -402,13 +396,13 @@ class AgentPane(Vertical):
             self._jump = what  # as soon as it has been read
             return
         self._jump = ""
-        items = [item for item in items_of(detail.transcript) if _is(what, item)]
-        if not items:
-            self.post_message(StatusLine.Said(f"no {_JUMPS[what]} in this transcript"))
-            return
+        name, is_such = JUMPS[what]
         line = self.page.selected
-        here = _place(line.key) if line is not None and not self.page.following else (0, 0)
-        item = next((item for item in items if _place(item.block.key) > here), items[0])
+        here = place_of_line(line.key) if line is not None and not self.page.following else (0, 0)
+        item = stepped([item for item in items_of(detail.transcript) if is_such(item)], here, 1)
+        if item is None:
+            self.post_message(StatusLine.Said(f"no {name} in this transcript"))
+            return
         if self.filter_words:
             self.filter_words = ""
         self._expanded[self.agent_id] = self._expanded.get(self.agent_id, frozenset()) | {item.block.key}
@@ -435,7 +429,7 @@ class AgentPane(Vertical):
         detail = self._snapshot.detail
         if detail is None or detail.agent_id != self.agent_id:
             return []
-        return [item for item in items_of(detail.transcript) if item.block.kind != "live"]
+        return [item for item in items_of(detail.transcript) if JUMPS["message"][1](item)]
 
     def _matches(self) -> list[Item]:
         words = self.filter_words.casefold()
@@ -444,25 +438,17 @@ class AgentPane(Vertical):
     def _go_to(self, items: Sequence[Item], step: int) -> bool:
         """Select the item before (-1) or after (1) the cursor, or the nearest from it on (0); after the last one, the
         first. False where there is none."""
-        if not items:
-            return False
         line = self.page.selected
-        here = _place(line.key) if line is not None else (0, 0)
+        here = place_of_line(line.key) if line is not None else (0, 0)
         if line is not None and line.key == "live":
-            here = (items[-1].block.seq, 1_000_000)  # what streams in comes after every message
-        places = [_place(item.block.key) for item in items]
-        if step < 0:
-            at = next((at for at in reversed(range(len(items))) if places[at] < here), len(items) - 1)
-        else:
-            at = next(
-                (at for at, place in enumerate(places) if place > here or (not step and place == here)), 0
-            )
+            here = (1 << 62, 0)  # what streams in comes after every message
+        item = stepped(items, here, step)
+        if item is None:
+            return False
         if step and self.filter_words and self.agent_id is not None:
-            self._expanded[self.agent_id] = self._expanded.get(self.agent_id, frozenset()) | {
-                items[at].block.key
-            }
+            self._expanded[self.agent_id] = self._expanded.get(self.agent_id, frozenset()) | {item.block.key}
             self.redraw()
-        self.page.select(f"{items[at].block.key}.0", tell=False)
+        self.page.select(f"{item.block.key}.0", tell=False)
         return True
 
     def action_pin(self) -> None:
@@ -492,13 +478,23 @@ class AgentPane(Vertical):
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         event.stop()
-        line = self.page.selected
-        if line is not None and line.key.startswith(PASS_KEY):
-            watch_app(self).open_compaction(int(line.key.removeprefix(PASS_KEY)))
-        elif line is not None and line.key.startswith(ARTIFACT_KEY):
-            watch_app(self).open_artifacts(line.key.removeprefix(ARTIFACT_KEY))
-        elif line is not None:
-            self.toggle(line.key)
+        line, session = self.page.selected, self._snapshot.session
+        agent = self._snapshot.agent(self.agent_id)
+        if line is None or session is None or agent is None:
+            return
+        app, key = watch_app(self), line.key
+        until = agent.last_seq if self._snapshot.state is SessionState.REPLAY else 0
+        if key.startswith(PASS_KEY):
+            app.open_compaction(int(key.removeprefix(PASS_KEY)), until=until)
+        elif key.startswith(ARTIFACT_KEY):
+            app.open_artifacts(key.removeprefix(ARTIFACT_KEY), session_id=session.id)
+        elif key.startswith(PIN_KEY):
+            app.open_message(session.id, agent.id, int(key.removeprefix(PIN_KEY)), until=until)
+        elif key.startswith(OBSERVATION_KEY):
+            seen = int(key.removeprefix(OBSERVATION_KEY))
+            app.open_message(session.id, agent.id, 0, observation=seen, until=until)
+        else:
+            self.toggle(key)
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
         event.stop()

@@ -950,3 +950,75 @@ class Prompt(Vertical, can_focus=True):
         event.stop()
         if self._changed is not None:
             self._changed(event.value)
+
+
+# --- The path -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """One place on the way to where the user is. `text` is hostile."""
+
+    kind: str
+    """`list`, `session`, `agent`, `replay`, `timeline`, `message`, `compaction` or `observation`."""
+    id: str
+    """Of a session or an agent: one that the path has already is not named again."""
+    text: str
+    depth: int = 0
+    """Where its screen is among those that are open."""
+
+
+class PathLine(Widget):
+    """By which screens the user came here, this one last. A click on one goes back to it."""
+
+    DEFAULT_CSS = "PathLine { height: 1; dock: top; background: $panel; }"
+    MOST_CELLS, LEAST_CELLS = 40, 18
+    """Of one place, however wide the screen is; of the first one, where there is little room."""
+
+    class Chosen(Message):
+        """A place was clicked."""
+
+        def __init__(self, depth: int) -> None:
+            super().__init__()
+            self.depth = depth
+
+    crumbs: reactive[tuple[Crumb, ...]] = reactive(())
+
+    def render(self) -> Content:
+        pieces: list[Piece] = [(" ", "text")]
+        for _, group in self._groups():
+            pieces += group
+        return content(clip_pieces(pieces, self.size.width), watch_app(self).palette)
+
+    def on_click(self, event: events.Click) -> None:
+        end = 1
+        for crumb, group in self._groups():
+            end += pieces_width(group)
+            if event.x < end:
+                if crumb is not None:
+                    self.post_message(self.Chosen(crumb.depth))
+                return
+
+    def _groups(self) -> list[tuple[Crumb | None, list[Piece]]]:
+        """The places that fit, the last in any case: the first is cut short, then those in the middle are left out, the
+        earliest of them before the others."""
+        names = [clip(" ".join(sanitize(crumb.text[:400]).split()), self.MOST_CELLS) for crumb in self.crumbs]
+        shown = list(range(len(names)))
+        cut = False
+
+        def needed() -> int:
+            return 1 + sum(pieces_width([(names[at], "")]) + 3 for at in shown) + (4 if cut else 0) - 3
+
+        if needed() > self.size.width and len(names) > 1:
+            names[0] = clip(names[0], self.LEAST_CELLS)
+        while len(shown) > 1 and needed() > self.size.width:
+            cut = True
+            shown.pop(1 if len(shown) > 2 else 0)
+        groups: list[tuple[Crumb | None, list[Piece]]] = []
+        for at in shown:
+            if cut and ((at == shown[-1] and len(shown) == 1) or len(groups) == 1):
+                groups.append((None, [("… ", "faint"), ("› ", "faint")]))
+            role = "strong" if at == len(names) - 1 else "muted" if not groups else "text"
+            after: list[Piece] = [(" › ", "faint")] if at != len(names) - 1 else []
+            groups.append((self.crumbs[at], [(names[at], role), *after]))
+        return groups
