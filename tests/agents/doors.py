@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.agents.hook_doors import trial
+from tests.agents.hook_doors import CLAUDE, CODEX, trial
 from tests.agents.model_servers import RunningServer
 from tests.agents.real_programs import ROOT, install
 from tests.core.export.conftest import Made
@@ -186,11 +186,17 @@ def _offered(asked: list[dict[str, Any]]) -> set[str]:
 
 
 def hooks(door: Door) -> list[str]:
-    """Hooks, which only Claude Code has: its binary is part of a package of its adapter."""
-    if door.program != "claude":
+    """Hooks of Claude Code, whose binary is part of a package of its adapter, and of Codex."""
+    if door.program == "opencode":
         return []
+    if door.program == "codex":
+        return trial(door.programs / "codex", door.folder / "hooks", door.server, CODEX)
     binary = next(door.programs.parent.glob("@anthropic-ai/claude-agent-sdk-*/claude"), None)
-    return trial(binary, door.folder / "hooks", door.server) if binary is not None else ["there is no claude"]
+    return (
+        trial(binary, door.folder / "hooks", door.server, CLAUDE)
+        if binary is not None
+        else ["there is no claude"]
+    )
 
 
 TRIALS: dict[str, Callable[[Door], list[str]]] = {"mcp": mcp, "hooks": hooks}

@@ -1,4 +1,4 @@
-"""Claude Code in a terminal with Watchkeeper's hooks: live states, answers, a compaction, and Watchkeeper killed."""
+"""Claude Code and Codex in a terminal with Watchkeeper's hooks: live states, answers, a compaction, Watchkeeper killed."""
 
 from __future__ import annotations
 
@@ -258,11 +258,70 @@ def cost(door: Door) -> None:
     )
 
 
-def trial(claude: Path, folder: Path, server: RunningServer) -> list[str]:
-    """Run both; returns what does not hold. `folder` is made."""
+def codex(door: Door) -> None:
+    """Install, a question that waits, answered and refused in the terminal, an end, uninstall."""
+    home = door.home / ".codex"
+    home.mkdir()
+    (home / "config.toml").write_text(
+        'model = "gpt-5"\nmodel_provider = "mock"\napproval_policy = "on-request"\nsandbox_mode = "read-only"\n'
+        'check_for_update_on_startup = false\n[model_providers.mock]\nname = "mock"\nwire_api = "responses"\n'
+        f'base_url = "{door.server.url}/v1"\nenv_key = "OPENAI_API_KEY"\n[projects."{door.workspace}"]\ntrust_level = "trusted"\n'
+    )
+    door.environ["OPENAI_API_KEY"] = "sk-x"
+    installed = door.wk("hooks", "install", "codex", "--yes", "--binary", str(door.program))
+    door.holds("hooks are installed for nine events", "installed 9 hooks" in installed.stdout)
+    reader = door.start("import", "--watch-all")
+    found = "SELECT status, reason FROM external_sessions WHERE program = 'codex'"
+
+    def ask(file: str) -> str:
+        given = {
+            "cmd": f"touch {file}",
+            "sandbox_permissions": "require_escalated",
+            "justification": "for the trial",
+        }
+        return f"#script\ntool: exec_command {json.dumps(given)}\nsay: all done\n"
+
+    terminal = Terminal(door, "--dangerously-bypass-hook-trust")
+    try:
+        door.within("Codex has started", lambda: "AskCodex" in terminal.text())
+        time.sleep(4)
+        terminal.type(ask("made"))
+        door.within("its question waits", lambda: door.rows(found)[:1] == [("waiting", "permission: Bash")])
+        door.within("the dialog in the terminal comes", lambda: "Wouldyouliketorun" in terminal.text(), 5)
+        os.write(terminal._file, b"y")
+        door.within("the call runs", (door.workspace / "made").exists)
+        door.within("then the session is idle", lambda: door.rows(found)[0][0] == "idle")
+        terminal.type(ask("refused"))
+        door.within("the next question waits", lambda: door.rows(found)[0][0] == "waiting")
+        time.sleep(1)
+        os.write(terminal._file, b"\x1b")
+        door.within(
+            "a turn that was interrupted is idle", lambda: door.rows(found)[0] == ("idle", "interrupted")
+        )
+        door.holds("its call did not run", not (door.workspace / "refused").exists())
+        door.within("it is one session, joined with its log",
+                    lambda: door.rows("SELECT count(*), max(s.id = e.imported_as) FROM sessions s, external_sessions e") == [(1, 1)])  # fmt: skip
+        terminal.type("/quit")
+        door.within("its end is seen", lambda: door.rows(found)[0][0] == "ended")
+        door.wk("hooks", "uninstall", "codex", "--yes")
+        door.holds("the file with hooks is gone", not (home / "hooks.json").exists())
+    finally:
+        terminal.close()
+        reader.terminate()
+        reader.wait(20)
+
+
+CLAUDE = (hooks, cost)
+CODEX = (codex,)
+
+
+def trial(
+    program: Path, folder: Path, server: RunningServer, trials: tuple[Callable[[Door], None], ...]
+) -> list[str]:
+    """Run them; returns what does not hold. `folder` is made."""
     wrong: list[str] = []
-    for name, run in {"hooks": hooks, "cost": cost}.items():
-        door = Door(folder / name, claude, server)
+    for run in trials:
+        door = Door(folder / run.__name__, program, server)
         run(door)
         wrong += door.failures
     return wrong

@@ -21,7 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.interop.hooks import EVENTS, MOST_BYTES, MOST_QUESTION_BYTES, load_installed
+from watchkeeper.interop.hooks import (
+    CODEX_EVENTS,
+    EVENTS,
+    MOST_BYTES,
+    MOST_QUESTION_BYTES,
+    load_installed,
+)
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.text import one_line
@@ -39,6 +45,8 @@ MOST_AT_ONCE = 1_000
 WHOLE_AFTER_SECONDS = 2.0
 """A file that is no JSON yet may still be written; after so long it is damaged."""
 FRESH_SECONDS = 5.0
+SETTLED_SECONDS = 0.2
+"""What a program writes into its log within so long after it asked belongs to the call that it asks about."""
 ANSWERS_KEPT_SECONDS = 60.0
 COMPACTIONS_KEPT = 10
 LONGEST_TEXT = 500
@@ -115,7 +123,7 @@ def apply(
         }
         past.append(begun | {"instructions": _words(payload, "custom_instructions", 2_000)})
     elif event == "PostCompact" or (
-        event in ("SessionEnd", "Stop", "UserPromptSubmit", "StopFailure") and past
+        event in ("SessionEnd", "Stop", "UserPromptSubmit", "StopFailure", "Interrupt") and past
     ):
         for one in past:
             if one.get("ended_at") is None and one.get("at", 0) <= at:
@@ -139,6 +147,10 @@ def apply(
         "elicitation_dialog",
     ):
         state.status, state.reason = "waiting", _words(payload, "message")
+    elif event == "PermissionRequest":
+        state.status, state.reason = "waiting", f"permission: {_words(payload, 'tool_name', 60)}"
+    elif event == "Interrupt":
+        state.status, state.reason = "idle", "interrupted"
     elif event == "PreCompact":
         state.status, state.reason = "compacting", _words(payload, "trigger", 20)
         state.details["before_compaction"] = was
@@ -428,7 +440,7 @@ class HookSpool:
     def _take_event(self, path: Path, payload: dict[str, Any], at: float, changes: _Changes) -> None:
         event = payload.get("hook_event_name")
         state = self._state_of(payload, changes)
-        if state is None or event not in EVENTS:
+        if state is None or event not in _TAKEN:
             return
         name = _NAME.fullmatch(path.name)
         state.pid = int(name[1]) if name else state.pid
@@ -514,6 +526,9 @@ class HookSpool:
     def _look_at_processes(self, changes: _Changes) -> None:
         assert self._states is not None
         for state in list(self._states.values()):
+            if state.status == "waiting" and state.program == "codex" and self._went_on(state):
+                changes.states[state.program_session] = state
+                state.status, state.reason = "busy", ""
             if state.status == "ended" or state.pid is None:
                 continue
             if not self._is_alive(state.pid, str(state.details.get("started", ""))):
@@ -525,6 +540,14 @@ class HookSpool:
                     self._now(),
                     log_bytes=None,
                 )
+
+    def _went_on(self, state: SessionState) -> bool:
+        """Whether the log grew since the question was asked: Codex writes nothing while its dialog waits, and says no other
+        way that it was answered."""
+        try:
+            return os.stat(state.transcript).st_mtime > state.changed_at + SETTLED_SECONDS
+        except OSError:
+            return False
 
     # --- Questions ---
 
@@ -604,8 +627,10 @@ class HookSpool:
                     os.unlink(path)
 
 
+_TAKEN = (*EVENTS, *CODEX_EVENTS)
 _KEPT = frozenset(
     (
+        "tool_name",
         "source",
         "last_assistant_message",
         "error",

@@ -43,15 +43,11 @@ OLD_EVENTS = frozenset(
 """Events of Claude Code since 1.0.85: what is registered where no program can be asked."""
 
 CODEX_EVENTS = (
-    "SessionStart",
-    "SessionEnd",
-    "UserPromptSubmit",
-    "Stop",
-    "PreCompact",
-    "PostCompact",
+    "SessionStart", "SessionEnd", "UserPromptSubmit", "Stop", "Interrupt", "PermissionRequest", "PreCompact", "PostCompact",
     "SubagentStop",
-)
-"""What Codex 0.169 fires, with the payloads of Claude Code. It ignores other names."""
+)  # fmt: skip
+"""What Codex 0.169 fires, with the payloads of Claude Code. It ignores other names. Its dialog comes only once the hook of
+`PermissionRequest` has ended: such a hook may say that a question waits, and must not wait for an answer itself."""
 FIRST_CODEX = (0, 169)
 
 SPOOL_TIMEOUT_SECONDS = 3
@@ -338,15 +334,16 @@ def entries_of(
     folder: Path, events: tuple[str, ...], *, answer: bool, program: str = "claude"
 ) -> dict[str, Entry]:
     """What is registered for these events. Only Claude Code takes instructions for a compaction from a hook."""
-    compacts = "compact.sh" if program == "claude" else "spool.sh"
+    claude = program == "claude"
+    compacts = "compact.sh" if claude else "spool.sh"
     found = {
         event: Entry(
             command_of(folder, compacts if event == "PreCompact" else "spool.sh"), SPOOL_TIMEOUT_SECONDS
         )
-        for event in EVENTS
+        for event in (EVENTS if claude else CODEX_EVENTS)
         if event in events
     }
-    if answer and ASKING in events:
+    if answer and claude and ASKING in events:
         found[ASKING] = Entry(command_of(folder, "answer.sh"), ANSWER_TIMEOUT_SECONDS)
     return found
 
@@ -493,7 +490,7 @@ class Installed:
 
     @property
     def answers(self) -> bool:
-        return ASKING in self.events
+        return self.program == "claude" and ASKING in self.events
 
 
 def load_installed(folder: Path) -> list[Installed]:

@@ -168,6 +168,46 @@ def claude(tmp_path: Path) -> Iterator[Claude]:
     claude.writer.close()
 
 
+@pytest.mark.parametrize(
+    ("end", "status"), [("the log grows", "busy"), ("Interrupt", "idle"), ("Stop", "idle")]
+)
+def test_a_question_of_codex_waits_until_its_log_grows_or_the_turn_ends(
+    end: str, status: str, claude: Claude, tmp_path: Path
+) -> None:
+    claude.install()
+    log = tmp_path / f"rollout-2026-11-23T04-55-18-{SESSION}.jsonl"
+    log.write_text("{}\n")
+    os.utime(log, (now := int(claude.now) - 20, now))
+
+    def take(event: str, at: float, **payload: Any) -> tuple[str, str]:
+        told = {
+            "session_id": SESSION,
+            "hook_event_name": event,
+            "transcript_path": str(log),
+            "turn_id": "t",
+            **payload,
+        }
+        claude.spooled("7.1.json", json.dumps(told).encode())
+        os.utime(claude.folder / "spool" / "7.1.json", (at, at))
+        claude.spool._slow_at = 0
+        claude.spool.step()
+        (session,) = claude.found().sessions
+        return session.status, session.reason
+
+    asked = take("PermissionRequest", now + 0.1, tool_name="Bash", tool_input={"command": "touch made"})
+    assert asked == ("waiting", "permission: Bash")
+    claude.spool._slow_at = 0
+    claude.spool.step()
+    assert claude.found().sessions[0].status == "waiting"
+    if end == "the log grows":
+        os.utime(log, (now + 5, now + 5))
+        claude.spool._slow_at = 0
+        claude.spool.step()
+        assert claude.found().sessions[0].status == status
+    else:
+        assert take(end, now + 5)[0] == status
+
+
 @pytest.mark.parametrize("laid_out_anew", [False, True])
 @pytest.mark.parametrize(
     "before", [None, b"", b"{}", b'{"model":"opus"}', b'{\r\n\t"hooks": {"Stop": []},\r\n\t"n": 1e3\r\n}']
@@ -338,6 +378,8 @@ def test_codex_fires_the_same_events_into_the_same_spool(claude: Claude, tmp_pat
     claude.spooled("7.1.json", json.dumps(event).encode())
     claude.spool.step()
     assert [(each.program, each.status) for each in claude.found().sessions] == [("codex", "busy")]
+    assert not any(each.answers for each in hooks.load_installed(claude.folder) if each.program == "codex")
+    assert "answer.sh" not in place.path.read_text()
     hooks.uninstall(claude.db, hooks.plan_uninstall(claude.db, place.path))
     assert not place.path.exists()
     assert claude.folder.exists()
