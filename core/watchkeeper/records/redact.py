@@ -116,11 +116,13 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without secrets; the very same object when it holds none."""
-        if len(text) < LEAST_CHARACTERS or not self.suspects(text.encode("utf-8", "replace")):
+        if len(text) < LEAST_CHARACTERS:
             return text
         # Again after each replacement: what stood right before a secret may have hidden where the next one
         # begins.
-        while (clean := self._once(text)) != text:
+        while (found := self._groups_in(text.encode("utf-8", "replace"))) and (
+            clean := self._once(text, found)
+        ) != text:
             text = clean
         return text
 
@@ -146,19 +148,18 @@ class Redactor:
             end = min(end, len(text) - len(last) + value)
         return text if end == len(text) else text[:end] + "…"
 
-    def _once(self, text: str) -> str:
+    def _once(self, text: str, groups: Collection[str]) -> str:
         if self._known is not None:
             text, found = self._known.subn(lambda match: f"[redacted:{self._values[match[0]]}]", text)
             self.count += found
             text = self._unwrapped(text)
-        has_shape = "shapes" in self._groups_in(text.encode("utf-8", "replace"))
-        for _, hint, expression, replacement in _shapes() if has_shape else ():
+        for _, hint, expression, replacement in _shapes() if "shapes" in groups else ():
             if hint in text and (replaced := expression.sub(replacement, text)) != text:
                 text = replaced
                 self.count += 1
         parts: list[str] = []
         at = 0
-        for start, end, kind in spans(text, self._groups_in):
+        for start, end, kind in spans(text, self._groups_in, groups):
             parts += [text[at:start], f"[redacted:{kind}]"]
             at = end
             self.count += 1
@@ -211,9 +212,10 @@ class Redactor:
         return self._groups(data)
 
     def line(self, data: bytes) -> bytes:
-        """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""
-        if not self.suspects(data):
-            return data
+        """A line of a log, most often of JSON, without secrets; the very same object when it holds none.
+
+        Thorough, and slow: ask first whether it `suspects` one there.
+        """
         text = data.decode("utf-8", "replace")
         try:
             value = json.loads(text)

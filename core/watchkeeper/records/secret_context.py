@@ -14,7 +14,7 @@ import base64
 import binascii
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -1552,19 +1552,20 @@ _ANSI = lazily(r"(?:\x1b|\\{1,7}u001[bB])\[[0-9;]{0,20}m")
 """A colour of a terminal, also as JSON writes it."""
 
 
-def spans(text: str, groups: Groups) -> list[Span]:
+def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -> list[Span]:
     """Every secret of the text that is known by what is around it, in order; none overlaps another.
 
     Args:
-        groups: names the groups of `TELLING`, perhaps among others, of which one is found in a text.
+        groups_in: names the groups of `TELLING`, perhaps among others, of which one is found in a text.
+        groups: those of this text, where they are known.
     """
     found: list[Span] = []
     end = 0
-    if "\x1b" in text or "\\u001" in text:
-        text = _ANSI.sub(lambda match: " " * len(match[0]), text)
-    text = text.replace("│", "|").replace("┃", "|")
-    data = text.encode("utf-8", "replace")
-    found_names = set(groups(data))
+    plain = _ANSI.sub(lambda match: " " * len(match[0]), text) if "\x1b" in text or "\\u001" in text else text
+    plain = plain.replace("│", "|").replace("┃", "|")
+    if groups is None or plain != text:
+        groups = groups_in(plain.encode("utf-8", "replace"))
+    text = plain
     sources: dict[Callable[[str], Iterator[Span]], set[str]] = {
         _places: {"places"},
         _tables: {"names"},
@@ -1575,7 +1576,10 @@ def spans(text: str, groups: Groups) -> list[Span]:
         _files: {"files"},
     }
     for span in sorted(
-        span for source, tellings in sources.items() if tellings & found_names for span in source(text)
+        span
+        for source, tellings in sources.items()
+        if not tellings.isdisjoint(groups)
+        for span in source(text)
     ):
         if span.start >= end and not text.startswith("[redacted:", span.start):
             found.append(span)
@@ -1616,8 +1620,11 @@ _LETTER = r"(?:[^ \t\r\n\"\\]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _ODD_LETTER = r"(?:[^ \t\r\n\"\\A-Za-z_.0-9\[({<]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _VALUE = rf"[A-Za-z_.]*(?:[0-9]|{_ODD_LETTER}(?:{_LETTER}*[0-9]|{_LETTER}*(?:[a-z]+[A-Z]+){{3}})|(?:[a-z]+[A-Z]+){{3}})"
 """What `is_secret_value` asks of a value at least, if it is no variable's."""
-_ANY_VALUE = rf"[A-Za-z0-9~!@#%^_.$?\\-](?:{_LETTER}{{5}}|{_LETTER}{{2,4}} [a-z]+ [a-z]+ [a-z])"
-"""Also one of letters only, where a name says that it is a password."""
+_LAST_LETTER = r"(?:[^ \t\r\n\"\\,;({:]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
+_ANY_VALUE = (
+    rf"[A-Za-z0-9~!@#%^_.$?\\-](?:{_LETTER}{{4}}[,;({{:]*{_LAST_LETTER}|{_LETTER}{{2,4}} [a-z]+ [a-z]+ [a-z])"
+)
+"""Also one of letters only, where a name says that it is a password; not `sort_keys=False,`."""
 _FIELD_APART = (
     rf"{_Q}*[ \t]*(?:[\r\n,<>]|:?[ \t]*\{{|\\+[nr])[^}}]*(?:alue|default|<string){_ANY}(?:{_EQUALS}|>)"
 )
@@ -1665,8 +1672,8 @@ TELLING: dict[str, list[str]] = {
         rf"(?:{_LOWER_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})|(?:{_PASSWORD_TAILS})[ \t]+(?:{_Q}*{_VALUE}"
         rf"|[A-Za-z-]{{6}}[A-Za-z-]*(?:[\r\n\"]|\\+[nr\"]|$))"
         rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:[,;\t][^\r\n\\]*)?(?:[\r\n]|\\+[nr])[^\r\n\\]*[,;\t]"
-        rf"|(?:assword|ecret|oken|_key)[^()\r\n]*\)[ \t\\nr]*(?:values|VALUES)"
-        rf"|(?:assword|ecret|oken|_key)s?[^\r\n\\]*(?:[\r\n]|\\+[nr])[^\r\n\\-]*---|uthIdent",
+        rf"|(?:assword|ecret|oken|_key)[^():\r\n]*\)[ \t\\nr]*(?:values|VALUES)"
+        rf"|(?:assword|ecret|oken|_key)s?(?:[^\r\n\\\"]|\"[^\r\n\\:])*\"?(?:[\r\n]|\\+[nr])[^\r\n\\-]*---|uthIdent",
         rf"(?:{_UPPER_TAILS})(?:{_ASSIGNS}|[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
         rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)|(?:{_UPPER_TAILS}){_ASSIGNS_WORD}"
         rf"|-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|auth-?key|api[_-]?key|access[_-]?token|auth[_-]?token)"
