@@ -36,7 +36,7 @@ def all_states(
 
     def watched(self: Writer, items: Any) -> None:
         commit(self, items)
-        for (session_id,) in self._connection.execute("SELECT id FROM sessions").fetchall():
+        for (session_id,) in self.connection.execute("SELECT id FROM sessions").fetchall():
             found = read(self.path, session_id)
             if found is not None:
                 states.setdefault(found[0], []).append(found[1])

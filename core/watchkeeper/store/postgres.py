@@ -10,9 +10,11 @@ A transaction of the writer is sent as a pipeline: statements whose result nobod
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -30,12 +32,13 @@ IDLE_IN_TRANSACTION_SECONDS = 2.0
 """A host that is stopped inside a transaction keeps the row of its session locked. The server ends its
 transaction after so long."""
 KEEPALIVES: dict[str, Any] = {
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
-"""A machine that is gone is noticed within about ten seconds; seconds, seconds, probes, milliseconds."""
+    "keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 3, "tcp_user_timeout": 5_000,
+}  # fmt: skip
+"""A machine that is gone is noticed within about five seconds: seconds, seconds, probes, milliseconds."""
+RETRIED_SECONDS = 5.0
+"""How long a reading of a connection that was lost is tried again."""
+_REPEATABLE = re.compile(r"\s*(SELECT|WITH|BEGIN|SET)\b", re.IGNORECASE)
+"""Statements that may run twice."""
 UNFENCED_LOCK = 0x57_4B_50_52
 """The advisory lock of writers that hold no lease: one of them at a time, as SQLite's write lock has it."""
 MOST_IDS = 64
@@ -287,7 +290,7 @@ class PostgresConnection:
     transaction. Within one, the transaction fails as a whole.
     """
 
-    def __init__(self, url: DatabaseUrl, *, read_only: bool = False, autocommit: bool = True) -> None:
+    def __init__(self, url: DatabaseUrl, *, read_only: bool = False) -> None:
         self.url = url
         self.row_factory: Any = None
         self._read_only = read_only
@@ -303,16 +306,38 @@ class PostgresConnection:
         if sql == "BEGIN IMMEDIATE":
             self.execute("BEGIN")
             return self.execute(f"SELECT pg_advisory_xact_lock({UNFENCED_LOCK})")
-        with self.clear_errors():
-            if self._connection.closed and self._pipeline is None:
-                self._connection = _connect(self.url, self._read_only)
-            cursor = self._connection.cursor()
-            values = [list(value.values) if type(value) is Listed else value for value in parameters]
+        values = [list(value.values) if type(value) is Listed else value for value in parameters]
+        deadline = time.monotonic() + RETRIED_SECONDS
+        for wait_seconds in reconnections():
+            inside = self._pipeline is not None or self.in_transaction
             try:
-                cursor.execute(translated(sql), values)
-            except ValueError:  # a NUL or a lone surrogate, which no text of PostgreSQL holds
-                cursor.execute(translated(sql), [_storable(value) for value in values])
-        return PostgresCursor(self, cursor, self.row_factory is not None)
+                with self.clear_errors():
+                    if not inside:
+                        self._open_again()
+                    return PostgresCursor(
+                        self, self._run(translated(sql), values), self.row_factory is not None
+                    )
+            except sqlite3.OperationalError:
+                again = not inside and self.is_closed and _REPEATABLE.match(sql)
+                if not again or time.monotonic() > deadline:
+                    raise
+                time.sleep(wait_seconds)
+        raise AssertionError("unreachable")  # the waits never end
+
+    def _run(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
+        cursor = self._connection.cursor()
+        try:
+            return cursor.execute(sql, values)
+        except (UnicodeEncodeError, _data_error()):  # a NUL or a lone surrogate, which no text there holds
+            if not any(isinstance(value, str) and _storable(value) != value for value in values):
+                raise
+            return cursor.execute(sql, [_storable(value) for value in values])
+
+    def _open_again(self) -> None:
+        """Connect again if the connection was lost."""
+        if self._connection.closed:
+            self._connection = _connect(self.url, self._read_only)
+            self._ids.clear()
 
     def insert(self, sql: str, parameters: Sequence[Any]) -> int:
         """Run an INSERT of one row with values; returns the row's id, which is reserved beforehand: no answer
@@ -345,6 +370,8 @@ class PostgresConnection:
         if self._pipeline is not None:
             yield
             return
+        with self.clear_errors():
+            self._open_again()
         with self.clear_errors(), self._connection.pipeline() as pipeline:
             self._pipeline = pipeline
             try:
@@ -438,11 +465,19 @@ def _connect(url: DatabaseUrl, read_only: bool) -> psycopg.Connection[Any]:
         raise BadInput(
             "a database on PostgreSQL needs psycopg; install it with `pip install 'watchkeeper[postgres]'`"
         ) from None
+    from psycopg.conninfo import conninfo_to_dict
     from psycopg.rows import tuple_row
 
-    milliseconds = int(IDLE_IN_TRANSACTION_SECONDS * 1000)
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # a lost connection is said by who uses it
+    settings = {
+        "watchkeeper.lease_seconds": lease_seconds(),
+        "idle_in_transaction_session_timeout": 0 if read_only else int(IDLE_IN_TRANSACTION_SECONDS * 1000),
+        "default_transaction_read_only": "on" if read_only else "off",
+    }
+    given = str(conninfo_to_dict(url.dsn).get("options") or "")
     connection = psycopg.connect(
         url.dsn,
+        options=" ".join([given, *(f"-c {name}={value}" for name, value in settings.items())]).strip(),
         autocommit=True,
         cursor_factory=psycopg.RawCursor,
         row_factory=tuple_row,
@@ -453,10 +488,6 @@ def _connect(url: DatabaseUrl, read_only: bool) -> psycopg.Connection[Any]:
     )
     connection.prepared_max = STATEMENTS_KEPT
     _adapt(connection)
-    connection.execute(f"SET watchkeeper.lease_seconds = '{lease_seconds()}'")
-    connection.execute(f"SET idle_in_transaction_session_timeout = {0 if read_only else milliseconds}")
-    if read_only:
-        connection.execute("SET default_transaction_read_only = on")
     return connection
 
 
@@ -486,6 +517,12 @@ def _adapt(connection: psycopg.Connection[Any]) -> None:
     adapters.register_dumper(bool, Truth)
     adapters.register_loader("bool", ReadTruth)
     adapters.register_loader("numeric", ReadSum)
+
+
+def _data_error() -> type[Exception]:
+    import psycopg
+
+    return psycopg.DataError
 
 
 def _storable(value: object) -> object:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from watchkeeper.records.errors import LeaseLost, NotFound
+from watchkeeper.records.errors import LeaseLost, NotFound, StoreUnusable
 from watchkeeper.records.ports import Clock
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.place import Place
+from watchkeeper.store.postgres import is_lost, lease_seconds
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group, Writer
+from pathlib import Path
 
 T = TypeVar("T")
+
+LEASE_MARGIN = 0.3
+"""The part of a lease before whose end a host stops that could not extend it."""
 
 
 class SessionStore(Queries):
@@ -32,6 +39,8 @@ class SessionStore(Queries):
         self.epoch = epoch
         self.writer = writer
         self.lost: LeaseLost | None = None
+        self._extended_at = time.monotonic()
+        """When the last commit that was acknowledged began: the lease is at least as new."""
         self._lease = lease
         self._clock = clock
         super().__init__(database.open_readonly(path), path)
@@ -73,10 +82,29 @@ class SessionStore(Queries):
             return change(Transaction(group, session_id, epoch, now))
 
         try:
-            return await self.writer.commit(batch, urgent=urgent)
+            if isinstance(self.path, Path):
+                return await self.writer.commit(batch, urgent=urgent)
+            return await self._commit_in_time(batch, urgent=urgent)
         except LeaseLost as lost:
             self.lost = lost
             raise
+
+    async def _commit_in_time(self, batch: Callable[[Group], T], *, urgent: bool) -> T:
+        """Commit before the lease on the server lapses, or give the session up."""
+        began = time.monotonic()
+        left = self._extended_at + (1 - LEASE_MARGIN) * lease_seconds() - began
+        try:
+            result = await asyncio.wait_for(self.writer.commit(batch, urgent=urgent), max(0.0, left))
+        except (TimeoutError, StoreUnusable) as error:
+            if isinstance(error, StoreUnusable) and not is_lost(self.writer.connection):
+                raise
+            self.writer.give_up()
+            raise LeaseLost(
+                f"the server of session {self.session_id} has not answered for {time.monotonic() - self._extended_at:.0f} s;"
+                " this host stops before its lease ends, and another may continue: `wk resume`"
+            ) from error
+        self._extended_at = max(self._extended_at, began)
+        return result
 
     def now(self) -> float:
         """Wall time by the clock of this host."""

@@ -137,7 +137,7 @@ class Writer:
         self._urgent = threading.Event()
         """A queued batch has a waiter: the thread does not leave the lock to others first."""
         self._stopping = False
-        self._connection = database.open_writable(path, check_same_thread=False)
+        self.connection = database.open_writable(path, check_same_thread=False)
         self._closed = False
         self._closing = threading.Lock()
         """Nothing is queued behind the mark that ends the thread, since it would never run."""
@@ -155,7 +155,7 @@ class Writer:
         try:
             self._thread.start()
         except RuntimeError:
-            self._connection.close()
+            self.connection.close()
             raise
 
     def submit(self, batch: Callable[[Group], T]) -> Future[T]:
@@ -192,14 +192,14 @@ class Writer:
         if self._abandoned:
             return
         if not isinstance(self.path, Path):
-            self._connection.close()
+            self.connection.close()
             return
         # A file with two names is not changed: a program that opened it by the other name does not see our
         # locks.
         if not taken_away(self._files, identities(self.path)) and not self._has_second_name():
             with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._connection.close()
+                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.connection.close()
 
     def give_up(self) -> None:
         """Try no more to reach a server that does not answer: what waits fails."""
@@ -269,7 +269,7 @@ class Writer:
                 if driver.shortage(self.path, error) is None:
                     raise
             with contextlib.suppress(sqlite3.Error):  # the log restarts in space that it already has
-                self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
+                self.connection.execute("PRAGMA wal_checkpoint(RESTART)")
             time.sleep(wait_seconds)
         self._exhausted = True
         outcomes = self._transact(items, gather=True)
@@ -286,7 +286,7 @@ class Writer:
             try:
                 return self._transact(items, gather=True)
             except sqlite3.OperationalError as error:
-                if not postgres.is_lost(self._connection):
+                if not postgres.is_lost(self.connection):
                     raise
                 if self._gives_up.wait(wait_seconds):
                     raise
@@ -303,11 +303,11 @@ class Writer:
         """
         for wait_seconds in postgres.reconnections():
             try:
-                status = postgres.status_of(self._connection, number)
+                status = postgres.status_of(self.connection, number)
                 if status != "in progress":
                     return status == "committed"
             except sqlite3.OperationalError:
-                if not postgres.is_lost(self._connection):
+                if not postgres.is_lost(self.connection):
                     raise
             if self._gives_up.wait(wait_seconds):
                 raise error
@@ -316,7 +316,7 @@ class Writer:
     def _transact(
         self, items: list[_Item], *, gather: bool = False
     ) -> list[tuple[Any, BaseException | None]]:
-        connection = self._connection
+        connection = self.connection
         self._check_files()
         try:
             with postgres.pipelined(connection):
@@ -361,7 +361,7 @@ class Writer:
         main = f"{self.path}"
         if any(found[name] is not None for name in changed):
             self._abandoned = True
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
         elif main not in changed:
             self._save_log()
         advice = (
@@ -387,7 +387,7 @@ class Writer:
         busy = True
         with contextlib.suppress(sqlite3.DatabaseError):
             while busy and time.monotonic() < deadline:
-                busy = bool(self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+                busy = bool(self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
                 if busy:
                     time.sleep(0.01)
 
