@@ -429,7 +429,7 @@ def ask_approval(
 def expire_approval(tx: Transaction, approval_id: str, tool: str) -> None:
     """Expire a question without an answer in time. A question that was answered meanwhile keeps its
     answer."""
-    changed = tx.execute(
+    changed = tx.changed(
         "UPDATE approvals SET status = ?, decided_at = ?, reason = 'the approval timed out' WHERE id = ? AND"
         " status = ?",
         (ApprovalStatus.EXPIRED, tx.now, approval_id, ApprovalStatus.WAITING),

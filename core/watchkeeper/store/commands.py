@@ -114,7 +114,7 @@ def decide_approval(
     the call. `subject_digest`: digest of the file as the person saw it; None: as it was when the agent asked.
     """
     edited = encode(edited_input) if edited_input is not None else None
-    changed = tx.execute(
+    changed = tx.changed(
         "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, decided_at = ?, scope = ?,"
         " edited_input = ?,"
         " subject_digest = coalesce(?, subject_digest) WHERE id = ? AND status = 'waiting'",

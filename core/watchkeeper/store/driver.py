@@ -181,7 +181,10 @@ class Writes(Reads, Protocol):
     def now(self) -> float:
         """When it happens, in seconds since the epoch."""
 
-    def execute(self, sql: str, parameters: Sequence[Any] = ...) -> int:
+    def execute(self, sql: str, parameters: Sequence[Any] = ...) -> None:
+        """Run one statement."""
+
+    def changed(self, sql: str, parameters: Sequence[Any] = ...) -> int:
         """Run one statement; returns the number of rows that it changed."""
 
 
@@ -221,7 +224,11 @@ class Unfenced(Queries):
         super().__init__(connection)
         self.now = now
 
-    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Run one statement."""
+        self.connection.execute(sql, parameters)
+
+    def changed(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement; returns the number of rows that it changed."""
         return int(self.connection.execute(sql, parameters).rowcount)
 

@@ -31,7 +31,11 @@ class Transaction:
         """The number of the first event that this transaction may write: every row that it inserts has it as
         `commit_seq`."""
 
-    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Run one statement. A server is not waited for: an error may come with a later statement, or the commit."""
+        self._run(sql, parameters)
+
+    def changed(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement; returns the number of rows that it changed."""
         changed: int = self._run(sql, parameters).rowcount
         return changed

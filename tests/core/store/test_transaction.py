@@ -56,7 +56,7 @@ def test_statements_return_the_rows_they_changed_found_or_made(store: SessionSto
         assert [tuple(row) for row in tx.all("SELECT id - ?, name FROM outputs ORDER BY id", (first,))] == [
             (0, "one"), (1, "two"), (2, "thr�e"),
         ]  # fmt: skip
-        assert tx.execute("UPDATE outputs SET kind = 'y' WHERE id > ?", (first,)) == 2
+        assert tx.changed("UPDATE outputs SET kind = 'y' WHERE id > ?", (first,)) == 2
         assert tx.one("SELECT id FROM outputs WHERE name = 'none'") is None
 
     run(store, lambda tx: tx.execute("INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at)"
