@@ -19,8 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.support.proxy import Proxy
-from watchkeeper.records.ports import SystemClock
+
 from watchkeeper.records.messages import Cost, Message, PriceStatus, Usage
+from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.states import ModelCallStatus, ToolCallStatus
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents, messages

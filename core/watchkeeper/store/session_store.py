@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from watchkeeper.records.errors import LeaseLost, NotFound, StoreUnusable
@@ -17,7 +18,6 @@ from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import is_lost, lease_seconds
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group, Writer
-from pathlib import Path
 
 T = TypeVar("T")
 

@@ -204,6 +204,8 @@ class Writer:
     def give_up(self) -> None:
         """Try no more to reach a server that does not answer: what waits fails."""
         self._gives_up.set()
+        if isinstance(self.connection, postgres.PostgresConnection):
+            self.connection.interrupt()
 
     def _put(self, item: _Item) -> None:
         with self._closing:
