@@ -57,7 +57,7 @@ def place_of(text: str | os.PathLike[str]) -> Place:
     scheme = found[1].lower()
     if scheme not in ("postgresql", "postgres"):
         raise BadInput(
-            f"{scheme}: is no kind of database that Watchkeeper knows; give a file or postgresql://HOST/NAME"
+            f"{scheme}:// is no database that Watchkeeper knows; give a file or postgresql://HOST/NAME"
         )
     if found[2] != "//":
         raise BadInput("an address of PostgreSQL begins with postgresql://, as postgresql://HOST/NAME")
