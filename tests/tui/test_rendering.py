@@ -561,6 +561,11 @@ async def test_the_end_of_a_run_names_its_result_and_enter_opens_it(desk: Desk) 
         await until(pilot, lambda: "▸ a: […] 2 items" in text_of(pilot))
         await pilot.press("escape")
         await until(pilot, lambda: "1 Plan" in text_of(pilot))
+        rows = text_of(pilot).splitlines()
+        await pilot.click(offset=(10, next(y for y, row in enumerate(rows) if "▾ planner" in row)), times=2)
+        await until(pilot, lambda: "• one" in text_of(pilot))
+        await pilot.press("escape")  # it was opened once
+        await until(pilot, lambda: "1 Plan" in text_of(pilot))
 
 
 async def test_an_artifact_is_opened_from_its_agents_tab_saved_and_paged(

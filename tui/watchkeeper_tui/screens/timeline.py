@@ -285,6 +285,7 @@ class TimelineView(RowView[TimelineAgent]):
         self.look_at(nearest.at)
 
     def on_click(self, event: events.Click) -> None:
+        event.prevent_default()  # the toolkit would do the following again
         super().on_click(event)
         offset = event.get_content_offset(self)
         first = self.name_cells + 2

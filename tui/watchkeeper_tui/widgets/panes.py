@@ -184,6 +184,7 @@ class PlanView(RowView[PlanRow]):
 
     def on_click(self, event: events.Click) -> None:
         """A click on the mark before a name folds or unfolds what is below it."""
+        event.prevent_default()  # the toolkit would do the following again
         super().on_click(event)
         row, offset = self.selected, event.get_content_offset(self)
         if row is None or not row.expandable or offset is None or event.chain != 1:
