@@ -63,16 +63,38 @@ def _hide_keys(arguments: list[str]) -> None:
     program again."""
     from watchkeeper.records import process_secrets
 
+    shown = _without_password(arguments) if any("://" in word for word in arguments) else arguments
     if process_secrets.HANDOVER_VARIABLE in os.environ:
         process_secrets.receive()
-    elif not arguments or arguments[0] in HOLDS_KEYS:
+    elif not arguments or arguments[0] in HOLDS_KEYS or shown != arguments:
         from watchkeeper.store.user_secrets import config_text
 
         try:
-            process_secrets.restart_without_secrets(config_text())
+            process_secrets.restart_without_secrets(config_text(), shown)
         except process_secrets.HandoverFailed as failure:
             print(f"wk: {failure}", file=sys.stderr)
             sys.exit(2)
+
+
+def _without_password(arguments: list[str]) -> list[str]:
+    """The arguments without a `--db` whose address holds a password, which every user of the machine can read there:
+    it goes on in `WATCHKEEPER_DB`."""
+    from watchkeeper.records.errors import BadInput
+    from watchkeeper.store.place import DatabaseUrl, place_of
+
+    shown, words = [], iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        given = value if name == "--db" and equals else next(words, "") if word == "--db" else None
+        try:
+            place = place_of(given) if given else None
+        except BadInput:
+            place = None  # the command says what is wrong with it
+        if isinstance(place, DatabaseUrl) and place.holds_password:
+            os.environ["WATCHKEEPER_DB"] = place.dsn
+        else:
+            shown += [word] if given is None or equals else [word, given]
+    return shown
 
 
 if __name__ == "__main__":

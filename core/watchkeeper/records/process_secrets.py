@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -74,8 +74,10 @@ def _looks_secret(value: str) -> bool:
     return _URL_PASSWORD.search(value) is not None
 
 
-def restart_without_secrets(config: str = "") -> None:
+def restart_without_secrets(config: str = "", arguments: Sequence[str] | None = None) -> None:
     """Start this program again, in this process, without secrets in the environment that the kernel shows.
+
+    `arguments`: those of the command line from then on; None: as they are.
 
     Returns where there are none, and where the interpreter runs another program than ours, which cannot be
     started again.
@@ -89,7 +91,9 @@ def restart_without_secrets(config: str = "") -> None:
         for descriptor in handover.descriptors:
             os.set_inheritable(descriptor, True)
         try:
-            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], handover.environment)
+            before = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
+            words = sys.argv[1:] if arguments is None else arguments
+            os.execve(sys.executable, [sys.executable, *before, *words], handover.environment)
         except OSError as error:
             raise HandoverFailed(
                 f"{sys.executable} cannot be started again without the keys ({error.strerror})"

@@ -190,6 +190,18 @@ def server_holder(connection: Any, session_id: str) -> LeaseHolder | None:
     return LeaseHolder(int(row[0] or 0), str(row[1] or "")) if row is not None else None
 
 
+_kept = threading.local()
+"""The connection by which a thread asks a server for leases, and its address."""
+
+
+def _kept_connection(url: DatabaseUrl) -> Any:
+    from watchkeeper.store import postgres
+
+    if getattr(_kept, "url", None) != url:
+        _kept.connection, _kept.url = postgres.connect(url, read_only=True), url
+    return _kept.connection
+
+
 def _lock(path: Path, session_id: str) -> int:
     """The descriptor that holds the lock."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -211,15 +223,10 @@ def _lock(path: Path, session_id: str) -> int:
 def probe(database_path: Place, session_id: str, connection: Any = None) -> LeaseHolder | None:
     """Who holds the lease now, or None. Takes nothing and waits for nothing.
 
-    A database on a server is asked through `connection`, or through a new one if that is None.
+    A database on a server is asked through `connection`, or through one that this thread keeps for it.
     """
     if not isinstance(database_path, Path):
-        from watchkeeper.store import postgres
-
-        if connection is not None:
-            return server_holder(connection, session_id)
-        with contextlib.closing(postgres.connect(database_path, read_only=True)) as opened:
-            return server_holder(opened, session_id)
+        return server_holder(connection or _kept_connection(database_path), session_id)
     path = lock_path(database_path, session_id)
     with _holding:  # were it taken by another thread between these steps, the close would drop it
         if path in _held:
@@ -329,10 +336,8 @@ def is_watched(database_path: Place, session_id: str, connection: Any = None) ->
     if not isinstance(database_path, Path):
         from watchkeeper.store import postgres
 
-        if connection is not None:
-            return connection.execute(postgres.IS_WATCHED, (session_id,)).fetchone() is not None
-        with contextlib.closing(postgres.connect(database_path, read_only=True)) as opened:
-            return opened.execute(postgres.IS_WATCHED, (session_id,)).fetchone() is not None
+        asked = connection or _kept_connection(database_path)
+        return asked.execute(postgres.IS_WATCHED, (session_id,)).fetchone() is not None
     path = watch_path(database_path, session_id)
     with _changing:
         if path in _watched:

@@ -56,6 +56,8 @@ def place_of(text: str | os.PathLike[str]) -> Place:
         return Path(name)
     scheme = found[1].lower()
     if scheme not in ("postgresql", "postgres"):
+        if found[2] != "//":
+            return Path(name)  # a folder whose name ends with a colon
         raise BadInput(
             f"{scheme}:// is no database that Watchkeeper knows; give a file or postgresql://HOST/NAME"
         )
