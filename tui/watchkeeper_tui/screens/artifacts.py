@@ -18,16 +18,17 @@ from typing import ClassVar
 
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
 from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
 from watchkeeper.store.artifacts import get, ref_of
-from watchkeeper.store.driver import Connection, Queries
+from watchkeeper.store.driver import Queries
 from watchkeeper_tui import formatting
 from watchkeeper_tui.rendering.documents import LineCache, artifact_units, lazy
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
-from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, PageView, Piece, RowView, set_title
 
 MOST_BYTES = 2_000_000
@@ -62,7 +63,7 @@ class ArtifactList(RowView[ArtifactFacts]):
         )
 
 
-class ArtifactsScreen(WatchScreen):
+class ArtifactsScreen(PageScreen):
     """Enter folds and unfolds; `t` shows the text as it is; `y` copies, `s` saves, `p` and `e` open a pager and
     an editor."""
 
@@ -91,18 +92,14 @@ class ArtifactsScreen(WatchScreen):
         self._toggled: frozenset[str] = frozenset()
         self._cache = LineCache()
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         yield ArtifactList(id="artifacts", classes="pane")
         yield PageView(id="artifact", classes="pane")
-        yield Prompt()
-        yield StatusLine()
-        yield KeyLine()
 
     def on_mount(self) -> None:
         self.page.following = False
         self.page.focus()
         set_title(self.listed, [("Artifacts", "strong")], self.watch_app.palette)
-        self._draw_keys()
         self._read_list()
 
     @property
@@ -116,21 +113,13 @@ class ArtifactsScreen(WatchScreen):
     # Reading.
 
     def _read_list(self) -> None:
-        def answer(result: object) -> None:
-            self.app.call_later(self._listed, result)
+        self.ask(lambda connection: session_artifacts(connection, self._session_id), self._listed)
 
-        self.watch_app.reader.ask(lambda connection: session_artifacts(connection, self._session_id), answer)
-
-    def _listed(self, result: object) -> None:
-        if not self.is_usable:
-            return
-        if not isinstance(result, list):
-            self.say(f"! {self.trouble(str(result))}", "failed", seconds=12)
-            return
-        self.listed.set_rows(result)
+    def _listed(self, found: list[ArtifactFacts]) -> None:
+        self.listed.set_rows(found)
         self.listed.refresh(layout=True)
-        if self._shown is None and result:
-            first = next((each for each in result if each.digest == self._first), result[0])
+        if self._shown is None and found:
+            first = next((each for each in found if each.digest == self._first), found[0])
             self.listed.select(self.listed.row_id(first), tell=False)
             self._choose(first)
 
@@ -141,24 +130,15 @@ class ArtifactsScreen(WatchScreen):
         self._toggled, self._as_text, self._cache = frozenset(), False, LineCache()
         self.page.start(follows=False)
 
-        def question(connection: Connection) -> object:
-            return get(Queries(connection), ref_of(artifact.digest))
+        def arrived(data: bytes | None) -> None:
+            if artifact is self._shown and data is None:
+                self.say("! its text was deleted", "failed", seconds=12)
+            elif artifact is self._shown:
+                self._data = data
+                self.redraw()
 
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, artifact, result)
-
-        self.watch_app.reader.ask(question, answer)
+        self.ask(lambda connection: get(Queries(connection), ref_of(artifact.digest)), arrived)
         self.redraw()
-
-    def _arrived(self, artifact: ArtifactFacts, result: object) -> None:
-        if artifact is not self._shown or not self.is_usable:
-            return
-        if isinstance(result, bytes):
-            self._data = result
-            self.redraw()
-            return
-        said = result if isinstance(result, Exception) else "its text was deleted"
-        self.say(f"! {self.trouble(said)}", "failed", seconds=12)
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
         super().snapshot_changed(snapshot)
@@ -171,7 +151,6 @@ class ArtifactsScreen(WatchScreen):
         artifact = self._shown
         if artifact is None or not self.is_usable:
             return
-        pieces: list[Piece] = [(clip(sanitize(artifact.name), 60), "strong")]
         if self._data is not None:
             width = max(10, self.page.scrollable_content_region.width - 1)
             units = artifact_units(
@@ -180,21 +159,25 @@ class ArtifactsScreen(WatchScreen):
             )  # fmt: skip
             self.page.set_rows(lazy(units, self._cache))
             self.page.refresh()
-            pieces.append((f"  {formatting.plural(len(self._data), 'byte')}", "muted"))
-            if len(self._data) > MOST_BYTES:
+        self.redraw_edges()
+
+    def heading(self) -> tuple[Widget, Sequence[Piece]] | None:
+        artifact, data = self._shown, self._data
+        if artifact is None:
+            return None
+        pieces: list[Piece] = [(clip(sanitize(artifact.name), 60), "strong")]
+        if data is not None:
+            pieces.append((f"  {formatting.plural(len(data), 'byte')}", "muted"))
+            if len(data) > MOST_BYTES:
                 pieces.append((f"  the first {MOST_BYTES:,} are shown", "waiting"))
         else:
             pieces.append(("  reading …", "muted"))
         if self._as_text:
             pieces.append(("  as text", "accent"))
-        set_title(self.page, pieces, self.watch_app.palette)
-        self.tick(self.watch_app.now())
+        return self.page, pieces
 
-    def tick(self, now: float) -> None:
-        self.query_one(StatusLine).pieces = tuple(self.notice(now))
-
-    def _draw_keys(self) -> None:
-        self.query_one(KeyLine).hints = (
+    def keys(self) -> Sequence[KeyHint]:
+        return (
             KeyHint("n N", "Next, previous", "step(1)"),
             KeyHint("↵", "Fold", "open"),
             KeyHint("t", "As text", "text"),
@@ -202,7 +185,6 @@ class ArtifactsScreen(WatchScreen):
             KeyHint("s", "Save", "save"),
             KeyHint("p", "Pager", "pager"),
             KeyHint("e", "Editor", "editor"),
-            KeyHint("esc", "Back", "back"),
         )
 
     def on_page_view_resized(self, event: PageView.Resized) -> None:
@@ -241,9 +223,6 @@ class ArtifactsScreen(WatchScreen):
         self._cache = LineCache()
         self.page.start(follows=False)
         self.redraw()
-
-    def action_back(self) -> None:
-        self.app.pop_screen()
 
     # Using it elsewhere.
 

@@ -15,6 +15,7 @@ from textual.reactive import var
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
+from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
 from watchkeeper_tui.keymap import SLASHES, CommandList, Parsed, parse
@@ -187,10 +188,16 @@ class WatchScreen(Screen[None]):
         """Have the reader answer, beside the screen; `arrived` hears of it if the screen is still there. An error is said,
         and `failed` called."""
 
+        def asked(connection: Connection) -> Any:
+            try:
+                return question(connection)
+            except WatchkeeperError as error:
+                return error
+
         def answer(result: Any) -> None:
             self.app.call_later(self._answered, result, arrived, failed)
 
-        self.watch_app.reader.ask(question, answer)
+        self.watch_app.reader.ask(asked, answer)
 
     def _answered(self, result: Any, arrived: Callable[[Any], None], failed: Callable[[], None]) -> None:
         if not self.is_usable:

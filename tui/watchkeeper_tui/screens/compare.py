@@ -8,16 +8,15 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
-from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.store.driver import Connection
 from watchkeeper.store.library import Comparison, SessionSide, TaskPair, TaskSide, compare
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import SESSION_BADGES, session_state
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+from watchkeeper_tui.widgets.bars import KeyHint
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 _STATES = {"done": "done", "failed": "failed", "running": "working", "paused": "paused"}
 
@@ -55,7 +54,7 @@ class CompareView(RowView[CompareRow]):
         return ([(row.label, "muted")], mark, row.left, row.right)
 
 
-class CompareScreen(WatchScreen):
+class CompareScreen(PageScreen):
     """`!` leaves only what differs; esc goes back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -70,12 +69,10 @@ class CompareScreen(WatchScreen):
         self._pair = (left, right)
         self._only = False
         self._comparison: Comparison | None = None
+        self._different = 0
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         yield CompareView(id="compare", classes="pane")
-        yield Prompt()
-        yield StatusLine()
-        yield KeyLine()
 
     def on_mount(self) -> None:
         self.view.focus()
@@ -87,26 +84,11 @@ class CompareScreen(WatchScreen):
 
     def _read(self) -> None:
         left, right = self._pair
+        self.ask(lambda connection: compare(connection, left, right), self._arrived)
 
-        def question(connection: Connection) -> object:
-            try:
-                return compare(connection, left, right)
-            except WatchkeeperError as error:
-                return error
-
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, result)
-
-        self.watch_app.reader.ask(question, answer)
-
-    def _arrived(self, result: object) -> None:
-        if not self.is_usable:
-            return
-        if isinstance(result, Comparison):
-            self._comparison = result
-            self._draw()
-        else:
-            self.say(f"! {sanitize(str(result))}", "failed", seconds=12)
+    def _arrived(self, compared: Comparison) -> None:
+        self._comparison = compared
+        self._draw()
 
     def _draw(self) -> None:
         compared = self._comparison
@@ -114,39 +96,35 @@ class CompareScreen(WatchScreen):
             return
         hosts = [self.watch_app.probe(side.id) is not None for side in (compared.left, compared.right)]
         rows = compare_rows(compared, hosts[0], hosts[1])
-        different = sum(row.differs for row in rows)
+        self._different = sum(row.differs for row in rows)
         if self._only:
             rows = [row for row in rows if row.differs or row.heading]
         self.view.set_rows(tuple(rows))
         self.view.refresh()
-        pieces: list[Piece] = [
+        self.redraw_edges()
+
+    def heading(self) -> tuple[Widget, Sequence[Piece]] | None:
+        compared, different = self._comparison, self._different
+        if compared is None:
+            return None
+        return self.view, (
             ("Compare ", "strong"), (compared.left.id, "accent"), (" with ", "muted"), (compared.right.id, "accent"),
             (f"   {formatting.plural(different, 'difference')}", "waiting" if different else "done"),
-        ]  # fmt: skip
-        if self._only:
-            pieces.append(("  only what differs", "match"))
-        set_title(self.view, pieces, self.watch_app.palette)
-        self.query_one(KeyLine).hints = (
+            ("  only what differs" if self._only else "", "match"),
+        )  # fmt: skip
+
+    def keys(self) -> Sequence[KeyHint]:
+        return (
             KeyHint("!", "All" if self._only else "Only differences", "only_different"),
             KeyHint("w", "Swap sides", "swap"),
             KeyHint("y", "Copy", "copy"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
         )
-        self._describe()
 
-    def _describe(self) -> None:
+    def standing(self, now: float) -> Sequence[Piece]:
         row = self.view.selected
-        pieces: list[Piece] = []
-        if row is not None and not row.heading:
-            pieces = [(f"{row.label}  ", "muted"), *row.left, ("  │  ", "faint"), *row.right]
-        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)
-
-    def tick(self, now: float) -> None:
-        self._describe()
-
-    def on_row_view_selected(self, event: RowView.Selected) -> None:
-        self._describe()
+        if row is None or row.heading:
+            return ()
+        return ((f"{row.label}  ", "muted"), *row.left, ("  │  ", "faint"), *row.right)
 
     def action_only_different(self) -> None:
         self._only = not self._only
@@ -156,15 +134,12 @@ class CompareScreen(WatchScreen):
         self._pair = (self._pair[1], self._pair[0])
         self._read()
 
-    def action_copy(self) -> None:
+    def copied(self) -> str:
         row = self.view.selected
-        if row is not None:
-            sides = ["".join(text for text, _ in side) for side in (row.left, row.right)]
-            self.watch_app.copy_text("\t".join([row.label, *sides]))
-            self.say("copied the line", "done", seconds=3)
-
-    def action_back(self) -> None:
-        self.app.pop_screen()
+        if row is None:
+            return ""
+        sides = ["".join(text for text, _ in side) for side in (row.left, row.right)]
+        return "\t".join([row.label, *sides])
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         return [

@@ -10,17 +10,17 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
+from textual.widget import Widget
 
-from watchkeeper.store.driver import Connection
 from watchkeeper.store.fork import ForkResult, Step, fork_session, steps
 from watchkeeper_tui import formatting
 from watchkeeper_tui.control import PromptPreview
 from watchkeeper_tui.pages.transcript import ItemState, item_units, items_of
 from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
-from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
-from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content, set_title
+from watchkeeper_tui.screens.base import PageScreen
+from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint
+from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content
 
 
 class PromptScreen(ModalScreen[None]):
@@ -156,7 +156,7 @@ class StepsView(RowView[StepRow]):
         )
 
 
-class ForkScreen(WatchScreen):
+class ForkScreen(PageScreen):
     """Enter on a step says what the fork would be, and `y` makes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -175,20 +175,11 @@ class ForkScreen(WatchScreen):
         self._words = ""
         self._working = False
 
-    def compose(self) -> ComposeResult:
+    def body(self) -> ComposeResult:
         yield StepsView(id="steps", classes="pane")
-        yield Prompt()
-        yield StatusLine()
-        yield KeyLine()
 
     def on_mount(self) -> None:
         self.view.focus()
-        self.query_one(KeyLine).hints = (
-            KeyHint("↵", "Fork from here…", "open"),
-            KeyHint("/", "Filter", "filter"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
-        )
         self._draw()
         self._read_more()
 
@@ -204,26 +195,19 @@ class ForkScreen(WatchScreen):
             return
         self._reading = True
         before = self._steps[-1].seq if self._steps else 1 << 62
-        session_id = self._session_id
+        self.ask(
+            lambda connection: steps(connection, self._session_id, before=before, limit=STEPS_AT_ONCE),
+            self._arrived,
+            self._failed,
+        )
 
-        def question(connection: Connection) -> object:
-            return steps(connection, session_id, before=before, limit=STEPS_AT_ONCE)
-
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, result)
-
-        self.watch_app.reader.ask(question, answer)
-
-    def _arrived(self, result: object) -> None:
+    def _failed(self) -> None:
         self._reading = False
-        if not self.is_usable:
-            return
-        if isinstance(result, Exception):
-            self.say(f"! {sanitize(str(result))}", "failed", seconds=12)
-            return
-        assert isinstance(result, tuple)
-        self._steps = (*self._steps, *result)
-        self._all_read = len(result) < STEPS_AT_ONCE
+
+    def _arrived(self, older: tuple[Step, ...]) -> None:
+        self._reading = False
+        self._steps = (*self._steps, *older)
+        self._all_read = len(older) < STEPS_AT_ONCE
         self._draw()
         if self._words:
             self._read_more()
@@ -236,18 +220,21 @@ class ForkScreen(WatchScreen):
             if all(word in text for word in words):
                 rows.append(StepRow(step))
         self.view.set_rows(tuple(rows))
-        pieces: list[Piece] = [("Fork from which step?", "strong"), (f"   {clip(self._called, 60)}", "text")]
-        if self._words:
-            pieces += [("  /", "accent"), (sanitize(self._words), "match")]
-        set_title(self.view, pieces, self.watch_app.palette)
-        self._describe()
+        self.redraw_edges()
 
-    def _describe(self) -> None:
-        said = "the fork begins after the step, what had not ended paused, in the same folder"
-        self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or [(said, "muted")])
+    def heading(self) -> tuple[Widget, Sequence[Piece]]:
+        words: Sequence[Piece] = (("  /", "accent"), (sanitize(self._words), "match")) if self._words else ()
+        return self.view, (
+            ("Fork from which step?", "strong"),
+            (f"   {clip(self._called, 60)}", "text"),
+            *words,
+        )
 
-    def tick(self, now: float) -> None:
-        self._describe()
+    def standing(self, now: float) -> Sequence[Piece]:
+        return (("the fork begins after the step, what had not ended paused, in the same folder", "muted"),)
+
+    def keys(self) -> Sequence[KeyHint]:
+        return KeyHint("↵", "Fork from here…", "open"), KeyHint("/", "Filter", "filter")
 
     # Choosing.
 

@@ -497,13 +497,13 @@ class LiveScreen(SessionScreen, ActingScreen):
         elif self._result_of != session.id:
             self._result, self._result_of = None, session.id
 
-            def answer(found: object) -> None:
-                self.app.call_later(self._result_found, session.id, found)
+            self.ask(
+                lambda connection: session_artifacts(connection, session.id, 1),
+                lambda found: self._result_found(session.id, found),
+            )
 
-            self.watch_app.reader.ask(lambda connection: session_artifacts(connection, session.id, 1), answer)
-
-    def _result_found(self, session_id: str, found: object) -> None:
-        if self.is_usable and session_id == self._result_of and isinstance(found, list) and found:
+    def _result_found(self, session_id: str, found: list[ArtifactFacts]) -> None:
+        if session_id == self._result_of and found:
             self._result = found[0]
             self.redraw_edges()
 
