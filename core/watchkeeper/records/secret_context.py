@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from watchkeeper.records.secret_search import Groups, Sought, any_of, lazily, one_byte_each
+from watchkeeper.records.secret_search import Groups, Sought, any_of, one_byte_each
+from watchkeeper.records.text import lazily
 
 KINDS = frozenset(
     {"password", "secret", "token", "key", "credential", "session", "auth", "authorization", "cookie"}

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
+
+from watchkeeper.records.text import lazily
 
 Search = Callable[[bytes], bool]
 Groups = Callable[[bytes], Collection[str]]
@@ -26,24 +28,6 @@ def any_of(patterns: Iterable[str]) -> Search:
     In a pattern, a character is a byte, and `\s`, `\w` and `\d` are those of ASCII. There is no look-around.
     """
     return _any_of(tuple(patterns))
-
-
-class _Lazy:
-    """A regular expression of Python that is compiled where it is used first."""
-
-    def __init__(self, expression: str, flags: int) -> None:
-        self._expression, self._flags = expression, flags
-
-    def __getattr__(self, name: str) -> Any:
-        compiled = re.compile(self._expression, self._flags)
-        for method in ("search", "match", "fullmatch", "finditer", "split", "sub"):
-            setattr(self, method, getattr(compiled, method))
-        return getattr(compiled, name)
-
-
-def lazily(expression: str, flags: int = 0) -> re.Pattern[str]:
-    """`re.compile`, put off until the expression is used: hundreds of them take 35 ms, and most texts need none."""
-    return cast(re.Pattern[str], _Lazy(expression, flags))
 
 
 class Sought:

@@ -9,20 +9,39 @@ import json
 import re
 import unicodedata
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
-_SEQUENCES = re.compile(
+
+class _Lazy:
+    """A regular expression of Python that is compiled where it is used first."""
+
+    def __init__(self, expression: str, flags: int) -> None:
+        self._expression, self._flags = expression, flags
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(self._expression, self._flags)
+        for method in ("search", "match", "fullmatch", "finditer", "split", "sub"):
+            setattr(self, method, getattr(compiled, method))
+        return getattr(compiled, name)
+
+
+def lazily(expression: str, flags: int = 0) -> re.Pattern[str]:
+    """`re.compile`, put off until the expression is used: hundreds of them take 45 ms, and most commands need few."""
+    return cast(re.Pattern[str], _Lazy(expression, flags))
+
+
+_SEQUENCES = lazily(
     r"\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC: title, clipboard, links
     r"|\x1b[PX^_][^\x1b\x9c]*(?:\x1b\\|\x9c)?"  # DCS, SOS, PM, APC
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor
     r"|\x1b[ -/]*[0-~]?"
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_HIDDEN = re.compile(
+_CONTROLS = lazily(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_HIDDEN = lazily(
     "[\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f\ufff9-\ufffb\u061c\u180e]"
 )
-_SURROGATES = re.compile("[\ud800-\udfff]")
-_SAFE = re.compile(r"[\n\t\x20-\x7e\xa1-\xac\xae-\u0300\u2010-\u2027\u2030-\u205f\u2070-\ud7ff]*\Z")
+_SURROGATES = lazily("[\ud800-\udfff]")
+_SAFE = lazily(r"[\n\t\x20-\x7e\xa1-\xac\xae-\u0300\u2010-\u2027\u2030-\u205f\u2070-\ud7ff]*\Z")
 
 
 def sanitize(text: str) -> str:
@@ -36,9 +55,9 @@ def sanitize(text: str) -> str:
     return _SURROGATES.sub("\ufffd", text)
 
 
-_SAFE_LINES = re.compile(r"[\n\x20-\x7e]*\Z")
-_NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
-_BLANK_LETTERS = re.compile(
+_SAFE_LINES = lazily(r"[\n\x20-\x7e]*\Z")
+_NOT_PLAIN = lazily(r"[^\n\x20-\x7e]")
+_BLANK_LETTERS = lazily(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]"
 )
 _SHOWN_AS: dict[str, str] = {}
@@ -57,7 +76,7 @@ def _revealed(match: re.Match[str]) -> str:
     return shown
 
 
-_STACKED = re.compile("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{2})"
+_STACKED = lazily("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{2})"
                       "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+)")  # fmt: skip
 
 
@@ -84,7 +103,7 @@ def one_line(text: str, limit: int = 2_000) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
-_OBEYED_OR_HIDDEN = re.compile(
+_OBEYED_OR_HIDDEN = lazily(
     "[\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 """Characters that JSON allows in a string and that a terminal obeys (0x9b begins a control sequence) or
@@ -181,7 +200,7 @@ def change_text(before: float, after: float) -> str:
     return f"{round((after - before) / before * 100):+d}%" if before else "-"
 
 
-_DATED = re.compile(r"[-@]20\d{6}$")
+_DATED = lazily(r"[-@]20\d{6}$")
 """The day of a release, at the end of a model's name."""
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from watchkeeper.records.text import lazily
 from watchkeeper.store import driver
 from watchkeeper.store.driver import Connection, decode, plain, sqlite3
 
@@ -27,10 +28,11 @@ TAIL_CHARACTERS = 65_536
 """Only so much of a larger message's head and tail is indexed: one message must not hold the write lock for
 long."""
 
-_CJK = re.compile(
-    "[\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0003134f]+"
+_CJK_LETTERS = (
+    "\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003134f"
 )
+_CJK = lazily(f"[{_CJK_LETTERS}]+")
 _MARKS = (
     "\x80-\xa9\xab-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u2000-\u2064\u206a-\u206f\u2190-\u23f3\u2500-\u26ff\u2701-\u2775\u2794-\u2b4c"
     "\u3000-\u3004\u3008-\u3020\u3030\ufe0f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
@@ -38,15 +40,15 @@ _MARKS = (
 )
 """Many of the non-ASCII characters that `TOKENIZE` takes for no letter: quotation marks, dashes, arrows,
 boxes, older emoji."""
-_CJK_AND_MARKS = re.compile(f"[ {_MARKS}{_CJK.pattern[1:-2]}]*")
-_CJK_RUNS = re.compile(f"({_CJK.pattern})")
+_CJK_AND_MARKS = lazily(f"[ {_MARKS}{_CJK_LETTERS}]*")
+_CJK_RUNS = lazily(f"([{_CJK_LETTERS}]+)")
 _ASCII = bytes(range(128))
 _ASCII_BLANKED = bytes(byte if byte > 127 else 32 for byte in range(256))
 _OTHERS_BLANKED = bytes(byte if byte < 128 else 32 for byte in range(256))
 _FOUR_BYTES = next(code for code in "IL" if array(code).itemsize == 4)
 _UTF_32 = f"utf-32-{sys.byteorder[0]}e"
 _BLOB_CHARACTERS = 1_024
-_BLOB = re.compile(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
+_BLOB = lazily(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
 """Base64, hexadecimal, minified: no search asks for it, and one would weigh as much as a page of words."""
 _BLOB_RUN = b"x" * _BLOB_CHARACTERS
 _BLOB_BYTES = bytes(
