@@ -412,7 +412,8 @@ def explain(path: Place, error: Exception) -> str:
     """One line for a user about an SQLite error on `path`."""
     text = str(error)
     if not isinstance(path, Path):
-        return f"{path}: {text}; check that the server runs and that the address is right"
+        advice = "; check that the server runs and that the address is right" if "connect" in text else ""
+        return f"{path}: {text}{advice}"
     if is_busy(error):
         return f"{path} is locked by another program; try again, or see who holds it with `wk doctor`"
     if "not a database" in text or "malformed" in text or "corrupt" in text:

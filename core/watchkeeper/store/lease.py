@@ -73,6 +73,8 @@ class Lease:
         self._path = path
         self._descriptor = descriptor
         self._released = False
+        self.epoch: int | None = None
+        """The epoch that began with the lease, where taking it began one."""
 
     @classmethod
     def acquire(cls, database_path: Place, session_id: str) -> Lease:
@@ -138,7 +140,7 @@ class ServerLease(Lease):
         taken = self._connection.execute(
             postgres.TAKE_LEASE, (os.getpid(), socket.gethostname(), session_id)
         ).fetchone()
-        self._epoch = taken[0] if taken else None
+        self.epoch = taken[0] if taken else None
         if taken is None:
             holder = server_holder(self._connection, session_id)
             if holder is not None:
@@ -158,14 +160,14 @@ class ServerLease(Lease):
 
     def fenced(self, epoch: int) -> None:
         self._stop_extending()
-        self._epoch = epoch
+        self.epoch = epoch
 
     def release(self) -> None:
         from watchkeeper.store import postgres
 
         self._stop_extending()
         with contextlib.suppress(Exception):  # it lapses by itself
-            self._connection.execute(postgres.RELEASE_LEASE, (self._session_id, self._epoch))
+            self._connection.execute(postgres.RELEASE_LEASE, (self._session_id, self.epoch))
         self._connection.close()
 
     def _stop_extending(self) -> None:
@@ -179,7 +181,7 @@ class ServerLease(Lease):
 
         while not self._ended.wait(postgres.lease_seconds() / 3):
             with contextlib.suppress(Exception):  # tried again; at the worst it lapses
-                self._connection.execute(postgres.EXTEND_LEASE, (self._session_id, self._epoch))
+                self._connection.execute(postgres.EXTEND_LEASE, (self._session_id, self.epoch))
 
 
 def server_holder(connection: Any, session_id: str) -> LeaseHolder | None:
@@ -315,7 +317,10 @@ class Presence:
     def close(self) -> None:
         """Stop watching."""
         if self._connection is not None:
+            with contextlib.suppress(Exception):  # the server frees it with the connection
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
             self._connection.close()
+            self._connection = None
         with _changing:
             path, self._path = self._path, None
             if path is None:

@@ -127,6 +127,7 @@ def translated(sql: str) -> str:
         return f"${number}"
 
     sql = _JOIN_IN_ORDER.sub(r"JOIN \1 ON", sql)
+    sql = sql.replace(" AS INTEGER)", " AS bigint)")
     # The type of a parameter that is only compared with NULL cannot be inferred.
     return _IS_NULL.sub(r"\1::text IS \2NULL", _PIECE.sub(numbered, sql))
 
@@ -140,6 +141,17 @@ def _with_id(sql: str) -> tuple[str, str]:
     return found[
         "table"
     ], f"INSERT INTO {found['table']} ({found['columns']}, id) VALUES ({found['values']}, ?)"
+
+
+@lru_cache(maxsize=4096)
+def _takes_number(sql: str) -> bool:
+    """Whether this inserts one row, without its id, into a table whose rows are numbered."""
+    found = _INSERT.fullmatch(sql)
+    return (
+        found is not None
+        and " GENERATED " in _create_table(BY_NAME[found["table"]])
+        and "id" not in (name.strip() for name in found["columns"].split(","))
+    )
 
 
 _INSERT = re.compile(
@@ -357,10 +369,11 @@ def _sent(value: Any) -> tuple[int, bytes | None, int]:
     if value is None:
         return 0, None, 0
     if isinstance(value, str):
-        data = value.encode()
-        if b"\0" in data:
-            data = _storable(value).encode()
-        return 0, data, 0
+        try:
+            data = value.encode()
+        except UnicodeEncodeError:
+            return 0, _storable(value).encode(), 0
+        return 0, data if b"\0" not in data else _storable(value).encode(), 0
     if isinstance(value, int):  # a truth value is 0 or 1
         return 20, b"%d" % value, 0
     if isinstance(value, float):
@@ -432,7 +445,8 @@ class _Pipeline:
                 selector.modify(
                     pgconn.socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
                 )
-                if not selector.select(INTERRUPTED_SECONDS) and self._stop.is_set():
+                selector.select(INTERRUPTED_SECONDS)
+                if self._stop.is_set():
                     raise sqlite3.OperationalError("the server does not answer")
                 pgconn.consume_input()
                 while not ended and not pgconn.is_busy():
@@ -472,7 +486,7 @@ def _error_of(result: PGresult) -> Exception:
     from psycopg.pq import DiagnosticField
 
     state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
-    line = " ".join((result.error_message or b"").decode("utf-8", "replace").split())
+    line = _line((result.error_message or b"").decode("utf-8", "replace"), state)
     kind: type[Exception] = sqlite3.DatabaseError
     if state[:2] == "23":
         kind = sqlite3.IntegrityError
@@ -509,7 +523,11 @@ class PostgresConnection:
         values = [list(value.values) if type(value) is Listed else value for value in parameters]
         if self._pipeline is not None:
             with _clear_errors():
+                if _takes_number(sql):
+                    return cast(PostgresCursor, self._insert(sql, values)[1])
                 return cast(PostgresCursor, self._pipeline.send(translated(sql), values))
+        if sql == "ROLLBACK":
+            self._prepared.clear()  # psycopg deallocates all statements
         deadline = time.monotonic() + RETRIED_SECONDS
         for wait_seconds in reconnections():
             inside = self.in_transaction
@@ -546,7 +564,10 @@ class PostgresConnection:
 
     def insert(self, sql: str, parameters: Sequence[Any]) -> int:
         """Run an INSERT of one row with values; returns the row's id, which is reserved beforehand: no answer
-        is waited for."""
+        is waited for. All rows that a connection inserts into a table have such ids, so they grow."""
+        return self._insert(sql, parameters)[0]
+
+    def _insert(self, sql: str, parameters: Sequence[Any]) -> tuple[int, Any]:
         table, with_id = _with_id(sql)
         left = self._ids.setdefault(table, [])
         if not left:
@@ -555,9 +576,8 @@ class PostgresConnection:
                 "SELECT nextval(pg_get_serial_sequence(?, 'id')) FROM generate_series(1, ?)", (table, count)
             ).fetchall()
             left.extend(sorted((row[0] for row in rows), reverse=True))
-        number = left.pop()
-        self.execute(with_id, (*parameters, number))
-        return int(number)
+        number = int(left.pop())
+        return number, self.execute(with_id, (*parameters, number))
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each of the rows, in one pipeline."""
@@ -594,7 +614,7 @@ class PostgresConnection:
 
     def interrupt(self) -> None:
         """Let a pipeline that waits for the server fail, from another thread."""
-        pipeline = self._pipeline
+        pipeline = self._pipeline  # read once: its own thread ends it at any moment
         if pipeline is not None:
             pipeline.interrupt()
 
@@ -626,11 +646,11 @@ def _clear_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.IntegrityError as error:
-        raise sqlite3.IntegrityError(_line(error)) from error
+        raise sqlite3.IntegrityError(_line(str(error), error.sqlstate)) from error
     except (psycopg.OperationalError, psycopg.InternalError) as error:
-        raise sqlite3.OperationalError(_line(error)) from error
+        raise sqlite3.OperationalError(_line(str(error), error.sqlstate)) from error
     except psycopg.Error as error:
-        raise sqlite3.DatabaseError(_line(error)) from error
+        raise sqlite3.DatabaseError(_line(str(error), error.sqlstate)) from error
 
 
 def connect(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
@@ -744,9 +764,14 @@ def _storable(value: str) -> str:
     return plain(value).replace("\x00", "\ufffd")
 
 
-def _line(error: Exception) -> str:
+def _line(said: str, state: str | None) -> str:
     """What the server said, on one line. It names no password: libpq's messages contain none."""
-    return " ".join(str(error).split()) or type(error).__name__
+    line = " ".join(said.split()) or "the server gave no reason"
+    return f"this role may only read, so use one that may write ({line})" if state in _MAY_NOT else line
+
+
+_MAY_NOT = ("42501", "25006")
+"""What the server says to a role without the privilege, and in a transaction that only reads."""
 
 
 def prepare(connection: Connection, url: DatabaseUrl, version: int) -> None:

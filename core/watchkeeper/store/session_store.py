@@ -60,7 +60,10 @@ class SessionStore(Queries):
             lease.reserve()
             writer = Writer(path)
             undo.callback(writer.close)
-            epoch = writer.submit(lambda group: _raise_epoch(group, session_id, pid, host_name)).result()
+            raised = lease.epoch
+            epoch = writer.submit(
+                lambda group: _raise_epoch(group, session_id, pid, host_name, raised)
+            ).result()
             lease.fenced(epoch)
             store = cls(path, session_id, writer, lease, epoch, clock)
             undo.pop_all()
@@ -128,11 +131,12 @@ class SessionStore(Queries):
         self._lease.release()
 
 
-def _raise_epoch(group: Group, session_id: str, pid: int, host_name: str) -> int:
+def _raise_epoch(group: Group, session_id: str, pid: int, host_name: str, raised: int | None) -> int:
+    """Begin a new epoch, unless the lease has `raised` it already; returns it."""
     row = group.connection.execute(
-        "UPDATE sessions SET lease_epoch = lease_epoch + 1, host_pid = ?, host_name = ? WHERE id = ?"
-        " RETURNING lease_epoch",
-        (pid, host_name, session_id),
+        "UPDATE sessions SET lease_epoch = lease_epoch + ?, host_pid = ?, host_name = ? WHERE id = ?"
+        " AND lease_epoch = coalesce(CAST(? AS INTEGER), lease_epoch) RETURNING lease_epoch",
+        (0 if raised is not None else 1, pid, host_name, session_id, raised),
     ).fetchone()
     if row is None:
         raise NotFound(f"no session {session_id}; list them with `wk sessions`")

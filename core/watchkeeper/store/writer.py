@@ -334,6 +334,8 @@ class Writer:
                 ]
                 group.flush()
                 reach("writer.before_commit")
+                if self._gives_up.is_set():
+                    raise sqlite3.OperationalError("the writer has given up")
                 self._outcomes = outcomes
                 connection.execute("COMMIT")
         except BaseException:

@@ -12,6 +12,7 @@ from tests.support.places import workspace_in
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents, database
+from watchkeeper.store.place import Place
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Writer
@@ -22,8 +23,18 @@ def _real_databases(as_users_have_them: None) -> None:
     """What they are like is what is tested here."""
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The tests of a module that says `ON_BOTH` run on SQLite and on PostgreSQL."""
+    if "path" in metafunc.fixturenames and getattr(metafunc.module, "ON_BOTH", False):
+        metafunc.parametrize("path", ["sqlite", "postgres"], indirect=True)
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where the database of the test is."""
+    if getattr(request, "param", "sqlite") == "postgres":
+        place: Place = request.getfixturevalue("postgres_place")
+        return place
     return tmp_path / "watchkeeper.db"
 
 

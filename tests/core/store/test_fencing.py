@@ -17,8 +17,12 @@ from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents, database, driver
 from watchkeeper.store.lease import probe
+from watchkeeper.store.schema import BY_NAME
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
+
+ON_BOTH = True
+"""See `conftest`."""
 
 
 def take_over(store: SessionStore) -> None:
@@ -33,8 +37,7 @@ def take_over(store: SessionStore) -> None:
 def everything(store: SessionStore) -> dict[str, list[Any]]:
     """Every row of every table."""
     connection = database.open_readonly(store.path)
-    tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    rows = {table: connection.execute(f"SELECT * FROM [{table}]").fetchall() for table in tables}
+    rows = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in BY_NAME}
     connection.close()
     return rows
 
@@ -159,8 +162,10 @@ def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(
     ]:
         sums = ", ".join(f"sum({column}) AS {column}" for column in columns)
         recount = store.one(
-            f"SELECT {sums}, count(*) AS model_calls, sum(status = 'error') AS errors,"
-            f" sum(price_status = 'unpriced') AS unpriced_calls FROM model_calls WHERE {where} = ?",
+            f"SELECT {sums}, count(*) AS model_calls,"
+            " sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END) AS errors,"
+            " sum(CASE WHEN price_status = 'unpriced' THEN 1 ELSE 0 END) AS unpriced_calls"
+            f" FROM model_calls WHERE {where} = ?",
             (key,),
         )
         for column in (*columns, "model_calls", "errors", "unpriced_calls"):

@@ -30,12 +30,24 @@ NOT_PORTABLE = re.compile(
 )
 
 
-def texts(tree: ast.AST) -> Iterator[str]:
-    """Every string of a module that is no docstring, an f-string with its fixed parts only."""
+def texts(tree: ast.AST, *, whole: bool = False) -> Iterator[str]:
+    """Every string of a module that is no docstring, an f-string with its fixed parts only.
+
+    `whole`: only strings that are no part of an expression which joins several.
+    """
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    if whole:
+        alone |= {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.BinOp)
+            for part in (node.left, node.right)
+        }
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
+            if whole:
+                continue
             parts = (part.value if isinstance(part, ast.Constant) else "x" for part in node.values)
             yield "".join(map(str, parts))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner | alone:

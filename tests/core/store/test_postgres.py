@@ -1,13 +1,220 @@
-"""The store on PostgreSQL."""
+"""The store on PostgreSQL: what only a server can do to it. What both databases promise is tested on both (`ON_BOTH`)."""
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import json
+import random
+import re
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from watchkeeper.store import database
-from watchkeeper.store.place import DatabaseUrl
+import pytest
+from tests.core.store.conftest import run
+from tests.core.store.test_portable_sql import CORE, IS_SQL, OF_SQLITE, texts
+from tests.support.places import workspace_in
+from tests.support.postgres import on_server
+from tests.support.proxy import Proxy
+
+from watchkeeper.records.errors import DrivenElsewhere, LeaseLost, StoreUnusable
+from watchkeeper.records.ports import SystemClock
+from watchkeeper.runtime.control import submit
+from watchkeeper.runtime.lifecycle import NewSession, create_session
+from watchkeeper.store import database, driver
+from watchkeeper.store.change_feed import ChangeFeed
+from watchkeeper.store.lease import Lease, Presence, is_watched, probe
+from watchkeeper.store.place import DatabaseUrl, place_of
+from watchkeeper.store.postgres import translated
+from watchkeeper.store.session_store import SessionStore
 
 
-def test_each_test_has_an_empty_database_of_its_own(postgres_place: DatabaseUrl) -> None:
+@pytest.fixture
+def proxy(postgres_place: DatabaseUrl) -> Iterator[Proxy]:
+    parts = urlsplit(postgres_place.dsn)
+    made = Proxy((parts.hostname or "127.0.0.1", parts.port or 5432))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def far(postgres_place: DatabaseUrl, proxy: Proxy) -> DatabaseUrl:
+    """The database, through the proxy."""
+    parts = urlsplit(postgres_place.dsn)
+    user = f"{parts.username}@" if parts.username else ""
+    place = place_of(f"postgresql://{user}127.0.0.1:{proxy.port}{parts.path}")
+    assert isinstance(place, DatabaseUrl)
+    return place
+
+
+def claimed(place: DatabaseUrl, folder: Path) -> SessionStore:
+    session_id = create_session(place, NewSession("goal", workspace_in(folder), "test/model"))
+    return SessionStore.claim(place, session_id, SystemClock(), pid=1, host_name="elsewhere")
+
+
+def numbers(place: DatabaseUrl, session_id: str) -> list[tuple[int, int | None]]:
+    """Each event, with the number that its commit wrote into it."""
+    with closing(database.open_readonly(place)) as connection:
+        rows = connection.execute(
+            "SELECT seq, data FROM events WHERE session_id = ? ORDER BY seq", (session_id,)
+        )
+        return [(seq, json.loads(data).get("number")) for seq, data in rows.fetchall()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_cut_connections_lose_no_acknowledged_commit_and_repeat_none(
+    seed: int, far: DatabaseUrl, proxy: Proxy, postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    store, chance = claimed(far, tmp_path), random.Random(seed)
+    acknowledged: dict[int, int] = {}
+
+    async def agent(first: int) -> None:
+        for number in range(first, first + 40):
+            seq = await store.commit(lambda tx, number=number: tx.event("counted", number=number))
+            acknowledged[seq] = number
+            if chance.random() < 0.05:
+                asyncio.get_running_loop().call_later(chance.uniform(0, 0.004), proxy.cut)
+
+    await asyncio.gather(*(agent(100 * worker) for worker in range(4)))
+    found = numbers(postgres_place, store.session_id)
+    store.close()
+    assert [seq for seq, _ in found] == list(range(1, len(found) + 1))
+    written = [number for _, number in found if number is not None]
+    assert sorted(written) == sorted(acknowledged.values())
+    assert all(dict(found)[seq] == number for seq, number in acknowledged.items())
+
+
+async def test_a_host_that_reaches_no_server_gives_up_before_its_lease_ends_and_writes_nothing_after(
+    far: DatabaseUrl,
+    proxy: Proxy,
+    postgres_place: DatabaseUrl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WATCHKEEPER_LEASE_SECONDS", "1")
+    store = claimed(far, tmp_path)
+    await store.commit(lambda tx: tx.event("before"))
+    proxy.silent.set()
+    with pytest.raises(LeaseLost, match="stops before its lease ends"):
+        await store.commit(lambda tx: tx.event("late", number=1))
+    assert probe(postgres_place, store.session_id) is not None  # the lease holds still
+    proxy.silent.clear()
+    with pytest.raises(LeaseLost):
+        await store.commit(lambda tx: tx.event("late", number=2))
+    store.close()
+    assert [number for _, number in numbers(postgres_place, store.session_id)] == [None]
+
+
+def test_one_host_has_a_session_until_its_lease_is_over_and_then_never_again(
+    postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    first = claimed(postgres_place, tmp_path)
+    session_id = first.session_id
+    run(first, lambda tx: tx.event("first"))
+    with pytest.raises(DrivenElsewhere, match="pid 1 on elsewhere"):
+        SessionStore.claim(postgres_place, session_id, SystemClock(), pid=2, host_name="h")
     with closing(database.open_writable(postgres_place)) as connection:
-        assert connection.execute("SELECT count(*) FROM sessions").fetchone()[0] == 0
+        connection.execute("UPDATE sessions SET lease_until = 1")  # its time is over
+    assert probe(postgres_place, session_id) is None
+    second = SessionStore.claim(postgres_place, session_id, SystemClock(), pid=2, host_name="h")
+    assert second.epoch == first.epoch + 1
+    with pytest.raises(LeaseLost):
+        run(first, lambda tx: tx.event("zombie"))
+    first.close()
+    assert probe(postgres_place, session_id) is not None  # what it gives up is not its any more
+    run(second, lambda tx: tx.event("second"))
+    second.close()
+    assert probe(postgres_place, session_id) is None
+
+
+def test_a_lease_without_a_host_is_extended_until_it_is_given_up(
+    postgres_place: DatabaseUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
+    monkeypatch.setenv("WATCHKEEPER_LEASE_SECONDS", "1")
+    until = "SELECT lease_until FROM sessions"
+    lease = Lease.acquire(postgres_place, session_id)
+    with closing(database.open_readonly(postgres_place)) as connection:
+        taken = extended = connection.execute(until).fetchone()[0]
+        feed = ChangeFeed(postgres_place)
+        while extended == taken and feed.wait(5):
+            extended = connection.execute(until).fetchone()[0]
+        feed.close()
+        assert extended > taken
+        lease.release()
+        assert connection.execute(until).fetchone()[0] is None
+
+
+def test_a_viewer_is_known_while_its_connection_lives(postgres_place: DatabaseUrl) -> None:
+    for session_id in ("one", "häß"):
+        assert not is_watched(postgres_place, session_id)
+        viewer = Presence(postgres_place, session_id)
+        assert is_watched(postgres_place, session_id)
+        viewer.close()
+        assert not is_watched(postgres_place, session_id)
+
+
+def test_a_role_that_may_only_read_sees_everything_and_is_told_what_it_may_not(
+    postgres_place: DatabaseUrl, postgres_server: str, tmp_path: Path
+) -> None:
+    store = claimed(postgres_place, tmp_path)
+    role = f"viewer_{random.randrange(10**9)}"
+    parts = urlsplit(postgres_place.dsn)
+    on_server(
+        postgres_place.dsn,
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
+    )
+    viewer = place_of(f"postgresql://{role}@{parts.hostname}:{parts.port}{parts.path}")
+    try:
+        with closing(database.open_readonly(viewer)) as connection:
+            assert connection.execute("SELECT count(*) FROM sessions").fetchone()[0] == 1
+        with pytest.raises(StoreUnusable, match="may only read"):
+            submit(viewer, store.session_id, "pause")
+    finally:
+        store.close()
+        on_server(postgres_place.dsn, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+async def test_texts_that_the_server_cannot_hold_are_kept_without_what_it_cannot(
+    postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    store = claimed(postgres_place, tmp_path)
+    hostile = "a\x00b\ud800c'; DROP TABLE events; -- $1 ? \\ \u202e"
+    await store.commit(lambda tx: tx.execute("UPDATE sessions SET title = ?", (hostile,)))
+    await store.commit(lambda tx: tx.event("said", text=hostile))
+    kept = store.one("SELECT title FROM sessions")["title"]
+    assert kept == hostile.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+    rows = store.all(
+        f"SELECT title FROM sessions WHERE title {driver.IN_LIST}", (driver.list_of([kept, '"x"', "{}"]),)
+    )
+    assert [row[0] for row in rows] == [kept]
+    said = store.one("SELECT data FROM events WHERE kind = 'said'")["data"]
+    assert json.loads(said)["text"] == hostile
+    store.close()
+
+
+def test_every_statement_of_core_that_is_written_whole_is_prepared(postgres_place: DatabaseUrl) -> None:
+    import psycopg
+
+    whole = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|WITH)\b")
+    of_sqlite = re.compile(r"\{|vec_distance|_fts\b|pragma_|FROM session ")
+    refused, count = [], 0
+    with psycopg.connect(postgres_place.dsn, autocommit=True) as connection:
+        for path in sorted(CORE.rglob("*.py")):
+            source = path.read_text("utf-8")
+            if path.relative_to(CORE).as_posix() in OF_SQLITE or "SELECT" not in source:
+                continue
+            for text in texts(ast.parse(source), whole=True):
+                if not (IS_SQL.search(text) and whole.match(text)) or of_sqlite.search(text):
+                    continue
+                count += 1
+                try:
+                    connection.execute(f"PREPARE one AS {translated(text)}")  # type: ignore[call-overload]
+                    connection.execute("DEALLOCATE one")
+                except psycopg.Error as error:
+                    refused.append((path.name, text[:100], str(error).splitlines()[0]))
+    assert refused == []
+    assert count > 150

@@ -18,6 +18,10 @@ TOTALS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tok
           "model_calls", "retries", "errors")  # fmt: skip
 
 
+ON_BOTH = True
+"""See `conftest`."""
+
+
 @pytest.mark.parametrize(
     ("usage", "cost", "about", "totals"),
     [
@@ -59,8 +63,8 @@ def test_statements_return_the_rows_they_changed_found_or_made(store: SessionSto
         assert tx.changed("UPDATE outputs SET kind = 'y' WHERE id > ?", (first,)) == 2
         assert tx.one("SELECT id FROM outputs WHERE name = 'none'") is None
 
-    run(store, lambda tx: tx.execute("INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at)"
-                                     " VALUES ('d', 1, 'text/plain', 'raw', x'00', 0)"))  # fmt: skip
+    blob = "INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at) VALUES ('d', 1, 'text/plain', 'raw', ?, 0)"
+    run(store, lambda tx: tx.execute(blob, (b"\0",)))
     run(store, change)
 
 
