@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.agents.hook_doors import CLAUDE, CODEX, trial
+from tests.agents.hook_doors import CLAUDE, CODEX, OPENCODE, trial
 from tests.agents.model_servers import RunningServer
 from tests.agents.real_programs import ROOT, install
 from tests.core.export.conftest import Made
@@ -186,11 +186,10 @@ def _offered(asked: list[dict[str, Any]]) -> set[str]:
 
 
 def hooks(door: Door) -> list[str]:
-    """Hooks of Claude Code, whose binary is part of a package of its adapter, and of Codex."""
-    if door.program == "opencode":
-        return []
-    if door.program == "codex":
-        return trial(door.programs / "codex", door.folder / "hooks", door.server, CODEX)
+    """Hooks of Claude Code, whose binary is part of a package of its adapter, and of Codex; OpenCode's plugin."""
+    if door.program != "claude":
+        trials = CODEX if door.program == "codex" else OPENCODE
+        return trial(door.programs / door.program, door.folder / "hooks", door.server, trials)
     binary = next(door.programs.parent.glob("@anthropic-ai/claude-agent-sdk-*/claude"), None)
     return (
         trial(binary, door.folder / "hooks", door.server, CLAUDE)

@@ -1,4 +1,4 @@
-"""Claude Code and Codex in a terminal with Watchkeeper's hooks: live states, answers, a compaction, Watchkeeper killed."""
+"""Claude Code, Codex and OpenCode in a terminal with Watchkeeper's hooks: live states, answers, a compaction, a kill."""
 
 from __future__ import annotations
 
@@ -311,8 +311,77 @@ def codex(door: Door) -> None:
         reader.wait(20)
 
 
+def opencode(door: Door) -> None:
+    """Install the plugin, questions answered from another terminal and in its own, an interruption, an end, uninstall."""
+    home = door.home / ".config/opencode"
+    home.mkdir(parents=True)
+    models = {"m1": {"name": "m1", "limit": {"context": 100_000, "output": 8_000}}}
+    options = {"baseURL": f"{door.server.url}/v1", "apiKey": "x"}
+    mock = {"npm": "@ai-sdk/openai-compatible", "name": "mock", "options": options, "models": models}
+    own = {
+        "provider": {"mock": mock},
+        "autoupdate": False,
+        "share": "disabled",
+        "model": "mock/m1",
+        "permission": {"bash": "ask"},
+    }
+    (home / "opencode.json").write_text(json.dumps(own))
+    installed = door.wk("hooks", "install", "opencode", "--answer", "--yes", "--binary", str(door.program))
+    door.holds("the plugin is installed", "installed the plugin" in installed.stdout)
+    reader = door.start("import", "--watch-all")
+    found = "SELECT status, reason FROM external_sessions WHERE program = 'opencode'"
+    waiting = "SELECT tool FROM external_questions WHERE status = 'waiting'"
+    outcomes = "SELECT outcome FROM external_questions WHERE status = 'answered' ORDER BY asked_at"
+
+    def status() -> str:
+        return str((door.rows(found) or [("", "")])[0][0])
+
+    terminal = Terminal(door)
+    try:
+        door.within("OpenCode has started", lambda: "Askanything" in terminal.text())
+        time.sleep(6)
+        terminal.type("#script\nrun: touch made\nrun: touch refused\nrun: touch typed\nsay: all done\n")
+        door.within("its question waits", lambda: door.rows(waiting) == [("bash",)] and status() == "waiting")
+        door.holds("the whole question is shown", "touch made" in door.wk("approve", "last", "--show").stdout)
+        door.within("the dialog in the terminal is there", lambda: "Permissionrequired" in terminal.text(), 5)
+        door.wk("approve", "last")
+        door.within("an answer from another terminal counts", (door.workspace / "made").exists)
+        door.within("and is confirmed", lambda: door.rows(outcomes) == [("allowed",)])
+        door.within("the next question waits", lambda: door.rows(waiting) == [("bash",)])
+        door.wk("deny", "last", "--reason", "we keep that file")
+        door.within("a denial is confirmed", lambda: door.rows(outcomes)[1:] == [("denied",)])
+        door.within(
+            "and its reason reaches the model",
+            lambda: "we keep that file" in json.dumps(door.server.models.log, default=str),
+        )
+        door.within("the third question waits", lambda: door.rows(waiting) == [("bash",)])
+        time.sleep(1)
+        os.write(terminal._file, b"\r")
+        door.within("an answer in its own terminal counts", (door.workspace / "typed").exists)
+        door.within("then the session is idle", lambda: status() == "idle")
+        door.holds("no question waits, and the denied call did not run",
+                   not door.rows(waiting) and not (door.workspace / "refused").exists())  # fmt: skip
+        door.within("it is one session, joined with its log",
+                    lambda: door.rows("SELECT count(*), max(s.id = e.imported_as) FROM sessions s, external_sessions e") == [(1, 1)])  # fmt: skip
+        shutil.move(door.folder / "data", door.folder / "moved")
+        terminal.type("#script\nsay: without a folder\n")
+        door.within(
+            "without Watchkeeper's folder it works on", lambda: "withoutafolder" in terminal.text()[-5_000:]
+        )
+        shutil.move(door.folder / "moved", door.folder / "data")
+        terminal.close()
+        door.within("its end is seen", lambda: status() == "ended")
+        door.wk("hooks", "uninstall", "opencode", "--yes")
+        door.holds("the plugin is gone", not (home / "plugins/watchkeeper.js").exists())
+    finally:
+        terminal.close()
+        reader.terminate()
+        reader.wait(20)
+
+
 CLAUDE = (hooks, cost)
 CODEX = (codex,)
+OPENCODE = (opencode,)
 
 
 def trial(

@@ -21,15 +21,16 @@ _project = click.option(
     "--project", type=click.Path(path_type=Path, file_okay=False), help="Only for sessions in this folder."
 )
 _yes = click.option("--yes", is_flag=True, help="Do not ask before the file is changed.")
-_program = click.argument("program", type=click.Choice(["claude", "codex"]))
+_program = click.argument("program", type=click.Choice(["claude", "codex", "opencode"]))
 
 
 @click.group()
 def hooks() -> None:
-    """Show sessions of Claude Code and Codex in other terminals live, and answer Claude Code's questions.
+    """Show sessions of Claude Code, Codex and OpenCode in other terminals live, and answer their questions.
 
     A hook is a line of shell that the program runs at an event. Ours writes the event into a file and ends; it runs no
-    part of Watchkeeper, stores no environment, and never makes the program wait for an answer that nobody can give.
+    part of Watchkeeper, stores no environment, and never makes the program wait for an answer that nobody can give. For
+    OpenCode, a plugin does the same.
     """
 
 
@@ -51,16 +52,25 @@ def _file(db: Place | None) -> Path:
 def install(
     program: str, answer: bool, project: Path | None, binary: Path | None, yes: bool, db: Place | None
 ) -> int:
-    """Add hooks to your settings of Claude Code or Codex. Shows the change, asks, and keeps a backup."""
+    """Add hooks to your settings of Claude Code or Codex, or a plugin to OpenCode. Shows the change, asks, and keeps a
+    backup."""
     from watchkeeper.interop import hooks as doors
+    from watchkeeper.interop import opencode_plugin as plugin
 
     refuse_agents()
     path = _file(db)
     if answer and program == "codex":
-        raise BadInput("questions of Codex are answered in its terminal; --answer is for claude")
-    settings = doors.settings_of(os.environ, project, program)
-    found = (doors.find_codex if program == "codex" else doors.find_program)(os.environ, binary)
-    change = doors.plan_install(path, settings, found, answer=answer)
+        raise BadInput("questions of Codex are answered in its terminal; --answer is for claude and opencode")
+    if program == "opencode":
+        found = doors.Program(
+            doors.find_version(os.environ, program, plugin.FIRST_OPENCODE, binary), plugin.EVENTS, program
+        )
+        settings = plugin.settings_of(os.environ, project)
+        change = plugin.plan_install(path, settings, found, answer=answer)
+    else:
+        settings = doors.settings_of(os.environ, project, program)
+        found = (doors.find_codex if program == "codex" else doors.find_program)(os.environ, binary)
+        change = doors.plan_install(path, settings, found, answer=answer)
     assert change.record is not None
     if not change.is_needed:
         doors.install(path, settings, change)
@@ -79,8 +89,13 @@ def install(
         say(f"note: {change.note}")
     _ask(yes, settings.path)
     doors.install(path, settings, change)
-    soon = "start codex once and trust them" if program == "codex" else "running sessions use them at once"
-    say(f"installed {len(change.record.events)} hooks; {soon}")
+    soon = {
+        "claude": "running sessions use them at once",
+        "codex": "start codex once and trust them",
+        "opencode": "sessions that you start from now on use it",
+    }
+    what = "the plugin" if program == "opencode" else f"{len(change.record.events)} hooks"
+    say(f"installed {what}; {soon[program]}")
     if not external.is_read(path):
         say(
             "nothing reads them yet: `wk import --watch-all --install` does so in the background, `wk watch claude` meanwhile"
@@ -96,11 +111,16 @@ def install(
 def uninstall(program: str, project: Path | None, yes: bool, db: Place | None) -> int:
     """Take the hooks out again. A file that was not changed meanwhile is restored byte for byte."""
     from watchkeeper.interop import hooks as doors
+    from watchkeeper.interop import opencode_plugin as plugin
 
     refuse_agents()
     path = _file(db)
-    settings = doors.settings_of(os.environ, project, program)
-    change = doors.plan_uninstall(path, settings.path)
+    if program == "opencode":
+        settings = plugin.settings_of(os.environ, project)
+        change = plugin.plan_uninstall(path, settings.path)
+    else:
+        settings = doors.settings_of(os.environ, project, program)
+        change = doors.plan_uninstall(path, settings.path)
     click.echo(reveal(change.diff()), nl=False)
     if change.note:
         say(f"note: {change.note}")

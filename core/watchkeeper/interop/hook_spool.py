@@ -100,7 +100,9 @@ def _words(payload: dict[str, Any], name: str, limit: int = LONGEST_TEXT) -> str
 
 
 def program_of(payload: dict[str, Any]) -> str:
-    """Which program sent an event: Codex's logs are named `rollout-…`."""
+    """Which program sent an event: OpenCode's plugin says so, and Codex's logs are named `rollout-…`."""
+    if payload.get("program") == "opencode":
+        return "opencode"
     log = payload.get("transcript_path")
     return "codex" if isinstance(log, str) and log.rpartition("/")[2].startswith("rollout-") else PROGRAM
 
@@ -177,6 +179,8 @@ class _Asked:
 
     def outcome(self) -> str:
         """`allowed`, `denied` or `failed` (an error) once the log has the result of the call; else empty."""
+        if self.question.program != PROGRAM:
+            return ""
         try:
             size = self.log.stat().st_size
             if self.offset is None:
@@ -439,6 +443,9 @@ class HookSpool:
 
     def _take_event(self, path: Path, payload: dict[str, Any], at: float, changes: _Changes) -> None:
         event = payload.get("hook_event_name")
+        if event == "PermissionReplied":
+            self._take_reply(payload, changes)
+            return
         state = self._state_of(payload, changes)
         if state is None or event not in _TAKEN:
             return
@@ -454,6 +461,15 @@ class HookSpool:
             if isinstance(value, str) and key in _KEPT
         }
         apply(state, event, self._redactor(kept), at, log_bytes=log_bytes)
+
+    def _take_reply(self, payload: dict[str, Any], changes: _Changes) -> None:
+        """What became of a question of OpenCode, which says it itself."""
+        question_id = payload.get("question")
+        if isinstance(question_id, str) and self._asked.pop(question_id, None) is not None:
+            outcome = {"once": "allowed", "always": "allowed", "reject": "denied"}.get(
+                str(payload.get("reply")), ""
+            )
+            changes.ended.append((question_id, outcome))
 
     def _state_of(self, payload: dict[str, Any], changes: _Changes) -> SessionState | None:
         """The state of the session that a payload names, marked as changed."""
@@ -579,7 +595,7 @@ class HookSpool:
                 log = log.with_suffix("") / "subagents" / f"agent-{agent}.jsonl"
             at = min(read[1].st_mtime, self._now())
             question = ExternalQuestion(
-                question_id, PROGRAM, state.program_session, state.session_id, int(pid), agent,
+                question_id, state.program, state.program_session, state.session_id, int(pid), agent,
                 self._redactor.text(one_line(tool, 200)), self._redactor(given), "waiting", {}, "", "", at,
             )  # fmt: skip
             self._asked[question_id] = asked = _Asked(question, path, log, given)

@@ -374,13 +374,13 @@ class Program(NamedTuple):
     name: str = "claude"
 
 
-def find_codex(environ: Mapping[str, str], program: Path | None = None) -> Program:
-    """The version of `codex`.
+def find_version(environ: Mapping[str, str], name: str, first: tuple[int, int], program: Path | None) -> str:
+    """The version of a program that can tell of its sessions.
 
     Raises:
-        NotFound: there is none, or it has no hooks yet.
+        NotFound: there is none, or it is older than the `first` that can.
     """
-    found = str(program) if program is not None else shutil.which("codex", path=environ.get("PATH"))
+    found = str(program) if program is not None else shutil.which(name, path=environ.get("PATH"))
     try:
         said = found and subprocess.run(
             [found, "--version"], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
@@ -388,11 +388,21 @@ def find_codex(environ: Mapping[str, str], program: Path | None = None) -> Progr
     except (OSError, subprocess.TimeoutExpired):
         said = None
     numbers = re.search(r"(\d+)\.(\d+)\.\d+", said.stdout) if said else None
-    if numbers is None or (int(numbers[1]), int(numbers[2])) < FIRST_CODEX:
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < first:
+        label = {"codex": "Codex", "opencode": "OpenCode"}[name]
         raise NotFound(
-            "hooks need Codex 0.169 or later on the PATH; its sessions are followed by their logs all the same"
+            f"this needs {label} {first[0]}.{first[1]} or later on the PATH; its sessions are followed by their logs all the same"
         )
-    return Program(numbers[0], CODEX_EVENTS, "codex")
+    return numbers[0]
+
+
+def find_codex(environ: Mapping[str, str], program: Path | None = None) -> Program:
+    """The installed `codex`.
+
+    Raises:
+        NotFound: as `find_version`.
+    """
+    return Program(find_version(environ, "codex", FIRST_CODEX, program), CODEX_EVENTS, "codex")
 
 
 def find_program(environ: Mapping[str, str], program: Path | None = None) -> Program:
@@ -423,11 +433,12 @@ def find_program(environ: Mapping[str, str], program: Path | None = None) -> Pro
 # --- Files -------------------------------------------------------------------------------------------------------------
 
 
-def _digest(data: bytes | None) -> str | None:
+def digest(data: bytes | None) -> str | None:
+    """Names the bytes of a file; None where there is none."""
     return None if data is None else hashlib.sha256(data).hexdigest()
 
 
-def _read(path: Path) -> bytes | None:
+def read_settings(path: Path) -> bytes | None:
     """The bytes of a settings file; None where there is none.
 
     Raises:
@@ -490,7 +501,7 @@ class Installed:
 
     @property
     def answers(self) -> bool:
-        return self.program == "claude" and ASKING in self.events
+        return self.program != "codex" and ASKING in self.events
 
 
 def load_installed(folder: Path) -> list[Installed]:
@@ -555,7 +566,7 @@ def _original(folder: Path, record: Installed) -> bytes | None:
         data = (folder / "backups" / record.original).read_bytes()
     except OSError:
         data = b""
-    if _digest(data) != record.original:
+    if digest(data) != record.original:
         raise NotFound("the backup is gone")
     return data
 
@@ -563,7 +574,7 @@ def _original(folder: Path, record: Installed) -> bytes | None:
 def _base(folder: Path, path: Path, data: bytes | None, record: Installed | None) -> tuple[bytes | None, str]:
     """The file without our hooks, and a note."""
     ours = {command_of(folder, name) for name in ("spool.sh", "compact.sh", "answer.sh")}
-    if record is not None and _digest(data) == record.installed:
+    if record is not None and digest(data) == record.installed:
         try:
             return _original(folder, record), ""
         except NotFound:
@@ -598,7 +609,7 @@ def plan_install(database: Path, settings: Settings, program: Program, *, answer
         BadInput: the file cannot be changed safely; the line says why.
     """
     folder, path = hooks_folder(database), settings.path
-    data = _read(path)
+    data = read_settings(path)
     before = next((each for each in load_installed(folder) if each.path == str(path)), None)
     bare, _ = _base(folder, path, data, before)
     text = _text(path, bare or b"")
@@ -616,8 +627,8 @@ def plan_install(database: Path, settings: Settings, program: Program, *, answer
     created = [event for event in entries if event not in hooks] + ([] if "hooks" in known else ["hooks"])
     record = Installed(
         str(path),
-        _digest(bare),
-        _digest(after.encode()) or "",
+        digest(bare),
+        digest(after.encode()) or "",
         created,
         list(entries),
         program.version,
@@ -655,7 +666,7 @@ def install(database: Path, settings: Settings, change: Change) -> None:
     if record.original is not None and not (folder / "backups" / record.original).exists():
         bare, _ = _base(folder, change.path, change.before, previous)
         _write(folder / "backups" / record.original, bare or b"")
-    if _read(change.path) != change.before:
+    if read_settings(change.path) != change.before:
         raise BadInput(f"{change.path} was changed meanwhile; nothing was changed, try again")
     _save_installed(folder, [*others, record])
     if change.is_needed:
@@ -671,7 +682,7 @@ def plan_uninstall(database: Path, path: Path) -> Change:
     """
     folder = hooks_folder(database)
     record = next((each for each in load_installed(folder) if each.path == str(path)), None)
-    data = _read(path)
+    data = read_settings(path)
     bare, note = _base(folder, path, data, record)
     if record is None and bare == data:
         raise NotFound(f"no hooks of Watchkeeper in {path}")
@@ -685,7 +696,7 @@ def uninstall(database: Path, change: Change) -> None:
         BadInput: it cannot be written, or the settings changed meanwhile.
     """
     folder = hooks_folder(database)
-    if _read(change.path) != change.before:
+    if read_settings(change.path) != change.before:
         raise BadInput(f"{change.path} was changed meanwhile; nothing was changed, try again")
     if change.after is None:
         change.path.unlink(missing_ok=True)
@@ -700,8 +711,15 @@ def uninstall(database: Path, change: Change) -> None:
 
 def is_registered(folder: Path, record: Installed) -> bool:
     """Whether a settings file still holds every hook that was installed into it."""
+    if record.program == "opencode":
+        try:
+            return digest(read_settings(Path(record.path))) == record.installed
+        except BadInput:
+            return False
     try:
-        found = parse_settings(_text(Path(record.path), _read(Path(record.path)) or b"")).get("hooks", {})
+        found = parse_settings(_text(Path(record.path), read_settings(Path(record.path)) or b"")).get(
+            "hooks", {}
+        )
     except (BadInput, ValueError):
         return False
     wanted = entries_of(folder, tuple(record.events), answer=True, program=record.program)

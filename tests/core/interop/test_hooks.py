@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watchkeeper.cli.app import run
-from watchkeeper.interop import hooks
+from watchkeeper.interop import hooks, opencode_plugin
 from watchkeeper.interop.hook_spool import HookSpool
-from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import database, external
 from watchkeeper.store.external import External, hooks_folder, load_external
@@ -168,6 +169,92 @@ def claude(tmp_path: Path) -> Iterator[Claude]:
     claude.writer.close()
 
 
+OPENCODE = hooks.Program("1.18.33", opencode_plugin.EVENTS, "opencode")
+
+
+def test_the_plugin_of_opencode_is_a_file_of_its_own(claude: Claude, tmp_path: Path) -> None:
+    place = opencode_plugin.settings_of({"XDG_CONFIG_HOME": str(tmp_path / "cfg")}, None)
+    with pytest.raises(NotFound):
+        opencode_plugin.plan_uninstall(claude.db, place.path)
+    for answer in (False, True, True):
+        change = opencode_plugin.plan_install(claude.db, place, OPENCODE, answer=answer)
+        hooks.install(claude.db, place, change)
+        (record,) = hooks.load_installed(claude.folder)
+        assert record.answers is answer
+        assert hooks.is_registered(claude.folder, record)
+    place.path.write_text(place.path.read_text() + "// edited")
+    assert not hooks.is_registered(claude.folder, record)
+    hooks.uninstall(claude.db, opencode_plugin.plan_uninstall(claude.db, place.path))
+    assert not place.path.exists()
+    assert not claude.folder.exists()
+    place.path.write_text("export const Mine = async () => ({})")
+    with pytest.raises(BadInput, match="no plugin of Watchkeeper"):
+        opencode_plugin.plan_install(claude.db, place, OPENCODE, answer=False)
+    with pytest.raises(BadInput, match="no plugin of Watchkeeper"):
+        opencode_plugin.plan_uninstall(claude.db, place.path)
+
+
+PLUGIN_TRIAL = """
+import { Watchkeeper } from %s
+import { readdirSync, writeFileSync } from "node:fs"
+const posted = [], client = { _client: { post: async (call) => posted.push(call) } }
+const plugin = await Watchkeeper({ client })
+for (const event of %s) await plugin.event({ event })
+const asks = process.env.FOLDER + "/asks"
+const nonce = readdirSync(asks).find((name) => name.startsWith(process.pid + ".")).split(".")[1]
+const decision = { behavior: "deny", message: "no" }
+writeFileSync(`${process.env.FOLDER}/answers/${nonce}.json`, JSON.stringify({ hookSpecificOutput: { decision } }))
+while (!posted.length) await new Promise((next) => setTimeout(next, 20))
+console.log(JSON.stringify([nonce, posted[0].url, posted[0].body]))
+const properties = { sessionID: "ses_2", requestID: "per_1", reply: "reject" }
+if (process.env.END) await plugin.event({ event: { type: "permission.replied", properties } })
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here to run the plugin")
+def test_the_plugin_tells_of_states_and_questions_and_takes_any_event(claude: Claude, tmp_path: Path) -> None:
+    place = hooks.Settings(tmp_path / "watchkeeper.mjs", tmp_path)
+    hooks.install(claude.db, place, opencode_plugin.plan_install(claude.db, place, OPENCODE, answer=True))
+    (claude.folder / "listening").write_text(f"{os.getpid()}\n")
+    asks = {"id": "per_1", "permission": "bash", "patterns": ["touch a"], "metadata": {"command": "touch a"}}
+    events: list[Any] = [
+        None, {}, {"type": 7, "properties": []}, {"type": "session.idle"}, {"type": "session.error", "properties": {"sessionID": {}}},
+        {"type": "permission.asked", "properties": {}}, {"type": "session.created", "properties": {"info": {"id": "ses_1", "directory": "/w"}}},
+        {"type": "session.created", "properties": {"sessionID": "ses_2", "info": {"id": "ses_2", "parentID": "ses_1"}}},
+        {"type": "session.status", "properties": {"sessionID": "ses_1", "status": {"type": "busy"}}},
+        {"type": "session.idle", "properties": {"sessionID": "ses_2"}},
+        {"type": "permission.asked", "properties": {**asks, "sessionID": "ses_2"}},
+    ]  # fmt: skip
+    program = PLUGIN_TRIAL % (json.dumps(str(place.path)), json.dumps(events))
+
+    def told(**environ: str) -> Any:
+        environ |= {"FOLDER": str(claude.folder), "PATH": os.environ["PATH"]}
+        command = ["node", "--input-type=module", "-e", program]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=True)
+        return json.loads(done.stdout)
+
+    nonce, url, body = told()
+    assert (url, body) == ("/permission/per_1/reply", {"reply": "reject", "message": "no"})
+    claude.spool.step()
+    found = claude.found()
+    (session,), (question,) = found.sessions, found.questions
+    assert (session.program, session.program_session, session.status) == ("opencode", "ses_1", "waiting")
+    assert (session.reason, session.folder) == ("permission: bash", "/w")
+    assert (question.id, question.program, question.tool) == (nonce, "opencode", "bash")
+    assert question.input == {"command": "touch a", "patterns": ["touch a"]}
+    reply = {"program": "opencode", "session_id": "ses_1", "hook_event_name": "PermissionReplied", "question": nonce, "reply": "reject"}  # fmt: skip
+    claude.spooled("7.1.json", json.dumps(reply).encode())
+    claude.spool.step()
+    assert claude.found().questions == ()
+    ended, *_ = told(END="1")
+    left = [
+        path.name.split(".")[1]
+        for name in ("asks", "answers")
+        for path in (claude.folder / name).glob("*.json")
+    ]
+    assert ended not in left
+
+
 @pytest.mark.parametrize(
     ("end", "status"), [("the log grows", "busy"), ("Interrupt", "idle"), ("Stop", "idle")]
 )
@@ -231,28 +318,35 @@ def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
     assert not claude.folder.exists()
 
 
-@pytest.mark.parametrize("program", ["claude", "codex"])
+@pytest.mark.parametrize(
+    ("program", "place"),
+    [("claude", ".claude"), ("codex", ".codex"), ("opencode", ".config/opencode/plugins")],
+)
 def test_the_command_shows_the_change_and_takes_it_back(
-    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: str,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     home, binary, db = tmp_path / "home", tmp_path / program, ["--db", str(tmp_path / "w.db")]
-    (home / f".{program}").mkdir(parents=True)
-    binary.write_text("#!/bin/sh\necho codex-cli 0.170.1\n")
+    (home / place).mkdir(parents=True)
+    binary.write_text("#!/bin/sh\necho codex-cli 1.170.1\n")
     binary.chmod(0o755)
     monkeypatch.setenv("HOME", str(home))
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "WATCHKEEPER_AGENT"):
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME", "WATCHKEEPER_AGENT"):
         monkeypatch.delenv(name, raising=False)
     assert run(["hooks", "install", program, "--binary", str(binary), *db]) == 2
     assert "--yes" in capsys.readouterr().err
-    assert not list((home / f".{program}").iterdir())
+    assert not list((home / place).iterdir())
     assert run(["hooks", "install", program, "--binary", str(binary), "--yes", *db]) == 0
-    assert "spool.sh" in capsys.readouterr().out
+    assert "/spool" in capsys.readouterr().out
     assert run(["hooks", "status", "--json", *db]) == 0
     (installed,) = json.loads(capsys.readouterr().out)["installed"]
     assert installed["registered"]
     assert "SessionStart" in installed["events"]
     assert run(["hooks", "uninstall", program, "--yes", *db]) == 0
-    assert not list((home / f".{program}").iterdir())
+    assert not list((home / place).iterdir())
 
 
 def test_settings_that_are_a_link_stay_one(claude: Claude, tmp_path: Path) -> None:

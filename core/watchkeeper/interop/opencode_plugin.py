@@ -1,0 +1,210 @@
+"""The plugin of OpenCode that tells Watchkeeper what a session does, as hooks do of other programs.
+
+OpenCode runs no shell line at an event: it loads files of JavaScript. Ours writes events into the spool of
+`interop.hooks`, and with `answer` it hands on what the dashboard answers, beside OpenCode's own dialog. It throws nothing,
+waits for nothing, and does nothing without Watchkeeper's folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from watchkeeper.interop.hooks import (
+    ASKING,
+    MOST_PENDING,
+    Change,
+    Installed,
+    Program,
+    Settings,
+    digest,
+    load_installed,
+    read_settings,
+)
+from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.store.external import hooks_folder
+
+FIRST_OPENCODE = (1, 18)
+EVENTS = ("SessionStart", "UserPromptSubmit", "Stop", "StopFailure", "Interrupt", "PermissionRequest", "PreCompact",
+          "PostCompact", "SessionEnd")  # fmt: skip
+"""What the plugin tells, in the words of Claude Code's hooks."""
+
+_MARK = "// Written by `wk hooks install opencode`"
+_PLUGIN = (
+    _MARK
+    + """: tells Watchkeeper what a session does. Without its folder it does nothing.
+import { randomBytes } from "node:crypto"
+import { existsSync, readFileSync, readdirSync, renameSync, unlinkSync, writeFileSync } from "node:fs"
+
+const FOLDER = %(folder)s
+const ANSWER = %(answer)s
+const parents = new Map() // session of a sub-agent -> the session that started it
+const told = new Map() // session -> busy, idle or failed
+const asked = new Map() // request -> the file of its question
+
+const clip = (text) => (typeof text === "string" ? text.slice(0, 2000) : "")
+const quietly = (work) => {
+  try {
+    return work()
+  } catch {}
+}
+const root = (id) => {
+  for (let n = 0; n < 20 && parents.has(id); n++) id = parents.get(id)
+  return id
+}
+
+function write(folder, nonce, id, event, more) {
+  const name = `${process.pid}.${nonce}.json`
+  const about = { program: "opencode", session_id: root(id), hook_event_name: event, ...more }
+  writeFileSync(`${FOLDER}/${folder}/.${name}`, JSON.stringify(about), { mode: 0o600, flag: "wx" })
+  renameSync(`${FOLDER}/${folder}/.${name}`, `${FOLDER}/${folder}/${name}`)
+  return `${FOLDER}/${folder}/${name}`
+}
+
+function tell(id, event, more) {
+  quietly(() => {
+    if (typeof id !== "string" || readdirSync(`${FOLDER}/spool`).length >= %(pending)d) return
+    write("spool", randomBytes(8).toString("hex"), id, event, more)
+  })
+}
+
+function change(id, state, event, more) {
+  if (told.get(id) === state) return
+  if (told.size > 1000) told.clear()
+  told.set(id, state)
+  tell(id, event, more)
+}
+
+function ask(request, client) {
+  if (![request.id, request.sessionID].every((id) => typeof id === "string" && /^[\\w-]+$/.test(id))) return
+  process.kill(Number(readFileSync(`${FOLDER}/listening`, "utf8")), 0) // throws where nobody listens
+  const nonce = randomBytes(16).toString("hex")
+  const input = { ...request.metadata, patterns: request.patterns }
+  const file = write("asks", nonce, request.sessionID, "PermissionRequest", { tool_name: request.permission, tool_input: input })
+  const answer = `${FOLDER}/answers/${nonce}.json`
+  asked.set(request.id, { file, nonce })
+  const timer = setInterval(() => {
+    quietly(() => {
+      if (!asked.has(request.id) || !existsSync(file)) return clearInterval(timer)
+      if (!existsSync(answer)) return
+      clearInterval(timer)
+      const { behavior, message } = JSON.parse(readFileSync(answer, "utf8")).hookSpecificOutput.decision
+      const body = behavior === "allow" ? { reply: "once" } : { reply: "reject", message: String(message) }
+      const headers = { "content-type": "application/json" }
+      client._client.post({ url: `/permission/${request.id}/reply`, body, headers }).catch(() => {})
+    })
+  }, 200)
+  timer.unref?.()
+}
+
+function replied(id, request, reply) {
+  const question = asked.get(request)
+  asked.delete(request)
+  if (question) {
+    quietly(() => unlinkSync(question.file))
+    quietly(() => unlinkSync(`${FOLDER}/answers/${question.nonce}.json`))
+    tell(id, "PermissionReplied", { question: question.nonce, reply })
+  }
+  told.delete(root(id))
+  change(root(id), "busy", "UserPromptSubmit")
+}
+
+function take(type, about, client) {
+  const id = about.sessionID ?? about.info?.id
+  if (type === "session.created" || type === "session.updated") {
+    if (about.info?.parentID && parents.size < 10000) parents.set(id, about.info.parentID)
+    else if (type === "session.created") tell(id, "SessionStart", { source: "startup", cwd: about.info?.directory })
+  } else if (type === "permission.asked" || type === "question.asked") {
+    told.delete(root(id))
+    tell(id, "PermissionRequest", { tool_name: about.permission ?? "question" })
+    if (ANSWER && type === "permission.asked") quietly(() => ask(about, client))
+  } else if (type === "permission.replied" || type === "question.replied" || type === "question.rejected") {
+    replied(id, about.requestID, about.reply)
+  } else if (parents.has(id)) {
+    return
+  } else if (type === "session.status") {
+    if (about.status?.type === "busy") change(id, "busy", "UserPromptSubmit")
+  } else if (type === "session.error") {
+    if (about.error?.name === "MessageAbortedError") change(id, "idle", "Interrupt")
+    else change(id, "failed", "StopFailure", { error: clip(about.error?.data?.message ?? about.error?.name) })
+  } else if (type === "session.idle") {
+    if (told.get(id) !== "failed") change(id, "idle", "Stop")
+  } else if (type === "session.compacted") {
+    tell(id, "PostCompact")
+  } else if (type === "session.deleted") {
+    tell(id, "SessionEnd", { reason: "deleted" })
+  }
+}
+
+export const Watchkeeper = async ({ client }) => ({
+  event: async ({ event }) => {
+    quietly(() => take(event?.type, event?.properties ?? {}, client))
+  },
+  "experimental.session.compacting": async (input, output) => {
+    quietly(() => {
+      tell(input.sessionID, "PreCompact")
+      if (/^[\\w-]+$/.test(input.sessionID)) output.context.push(readFileSync(`${FOLDER}/instructions/${input.sessionID}`, "utf8"))
+    })
+  },
+})
+"""
+)
+
+
+def settings_of(environ: Mapping[str, str], project: Path | None) -> Settings:
+    """Where the plugin is installed: for the user, or for `project`.
+
+    Raises:
+        NotFound: there is no such folder.
+    """
+    home = (
+        Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config").expanduser().absolute() / "opencode"
+    )
+    if project is None:
+        return Settings(home / "plugins" / "watchkeeper.js", home)
+    place = project.expanduser().absolute()
+    if not place.is_dir():
+        raise NotFound(f"there is no folder {place}")
+    return Settings(place / ".opencode" / "plugins" / "watchkeeper.js", home)
+
+
+def plan_install(database: Path, settings: Settings, program: Program, *, answer: bool) -> Change:
+    """What `hooks.install` would write.
+
+    Raises:
+        BadInput: another file has the plugin's name.
+    """
+    folder, path = hooks_folder(database), settings.path
+    before = read_settings(path)
+    _refuse_others(path, before)
+    text = _PLUGIN % {
+        "folder": json.dumps(str(folder)),
+        "answer": json.dumps(answer),
+        "pending": MOST_PENDING,
+    }
+    after = text.encode()
+    events = [event for event in EVENTS if event != ASKING or answer]
+    record = Installed(
+        str(path), None, digest(after) or "", [], events, program.version, str(settings.home), program.name
+    )
+    return Change(path, before, after, record)
+
+
+def plan_uninstall(database: Path, path: Path) -> Change:
+    """What `hooks.uninstall` would do: it deletes the plugin.
+
+    Raises:
+        NotFound: it is not installed there.
+        BadInput: another file has the plugin's name.
+    """
+    before = read_settings(path)
+    _refuse_others(path, before)
+    if before is None and all(each.path != str(path) for each in load_installed(hooks_folder(database))):
+        raise NotFound(f"no plugin of Watchkeeper at {path}")
+    return Change(path, before, None, None)
+
+
+def _refuse_others(path: Path, data: bytes | None) -> None:
+    if data is not None and not data.startswith(_MARK.encode()):
+        raise BadInput(f"{path} is no plugin of Watchkeeper; move it first, nothing was changed")
