@@ -23,12 +23,15 @@ class AgentControl:
     def __init__(self) -> None:
         self.pause_reason: str | None = None
         """Set: pause at the next step boundary, for this reason."""
+        self.releasing = False
+        """The pause is for this host alone: another one continues at once, so the agent's row stays as it is."""
         self._now = asyncio.Event()
         self._waiting = False
         self._pausing = False
 
-    def pause(self, reason: str, *, now: bool = False) -> None:
+    def pause(self, reason: str, *, now: bool = False, releasing: bool = False) -> None:
         """Ask the loop to pause; with `now`, or while it only waits, what it awaits is abandoned."""
+        self.releasing = releasing and self.pause_reason is None
         self.pause_reason = reason
         if now or self._waiting:
             self._now.set()

@@ -583,6 +583,8 @@ class AgentLoop:
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
             snapshot.write(tx, self._turn)
+            if self._control.releasing and not blocked:
+                return
             agents.move(tx, self._agent.id, AgentStatus.PAUSED, reason)
             if self._agent.task_id is not None:
                 plans.move(tx, self._agent.task_id, TaskStatus.PAUSED, reason, agent=self._agent.id)

@@ -70,6 +70,7 @@ BRANCHES = "watchkeeper"
 """Branches are `watchkeeper/<session>/<task>`."""
 
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL")
+_PASSED_TO_FETCH = ("SSH_AUTH_SOCK", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE")
 _SET = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "GIT_OPTIONAL_LOCKS": "0",
         "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}  # fmt: skip
 _OPTIONS = (
@@ -112,8 +113,15 @@ class Repository:
 class Git:
     """Runs git commands, while it holds the repository's lock."""
 
-    def __init__(self, environ: Mapping[str, str], lock: int | None = None) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], lock: int | None = None, *, protocols: str = "none"
+    ) -> None:
+        """`protocols`: those that may be used to fetch, with a colon between them; none by default."""
         self._environ = {name: environ[name] for name in _PASSED if name in environ} | _SET
+        self._environ["GIT_ALLOW_PROTOCOL"] = protocols
+        if protocols != "none":
+            self._environ |= {name: environ[name] for name in _PASSED_TO_FETCH if name in environ}
+            self._environ["GIT_SSH_COMMAND"] = "ssh -oBatchMode=yes"
         self._lock = lock
 
     @classmethod

@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Start a session: a planner and its sub-agents work towards a goal"),
     "models": ("models", "List the models that a run can use here, with prices"),
     "resume": ("run", "Continue from the last saved step"),
+    "worker": ("workers", "Drive queued sessions on this machine"),
+    "workers": ("workers", "List the workers of every machine"),
     "pause": ("control", "Pause a session, or one agent"),
     "cancel": ("control", "End a session, or one agent's task, for good"),
     "rerun": ("control", "Do a task again"),

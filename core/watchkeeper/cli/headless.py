@@ -306,15 +306,25 @@ def _text(kind: str, data: dict[str, Any]) -> str:
     metavar="SECONDS",
     help="How long a question waits before it is denied.",
 )
-def host(session: str, db: Place | None, lift: bool, once: int | None, approval_timeout: float | None) -> int:
+@click.option("--worker", help="The worker that starts this host.")
+@click.option("--machine", default="", help="The worker's name of this machine.")
+@click.option("--workspace", default="", help="Where the session works on this machine.")
+@click.option("--fresh", is_flag=True, help="The workspace was just checked out.")
+def host(
+    session: str, db: Place | None, lift: bool, once: int | None, approval_timeout: float | None, worker: str | None,
+    machine: str, workspace: str, fresh: bool,
+) -> int:  # fmt: skip
     """Run SESSION until it ends or pauses."""
     from watchkeeper.runtime.run_session import Asking, drive
+    from watchkeeper.store.workers import Placement
 
     handler = logging.StreamHandler()
     handler.setFormatter(_Redacting("%(asctime)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     asking = Asking(unattended=False, timeout_seconds=approval_timeout)
-    return drive(database_path(db), session, resume=lift, once=once, asking=asking).exit_code
+    placement = Placement(worker, machine, workspace, fresh) if worker is not None else None
+    path = database_path(db)
+    return drive(path, session, resume=lift, once=once, asking=asking, placement=placement).exit_code
 
 
 class _Redacting(logging.Formatter):

@@ -41,6 +41,7 @@ from watchkeeper.records.text import json_text
 from watchkeeper.store import budgets, state
 from watchkeeper.store.budgets import BudgetUse
 from watchkeeper.store.place import Place
+from watchkeeper.store.workers import Needs, check_label
 
 if TYPE_CHECKING:
     from watchkeeper.runtime.config import RoleModel
@@ -288,6 +289,30 @@ def demo(**options: Any) -> int:
     return _start(SURVEY_GOAL, SURVEYOR, options)
 
 
+def _labels(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(check_label(label) for label in value)
+
+
+def queue_options(function: Any) -> Any:
+    """What `run` says about the worker that is to drive the session."""
+    for option in reversed(
+        [
+            click.option("--queue", "queued", is_flag=True, help="Leave it to a worker (`wk worker`), and print its id."),
+            click.option(
+                "--on", "on", multiple=True, metavar="LABEL", callback=_labels,
+                help="With --queue: a label that the worker must have (repeatable; default: this machine's).",
+            ),
+            click.option(
+                "--git", "remote", metavar="REMOTE",
+                help="With --queue: the worker checks out a commit of this remote, in place of --workspace.",
+            ),
+            click.option("--commit", help="With --git: the commit (default: HEAD of the workspace)."),
+        ]
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
 allow_model_option = click.option(
     "--allow-model",
     "allow_models",
@@ -329,6 +354,7 @@ allow_model_option = click.option(
     " message.",
 )
 @click.option("--detach", is_flag=True, help="Start in the background and return, without the dashboard.")
+@queue_options
 @click.option(
     "--yes", is_flag=True, help="With --continue: do not ask whether nothing else uses the session."
 )
@@ -477,6 +503,7 @@ def _holder(path: Place, program_session: str) -> int | None:
     "--headless", is_flag=True, help="Run in the foreground and print progress, without the dashboard."
 )
 @click.option("--detach", is_flag=True, help="Start the host in the background and return.")
+@click.option("--queue", "queued", is_flag=True, help="Leave it to a worker, and return.")
 @approval_timeout_option
 @allow_model_option
 @new_budget_options
@@ -487,6 +514,7 @@ def resume(
     as_json: bool,
     headless: bool,
     detach: bool,
+    queued: bool,
     approval_timeout: float | None,
     allow_models: tuple[str, ...],
     **limits: str | None,
@@ -523,6 +551,8 @@ def resume(
     workspace, model, stored = opened.one(
         "SELECT workspace, model, settings FROM sessions WHERE id = ?", (opened.session_id,)
     )
+    if queued:
+        return _resume_queued(opened, typed, as_json=as_json)
     check_configuration(Path(workspace))
     check_resume(opened.path, opened.session_id, environment="this shell")
     allowed = (*SessionSettings.load(stored).allow_models, *allow_models)
@@ -537,6 +567,23 @@ def resume(
         opened.path, opened.session_id, foreground, as_json, resume=True, detach=detach,
         approval_timeout_seconds=approval_timeout,
     )  # fmt: skip
+
+
+def _resume_queued(opened: SessionHandle, typed: dict[str, str], *, as_json: bool) -> int:
+    """Leave a session to the workers; one that was never queued to those of this machine."""
+    from watchkeeper.runtime.run_session import queue_without_host
+
+    if not raise_reached(opened, typed, ask=is_terminal() and not as_json, as_json=as_json):
+        return PAUSED_EXIT
+    folder = opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]
+    queue_without_host(
+        opened.path, opened.session_id, Needs((f"host:{socket.gethostname()}",), path=str(folder))
+    )
+    return respond(
+        as_json,
+        {"session": opened.session_id, "status": "queued"},
+        f"session {opened.session_id} is queued for a worker",
+    )
 
 
 def _await_others(opened: SessionHandle) -> None:
@@ -570,6 +617,35 @@ def _await_others(opened: SessionHandle) -> None:
     )
 
 
+def _needs(options: dict[str, Any], workspace: Path) -> Needs | None:
+    """What the session needs of a worker; None if it is not queued.
+
+    Without a label, a folder is one of this machine. With one, the folder is that of the worker and need not be here.
+    """
+    on, remote, commit = options.get("on", ()), options.get("remote"), options.get("commit")
+    if not options.get("queued"):
+        if on or remote or commit:
+            raise click.UsageError("--on, --git and --commit are for sessions that are queued: add --queue")
+        return None
+    if options["headless"] or options.get("detach"):
+        raise click.UsageError("a queued session is driven by a worker: leave --headless and --detach out")
+    if remote is None:
+        if commit is not None:
+            raise click.UsageError("--commit is a commit of a remote: add --git REMOTE")
+        if not on or workspace.exists():
+            return Needs(on or (f"host:{socket.gethostname()}",), path=str(workspace.resolve()))
+        if not workspace.is_absolute():
+            raise BadInput(
+                f"the workspace {workspace} is not here; for a folder of the worker, give its whole path"
+            )
+        return Needs(on, path=str(workspace))
+    from watchkeeper.runtime.worker import check_remote, full_commit
+
+    commit = full_commit(commit or "HEAD", workspace)
+    check_remote(remote, commit)
+    return Needs(on, remote=remote, commit=commit)
+
+
 def _start(
     goal: str | None,
     model: str | None,
@@ -583,7 +659,14 @@ def _start(
     refuse_agents()
     workspace = (options["workspace"] or Path.cwd()).expanduser()
     path = database_path(options["db"])
-    check_workspace(workspace, path)
+    needs = _needs(options, workspace)
+    elsewhere = needs is not None and (needs.remote is not None or not workspace.exists())
+    if elsewhere:
+        if outside is not None:
+            raise BadInput("a session that was begun outside is continued where it is; leave --git out")
+        workspace = Path("/")
+    else:
+        check_workspace(workspace, path)
     config = check_configuration(workspace)
     as_json = bool(options["as_json"])
     arguments = click.get_current_context().find_object(tuple) or ("run", *([goal] if goal else []))
@@ -600,8 +683,9 @@ def _start(
     headless = not options.get("detach") and (bool(options["headless"]) or as_json or not is_terminal())
     limits = {kind: float(amount) for kind, amount in typed_budgets(options).items()}
     _check_model(ref, config, limits)
-    check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
-    if config.memory.model is not None and ref != SURVEYOR:
+    if needs is None:  # else the worker's key counts
+        check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
+    if needs is None and config.memory.model is not None and ref != SURVEYOR:
         _check_model(config.memory.model, config, {})
         check_key(config.memory.model, environment="this shell", then="run this command again")
     allowed = tuple(options.get("allow_models", ()))
@@ -610,7 +694,8 @@ def _start(
         if ref.startswith(f"{outside['program']}/"):
             outside["model"] = ref
         allowed += (f"{outside['program']}/*",)
-    allowed += confirm_roles(workspace, ref, allowed, may_ask=asking, show=headless and not as_json)
+    if not elsewhere:
+        allowed += confirm_roles(workspace, ref, allowed, may_ask=asking, show=headless and not as_json)
     carried = _carried(path, from_session, workspace, quiet=as_json) if from_session is not None else None
     wanted = NewSession(
         goal=goal if goal is not None else carried.goal if carried else "",
@@ -627,7 +712,15 @@ def _start(
             continues=outside,
         ),
         budgets=limits,
+        needs=needs,
     )
+    if needs is not None:
+        session_id = create_session(path, wanted, prepare=carried.write if carried else None)
+        return respond(
+            as_json,
+            {"session": session_id, "status": "queued", "needs": needs.as_json()},
+            f"session {session_id} is queued for a worker: {clean(needs.describe())}",
+        )
     if headless:
         # Loaded before the session exists: a Ctrl+C during the import must not leave a session without a host.
         import_module("watchkeeper.cli.headless")

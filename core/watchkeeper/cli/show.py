@@ -42,6 +42,7 @@ from watchkeeper.store.search.index import index_until, unindexed
 from watchkeeper.store.usage import GROUPS, UsageRow
 from watchkeeper.store.usage import usage as usage_by
 from watchkeeper.store.user_secrets import user_redactor
+from watchkeeper.store.workers import Needs, queue_state
 
 if TYPE_CHECKING:
     from watchkeeper.records.redact import Redactor
@@ -52,7 +53,7 @@ SEARCHING_SECONDS = 10.0
 """How long a search reads; after that it reports that older messages were not searched."""
 
 GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
-          "working": "●", "waiting": "?", "parked": "◷", "idle": "·"}  # fmt: skip
+          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷"}  # fmt: skip
 
 
 @click.command()
@@ -78,6 +79,7 @@ def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) ->
         )
     for row in rows:
         row["live"] = row["status"] == "running" and probe(path, row["id"]) is not None
+        row["queued"] = row["status"] == "running" and not row["live"] and row["queued_at"] is not None
     nowhere = "" if database.is_there(path) else f": there is no database at {clean(path)}"
     none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`, or `wk import claude`"
     empty = "no sessions" + (f" with {search!r}" if search and not nowhere else none_yet)
@@ -94,7 +96,7 @@ def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         status = row["status"]
         if status == "running" and not row["live"]:
             # An imported session has no process of ours that could have died.
-            status = "done" if imported_from(row["origin"]) else "dead"
+            status = "done" if imported_from(row["origin"]) else "queued" if row["queued"] else "dead"
         yield (
             f"{GLYPHS.get(status, '†')} {row['id']:<8}  {day_and_minute(row['last_active'])} {status:<9}"
             f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,}"
@@ -162,6 +164,8 @@ def show(opened: SessionHandle, as_json: bool) -> int:
     whole = state.session_state(opened, opened.session_id)
     holder = opened.host
     whole["session"]["live"] = holder is not None
+    queued = queue_state(opened, opened.session_id)
+    whole["queue"] = queued.as_json() if queued is not None and holder is None else None
     whole["receipts"] = [one.as_json() for one in session_receipts(opened, opened.session_id)]
     host = f"background process {holder.pid}" if holder else "not running"
     return respond(as_json, whole, _state_lines(opened, whole, host))
@@ -169,6 +173,8 @@ def show(opened: SessionHandle, as_json: bool) -> int:
 
 def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Iterator[str]:
     yield from _summary_lines(whole["session"], host)
+    if whole["queue"] is not None and whole["session"]["status"] == "running":
+        yield from _queue_lines(whole["queue"])
     if whole["plan"] is not None:
         yield from _plan_lines(whole["plan"], {agent["id"]: agent["name"] for agent in whole["agents"]})
     yield "\nAgents"
@@ -186,6 +192,16 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
             if question is not None:
                 first, *lines = question_with_answers(question)
                 yield from (f"\n? {first}", *lines)
+
+
+def _queue_lines(queue: dict[str, Any]) -> Iterator[str]:
+    """Why a session waits."""
+    yield (
+        f"  queued {day_and_minute(queue['queued_at'])} for {clean(Needs.from_json(queue['needs']).describe())};"
+        f" {plural(queue['workers'], 'worker') if queue['workers'] else 'no worker'} there"
+    )
+    for one in queue["refusals"]:
+        yield f"    {one['worker']} on {clean(one['machine'], 40)}: {clean(one['reason'], 300)}"
 
 
 def _receipt_lines(receipts: list[dict[str, Any]], titles: dict[str, str]) -> Iterator[str]:

@@ -228,6 +228,8 @@ def event_text(kind: str, data: Mapping[str, Any]) -> str:
             return _words(verb) + _said(data, "error", ": ")
         case "host" if verb == "warning":
             return f"warning: {_one(data, 'text')}"
+        case "host" if verb == "moved":
+            return _one(data, "text")
         case "host":
             return _words(verb) + (" and continues the session" if data.get("resume") else "")
         case "artifact":

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from watchkeeper.records.messages import Usage
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import commands, database, driver
 from watchkeeper.store.database import refuse_inside
-from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.driver import make_private, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.lease import probe
 from watchkeeper.store.place import Place, arguments_for
@@ -301,20 +302,25 @@ def start_host(
         return None
     if once is None:
         check_resume(database_path, session_id, environment=environment)
-    command = [sys.executable, "-P", "-m", "watchkeeper", "host", session_id, *arguments_for(database_path)]
-    if resume:
-        command.append("--resume")
+    options = ["--resume"] if resume else []
     if once is not None:
-        command += ["--once", str(once)]
+        options += ["--once", str(once)]
     if approval_timeout_seconds is not None:
-        command += ["--approval-timeout", str(approval_timeout_seconds)]
+        options += ["--approval-timeout", str(approval_timeout_seconds)]
+    return spawn_host(database_path, session_id, options).pid
+
+
+def spawn_host(database_path: Place, session_id: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A detached process that runs `wk host SESSION OPTIONS`. It checks nothing, and its output goes to the host's
+    log."""
+    command = [sys.executable, "-P", "-m", "watchkeeper", "host", session_id, *arguments_for(database_path)]
     log = host_log_path(database_path, session_id)
     with (
         open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output,
         handed_over(config_text()) as handover,
     ):
-        process = subprocess.Popen(
-            command,
+        return subprocess.Popen(
+            [*command, *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -323,7 +329,6 @@ def start_host(
             env=handover.environment | {"PYTHONUNBUFFERED": "1"},
             pass_fds=handover.descriptors,
         )
-    return process.pid
 
 
 def await_host(
@@ -351,8 +356,11 @@ def why_ended(database_path: Place, session_id: str, pid: int) -> str | None:
         ended, _ = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         ended = pid
-    if not ended:
-        return None
+    return last_words(database_path, session_id) if ended else None
+
+
+def last_words(database_path: Place, session_id: str) -> str:
+    """The last line of the log of a session's host."""
     log = host_log_path(database_path, session_id)
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return lines[-1] if lines else "the host ended at once"
@@ -363,7 +371,7 @@ def host_log_path(database_path: Place, session_id: str) -> Path:
     from watchkeeper.store.lease import lock_path
 
     path = lock_path(database_path, session_id).with_suffix(".log")
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    make_private(path.parent)
     return path
 
 

@@ -156,7 +156,8 @@ log = logging.getLogger(__name__)
 MOST_NUDGES = 3
 """How often an idle planner is asked to continue before the session pauses."""
 
-PAUSED_EXIT, INTERRUPTED_EXIT = 5, 130
+PAUSED_EXIT, INTERRUPTED_EXIT, RELEASED_EXIT = 5, 130, 75
+"""The last: the session still runs, and another host continues it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class SessionHost:
         if self._stopping is None:
             self._stopping = (reason, exit_code)
         for running in self._loops.values():
-            running.control.pause(reason, now=now)
+            running.control.pause(reason, now=now, releasing=self._stopping[1] == RELEASED_EXIT)
         self.wake_host()
 
     def cancel_pause(self) -> bool:
@@ -634,6 +635,9 @@ class SessionHost:
             await self.environment.worktrees.end()
         if self._once is None and status is SessionStatus.RUNNING:
             reason, code = self._stopping or ("stopped", PAUSED_EXIT)
+            if code == RELEASED_EXIT:
+                await self.store.commit(lambda tx: tx.event("host.released"))
+                return HostResult(status, reason, code)
             await self.store.commit(lambda tx: lifecycle.pause_session(tx, reason))
             return HostResult(SessionStatus.PAUSED, reason, code, self._short_of)
         codes = {

@@ -19,13 +19,14 @@ from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.records.states import AgentStatus, CommandStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime.config import BUILT_IN, RoleModel
 from watchkeeper.runtime.control import user_name
-from watchkeeper.store import agents, budgets, commands, database, driver, plans, sessions
+from watchkeeper.store import agents, budgets, commands, database, driver, plans, sessions, workers
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import decode, sqlite3
 from watchkeeper.store.place import Place
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.user_secrets import user_redactor
+from watchkeeper.store.workers import Needs
 from watchkeeper.store.writer import Group
 
 
@@ -69,6 +70,8 @@ class NewSession:
     settings: SessionSettings = field(default_factory=SessionSettings)
     budgets: dict[str, float] = field(default_factory=dict)
     """Kind (`usd`, `tokens`, `turns`, `seconds`) → amount."""
+    needs: Needs | None = None
+    """What it needs of a worker; None: it is not queued. The workspace is then a folder of the worker, or none yet."""
 
 
 def create_session(
@@ -88,7 +91,8 @@ def create_session(
             be kept.
         StoreUnusable: the database cannot be written.
     """
-    check_workspace(wanted.workspace, database_path)
+    if wanted.needs is None:
+        check_workspace(wanted.workspace, database_path)
     if not wanted.goal.strip():
         raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
     for kind, amount in wanted.budgets.items():
@@ -107,11 +111,12 @@ def create_session(
                 session_id=session_id,
                 user_id=user_name(),
                 goal=user_redactor().text(wanted.goal),
-                workspace=str(wanted.workspace.resolve()),
+                workspace=_workspace_of(wanted),
                 model=wanted.model,
                 settings=_plain(asdict(wanted.settings)),
                 budgets=wanted.budgets,
                 now=at,
+                needs=wanted.needs.as_json() if wanted.needs is not None else None,
             )
             if prepare is not None:
                 prepare(Transaction(group, session_id, 0, at))
@@ -141,6 +146,29 @@ def check_workspace(workspace: Path, database_path: Place) -> None:
         f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with"
         " --workspace"
     )
+
+
+def _workspace_of(wanted: NewSession) -> str:
+    """The folder, or the remote for as long as no worker has checked it out."""
+    needs = wanted.needs
+    return (needs.path or needs.remote if needs is not None else None) or str(wanted.workspace.resolve())
+
+
+def queue_session(tx: Transaction, needs: Needs) -> None:
+    """Leave a session that no host drives to the workers. A pause is lifted.
+
+    Raises:
+        ValueError: it has ended.
+    """
+    status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
+    if status in (SessionStatus.DONE, SessionStatus.CANCELLED):
+        raise ValueError(f"the session is already {status}")
+    if status is not SessionStatus.RUNNING:
+        sessions.set_status(tx, SessionStatus.RUNNING, "resumed")
+        lift_pauses(tx)
+    if status is SessionStatus.FAILED:
+        revive_planner(tx)
+    workers.queue(tx, needs)
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, StoreUnusable
@@ -21,14 +22,15 @@ from watchkeeper.records.host_faults import HostFault, StoreExhausted, host_faul
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
-from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
-from watchkeeper.runtime.lifecycle import pause_session
+from watchkeeper.runtime.host import INTERRUPTED_EXIT, RELEASED_EXIT, HostResult, SessionHost
+from watchkeeper.runtime.lifecycle import pause_session, queue_session
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import decode
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.place import Place
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.workers import Needs, Placement, lost_changes, place_session
 from watchkeeper.store.writer import Group
 
 LOOP_DESCRIPTORS = 3
@@ -70,11 +72,13 @@ def drive(
     resume: bool,
     once: int | None = None,
     asking: Asking = Asking(unattended=False),
+    placement: Placement | None = None,
 ) -> HostResult:
     """Drive a session to its end, or until it pauses, in this process.
 
     The first SIGINT or SIGTERM finishes the step, saves and stops (exit 130); the second stops at once, which
-    loses nothing that was committed.
+    loses nothing that was committed. With a `placement`, a worker started this host: the first signal then leaves
+    the session running, so that another worker continues it (`RELEASED_EXIT`).
 
     Raises:
         DrivenElsewhere, NotFound, BadInput, StoreUnusable, LeaseLost.
@@ -87,11 +91,17 @@ def drive(
     with _ending_as_paused(session_id):
         with closing(database.open_readonly(database_path)) as connection:
             refuse_imported(connection, session_id)
-        result = _drive_once(database_path, session_id, clock, asking, resume=resume, once=once)
-        while result.exit_code != INTERRUPTED_EXIT and _wanted_on(database_path, session_id):
+        result = _drive_once(
+            database_path, session_id, clock, asking, resume=resume, once=once, placement=placement
+        )
+        while result.exit_code not in (INTERRUPTED_EXIT, RELEASED_EXIT) and _wanted_on(
+            database_path, session_id
+        ):
             try:
                 # The queued command lifts the pauses that it concerns.
-                result = _drive_once(database_path, session_id, clock, asking, resume=False, once=None)
+                result = _drive_once(
+                    database_path, session_id, clock, asking, resume=False, once=None, placement=placement
+                )
             except DrivenElsewhere:
                 break  # the other host applies what is queued
     return result
@@ -105,6 +115,7 @@ def _drive_once(
     *,
     resume: bool,
     once: int | None,
+    placement: Placement | None,
 ) -> HostResult:
     store = SessionStore.claim(
         database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname()
@@ -112,9 +123,12 @@ def _drive_once(
     result: HostResult | None = None
     try:
         _check_descriptors()
+        if placement is not None:
+            _place(store, placement)
         with asyncio.Runner() as runner:
             runner.get_loop()  # before there is a coroutine that would be left without its loop
-            result = runner.run(_drive(store, clock, asking, resume=resume, once=once))
+            released = RELEASED_EXIT if placement is not None else INTERRUPTED_EXIT
+            result = runner.run(_drive(store, clock, asking, resume=resume, once=once, on_signal=released))
     except Exception as error:
         if result is None or host_fault(error) is None:
             note_host_fault(store, error)
@@ -123,6 +137,17 @@ def _drive_once(
     finally:
         store.close()
     return result
+
+
+def _place(store: SessionStore, placement: Placement) -> None:
+    """Note where the session runs now, and what it lost on the way."""
+    lost, commands = lost_changes(store, store.session_id, Path(placement.workspace))
+
+    def change(group: Group) -> None:
+        tx = Transaction(group, store.session_id, store.epoch, time.time())
+        place_session(tx, placement, lost, other_changes=commands)
+
+    store.writer.submit(change).result()
 
 
 def _check_descriptors() -> None:
@@ -187,19 +212,19 @@ def _wanted_on(database_path: Place, session_id: str) -> bool:
 
 
 async def _drive(
-    store: SessionStore, clock: SystemClock, asking: Asking, *, resume: bool, once: int | None
+    store: SessionStore, clock: SystemClock, asking: Asking, *, resume: bool, once: int | None, on_signal: int
 ) -> HostResult:
     from watchkeeper.runtime.host_factory import assemble
 
     async with aclosing(
         await assemble(store, clock, once=once, approval_timeout=asking.seconds)
     ) as assembled:
-        _answer_signals(assembled.host)
+        _answer_signals(assembled.host, on_signal)
         return await assembled.host.run(resume=resume)
 
 
-def _answer_signals(host: SessionHost) -> None:
-    """The first signal saves and stops; the second stops at once."""
+def _answer_signals(host: SessionHost, exit_code: int) -> None:
+    """The first signal saves and stops with this code; the second stops at once."""
     loop = asyncio.get_running_loop()
     asked = 0
 
@@ -208,7 +233,7 @@ def _answer_signals(host: SessionHost) -> None:
         asked += 1
         if asked > 1:
             os._exit(INTERRUPTED_EXIT)
-        host.pause_all(INTERRUPTED, exit_code=INTERRUPTED_EXIT)
+        host.pause_all(INTERRUPTED, exit_code=exit_code)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted)
@@ -264,6 +289,15 @@ def revoke_without_host(database_path: Place, session_id: str, grant_id: int) ->
 
     _change_once(database_path, session_id, lambda tx: revoke_grant(tx, grant_id, "command line"))
     return f"grant {grant_id} is revoked"
+
+
+def queue_without_host(database_path: Place, session_id: str, needs: Needs) -> None:
+    """Leave a session that no host drives to the workers.
+
+    Raises:
+        BadInput: it has ended already.
+    """
+    _change_once(database_path, session_id, lambda tx: queue_session(tx, needs))
 
 
 def allow_more_models(database_path: Place, session_id: str, models: Sequence[str]) -> None:

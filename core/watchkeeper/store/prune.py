@@ -390,7 +390,7 @@ def forget_places(connection: Connection) -> Iterator[None]:
 def forget_files(path: Place, session_id: str) -> None:
     """Remove the session's lock files and its host's log."""
     lock = lock_path(path, session_id)
-    for name in (lock, lock.with_suffix(".log"), lock.with_suffix(".watch")):
+    for name in (lock, *map(lock.with_suffix, (".log", ".watch", ".claim"))):
         name.unlink(missing_ok=True)
 
 

@@ -28,8 +28,9 @@ def create(
     settings: dict[str, Any],
     budgets: dict[str, float],
     now: float,
+    needs: dict[str, Any] | None = None,
 ) -> None:
-    """A new session that no host drives yet, with its budgets (kind → amount).
+    """A new session that no host drives yet, with its budgets (kind → amount). With `needs` it is queued for workers.
 
     Raises:
         BadInput: the workspace's name is not UTF-8: no row could lead back to it.
@@ -42,8 +43,8 @@ def create(
     connection = group.connection
     connection.execute(
         "INSERT INTO sessions (id, user_id, goal, workspace, model, settings, status, created_at,"
-        " last_active)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " last_active, queued_at, needs)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             session_id,
             user_id,
@@ -54,6 +55,8 @@ def create(
             SessionStatus.RUNNING,
             now,
             now,
+            now if needs is not None else None,
+            encode(needs) if needs is not None else None,
         ),
     )
     connection.executemany(
@@ -72,8 +75,9 @@ def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None
     check(SESSION_MOVES, old, status)
     ended = tx.now if status in SESSION_ENDED else None
     tx.execute(
-        "UPDATE sessions SET status = ?, status_reason = ?, ended_at = ? WHERE id = ?",
-        (status, reason, ended, tx.session_id),
+        "UPDATE sessions SET status = ?, status_reason = ?, ended_at = ?,"
+        " queued_at = CASE WHEN ? IS NULL THEN queued_at END WHERE id = ?",
+        (status, reason, ended, ended, tx.session_id),
     )
     tx.event(f"session.{status}", reason=reason)
 

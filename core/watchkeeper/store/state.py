@@ -227,6 +227,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "events": row["event_seq"],
         "lease_epoch": row["lease_epoch"],
         "host": {"pid": row["host_pid"], "name": row["host_name"]},
+        "queued_at": row["queued_at"],
     }
 
 
