@@ -7,6 +7,7 @@ the user confirms it. A session that a budget has paused gets a new limit before
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
