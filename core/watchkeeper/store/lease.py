@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,10 @@ _holding = threading.Lock()
 """POSIX locks are a process's: two of its threads would both be given one."""
 
 
+LAPSE_SECONDS = 0.05
+"""How often a lease on a server is asked for that a killed host holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
     """The process that drives a session now."""
@@ -52,6 +57,19 @@ class LeaseHolder:
     @property
     def is_this_process(self) -> bool:
         return self.is_here and self.pid == os.getpid()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended: it was a process of this machine that is gone."""
+        if not self.is_here or not self.pid:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def __str__(self) -> str:
         return f"pid {self.pid}" if self.is_here else f"pid {self.pid} on {self.host_name}"
@@ -137,12 +155,18 @@ class ServerLease(Lease):
         self._connection = postgres.connect(url)
         self._ended = threading.Event()
         self._extending: threading.Thread | None = None
-        taken = self._connection.execute(
-            postgres.TAKE_LEASE, (os.getpid(), socket.gethostname(), session_id)
-        ).fetchone()
+        me, deadline = (
+            (os.getpid(), socket.gethostname(), session_id),
+            time.monotonic() + postgres.lease_seconds(),
+        )
+        while True:
+            taken = self._connection.execute(postgres.TAKE_LEASE, me).fetchone()
+            holder = None if taken else server_holder(self._connection, session_id)
+            if holder is None or not holder.has_ended or time.monotonic() > deadline:
+                break
+            time.sleep(LAPSE_SECONDS)  # it was killed on this machine: its lease soon ends
         self.epoch = taken[0] if taken else None
         if taken is None:
-            holder = server_holder(self._connection, session_id)
             if holder is not None:
                 self._connection.close()
                 raise DrivenElsewhere(

@@ -252,7 +252,8 @@ class Writer:
                 outcomes = []
                 for item in items:
                     try:
-                        outcomes += self._transact([item])
+                        on_file = isinstance(self.path, Path)
+                        outcomes += self._transact([item]) if on_file else self._transact_on_server([item])
                     except BaseException as single:
                         outcomes.append((None, single))
         _acknowledge(items, [(value, self._told(error)) for value, error in outcomes])
@@ -263,7 +264,7 @@ class Writer:
         Once the last wait was in vain, later transactions do not wait, until one of them succeeds.
         """
         if not isinstance(self.path, Path):
-            return self._transact_on_server(items)
+            return self._transact_on_server(items, gather=True)
         for wait_seconds in () if self._exhausted else host_faults.RETRY_SECONDS:
             try:
                 return self._transact(items, gather=True)
@@ -278,7 +279,9 @@ class Writer:
         self._exhausted = False
         return outcomes
 
-    def _transact_on_server(self, items: list[_Item]) -> list[tuple[Any, BaseException | None]]:
+    def _transact_on_server(
+        self, items: list[_Item], *, gather: bool = False
+    ) -> list[tuple[Any, BaseException | None]]:
         """`_transact`, repeated while the server cannot be reached, until the writer gives up.
 
         When the connection was lost during a commit, the server is asked whether it was made.
@@ -286,7 +289,7 @@ class Writer:
         for wait_seconds in postgres.reconnections():
             self._group: Group | None = None
             try:
-                return self._transact(items, gather=True)
+                return self._transact(items, gather=gather)
             except sqlite3.OperationalError as error:
                 if not postgres.is_lost(self.connection):
                     raise
