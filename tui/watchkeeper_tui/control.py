@@ -387,8 +387,8 @@ async def export(database_path: Place, session_id: str, form: str, folder: Path)
     return Exported(str(report["path"]), int(report["bytes"]), report.get("redacted"))
 
 
-def costs_by_class(calls: Sequence[CallPoint]) -> dict[CallPoint, tuple[float, float, float, float] | None]:
-    """The cost of each call by the classes of its tokens; None where the model has no list price. It may take seconds."""
+def costs_by_class(calls: Sequence[CallPoint]) -> dict[int, tuple[float, float, float, float] | None]:
+    """The cost of each call, by its id, by the classes of its tokens; None where the model has no list price. It may take seconds."""
     from watchkeeper.runtime.control import costs_by_class
 
     return costs_by_class(calls)

@@ -375,13 +375,13 @@ def host_log_path(database_path: Place, session_id: str) -> Path:
     return path
 
 
-def costs_by_class(calls: Iterable[CallPoint]) -> dict[CallPoint, tuple[float, float, float, float] | None]:
-    """The cost of each call by the classes of its tokens; None for a call whose model has no list price.
+def costs_by_class(calls: Iterable[CallPoint]) -> dict[int, tuple[float, float, float, float] | None]:
+    """The cost of each call, by its id, by the classes of its tokens; None for a call whose model has no list price.
 
     It may take a second for each model that was not asked for before: another process reads its prices.
     """
     return {
-        call: cost_by_class(
+        call.id: cost_by_class(
             call.model,
             Usage(fresh, output, cache_read_tokens=read, cache_write_tokens=written),
             call.cost_usd,

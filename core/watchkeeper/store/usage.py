@@ -153,6 +153,7 @@ MOST_CALLS = 50_000
 class CallPoint:
     """One model call. Seconds since 1970, tokens, US dollars."""
 
+    id: int
     agent_id: str
     model: str
     at: float
@@ -179,12 +180,14 @@ def call_series(connection: Connection, agent_ids: Sequence[str]) -> CallSeries:
     """The model calls of these agents over time, and their compactions."""
     among = list_of(agent_ids)
     calls = connection.execute(
-        "SELECT agent_id, model, started_at + latency_seconds, input_tokens, cache_write_tokens, cache_read_tokens,"
+        "SELECT id, agent_id, model, started_at + latency_seconds, input_tokens, cache_write_tokens, cache_read_tokens,"
         f" output_tokens, coalesce(cost_usd, 0) FROM model_calls WHERE agent_id {IN_LIST} AND status <> 'running'"
         " ORDER BY id DESC LIMIT ?",
         (among, MOST_CALLS),
     )
-    points = [CallPoint(row[0], row[1], row[2], (row[3], row[4], row[5], row[6]), row[7]) for row in calls]
+    points = [
+        CallPoint(row[0], row[1], row[2], row[3], (row[4], row[5], row[6], row[7]), row[8]) for row in calls
+    ]
     passes = connection.execute(
         f"SELECT agent_id, ended_at FROM compactions WHERE agent_id {IN_LIST} AND status = 'applied' AND ended_at IS NOT NULL"
         " ORDER BY id",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from itertools import accumulate
@@ -236,6 +237,8 @@ _CLASSES = {
 }  # fmt: skip
 """The classes of tokens as they are stacked, with their roles; last, what a call cost whose model has no list price."""
 MOST_BARS = 60
+PLOT_SHARE = 25
+"""A chart that took a second to draw is drawn again after so many: keys come first."""
 
 
 class ChartScreen(PageScreen):
@@ -260,9 +263,11 @@ class ChartScreen(PageScreen):
         self._agents = tuple(agent_ids)
         self._chart = 0
         self._series: CallSeries | None = None
-        self._by_class: dict[CallPoint, tuple[float, float, float, float] | None] = {}
+        self._by_class: dict[int, tuple[float, float, float, float] | None] = {}
         """What each call cost by class, as far as it was divided."""
         self._dividing = False
+        self._plot_seconds = 0.0
+        """What the last drawing took."""
         self._read_at = 0.0
 
     def body(self) -> ComposeResult:
@@ -275,7 +280,7 @@ class ChartScreen(PageScreen):
         self._plot()
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
-        if self.watch_app.now() - self._read_at >= 1.0:
+        if self.watch_app.now() - self._read_at >= max(1.0, self._plot_seconds * PLOT_SHARE):
             self._read()
 
     def _read(self) -> None:
@@ -283,10 +288,11 @@ class ChartScreen(PageScreen):
         self.ask(lambda connection: call_series(connection, self._agents), self._arrived)
 
     def _arrived(self, series: CallSeries) -> None:
-        self._series = series
+        self._series, begun = series, time.perf_counter()
         self._plot()
+        self._plot_seconds = time.perf_counter() - begun
         self.redraw_edges()
-        if not self._dividing and (new := [each for each in series.calls if each not in self._by_class]):
+        if not self._dividing and (new := [each for each in series.calls if each.id not in self._by_class]):
             self._dividing = True
             # It may start a process, and the reader has other things to do.
             self.run_worker(lambda: self._divide(new), thread=True, exit_on_error=False, group="prices")
@@ -300,7 +306,7 @@ class ChartScreen(PageScreen):
             self.app.call_from_thread(self.say, f"! {self.trouble(error)}", "failed")
         self.app.call_from_thread(self._divided, found)
 
-    def _divided(self, found: dict[CallPoint, tuple[float, float, float, float] | None]) -> None:
+    def _divided(self, found: dict[int, tuple[float, float, float, float] | None]) -> None:
         self._by_class |= found
         self._dividing = not found  # what failed once is not tried each second
         if self.is_usable:
@@ -309,7 +315,7 @@ class ChartScreen(PageScreen):
 
     def _usd(self, call: CallPoint) -> tuple[float, ...]:
         """What a call cost, by class; last what no list price divides."""
-        parts = self._by_class.get(call)
+        parts = self._by_class.get(call.id)
         return (*parts, 0.0) if parts is not None else (0.0, 0.0, 0.0, 0.0, call.cost_usd)
 
     def _plot(self) -> None:
