@@ -64,14 +64,16 @@ def read_small(path: Path, limit: int) -> tuple[bytes, os.stat_result] | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return None
-        try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(limit), found
-        except OSError:
-            return None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def parse_payload(data: bytes) -> dict[str, Any] | None:

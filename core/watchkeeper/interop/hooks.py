@@ -143,6 +143,7 @@ def settings_of(environ: Mapping[str, str], project: Path | None, program: str =
 # --- Settings as text: entries are put in and taken out, and every other byte stays ------------------------------------
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_LOOSE = re.compile(r"//|/\*|,\s*[}\]]")
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -232,6 +233,11 @@ def parse_settings(text: str) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError as fault:
+        why = "; comments and trailing commas are none" if _LOOSE.search(text) else ""
+        raise ValueError(
+            f"line {fault.lineno} is no strict JSON ({fault.msg[:1].lower()}{fault.msg[1:]}){why}"
+        ) from None
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
     hooks = found.get("hooks", {})
@@ -724,7 +730,13 @@ def is_registered(folder: Path, record: Installed) -> bool:
         return False
     wanted = entries_of(folder, tuple(record.events), answer=True, program=record.program)
     held = {
-        event: {one.get("command") for group in groups if isinstance(group, dict) for one in group.get("hooks", ()) if isinstance(one, dict)}
+        event: {
+            one.get("command")
+            for group in groups
+            if isinstance(group, dict) and isinstance(inner := group.get("hooks"), list)
+            for one in inner
+            if isinstance(one, dict) and isinstance(one.get("command"), str)
+        }
         for event, groups in found.items()
-    }  # fmt: skip
+    }
     return all(entry.command in held.get(event, ()) for event, entry in wanted.items())

@@ -297,7 +297,15 @@ def test_a_question_of_codex_waits_until_its_log_grows_or_the_turn_ends(
 
 @pytest.mark.parametrize("laid_out_anew", [False, True])
 @pytest.mark.parametrize(
-    "before", [None, b"", b"{}", b'{"model":"opus"}', b'{\r\n\t"hooks": {"Stop": []},\r\n\t"n": 1e3\r\n}']
+    "before",
+    [
+        None,
+        b"",
+        b"{}",
+        b'{"model":"opus"}',
+        b'{"hooks":{"Stop":[null,5,{"hooks":null},{"hooks":[7,{"command":[]}]},{}]}}',
+        b'{\r\n\t"hooks": {"Stop": []},\r\n\t"n": 1e3\r\n}',
+    ],
 )
 def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
     before: bytes | None, laid_out_anew: bool, claude: Claude
@@ -491,6 +499,9 @@ def test_damaged_and_hostile_files_change_nothing_and_do_not_stay(claude: Claude
     spool = claude.folder / "spool"
     (spool / "8.1.json").symlink_to("/etc/passwd")
     os.mkfifo(spool / "8.2.json")
+    (spool / "8.3.json").mkdir()
+    (claude.folder / "asks" / f"8.{'a' * 32}.json").mkdir()
+    (claude.home / "sessions" / "8.json").mkdir()
     whole = {
         "session_id": SESSION,
         "hook_event_name": "Stop",
@@ -501,7 +512,7 @@ def test_damaged_and_hostile_files_change_nothing_and_do_not_stay(claude: Claude
     claude.spool.step()
     (session,) = claude.found().sessions
     assert (session.status, session.folder, session.pid) == ("idle", "/work", 9)
-    assert list(spool.iterdir()) == []
+    assert [path.name for path in spool.iterdir()] == ["8.3.json"]
 
 
 def test_a_half_written_file_is_read_when_it_is_whole(claude: Claude) -> None:
