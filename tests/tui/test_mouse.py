@@ -110,3 +110,53 @@ async def test_tabs_that_find_no_room_are_scrolled_and_keep_their_names(desk: De
         await until(pilot, lambda: "[Prompt]" in text_of(pilot) and "›" not in text_of(pilot))
         await click(pilot, "‹")
         await until(pilot, lambda: "[Artifacts]" in text_of(pilot))
+
+
+async def test_each_filter_is_a_chip_that_a_click_or_a_key_takes_off(desk: Desk) -> None:
+    desk.session.event("tool.done", "explorer1", tool="bash", preview="[red]made\x1b[2J twice")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "4 Compaction" in text_of(pilot))
+        await pilot.press("2", "slash", *"tool made [red]", "enter")
+        await until(pilot, lambda: "events [tool ×]  events [made ×]  events [[red] ×]" in text_of(pilot))
+        await pilot.press("1", "slash", *"Explore", "enter")
+        await until(
+            pilot, lambda: "[[red] ×]  plan [Explore ×]  backspace takes the last off" in text_of(pilot)
+        )
+        # The active pane's filter goes first; with the mouse, any.
+        await pilot.press("backspace")
+        await until(pilot, lambda: "plan [Explore" not in text_of(pilot))
+        await click(pilot, "made ×")
+        await until(pilot, lambda: "events [tool ×]  events [[red] ×]" in text_of(pilot))
+        await pilot.press("backspace", "backspace")
+        await until(pilot, lambda: "×]" not in text_of(pilot) and "FOLLOW" in text_of(pilot))
+        await pilot.press("backspace")
+        await until(pilot, lambda: "nothing is filtered" in text_of(pilot))
+
+
+async def test_the_chips_of_a_list_are_its_search_word_by_word(desk: Desk) -> None:
+    library_of(desk)
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "nightly audit" in text_of(pilot))
+        await pilot.press("slash", *'state:done "nightly audit" cost>0 zzz', "enter")
+        shown = '[state:done ×]  ["nightly audit" ×]  [cost>0 ×]  [zzz ×]'
+        await until(pilot, lambda: shown in text_of(pilot) and "no session has these words" in text_of(pilot))
+        await pilot.press("backspace")
+        await click(pilot, "cost>0 ×")
+        await until(pilot, lambda: '[state:done ×]  ["nightly audit" ×]  backspace' in text_of(pilot))
+        await until(pilot, lambda: "older234" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "×]" not in text_of(pilot))
+
+
+async def test_a_replay_is_filtered_and_searched_too(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        pilot.app.open_replay("told2345")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "1/14" in text_of(pilot))
+        await pilot.press("end", "tab", "slash", *"ledger", "enter")
+        await until(pilot, lambda: "transcript [ledger ×]" in text_of(pilot) and "▌" in text_of(pilot))
+        await pilot.press("n")  # the next match, and not the next mark
+        assert "14/14" in text_of(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: "×]" not in text_of(pilot) and "REPLAY" in text_of(pilot))

@@ -25,7 +25,17 @@ from watchkeeper_tui.settings import SPLITS
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import WatchApp, watch_app
 from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.bars import CRAMPED, Crumb, KeyHint, KeyLine, PathLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import (
+    CRAMPED,
+    Chip,
+    ChipLine,
+    Crumb,
+    KeyHint,
+    KeyLine,
+    PathLine,
+    Prompt,
+    StatusLine,
+)
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import (
     Cell,
@@ -254,6 +264,28 @@ class WatchScreen(Screen[None]):
 
     def on_status_line_said(self, event: StatusLine.Said) -> None:
         self.say(event.text, event.role)
+
+    # Filters.
+
+    def filters(self) -> Sequence[Chip]:
+        """What narrows down what is shown, in the order in which `backspace` takes it off from the end."""
+        return ()
+
+    def drop_filter(self, chip: Chip) -> None:
+        """Take one of `filters` off."""
+
+    def draw_chips(self) -> None:
+        """Show the filters."""
+        self.query_one(ChipLine).chips = tuple(self.filters())
+
+    def action_drop_filter(self) -> None:
+        if chips := self.filters():
+            self.drop_filter(chips[-1])
+        else:
+            self.say("nothing is filtered", "muted", seconds=3)
+
+    def on_chip_line_dropped(self, event: ChipLine.Dropped) -> None:
+        self.drop_filter(event.chip)
 
     # Where the user is.
 
@@ -605,6 +637,7 @@ class SessionScreen(WatchScreen):
             self.events.update(snapshot.events, roster.names)
         self.compactions.update(snapshot, roster, now)
         self.draw_agent(now)
+        self.draw_chips()
 
     def draw_agent(self, now: float) -> None:
         """Show the agent, or the task without one, whose row is selected."""
@@ -629,6 +662,63 @@ class SessionScreen(WatchScreen):
         if row is not None and row.expandable:
             self.plan.collapsed = self.plan.collapsed | {row.id} if fold else self.plan.collapsed - {row.id}
             self.redraw()
+
+    # Filters.
+
+    def action_filter(self) -> None:
+        """Filter the plan or the events by words, or search the transcript."""
+        pane = self.active_pane if self.active_pane in ("plan", "events", "agent") else "plan"
+        before = self._words_of(pane)
+        what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
+        if pane == "agent":
+            self.agent_pane.open_tab(1)
+        hint = {
+            "plan": "words of names, states, models",
+            "events": "words of an event's kind, its agent or its text",
+            "agent": "text of messages, tool calls and results, verbatim",
+        }[pane]
+        question: list[list[Piece]] = [[(what, "strong"), (f"   {hint}", "muted")]]
+        self.prompt.ask_line(
+            question,
+            lambda text: self._search(pane, text),
+            kind=f"filter {pane}",
+            value=before,
+            changed=lambda text: self._search(pane, text),
+            gave_up=lambda: self._search(pane, before),
+            enter="Apply",
+        )
+
+    def _search(self, pane: str, words: str) -> None:
+        if pane == "plan":
+            self.plan.filter_words = words
+        elif pane == "events":
+            self.events.filter_words = words
+        else:
+            self.agent_pane.filter_words = words
+        self.redraw()
+
+    def _words_of(self, pane: str) -> str:
+        """What the pane is filtered by."""
+        words = {
+            "plan": self.plan.filter_words,
+            "events": self.events.filter_words,
+            "agent": self.agent_pane.filter_words,
+        }
+        return words.get(pane, "")
+
+    def filters(self) -> Sequence[Chip]:
+        """Every word of the plan's and the events' filter, and what the transcript is searched for; those of the active pane
+        last."""
+        chips = [Chip(pane, word) for pane in ("plan", "events") for word in self._words_of(pane).split()]
+        if self.agent_pane.filter_words:
+            chips.append(Chip("agent", self.agent_pane.filter_words))
+        return sorted(chips, key=lambda chip: chip.kind == self.active_pane)
+
+    def drop_filter(self, chip: Chip) -> None:
+        words = self._words_of(chip.kind).split()
+        if chip.kind != "agent":
+            words.remove(chip.text)
+        self._search(chip.kind, "" if chip.kind == "agent" else " ".join(words))
 
     # Panes.
 

@@ -32,7 +32,17 @@ from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.snapshot import Snapshot, TranscriptBlock
-from watchkeeper_tui.widgets.bars import Crumb, KeyHint, KeyLine, PathLine, Prompt, StatusLine, status_pieces
+from watchkeeper_tui.widgets.bars import (
+    Chip,
+    ChipLine,
+    Crumb,
+    KeyHint,
+    KeyLine,
+    PathLine,
+    Prompt,
+    StatusLine,
+    status_pieces,
+)
 from watchkeeper_tui.widgets.rows import (
     PageLine,
     PageView,
@@ -384,6 +394,7 @@ class CompactionScreen(ActingScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab,shift+tab", "other_side", "Other side", show=False, id="compaction.side"),
+        Binding("backspace", "drop_filter", "Take off the filter", show=False, id="compaction.drop_filter"),
         Binding("exclamation_mark", "only_lost", "Omitted only", show=False, id="compaction.lost"),
         Binding("u", "undo", "Undo", show=False, id="compaction.undo"),
         Binding("U", "act('redo')", "Redo", show=False, id="compaction.redo"),
@@ -423,6 +434,7 @@ class CompactionScreen(ActingScreen):
     def compose(self) -> ComposeResult:
         yield PathLine()
         yield PassFigures()
+        yield ChipLine()
         with Horizontal(id="sides"):
             yield PageView(id="before", classes="-front")
             yield PageView(id="after")
@@ -509,6 +521,7 @@ class CompactionScreen(ActingScreen):
             return
         target = self.target
         self.draw_path()
+        self.draw_chips()
         if self.sides is not None:
             passes = target.snapshot.compactions
             detail = self.sides.detail
@@ -587,6 +600,12 @@ class CompactionScreen(ActingScreen):
             each.set_class(each is page, "-front")
         page.focus()
         self.call_after_refresh(self.redraw)
+
+    def filters(self) -> Sequence[Chip]:
+        return [Chip("", "omitted only")] if self._only_lost else []
+
+    def drop_filter(self, chip: Chip) -> None:
+        self.action_only_lost()
 
     def action_only_lost(self) -> None:
         self._only_lost = not self._only_lost

@@ -26,7 +26,16 @@ from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.screens.base import SessionScreen
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.widgets.agent import PAGES, AgentPane
-from watchkeeper_tui.widgets.bars import Crumb, Header, KeyHint, KeyLine, Prompt, StatusLine, status_pieces
+from watchkeeper_tui.widgets.bars import (
+    ChipLine,
+    Crumb,
+    Header,
+    KeyHint,
+    KeyLine,
+    Prompt,
+    StatusLine,
+    status_pieces,
+)
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView
 
@@ -180,6 +189,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("underscore,ctrl+down", "divide('rows', 5)", "Divider down", show=False, id="pane.taller"),
         Binding("f", "freeze", "Freeze", show=False, id="freeze"),
         Binding("slash", "filter", "Filter", show=False, id="filter"),
+        Binding("backspace", "drop_filter", "Take off the last filter", show=False, id="filter.drop"),
         Binding("space", "mark", "Mark", show=False, id="mark"),
         Binding("minus", "collapse_all", "Collapse all", show=False, id="collapse"),
         Binding("equals_sign", "expand_all", "Expand all", show=False, id="expand"),
@@ -217,6 +227,7 @@ class LiveScreen(SessionScreen, ActingScreen):
 
     def compose(self) -> ComposeResult:
         yield Header()
+        yield ChipLine()
         with Container(id="panes"):
             yield PlanView()
             yield AgentPane()
@@ -800,46 +811,6 @@ class LiveScreen(SessionScreen, ActingScreen):
     def action_expand_all(self) -> None:
         self.plan.collapsed = frozenset()
         self.redraw()
-
-    def action_filter(self) -> None:
-        pane = self.active_pane if self.active_pane in ("plan", "events", "agent") else "plan"
-        before = self._words_of(pane)
-        what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
-        if pane == "agent":
-            self.agent_pane.open_tab(1)
-        hint = {
-            "plan": "words of names, states, models",
-            "events": "words of an event's kind, its agent or its text",
-            "agent": "text of messages, tool calls and results, verbatim",
-        }[pane]
-        question: list[list[Piece]] = [[(what, "strong"), (f"   {hint}", "muted")]]
-        self.prompt.ask_line(
-            question,
-            lambda text: self._search(pane, text),
-            kind=f"filter {pane}",
-            value=before,
-            changed=lambda text: self._search(pane, text),
-            gave_up=lambda: self._search(pane, before),
-            enter="Apply",
-        )
-
-    def _search(self, pane: str, words: str) -> None:
-        if pane == "plan":
-            self.plan.filter_words = words
-        elif pane == "events":
-            self.events.filter_words = words
-        else:
-            self.agent_pane.filter_words = words
-        self.redraw()
-
-    def _words_of(self, pane: str) -> str:
-        """What the pane is filtered by."""
-        words = {
-            "plan": self.plan.filter_words,
-            "events": self.events.filter_words,
-            "agent": self.agent_pane.filter_words,
-        }
-        return words.get(pane, "")
 
     def action_copy(self) -> None:
         """Copy the content of the selected row."""

@@ -30,7 +30,7 @@ from watchkeeper_tui.screens.base import SessionScreen
 from watchkeeper_tui.snapshot import SESSION_BADGES, Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.bars import Crumb, Header, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import ChipLine, Crumb, Header, KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView, content, pieces_width, set_title
 
@@ -234,6 +234,8 @@ class ReplayAgentPane(AgentPane, inherit_bindings=False):
         Binding("c", "to_compaction", "To the compaction", show=False, id="replay.to_compaction"),
         Binding("right_curly_bracket", "step_message(1)", "Next message", show=False, id="replay.next_message"),
         Binding("left_curly_bracket", "step_message(-1)", "Previous message", show=False, id="replay.previous_message"),
+        Binding("n", "find(1)", "Next match", show=False, id="replay.next_match"),
+        Binding("N", "find(-1)", "Previous match", show=False, id="replay.previous_match"),
         Binding("E", "jump('error')", "Next failed call", show=False, id="replay.next_error"),
         Binding("W", "jump('prompt')", "Next words of the user", show=False, id="replay.next_prompt"),
     ]  # fmt: skip
@@ -273,6 +275,8 @@ class ReplayScreen(SessionScreen):
         Binding("shift+tab", "next_pane(-1)", "Previous pane", show=False, id="replay.previous_pane"),
         Binding("z", "zoom", "Zoom", show=False, id="replay.zoom"),
         Binding("t", "timeline", "Timeline", show=False, id="replay.timeline"),
+        Binding("slash", "filter", "Filter", show=False, id="replay.filter"),
+        Binding("backspace", "drop_filter", "Take off the last filter", show=False, id="replay.drop_filter"),
         Binding("escape", "back", "Back", show=False, id="replay.leave"),
     ]
 
@@ -315,6 +319,7 @@ class ReplayScreen(SessionScreen):
 
     def compose(self) -> ComposeResult:
         yield ReplayHeader()
+        yield ChipLine()
         with Container(id="panes"):
             yield ReplayPlan()
             yield ReplayAgentPane()
@@ -523,7 +528,10 @@ class ReplayScreen(SessionScreen):
         )
 
     def action_back(self) -> None:
-        self.app.pop_screen()
+        if self._words_of(self.active_pane):
+            self._search(self.active_pane, "")
+        else:
+            self.app.pop_screen()
 
     # Which agent.
 
@@ -602,6 +610,7 @@ class ReplayScreen(SessionScreen):
                     ("home end  0-9", "beginning, end, tenths; click or drag on the line"),
                     ("enter", "on an event or a compaction: go there; there, open what it is about"),
                     ("a", "look at the agent of this step"),
+                    ("/", "filter the plan or the events, search the transcript; there, n N go by match"),
                     ("r", "read on, where the session has gone on"),
                     ("F", "fork from this step; asks"),
                 ],

@@ -26,7 +26,7 @@ from watchkeeper.store.library import (
     rename_session,
     restore_session,
 )
-from watchkeeper.store.search.messages import RANKED_MESSAGES, fold, plain_snippet, search
+from watchkeeper.store.search.messages import RANKED_MESSAGES, fold, plain_snippet, search, typed_words
 from watchkeeper.store.search.sessions import (
     ORDERS,
     MessageHit,
@@ -45,6 +45,8 @@ from watchkeeper_tui.widgets.bars import (
     CRAMPED,
     LOCKED,
     LOCKED_AFTER_SECONDS,
+    Chip,
+    ChipLine,
     Crumb,
     KeyHint,
     KeyLine,
@@ -184,6 +186,9 @@ class SessionsScreen(WatchScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "Search", show=False, id="sessions.search"),
         Binding("t", "filter", "Filter", show=False, id="sessions.filter"),
+        Binding(
+            "backspace", "drop_filter", "Take off the last filter", show=False, id="sessions.drop_filter"
+        ),
         Binding("o", "sort", "Sort", show=False, id="sessions.sort"),
         Binding("b", "group", "Group", show=False, id="sessions.group"),
         Binding("space", "mark", "Mark", show=False, id="sessions.mark"),
@@ -229,6 +234,7 @@ class SessionsScreen(WatchScreen):
         place."""
 
     def compose(self) -> ComposeResult:
+        yield ChipLine()
         yield SessionsView()
         yield HitPane()
         yield PreviewPane()
@@ -287,6 +293,7 @@ class SessionsScreen(WatchScreen):
             except BadInput as error:
                 return error
 
+        self.draw_chips()
         self.watch_app.reader.ask(question, answer)
 
     def _listed(self, asked: int, result: object) -> None:
@@ -541,6 +548,13 @@ class SessionsScreen(WatchScreen):
             gave_up=lambda: self.reload(before, ranked=ranked),
             enter="Best match first",
         )
+
+    def filters(self) -> Sequence[Chip]:
+        typed = typed_words(self.search_text)
+        return [Chip("", f'"{each.text}"' if each.quoted else each.text, at) for at, each in enumerate(typed)]
+
+    def drop_filter(self, chip: Chip) -> None:
+        self.reload(" ".join(each.text for each in self.filters() if each != chip))
 
     def action_back(self) -> None:
         if self.view.marked:

@@ -1022,3 +1022,75 @@ class PathLine(Widget):
             after: list[Piece] = [(" › ", "faint")] if at != len(names) - 1 else []
             groups.append((self.crumbs[at], [(names[at], role), *after]))
         return groups
+
+
+# --- Filters ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One filter that is in force. `text` is hostile."""
+
+    kind: str
+    """What it filters: `plan`, `events`, `agent`; empty: all of the screen."""
+    text: str
+    place: int = 0
+    """Which of several that look the same."""
+
+
+class ChipLine(Widget):
+    """The filters in force, each of which a click takes off; gone where there is none."""
+
+    DEFAULT_CSS = """
+    ChipLine { height: 1; background: $surface; display: none; }
+    ChipLine.-shown { display: block; }
+    """
+    MOST_CELLS = 32
+    """Of one filter."""
+
+    class Dropped(Message):
+        """A filter was clicked, to take it off."""
+
+        def __init__(self, chip: Chip) -> None:
+            super().__init__()
+            self.chip = chip
+
+    chips: reactive[tuple[Chip, ...]] = reactive(())
+
+    def watch_chips(self) -> None:
+        self.set_class(bool(self.chips), "-shown")
+
+    def render(self) -> Content:
+        pieces: list[Piece] = [(" ", "text")]
+        for _, group in self._groups():
+            pieces += group
+        return content(clip_pieces(pieces, self.size.width), watch_app(self).palette)
+
+    def on_click(self, event: events.Click) -> None:
+        end = 1
+        for chip, group in self._groups():
+            end += pieces_width(group)
+            if event.x < end:
+                if chip is not None:
+                    self.post_message(self.Dropped(chip))
+                return
+
+    def _groups(self) -> list[tuple[Chip | None, list[Piece]]]:
+        """The newest filters that fit, how many others there are, and the key that takes the last one off."""
+        key = watch_app(self).key_for("filter.drop", "backspace")
+        after: list[Piece] = [(key, "key"), (" takes the last off", "muted")]
+        groups: list[tuple[Chip | None, list[Piece]]] = []
+        left = self.size.width - pieces_width(after) - 12
+        for chip in reversed(self.chips):
+            what = f"{_FILTERED[chip.kind]} " if chip.kind else ""
+            name = clip(" ".join(sanitize(chip.text[:400]).split()), self.MOST_CELLS)
+            group: list[Piece] = [(what, "muted"), (f"[{name} ×]", "match"), ("  ", "text")]
+            left -= pieces_width(group)
+            if left < 0 and groups:
+                groups.append((None, [(f"+{len(self.chips) - len(groups)} more  ", "faint")]))
+                break
+            groups.append((chip, group))
+        return [*reversed(groups), (None, after)]
+
+
+_FILTERED = {"plan": "plan", "events": "events", "agent": "transcript"}
