@@ -1630,24 +1630,25 @@ _FIELD_APART = (
     rf"{_Q}*[ \t]*(?:[\r\n,<>]|:?[ \t]*\{{|\\+[nr])[^}}]*(?:alue|default|<string){_ANY}(?:{_EQUALS}|>)"
 )
 """A name in a field of its own, and behind it the field with its value."""
+_TELLS = (
+    r"[ \t](?:is|was|has|for|of|to|set|reset|changed|now):?[ \t](?:[^\r\n:=\"\\]*[ \t:=])?[ \t]*" + f"{_Q}*"
+)
 _ASSIGNS = (
     rf"{_SUFFIX}(?:{_Q}|[\]\[)])*(?:[ \t]|\\+t)*"
-    rf"(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*{_VALUE}|[({{]{_Q}{_VALUE}|,[ \t]*{_Q}+{_VALUE}"
-    rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]{{0,40}}=[ \t]*{_Q}*{_VALUE}"
-    rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}{_VALUE}"
-    rf"|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*{_VALUE}|[ \t]*(?:\|\|?|\?\?)=?[ \t]*{_Q}*{_VALUE}"
-    rf"|(?:{_ANY}\x{{1b}}|{_ANY}\\+u001[bB]|[ \t]\{{[ \t]?get;|[ \t]*\x{{e2}}\x{{94}}|[ \t]*\\+u250[23])|{_EQUALS}[ \t]*\[{_ANY}{_VALUE}"
-    rf"|{_FIELD_APART}{_ANY}{_VALUE}|[ \t]\([^()\s]+\):[ \t]+{_VALUE}"
-    rf"|[ \t](?:is|was|has|for|of|to|set|reset|changed|now):?[ \t](?:[^\r\n:=\"\\]*[ \t:=])?[ \t]*{_Q}*(?:{_VALUE}"
-    rf"|[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]))"
+    rf"(?:(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*|[({{]{_Q}|,[ \t]*{_Q}+"
+    rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]*=[ \t]*{_Q}*"
+    rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*|[ \t]*(?:\|\|?|\?\?)=?[ \t]*{_Q}*"
+    rf"|{_EQUALS}[ \t]*\[{_ANY}|[ \t]\([^()\s]+\):[ \t]+|{_TELLS}){_VALUE}"
+    rf"|(?:{_ANY}\x{{1b}}|{_ANY}\\+u001[bB]|[ \t]\{{[ \t]?get;|[ \t]*\x{{e2}}\x{{94}}|[ \t]*\\+u250[23])"
+    rf"|{_TELLS}[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]|{_FIELD_APART})"
 )
 _ASSIGNS_WORD = (
     rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>|\*\*[ \t]?:[ \t]*{_Q}*|[ \t][A-Za-z:]+(?:="
     rf"|\\+u003[dD]){_Q}[^>\r\n]*(?:>|u003[eE])|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|[\[|*]|</[a-z]+>|{_W})*(?:[bruf]{_Q}+"
     rf"|(?:\[\])?[A-Za-z_.:]*\({_Q}+|\(?ConvertTo-SecureString[^\"'\\]*{_Q}+)?){_ANY_VALUE}"
     rf"|[ \t](?:string|String|\[\]byte)[ \t]*=|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:=]*=[ \t]*{_Q}+"
-    rf"|{_SUFFIX}[({{]{_Q}+{_ANY_VALUE}|{_SUFFIX}:-{_ANY_VALUE}"
-    rf"|{_SUFFIX}{_FIELD_APART}|{_SUFFIX}{_Q}+[ \t]+[Vv]alue{_EQUALS}|[ \t]is(?:[ \t]set[ \t]to)?:?[ \t]{_Q}+{_ANY_VALUE})"
+    rf"|{_SUFFIX}(?:[({{]{_Q}+|:-){_ANY_VALUE}"
+    rf"|{_SUFFIX}{_Q}+[ \t]+[Vv]alue{_EQUALS}|[ \t]is(?:[ \t]set[ \t]to)?:?[ \t]{_Q}+{_ANY_VALUE})"
 )
 
 _UPPER_TAILS = (
@@ -1660,7 +1661,6 @@ _LOWER_TAILS = (
 )
 _PASSWORD_TAILS = "asswords?|asswd|hrase|asscode|nemonic|Pass|pass"
 _SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|PW|pw|psk|Pat|jwt|JWT|Keys?|KEYS?"
-"""Apart from the long ones: what is looked for together is compared by as many bytes as the shortest has."""
 _USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])*[^ \t\r\n:\"'=\\-][^ \t\r\n:\"'=\\]*:[^ \t\r\n\"']"
 _NAME_FIELD = rf"(?:name|key|Name|Key|KEY|NAME|ariable){_Q}*[ \t]*(?:{_EQUALS}|>)[ \t]*{_Q}*[A-Za-z0-9_.-]*"
 
@@ -1670,18 +1670,20 @@ _SHORT_USER_OPTIONS = [
 ]
 TELLING: dict[str, list[str]] = {
     "names": [
-        rf"(?:{_LOWER_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})|(?:{_PASSWORD_TAILS})[ \t]+(?:{_Q}*{_VALUE}"
+        # RE2 shares how alternatives begin, but not how they end.
+        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})",
+        rf"(?:{_PASSWORD_TAILS})[ \t]+(?:{_Q}*{_VALUE}"
         rf"|[A-Za-z-]{{6}}[A-Za-z-]*(?:[\r\n\"]|\\+[nr\"]|$))"
         rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:[,;\t][^\r\n\\]*)?(?:[\r\n]|\\+[nr])[^\r\n\\]*[,;\t]"
         rf"|(?:assword|ecret|oken|_key)[^():\r\n]*\)[ \t\\nr]*(?:values|VALUES)"
         rf"|(?:assword|ecret|oken|_key)s?(?:[^\r\n\\\"]|\"[^\r\n\\:])*\"?(?:[\r\n]|\\+[nr])[^\r\n\\-]*---|uthIdent",
-        rf"(?:{_UPPER_TAILS})(?:{_ASSIGNS}|[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
-        rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)|(?:{_UPPER_TAILS}){_ASSIGNS_WORD}"
+        rf"(?:{_UPPER_TAILS})(?:[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
+        rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)"
         rf"|-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|auth-?key|api[_-]?key|access[_-]?token|auth[_-]?token)"
         rf"[ \t]+{_Q}*{_ANY_VALUE}|PASS={_Q}*{_ANY_VALUE}"
         rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
-        rf"(?:{_SHORT_TAILS}){_ASSIGNS}|okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}|(?:{_SHORT_TAILS}){_ASSIGNS_WORD}",
+        rf"okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}",
     ],
     "settings": [
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|setenv|#define|set-env [^ \"]+|env:set"
