@@ -95,11 +95,12 @@ class Door:
 class Terminal:
     """The program in a terminal of its own, whose screen is read all the time."""
 
-    def __init__(self, door: Door, *words: str) -> None:
+    def __init__(self, door: Door, *words: str, program: str | Path = "") -> None:
+        program = program or door.program
         self.pid, self._file = pty.fork()
         if self.pid == 0:
             os.chdir(door.workspace)
-            os.execve(door.program, [str(door.program), *words], door.environ)
+            os.execve(program, [str(program), *words], door.environ)
         fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         self.shown = b""
         threading.Thread(target=self._read, daemon=True).start()
@@ -119,6 +120,10 @@ class Terminal:
         """What was shown lately, without what moves the cursor."""
         plain = re.sub(rb"\x1b\[[0-9;?>]*[a-zA-Z]|\x1b\][^\x07]*\x07|\s+", b"", self.shown[-20_000:])
         return plain.decode("utf-8", "replace")
+
+    def press(self, keys: str) -> None:
+        """Press these keys."""
+        os.write(self._file, keys.encode())
 
     def type(self, text: str) -> None:
         """Paste a text and press Enter."""
@@ -230,6 +235,72 @@ def hooks(door: Door) -> None:
         terminal.close()
         reader.terminate()
         reader.wait(20)
+
+
+def dashboard(door: Door) -> None:
+    """The dashboard beside a session: its question and its end are on the screen, and the answer of a key reaches it."""
+    door.wk("hooks", "install", "claude", "--answer", "--yes", "--binary", str(door.program))
+    board = Terminal(door, "-P", "-m", "watchkeeper", "watch", "--all", program=sys.executable)
+    terminal = Terminal(door)
+    waiting = "SELECT id FROM external_questions WHERE status = 'waiting'"
+    try:
+        door.within("a session without a log has a row", lambda: "idle" in board.text())
+        time.sleep(2)
+        terminal.type(
+            f"#script\nrun: touch made\ntool: AskUserQuestion {json.dumps(COLOURS)}\nsay: all done\n"
+        )
+        door.within("its question is on the screen", lambda: "wantstorunBashtouchmade" in board.text())
+        board.press("ea")
+        door.within("it is shown whole", lambda: "allowonce" in board.text())
+        board.press("y")
+        door.within("y runs the call", (door.workspace / "made").exists)
+        door.within("the log confirms it on the screen", lambda: "itslogconfirmsit" in board.text())
+        door.within("its choices are asked", lambda: door.rows(waiting) and "Whichcolour?" in board.text())
+        board.press("a")
+        door.within("they are shown", lambda: "2)Blue" in board.text())
+        board.press("y2")
+        log = next((door.home / ".claude/projects").rglob("*.jsonl"))
+        door.within("the choice reaches the model", lambda: '=\\"Blue\\"' in log.read_text())
+        door.within(
+            "the session is one row", lambda: door.rows("SELECT count(*) FROM external_sessions") == [(1,)]
+        )
+        _latency(door, board)
+        board.press("q")
+    finally:
+        terminal.close()
+        board.close()
+
+
+def _latency(door: Door, board: Terminal) -> None:
+    """From the start of an event's hook until its words are among what the dashboard writes to its terminal."""
+    settings = json.loads((door.home / ".claude/settings.json").read_text())
+    line = settings["hooks"]["StopFailure"][0]["hooks"][0]["command"]
+    keeper = subprocess.Popen(["sleep", "600"])
+    times = []
+    try:
+        for number in range(60):
+            time.sleep(0.3 + 0.013 * number)
+            word = f"mark{number:03}x"
+            payload = {
+                "session_id": "latency",
+                "cwd": "/srv/latency",
+                "hook_event_name": "StopFailure",
+                "error": word,
+            }
+            began = time.perf_counter()
+            subprocess.run(["/bin/sh", "-c", line], input=json.dumps(payload).encode(), check=True)
+            while word.encode() not in board.shown[-200_000:] and time.perf_counter() - began < 5:
+                time.sleep(0.001)
+            times.append(1_000 * (time.perf_counter() - began))
+    finally:
+        keeper.kill()
+        keeper.wait()
+    times.sort()
+    door.holds(
+        f"an event is on the screen after {times[30]:.0f} ms (median of 60; 95 %: {times[56]:.0f}, longest {times[-1]:.0f}),"
+        " 95 % within 200",
+        times[56] < 200,
+    )
 
 
 def cost(door: Door) -> None:
@@ -379,7 +450,7 @@ def opencode(door: Door) -> None:
         reader.wait(20)
 
 
-CLAUDE = (hooks, cost)
+CLAUDE = (hooks, dashboard, cost)
 CODEX = (codex,)
 OPENCODE = (opencode,)
 

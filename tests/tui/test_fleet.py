@@ -9,7 +9,7 @@ from tests.tui.pictures import assert_agreed
 
 from watchkeeper.store.fleet import FleetReader, FleetRow
 from watchkeeper.store.snapshot import accept_any_text
-from watchkeeper_tui.screens.fleet import FleetScreen
+from watchkeeper_tui.screens.fleet import Fleet, FleetQuestion, FleetScreen
 from watchkeeper_tui.screens.live import LiveScreen
 
 
@@ -121,3 +121,12 @@ def test_five_hundred_sessions_cost_one_query_while_nothing_changes(
     connection.set_trace_callback(statements.append)
     assert reader.read(connection, NOW) is first
     assert len(statements) == 1
+
+
+def test_the_first_reading_is_told_also_where_there_is_no_session(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    question = FleetQuestion((), lambda _: None, lambda: NOW)
+    connection = create(tmp_path_factory.mktemp("none") / "watchkeeper.db")
+    assert question(connection) == Fleet()
+    assert question(connection) is None

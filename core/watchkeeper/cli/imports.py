@@ -119,25 +119,35 @@ def import_(
 @click.option("--parent", type=int, required=True, help="Stop when this process is no longer the parent.")
 @db_option
 def follow(what: str, parent: int, db: Place | None) -> int:
-    """Import new lines of the logs of WHAT as they are written."""
+    """Import new lines of the logs of WHAT as they are written. A program that has left none yet is waited for."""
     from watchkeeper.store.writer import Writer
+    from watchkeeper.transcripts.follow import Pace
 
-    places, only = wanted_places((what,))
+    stop = _stop_event()
     writer = Writer(database_path(db))
-    try:
-        _follow(writer, places, only, parent)
-    finally:
-        writer.close()
+    with closing(writer), _hooks_read(writer, stop):
+        while not stop.is_set() and os.getppid() == parent:
+            try:
+                places, only = wanted_places((what,))
+            except NotFound:
+                stop.wait(FIRST_LOG_SECONDS)
+                continue
+            _follow_places(writer, places, only, stop, lambda: os.getppid() == parent, Pace())
+            break
     return 0
 
 
-def _follow(writer: Writer, places: list[Path], only: Program | None, parent: int | None = None) -> None:
-    """Import new lines as they are written, until SIGINT or SIGTERM, or until the parent has ended."""
+FIRST_LOG_SECONDS = 0.5
+"""How often the first log of a program is looked for."""
+
+
+def _follow(writer: Writer, places: list[Path], only: Program | None) -> None:
+    """Import new lines as they are written, until SIGINT or SIGTERM."""
     from watchkeeper.transcripts.follow import Pace
 
     stop = _stop_event()
     with _hooks_read(writer, stop):
-        _follow_places(writer, places, only, stop, lambda: parent is None or os.getppid() == parent, Pace())
+        _follow_places(writer, places, only, stop, lambda: True, Pace())
 
 
 def _stop_event() -> threading.Event:

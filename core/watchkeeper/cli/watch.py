@@ -307,6 +307,8 @@ def open_dashboard(path: Place, session_id: str | None) -> int:
 
 def _watch_several(path: Place, names: tuple[str, ...]) -> int:
     """Show several sessions a row each, the live ones of other programs followed; none named: all of late."""
+    from watchkeeper.store.external import hooks_folder
+
     chosen: list[str] = []
     followed: list[str] = []
     for name in names:
@@ -319,13 +321,25 @@ def _watch_several(path: Place, names: tuple[str, ...]) -> int:
         return _print_fleet(path, chosen)
     if not names:
         followed = _programs_with_logs()
+        if followed or hooks_folder(path).is_dir():
+            _create(path)
     newest = chosen[0] if chosen else _newest_or_none(path)
     from watchkeeper_tui.app import run
 
     with ExitStack() as followers:
         for name in followed:
             followers.enter_context(_followed(path, name))
+        if not followed:
+            followers.enter_context(_hooks_read(path))
         return int(run(path, newest, screen="fleet", fleet=tuple(dict.fromkeys(chosen))))
+
+
+def _create(path: Place) -> None:
+    """Create the database where there is none: what is followed is written to it soon."""
+    from watchkeeper.store.writer import Writer
+
+    if not database.is_there(path):
+        Writer(path).close()
 
 
 def _newest_or_none(path: Place) -> str | None:

@@ -53,7 +53,7 @@ def question_of(asked: ExternalQuestion, session: ExternalSession | None) -> Que
     program = "Codex" if asked.program == "codex" else "Claude Code"
     agent = f"{program} (process {asked.pid})" if not asked.agent else f"{program}'s agent {asked.agent}"
     folder = session.folder if session is not None else ""
-    note = "answered here, its dialog in the terminal closes; the first answer counts"
+    note = "it waits in its terminal too; the first answer counts"
     return Question(
         asked.id, asked.session_id, ApprovalStatus.WAITING, None, None, asked.tool, agent, "", folder, folder,
         EXTERNAL, note, dict(asked.input), dict(asked.input), tuple(sections(asked)), "",
@@ -289,7 +289,7 @@ def _send(screen: WatchScreen, question: ExternalQuestion, request: Request) -> 
             reason=given.get("reason", ""),
             choices=given.get("choices"),
         )
-        said = (f"◔ {request.about}: sent; its log confirms it", "slot")
+        said = (f"◔ {request.about}: sent, not confirmed by its log yet", "slot")
     except (ValueError, OSError, WatchkeeperError) as fault:
         said = (f"{request.about}: {screen.trouble(fault)}", "failed")
     screen.app.call_from_thread(_say, screen, *said)

@@ -66,18 +66,19 @@ class FleetQuestion:
         self._probe, self._now, self._outside = probe, now, outside
         self._probed_at = float("-inf")
         self._running: frozenset[str] = frozenset()
-        self._last = Fleet()
+        self._last: Fleet | None = None
 
     def __call__(self, connection: Connection) -> Fleet | None:
         now = self._now()
         also = [each.session_id for each in self._outside().sessions if each.imported]
         rows = self._reader.read(connection, now, also)
         running = frozenset(row.id for row in rows if row.status == "running")
-        hosted = self._last.hosted & running
+        before = self._last or Fleet()
+        hosted = before.hosted & running
         if running != self._running or not 0 <= now - self._probed_at < PROBE_SECONDS:
             self._probed_at, self._running = now, running
             hosted = frozenset(session_id for session_id in running if self._probe(session_id) is not None)
-        if rows is self._last.rows and hosted == self._last.hosted:
+        if self._last is not None and rows is self._last.rows and hosted == self._last.hosted:
             return None
         self._last = Fleet(rows, hosted)
         return self._last
