@@ -251,7 +251,7 @@ class ReceiptWatch:
 
 
 TICK_SECONDS = 0.05
-FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 100
+FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 40
 """How often file events are collected, and how often when none came for a while: a dashboard is open all
 day."""
 STARTING_SECONDS = 8.0

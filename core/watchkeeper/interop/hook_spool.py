@@ -1,6 +1,6 @@
 """What hooks wrote and what Claude Code keeps about its own sessions, as rows of `store.external`.
 
-`HookSpool.run` looks ten times a second into a few small folders: the spool, the questions that hooks wait with, and
+`HookSpool.run` looks twenty times a second into a few small folders: the spool, the questions that hooks wait with, and
 `~/.claude/sessions`, where the program itself says which session waits. So waiting questions are known without hooks.
 Files are hostile and may be half-written, damaged, huge or thousands; each is read once, bounded, and deleted after the
 commit that holds it. Reading one twice changes nothing. One process reads for a database; others stand by.
@@ -38,7 +38,7 @@ from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.records import stable_id
 
 PROGRAM = "claude-code"
-LOOK_SECONDS = 0.08
+LOOK_SECONDS = 0.05
 SLOW_LOOK_SECONDS = 1.0
 """How often processes and logs are asked about questions and ends that no file tells of."""
 MOST_AT_ONCE = 1_000
