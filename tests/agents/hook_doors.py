@@ -254,7 +254,7 @@ def dashboard(door: Door) -> None:
         door.within("it is shown whole", lambda: "allowonce" in board.text())
         board.press("y")
         door.within("y runs the call", (door.workspace / "made").exists)
-        door.within("the log confirms it on the screen", lambda: "itslogconfirmsit" in board.text())
+        door.within("the log confirms it on the screen", lambda: "confirmedbyitsprogram" in board.text())
         door.within("its choices are asked", lambda: door.rows(waiting) and "Whichcolour?" in board.text())
         board.press("a")
         door.within("they are shown", lambda: "2)Blue" in board.text())

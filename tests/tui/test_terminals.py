@@ -201,10 +201,12 @@ async def test_an_answer_is_sent_and_then_confirmed(
         desk.feed.wake()
         await until(pilot, lambda: "◔ sent" in text_of(pilot))
         await pilot.press("a")
-        await until(pilot, lambda: "has not confirmed it yet" in text_of(pilot))
+        await until(pilot, lambda: "is not confirmed yet" in text_of(pilot))
         terminals.has("shop", "busy")
         terminals.ends(question, "allowed" if wanted["behavior"] == "allow" else "denied")
-        await until(pilot, lambda: "its log confirms it" in text_of(pilot) and "◔ sent" not in text_of(pilot))
+        await until(
+            pilot, lambda: "confirmed by its program" in text_of(pilot) and "◔ sent" not in text_of(pilot)
+        )
 
 
 async def test_y_counts_after_the_end_and_the_question_ends_with_its_process(

@@ -18,9 +18,13 @@ from watchkeeper_tui.snapshot import Condition
 
 NOTHING_ASKED = "no pending questions"
 ASKS_NOBODY = f"{NOTHING_ASKED}; plain `claude -p` asks nobody"
-CODEX_IS_NOT_ANSWERED = "Codex's questions are answered in their terminal"
+IN_ITS_TERMINAL = {
+    "codex": "Codex's questions are answered in their terminal",
+    "opencode": "answer it in its terminal; `wk hooks install opencode --answer` hands permissions to you",
+}
+"""Why a question cannot be answered here, where not for want of a hook of Claude Code."""
 NOT_IMPORTED = "its log is not imported yet; `wk watch --all` and `wk import --watch-all` follow the logs"
-NO_INSTRUCTIONS = "only Claude Code takes instructions for a compaction from a hook"
+NO_INSTRUCTIONS = "Codex takes no instructions for a compaction from a hook"
 _ENDED_SOON = 5.0
 """Seconds by which a log may be written after its session's end was seen."""
 
@@ -61,19 +65,19 @@ def why_not_answer(session: ExternalSession | None, questions: Sequence[External
     if any(each.status == "waiting" for each in questions):
         return ""
     if questions:
-        return "an answer was sent; the session's log has not confirmed it yet"
-    if session is not None and session.program == "codex":
-        return CODEX_IS_NOT_ANSWERED
-    if session is not None and session.status == "waiting":
-        return NO_HOOK
-    return ASKS_NOBODY if session is not None else NOTHING_ASKED
+        return "an answer was sent, and is not confirmed yet"
+    if session is None:
+        return NOTHING_ASKED
+    if session.status == "waiting":
+        return IN_ITS_TERMINAL.get(session.program, NO_HOOK)
+    return NOTHING_ASKED if session.program in IN_ITS_TERMINAL else ASKS_NOBODY
 
 
 def why_not_instruct(session: ExternalSession | None) -> str:
     """Why the compactions of a session cannot be told anything; empty where they can."""
     if session is None:
         return "this session runs in no other terminal"
-    return "" if session.program == "claude-code" else NO_INSTRUCTIONS
+    return NO_INSTRUCTIONS if session.program == "codex" else ""
 
 
 def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion], now: float) -> Condition:
@@ -85,11 +89,9 @@ def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion]
         asks = "asks: " if waiting[0].choices else "wants to run "
         return Condition("?", f"needs you{more}", "waiting", asks + asked(waiting[0]))
     if questions:
-        return Condition(
-            "◔", "sent", "slot", f"answered {asked(questions[0])}; its log has not confirmed it yet"
-        )
+        return Condition("◔", "sent", "slot", f"answered {asked(questions[0])}; not confirmed yet")
     if session.status == "waiting":
-        why = CODEX_IS_NOT_ANSWERED if session.program == "codex" else NO_HOOK
+        why = IN_ITS_TERMINAL.get(session.program, NO_HOOK)
         return Condition("?", "needs you", "waiting", f"{reason or 'a question'}; {why}")
     if session.status == "failed":
         return Condition("✗", "failed", "failed", reason)

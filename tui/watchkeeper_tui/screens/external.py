@@ -25,6 +25,7 @@ from watchkeeper.store.agent_snapshot import StoredMessage
 from watchkeeper.store.approvals import EXTERNAL, Question, Section, sections_of, unified_diff
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.external import ExternalQuestion, ExternalSession
+from watchkeeper.store.imports import PROGRAMS
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Request
@@ -50,7 +51,7 @@ MOST_OPTIONS = 9
 
 def question_of(asked: ExternalQuestion, session: ExternalSession | None) -> Question:
     """A question of another terminal, as the screen of questions shows it: whole."""
-    program = "Codex" if asked.program == "codex" else "Claude Code"
+    program = PROGRAMS.get(asked.program, "a program")
     agent = f"{program} (process {asked.pid})" if not asked.agent else f"{program}'s agent {asked.agent}"
     folder = session.folder if session is not None else ""
     note = "it waits in its terminal too; the first answer counts"
@@ -76,7 +77,7 @@ def sections(asked: ExternalQuestion) -> Iterator[Section]:
         yield Section(f"change of {path}", unified_diff(old, new, path), "diff")
     if given or not asked.input:
         # Never the name of a tool of ours: those have files read.
-        yield from sections_of("bash" if asked.tool == "Bash" else "", given, Path())[0]
+        yield from sections_of("bash" if asked.tool.lower() == "bash" else "", given, Path())[0]
 
 
 def _choice_lines(one: dict[str, Any]) -> Iterator[str]:
@@ -247,13 +248,13 @@ def outcome_words(asked: ExternalQuestion, now: object) -> str:
         return f"{what}: the question is gone; it was answered in its terminal, or its process ended"
     if now.status == "sent":
         by = f" by {sanitize(now.decided_by)}" if now.decided_by else ""
-        return f"{what}: an answer was sent{by}; its log has not confirmed it yet"
+        return f"{what}: an answer was sent{by}, and is not confirmed yet"
     if not now.decided_by:
         return f"{what}: {now.outcome} in its terminal"
     sent = "denied" if now.answer.get("behavior") == "deny" else "allowed"
     if sent != now.outcome:
         return f"{what}: {now.outcome} in its terminal, which was faster than the answer from here"
-    return f"{what}: {now.outcome}; its log confirms it"
+    return f"{what}: {now.outcome}, confirmed by its program"
 
 
 def answer_question_of(screen: WatchScreen, session_id: str) -> None:
@@ -289,7 +290,7 @@ def _send(screen: WatchScreen, question: ExternalQuestion, request: Request) -> 
             reason=given.get("reason", ""),
             choices=given.get("choices"),
         )
-        said = (f"◔ {request.about}: sent, not confirmed by its log yet", "slot")
+        said = (f"◔ {request.about}: sent, not confirmed yet", "slot")
     except (ValueError, OSError, WatchkeeperError) as fault:
         said = (f"{request.about}: {screen.trouble(fault)}", "failed")
     screen.app.call_from_thread(_say, screen, *said)
