@@ -177,7 +177,7 @@ class SessionServer:
         try:
             with closing(Reads(self.path)) as reads:
                 return self._text(tool.run(_Call(self, reads, arguments))), False
-        except (WatchkeeperError, ValueError) as error:
+        except (WatchkeeperError, ValueError, OverflowError) as error:  # a number that no row can have
             return self._marked(json_text({"error": one_line(str(error), 600)})), True
 
     def find_session(self, reads: Reads, name: str) -> str:
@@ -195,7 +195,7 @@ class SessionServer:
 
     def resources(self, cursor: str | None) -> tuple[list[tuple[str, str, str]], str | None]:
         """URI, name and description of the next sessions, newest first, and where to go on."""
-        offset = int(cursor) if cursor and cursor.isdecimal() else 0
+        offset = int(cursor[:9]) if cursor and cursor.isdecimal() else 0
         if not database.is_there(self.path):
             return [], None
         with closing(Reads(self.path)) as reads, _rows_by_name(reads):
@@ -531,7 +531,11 @@ def _last_compacted(reads: Reads, session_id: str) -> str:
 
 def _search_everywhere(call: _Call, query: str) -> Page:
     found = message_search.search(
-        call.reads.connection, query, limit=call.offset + call.limit + 1, **_deadline(call)
+        call.reads.connection,
+        query,
+        limit=call.offset + call.limit + 1,
+        skip_snippets=call.offset,
+        **_deadline(call),
     )
 
     def shown(hit: message_search.Hit) -> dict[str, Any]:

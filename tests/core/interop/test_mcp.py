@@ -281,6 +281,20 @@ def test_arguments_that_do_not_fit_are_refused_by_name(path: Path) -> None:
     text, failed = server(path).call("read_back", {"pointer": "message://sesswor2/1-9000"})
     assert failed
     assert "at most 500 messages" in text
+    for name, arguments in (
+        ("compactions", {"compaction": 10**30}),
+        ("read_back", {"pointer": f"message://sesswor2/{10**30}"}),
+        ("read_back", {"pointer": "message://sesswor2/1-3", "offset": 10**30}),
+    ):
+        text, failed = server(path).call(name, arguments)
+        assert failed or '"rows"' in text, name
+    assert server(path).resources("9" * 5_000) == ([], None)
+
+
+def test_a_later_page_of_a_search_goes_on_after_the_one_before(path: Path) -> None:
+    whole = answer(server(path), "search", query="the")[1]
+    assert len(whole) > 2
+    assert answer(server(path), "search", query="the", cursor=1, limit=2)[1] == whole[1:3]
 
 
 async def test_http_needs_the_token_and_this_machines_name(path: Path) -> None:

@@ -306,6 +306,7 @@ def search(
     deadline_seconds: float = DEADLINE_SECONDS,
     session_id: str | None = None,
     prefix: bool = True,
+    skip_snippets: int = 0,
     cancelled: Callable[[], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Found:
@@ -314,7 +315,8 @@ def search(
 
     Words are compared without case and accents. A word with signs in it (`schema.py`), and text in quotation
     marks, is a phrase. With `prefix` the last word, from three letters on, may be the beginning of one.
-    Deleted sessions are left out; with `session_id`, all others too. The search calls `cancelled` often, and
+    Deleted sessions are left out; with `session_id`, all others too. The first `skip_snippets` hits, those of earlier pages,
+    have no snippet. The search calls `cancelled` often, and
     ends when it is true.
 
     The search uses the connection's progress handler, and removes it afterwards.
@@ -327,7 +329,8 @@ def search(
         places = places[:wanted]
         if ranked and places and stopped is not Stopped.CANCELLED:
             places = walk.ranked(places)
-        return Found(tuple(walk.hits(places[:limit])), stopped)
+        earlier = [Hit(*place, ()) for place in places[: min(skip_snippets, limit)]]
+        return Found((*earlier, *walk.hits(places[len(earlier) : limit])), stopped)
 
 
 def search_by_session(
