@@ -23,8 +23,9 @@ from typing import Any
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, decode, encode, sqlite3
 from watchkeeper.store.search import index
-from watchkeeper.store.search.index import index_batch, index_within, unindexed, words_of
+from watchkeeper.store.search.index import index_batch, index_within, unindexed
 from watchkeeper.store.search.messages import Found, search, search_by_session
+from watchkeeper.store.search.words import words_of
 
 VOCABULARY = 300_000
 AT_ONCE = 5_000

@@ -77,9 +77,9 @@ def row_lines(columns: str, rows: str) -> str:
 
 
 FACTS_FOUND = "JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH"
-"""Joins the facts `f` whose text matches the full-text query that follows."""
+"""Joins the facts `f` that the parameter which follows finds; `store.search.index.facts_holding` makes it."""
 FACTS_RANK = "bm25(facts_fts)"
-"""Orders them, the best first."""
+"""Orders them, the best first; on PostgreSQL the newest first."""
 
 
 def contains(text: str) -> str:

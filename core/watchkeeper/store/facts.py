@@ -26,6 +26,8 @@ from watchkeeper.store.driver import (
     plain,
     row_list,
 )
+from watchkeeper.store.postgres import is_postgres
+from watchkeeper.store.search.index import facts_holding, ranked_facts
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -36,6 +38,9 @@ KINDS = ("fact", "decision", "artifact", "outcome", "instruction")
 
 CANDIDATES = 200
 """How many facts that speak of a new one's subject are looked at for one that it updates: the newest."""
+
+RANKED_FACTS = 2_000
+"""On PostgreSQL so many of the newest facts that hold a word are ranked."""
 
 DIGEST_CHARACTERS = 12
 _REPLACES = row_list("'fact://' || substr(o.digest, 1, 12)", "facts o WHERE o.superseded_by = f.id")
@@ -146,8 +151,8 @@ def add_fact(
         wider = max(scope, known[1], key=SCOPES.index)
         _keep_replaced(tx, fact_id)
         tx.execute(
-            "UPDATE facts SET scope = ?, pinned = CASE WHEN ? THEN 1 ELSE pinned END WHERE id = ?",
-            (wider, pinned, fact_id),
+            "UPDATE facts SET scope = ?, pinned = CASE WHEN ? <> 0 THEN 1 ELSE pinned END WHERE id = ?",
+            (wider, int(pinned), fact_id),
         )
     else:
         new = True
@@ -193,7 +198,7 @@ def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> l
     if shared:
         same += tx.all(
             f"{columns} {FACTS_FOUND} ?1 AND {seen} ORDER BY f.id DESC LIMIT ?5",
-            (" AND ".join(f'"{piece}"' for piece in shared), *bound, CANDIDATES),
+            (facts_holding(tx, shared, every=True), *bound, CANDIDATES),
         )
     for row in same:
         found.setdefault(row[0], row)
@@ -300,8 +305,12 @@ def find_facts(
     found: dict[int, Any] = {}
     pieces = [piece for word in words for piece in re.findall(r"\w+", plain(word))]
     if pieces:
-        match = " OR ".join(f'"{piece}"' for piece in pieces)
-        found.update((row[0], row) for row in reads.all(_BY_WORDS, (*bound, match)))
+        on_postgres = is_postgres(reads)
+        most = max(limit, RANKED_FACTS) if on_postgres else limit
+        rows = reads.all(_BY_WORDS, (*bound[:-1], most, facts_holding(reads, pieces, every=False)))
+        if on_postgres:
+            rows = ranked_facts(pieces, rows, text=2)[:limit]
+        found.update((row[0], row) for row in rows)
     if literals:
         holds = " OR ".join(
             f"lower(f.text) LIKE ?{number} ESCAPE '\\'" for number in range(6, 6 + len(literals))

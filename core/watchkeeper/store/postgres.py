@@ -27,6 +27,7 @@ from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.store.driver import Connection, Listed, plain, sqlite3
 from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.schema import BY_NAME, Table
+from watchkeeper.store.search import postgres_index
 
 if TYPE_CHECKING:
     import psycopg
@@ -111,10 +112,12 @@ _OF_SQLITE = {
     "AS line FROM": "::text AS line FROM",
     "json_group_array(value)": "coalesce(json_agg(value), '[]')::text",
     "BEGIN IMMEDIATE": "BEGIN",
+    "bm25(facts_fts)": "f.id DESC",
 }
 """What `driver` says for SQLite alone."""
 _JOIN_IN_ORDER = re.compile(r"CROSS JOIN (\w+(?: \w+)?) ON")
 """A join whose order SQLite keeps; PostgreSQL knows better."""
+_FACTS_FOUND = re.compile(r"JOIN facts_fts ON f\.id = facts_fts\.rowid WHERE facts_fts MATCH (\?\d*)")
 _IS_NULL = re.compile(r"(\$\d+) IS (NOT )?NULL")
 
 
@@ -123,6 +126,7 @@ def translated(sql: str) -> str:
     """A portable statement as PostgreSQL takes it: parameters as `$1`."""
     for said, instead in _OF_SQLITE.items():
         sql = sql.replace(said, instead)
+    sql = _FACTS_FOUND.sub(r"WHERE f.id IN (SELECT wk_facts_with(CAST(\1 AS json)))", sql)
     number = 0
 
     def numbered(match: re.Match[str]) -> str:
@@ -224,6 +228,7 @@ def creation() -> Iterator[str]:
             if "INDEX" in statement.split("(")[0]:
                 yield statement.replace("ifnull(", "coalesce(")
     yield from _TRIGGERS
+    yield from postgres_index.CREATION
     yield "CREATE TABLE schema_version (version bigint NOT NULL)"
     yield "INSERT INTO message_index (id, indexed_through) VALUES (1, 0)"
 
@@ -671,9 +676,14 @@ def connect(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
     return cast(Connection, PostgresConnection(url, read_only=read_only))
 
 
-def is_postgres(connection: object) -> bool:
-    """Whether a connection is one of PostgreSQL."""
-    return isinstance(connection, PostgresConnection)
+def is_postgres(reads: object) -> bool:
+    """Whether a connection, or what has one, is one of PostgreSQL."""
+    return isinstance(getattr(reads, "connection", reads), PostgresConnection)
+
+
+def was_cancelled(error: BaseException) -> bool:
+    """Whether the server ended a statement that took too long."""
+    return type(error.__cause__).__name__ == "QueryCanceled"
 
 
 def is_lost(connection: object) -> bool:

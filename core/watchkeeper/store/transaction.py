@@ -31,6 +31,11 @@ class Transaction:
         """The number of the first event that this transaction may write: every row that it inserts has it as
         `commit_seq`."""
 
+    @property
+    def connection(self) -> Any:
+        """The connection that it writes with, or a cursor of it."""
+        return self._cursor
+
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """Run one statement. A server is not waited for: an error may come with a later statement, or the commit."""
         self._run(sql, parameters)

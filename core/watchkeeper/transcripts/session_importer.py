@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import encode
 from watchkeeper.store.messages import tell_trigger
-from watchkeeper.store.search.index import indexed_text
+from watchkeeper.store.search.words import indexed_text
 from watchkeeper.transcripts.batch import AHEAD_SECONDS, AgentImport, Anchor, Batch, line_id
 from watchkeeper.transcripts.jsontext import same_bytes, write, write_bytes
 from watchkeeper.transcripts.plans import PlanImport

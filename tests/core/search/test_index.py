@@ -19,7 +19,7 @@ from tests.core.search.conftest import Library, in_memory
 
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.search import index, messages
+from watchkeeper.store.search import index, words
 from watchkeeper.store.search.index import index_batch, index_until, index_within, indexed_through, unindexed
 from watchkeeper.store.search.messages import search, search_by_session
 
@@ -69,7 +69,7 @@ class Reading:
 
     def tokens(self, text: str) -> list[str]:
         self.connection.execute("DELETE FROM t")
-        self.connection.execute("INSERT INTO t (text) VALUES (?)", (index.tokenizable(text),))
+        self.connection.execute("INSERT INTO t (text) VALUES (?)", (words.tokenizable(text),))
         return [row[0] for row in self.connection.execute("SELECT term FROM v ORDER BY offset")]
 
     def holds(self, text: str, words: list[tuple[list[str], bool]]) -> bool:
@@ -113,7 +113,6 @@ def test_a_search_finds_what_reading_every_message_finds(
 ) -> None:
     with (
         mock.patch.multiple(index, PART_MESSAGES=4),
-        mock.patch.multiple(messages, PART_MESSAGES=4),
     ):
         play(in_memory(empty), steps)
 
@@ -306,7 +305,6 @@ def test_an_indexer_killed_before_any_statement_loses_nothing(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index, "PART_MESSAGES", 8)
-    monkeypatch.setattr(messages, "PART_MESSAGES", 8)
     agent = library.session("s1")
     for number in range(12):
         library.say(agent, f"kraken n{number}")

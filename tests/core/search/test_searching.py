@@ -11,9 +11,10 @@ from tests.core.search.conftest import Library
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.search import index
-from watchkeeper.store.search.index import HEAD_CHARACTERS, TAIL_CHARACTERS, index_until, indexed_through
+from watchkeeper.store.search.index import index_until, indexed_through
 from watchkeeper.store.search.messages import Stopped, search, search_by_session
 from watchkeeper.store.search.sessions import parse_filters
+from watchkeeper.store.search.words import HEAD_CHARACTERS, TAIL_CHARACTERS
 
 
 @pytest.fixture(params=["indexed", "not indexed"])
@@ -270,7 +271,6 @@ def test_a_search_ends_when_somebody_types_on(library: Library, ready: Callable[
 
 def test_parts_are_searched_as_one(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "PART_MESSAGES", 8)
-    monkeypatch.setattr("watchkeeper.store.search.messages.PART_MESSAGES", 8)
     agent = library.session("s1")
     for number in range(30):
         library.say(agent, f"kraken {'even' if number % 2 else 'odd'} n{number}")

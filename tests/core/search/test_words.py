@@ -9,9 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.core.search.conftest import in_memory
 
-from watchkeeper.store.search import index
-from watchkeeper.store.search.index import index_inserted, indexed_text, indexed_through
+from watchkeeper.store.search import words
+from watchkeeper.store.search.index import index_inserted, indexed_through
 from watchkeeper.store.search.messages import search
+from watchkeeper.store.search.words import indexed_text
 
 TEXTS = st.text(
     st.sampled_from("ab –✓é→\ufffd😀\ufe0fデータ中한〇\u2e80\U00020000ﬀ")
@@ -22,7 +23,7 @@ TEXTS = st.text(
 @given(TEXTS)
 @example("a dash – and a tick ✓")
 def test_pairs_of_characters_are_made_wherever_there_are_some(text: str) -> None:
-    assert index.tokenizable(text) == index._CJK.sub(index._pairs, text)
+    assert words.tokenizable(text) == words._CJK.sub(words._pairs, text)
 
 
 def test_words_come_in_the_order_in_which_they_were_said() -> None:
@@ -33,7 +34,7 @@ def test_words_come_in_the_order_in_which_they_were_said() -> None:
         {"type": "document", "source": {"type": "text", "data": "nine"}}, {"type": "image", "source": {"data": "nor this"}}, 7,
         {"type": "tool_result", "content": "ten"}, {"type": "text", "text": None},
     ]  # fmt: skip
-    assert index.words_of(content).split() == [
+    assert words.words_of(content).split() == [
         "one",
         "two",
         "three",

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from watchkeeper.store.search import index
-from watchkeeper.store.search.index import WordTable, cjk, tokenizable, tokenizable_words
+from watchkeeper.store.search.words import _MARKS, WordTable, cjk, tokenizable, tokenizable_words
 
 TEXTS = st.text(
     st.sampled_from("ab1 \n_日本語가나カ々〇〆ー、。“”—✓①éЖﬁÃ²µ️Ａ１\u0301\ue000\U00020000😀"), max_size=30
@@ -42,6 +41,6 @@ def test_the_index_holds_the_words_of_the_text(table: WordTable, text: str) -> N
 
 
 def test_what_is_passed_over_is_in_no_word(table: WordTable) -> None:
-    marks = [chr(code) for code in range(0x80, 0x1FB00) if re.fullmatch(f"[{index._MARKS}]", chr(code))]
+    marks = [chr(code) for code in range(0x80, 0x1FB00) if re.fullmatch(f"[{_MARKS}]", chr(code))]
     assert len(marks) > 2_000
     assert table.tokens(" ".join(f"a{mark}b" for mark in marks)) == ["a", "b"] * len(marks)

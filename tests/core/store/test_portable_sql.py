@@ -17,7 +17,9 @@ OF_SQLITE = {
     "store/database.py": "opening a file, and checking its values",
     "store/backup.py": "copies of files",
     "store/postgres.py": "what PostgreSQL says instead",
-    "store/search/index.py": "full-text search",
+    "store/search/index.py": "full-text search on SQLite",
+    "store/search/postgres_index.py": "full-text search on PostgreSQL",
+    "store/search/words.py": "a full-text index in memory, which splits texts into words",
     "memory/recall/ranking.py": "a full-text index in memory",
     "transcripts/opencode/database.py": "the database of another program",
 }

@@ -1,270 +1,26 @@
-"""Words of messages for the index, always split by SQLite's own tokenizer.
+"""The index of words over all messages, and the words of facts, on SQLite (FTS5).
 
-The index, the messages that it does not hold yet, the check of a phrase and the ranking all tokenize with
-`TOKENIZE`, so that a message is found, or not, for one reason only.
+On PostgreSQL, `postgres_index` does the same; the functions here choose by the connection.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 import time
-from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from heapq import merge
+from itertools import chain
+from operator import neg
 from typing import Any
 
-from watchkeeper.records.text import lazily
 from watchkeeper.store import driver
-from watchkeeper.store.driver import Connection, decode, plain, sqlite3
-
-TOKENIZE = "tokenize='unicode61 remove_diacritics 2'"
-"""Words are runs of letters and digits, without case and accents: `snake_case` is two, `schema.py` too."""
-
-HEAD_CHARACTERS = 262_144
-TAIL_CHARACTERS = 65_536
-"""Only so much of a larger message's head and tail is indexed: one message must not hold the write lock for
-long."""
-
-_CJK_LETTERS = (
-    "\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0003134f"
-)
-_CJK = lazily(f"[{_CJK_LETTERS}]+")
-_MARKS = (
-    "\x80-\xa9\xab-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u2000-\u2064\u206a-\u206f\u2190-\u23f3\u2500-\u26ff\u2701-\u2775\u2794-\u2b4c"
-    "\u3000-\u3004\u3008-\u3020\u3030\ufe0f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
-    "\U0001f300-\U0001f320\U0001f400-\U0001f43e\U0001f442-\U0001f4f7\U0001f500-\U0001f53d\U0001f5fb-\U0001f640\U0001f680-\U0001f6c5"
-)
-"""Many of the non-ASCII characters that `TOKENIZE` takes for no letter: quotation marks, dashes, arrows,
-boxes, older emoji."""
-_CJK_AND_MARKS = lazily(f"[ {_MARKS}{_CJK_LETTERS}]*")
-_CJK_RUNS = lazily(f"([{_CJK_LETTERS}]+)")
-_ASCII = bytes(range(128))
-_ASCII_BLANKED = bytes(byte if byte > 127 else 32 for byte in range(256))
-_OTHERS_BLANKED = bytes(byte if byte < 128 else 32 for byte in range(256))
-_FOUR_BYTES = next(code for code in "IL" if array(code).itemsize == 4)
-_UTF_32 = f"utf-32-{sys.byteorder[0]}e"
-_BLOB_CHARACTERS = 1_024
-_BLOB = lazily(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
-"""Base64, hexadecimal, minified: no search asks for it, and one would weigh as much as a page of words."""
-_BLOB_RUN = b"x" * _BLOB_CHARACTERS
-_BLOB_BYTES = bytes(
-    ord("x") if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "+/_=-") else 0
-    for byte in range(256)
-)
-
-
-def words_of(content: Any) -> str:
-    """The text of a message's content, as decoded: what people and models wrote, and what tools were given
-    and said.
-
-    Text, thinking, the strings in a tool's input, the text of a result or a plain-text document. No images,
-    no long runs of base64, of a giant message only head and tail.
-    """
-    text = _words_of(content)
-    return text if text.isascii() else plain(text)
-
-
-def _words_of(content: Any) -> str:
-    if isinstance(content, str):
-        text = content
-    else:
-        found: list[str] = []
-        _gather(content, found)
-        text = found[0] if len(found) == 1 else "\n".join(found)
-    if len(text) < _BLOB_CHARACTERS:
-        return text
-    if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
-        text = f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
-    return _BLOB.sub(" ", text) if _may_hold_a_blob(text) and _holds_a_blob(text) else text
-
-
-def tokenizable_words(content: Any) -> str | bytearray:
-    """As `tokenizable` of `words_of`; in UTF-8 where SQLite would have to make it so once more."""
-    text = _words_of(content)
-    if text.isascii():
-        return text
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        return tokenizable(plain(text))
-    return _with_pairs(text, data) if _holds_cjk(data) else bytearray(data)
-
-
-def tokenizable(text: str) -> str:
-    """`text` for the tokenizer, which takes a run of Chinese, Japanese or Korean for one word: its pairs of
-    characters."""
-    return _CJK.sub(_pairs, text) if cjk(text) else text
-
-
-def cjk(text: str) -> bool:
-    """Whether `text` has characters of a script that is written without spaces, and searched by pairs."""
-    return not text.isascii() and _holds_cjk(text.encode("utf-8", "replace"))
-
-
-def _holds_cjk(data: bytes) -> bool:
-    # A dash or a tick in a page of English sends the expression through all of it; what is not ASCII is
-    # mostly little.
-    return _CJK.search(data.translate(None, _ASCII).decode()) is not None
-
-
-def _with_pairs(text: str, data: bytes) -> bytearray:
-    """The words of `tokenizable`, in any order and some of them twice: enough for an index that keeps no
-    places.
-
-    On a page of code with a few words of Chinese, the expression searches only the non-ASCII characters.
-    """
-    runs = b" ".join(data.translate(_ASCII_BLANKED).split()).decode()
-    if _CJK_AND_MARKS.fullmatch(runs):
-        words = data.translate(_OTHERS_BLANKED)
-    else:
-        # Other letters, which may be part of a word in ASCII: it is not to be cut in two.
-        parts = _CJK_RUNS.split(text)
-        runs, words = " ".join(parts[1::2]), "\n".join(parts[::2]).encode()
-    letters = array(_FOUR_BYTES, runs.encode(_UTF_32))
-    # Each with the next, and a space: (a b _) (b c _) …; the last of a run with the space behind it.
-    triples = array(_FOUR_BYTES, (32,)) * (3 * len(letters))
-    triples[::3] = letters
-    triples[1:-2:3] = letters[1:]
-    return bytearray(words) + b"\n" + triples.tobytes().decode(_UTF_32).encode()
-
-
-def _pairs(match: re.Match[str]) -> str:
-    run = match[0]
-    # The last is one character alone: a search for one character finds words that begin with it.
-    return f" {' '.join(run[at : at + 2] for at in range(len(run)))} "
-
-
-def _gather(value: Any, found: list[str]) -> None:
-    """The strings of a message's content, in order."""
-    if isinstance(value, str):
-        found.append(value)
-    elif isinstance(value, list):
-        for block in value:
-            if isinstance(block, dict):
-                # Most blocks by far, without the names that none of them has.
-                if (
-                    len(block) == 2
-                    and block.get("type") == "text"
-                    and isinstance(text := block.get("text"), str)
-                ):
-                    found.append(text)
-                else:
-                    _gather_block(block, found)
-            elif isinstance(block, str):
-                found.append(block)
-
-
-def _gather_block(block: dict[Any, Any], found: list[str]) -> None:
-    kind = block.get("type")
-    if kind == "tool_use" or kind == "server_tool_use":
-        _add_leaves(block.get("input"), found)
-    elif kind == "document":
-        source = block.get("source")
-        if isinstance(source, dict) and source.get("type") == "text":
-            _gather(source.get("data"), found)
-    elif kind not in ("image", "redacted_thinking"):
-        for name in ("text", "thinking", "content"):
-            value = block.get(name)
-            if isinstance(value, str):
-                found.append(value)
-            elif value is not None:
-                _gather(value, found)
-
-
-def _add_leaves(value: Any, found: list[str]) -> None:
-    """The strings of a tool's input: mostly it is an object of strings."""
-    if isinstance(value, dict):
-        for one in value.values():
-            if isinstance(one, str):
-                found.append(one)
-            elif isinstance(one, dict) or isinstance(one, list):  # noqa: SIM101 - "dict | list" is rebuilt each time
-                found.extend(_leaves(one))
-    else:
-        found.extend(_leaves(value))
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    """The strings anywhere in a tool's input, which may be nested as deep as JSON can be read."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            waiting.extend(reversed(one.values()))
-        elif isinstance(one, list):
-            waiting.extend(reversed(one))
-
-
-def _may_hold_a_blob(text: str) -> bool:
-    """Whether some stretch has no space for as long as a blob is: ten times as fast as looking for one."""
-    at, end = 0, len(text) - _BLOB_CHARACTERS
-    while at <= end:
-        space = text.rfind(" ", at, at + _BLOB_CHARACTERS)
-        if space < 0:
-            return True
-        at = space + 1
-    return False
-
-
-def _holds_a_blob(text: str) -> bool:
-    """Whether the text contains such a run. The expression tries every beginning within a run that is too
-    short, so it is slow if there is none."""
-    return _BLOB_RUN in text.encode("ascii", "replace").translate(_BLOB_BYTES)
-
-
-_MATCHING = "SELECT rowid FROM texts WHERE texts MATCH ?"
-_RANKED = _MATCHING + " ORDER BY bm25(texts), rowid DESC"
-
-
-class WordTable:
-    """A few texts in memory, searched as FTS5 searches: phrases, prefixes and bm25. Close it, or leave it to
-    its owner."""
-
-    def __init__(self) -> None:
-        self._connection: Connection = sqlite3.connect(":memory:", isolation_level=None)
-        self._connection.execute(f"CREATE VIRTUAL TABLE texts USING fts5 (text, content='', {TOKENIZE})")
-        self._connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab (texts, instance)")
-
-    def tokens(self, text: str) -> list[str]:
-        """The words of `text`, in order."""
-        self.fill([(1, text)])
-        return [row[0] for row in self._connection.execute("SELECT term FROM tokens ORDER BY offset")]
-
-    def tokens_of(self, texts: Sequence[str]) -> list[list[str]]:
-        """The words of each text, in order."""
-        self.fill(enumerate(map(plain, texts)))
-        found: list[list[str]] = [[] for _ in texts]
-        for number, token in self._connection.execute("SELECT doc, term FROM tokens ORDER BY doc, offset"):
-            found[number].append(token)
-        return found
-
-    def matching(self, texts: Iterable[tuple[int, str]], match: str, *, ranked: bool = False) -> list[int]:
-        """The numbers of the texts that `match`, a query of FTS5, finds: in no order, or the best first."""
-        self.fill(texts)
-        return self.ids(match, ranked=ranked)
-
-    def ids(self, match: str, *, ranked: bool = False) -> list[int]:
-        """`matching` among the texts that it holds."""
-        sql = _RANKED if ranked else _MATCHING
-        return [row[0] for row in self._connection.execute(sql, (match,))]
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def fill(self, texts: Iterable[tuple[int, str]]) -> None:
-        """Hold these texts, and no others."""
-        run = self._connection.execute
-        run("BEGIN")
-        run("INSERT INTO texts (texts) VALUES ('delete-all')")
-        rows: Sequence[tuple[int, str]] = [(number, tokenizable(text)) for number, text in texts]
-        self._connection.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", rows)
-        run("COMMIT")
-
+from watchkeeper.store.driver import IN_LIST, Connection, decode, list_of, sqlite3
+from watchkeeper.store.postgres import is_postgres, was_cancelled
+from watchkeeper.store.search import postgres_index
+from watchkeeper.store.search.postgres_index import Word
+from watchkeeper.store.search.words import TOKENIZE, WordTable, indexed_text, quoted, session_word
 
 # --- The index of words over all messages (FTS5) ------------------------------------------------------------
 #
@@ -316,14 +72,34 @@ _Text = tuple[int, str, str | bytearray]
 FOUND = "m.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at"
 """What a search reads of a message `m` of an agent `a`."""
 
+Place = tuple[int, str, str, int, str, float]
+"""One row of `FOUND`."""
 
-def ids_in_part(number: int) -> str:
+_TAIL = (
+    f"SELECT {FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
+    " CROSS JOIN sessions s ON s.id = a.session_id"
+    " WHERE m.id {} AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
+)
+_IDS_AT_ONCE = 1000
+_PLACES_AT_ONCE = 64
+_PLACES = (
+    f"SELECT {FOUND}, s.deleted_at IS NULL FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
+    f" CROSS JOIN sessions s ON s.id = a.session_id WHERE m.id {IN_LIST}"
+)
+
+
+def _match(words: Sequence[Word]) -> str:
+    """The query of FTS5 for messages that hold all of the words."""
+    return " ".join(dict.fromkeys(quoted(word) + ("*" if begins else "") for word, begins in words))
+
+
+def _ids_in_part(number: int) -> str:
     """A query of the ids in a part, the newest first: of messages that match ?, up to the id ?."""
     part = part_name(number)
     return f"SELECT rowid FROM {part} WHERE {part} MATCH ? AND rowid <= ? ORDER BY rowid DESC"
 
 
-def places_in_part(number: int) -> str:
+def _places_in_part(number: int) -> str:
     """`FOUND` of the messages in a part that match ?1, up to the id ?2, of the session ?3 or of all."""
     part = part_name(number)
     return (
@@ -333,11 +109,11 @@ def places_in_part(number: int) -> str:
     )
 
 
-def replies_in_part(number: int) -> str:
+def _replies_in_part(number: int) -> str:
     """`FOUND` and the content of the assistant's messages in a part that match ?1, up to the id ?2, of the session ?3
     or of all, whose stored content holds ?4."""
     return (
-        places_in_part(number)
+        _places_in_part(number)
         .replace(FOUND, f"{FOUND}, m.content")
         .replace(" ORDER BY", " AND m.role = 'assistant' AND instr(m.content, ?4) > 0 ORDER BY")
     )
@@ -353,7 +129,7 @@ def parts(connection: Connection) -> list[int]:
     return sorted((0, *(int(row[0].rpartition("_")[2]) for row in connection.execute(_PARTS))), reverse=True)
 
 
-def sessions_of_part(connection: Connection, number: int) -> list[tuple[int, str]]:
+def _sessions_of_part(connection: Connection, number: int) -> list[tuple[int, str]]:
     """Whose the messages of a part are: (first id, session id) where another session's begin, in ids'
     order."""
     first = number * PART_MESSAGES
@@ -366,28 +142,223 @@ def sessions_of_part(connection: Connection, number: int) -> list[tuple[int, str
 
 
 def indexed_through(connection: Connection) -> int:
-    """Every message up to this id is in the index, and none above it."""
+    """On SQLite: every message up to this id is in the index, and none above it."""
     row = connection.execute("SELECT indexed_through FROM message_index").fetchone()
     return int(row[0]) if row else 0
 
 
 def unindexed(connection: Connection) -> int:
     """About how many messages the index does not hold yet (exact unless messages were deleted for good)."""
+    if is_postgres(connection):
+        return postgres_index.unindexed(connection)
     newest = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
     return max(0, int(newest) - indexed_through(connection))
 
 
-@lru_cache(maxsize=256)
-def session_word(session_id: str) -> str:
-    """The word under which a session's messages are indexed. It begins with a character of private use, so no
-    text contains it by chance. A search that finds a message by it still asks the message's agent for its
-    session."""
-    return "\ue000" + "".join(character for character in session_id.lower() if character.isalnum())
+class Walk:
+    """The messages of a database from the newest to the oldest: those that the index does not hold, and those
+    that it finds. It ends early when `must_stop`."""
+
+    def __init__(self, connection: Connection, must_stop: Callable[[], bool]) -> None:
+        self._connection = connection
+        self._must_stop = must_stop
+        self._on_postgres = is_postgres(connection)
+        # Before the index is asked: what is indexed meanwhile is then found in one of the two, or in both.
+        self._through = 0 if self._on_postgres else indexed_through(connection)
+
+    def unindexed(self, session_id: str | None) -> Iterator[Any]:
+        """`FOUND` and the content of the messages that the index does not hold, of one session or of all."""
+        if self._on_postgres:
+            return postgres_index.waiting(self._connection, _TAIL.format("= ANY(?1)"), session_id)
+        return self._connection.execute(_TAIL.format("> ?1"), (self._through, session_id))
+
+    def places(self, words: Sequence[Word], session_id: str | None) -> Iterator[Any]:
+        """The indexed messages that hold all of the words, of one session or of all."""
+        words = _of_session(words, session_id)
+        if self._on_postgres:
+            return postgres_index.places(self._connection, words, session_id)
+        return chain.from_iterable(
+            self._connection.execute(_places_in_part(part), (_match(words), self._through, session_id))
+            for part in self._parts()
+        )
+
+    def replies(self, words: Sequence[Word], session_id: str | None, stored: str) -> Iterator[Any]:
+        """As `places`, with the content: those of assistants whose stored content holds a text."""
+        words = _of_session(words, session_id)
+        if self._on_postgres:
+            return postgres_index.replies(self._connection, words, session_id, stored)
+        return chain.from_iterable(
+            self._connection.execute(
+                _replies_in_part(part), (_match(words), self._through, session_id, stored)
+            )
+            for part in self._parts()
+        )
+
+    def newest_places(self, words: Sequence[Word], known: set[str]) -> Iterator[Place]:
+        """Of each session the newest indexed message that holds all of the words; sessions that are `known` may
+        be left out."""
+        if self._on_postgres:
+            return postgres_index.newest_places(self._connection, words)
+        return chain.from_iterable(self._newest_in(part, words, known) for part in self._parts())
+
+    def in_order(self, unindexed: Iterator[Any], indexed: Iterator[Any]) -> Iterator[Any]:
+        """Both, the newest first, each message once."""
+        if not self._on_postgres:
+            yield from chain(unindexed, indexed)  # all of the index is older
+            return
+        last = None
+        for place in merge(unindexed, indexed, key=lambda one: -int(one[0])):
+            if place[0] != last:
+                yield place
+            last = place[0]
+
+    @contextmanager
+    def interruptible(self, seconds: float) -> Iterator[None]:
+        """Within, a statement ends when the walk must stop (SQLite), or after so long (PostgreSQL).
+
+        Raises:
+            Interrupted: one did.
+        """
+        limits: AbstractContextManager[None] = (
+            postgres_index.within(self._connection, seconds) if self._on_postgres else self._progress()
+        )
+        try:
+            with limits:
+                yield
+        except sqlite3.OperationalError as error:
+            if was_cancelled(error) or (self._must_stop() and "interrupt" in str(error)):
+                raise Interrupted from error
+            raise
+
+    @contextmanager
+    def _progress(self) -> Iterator[None]:
+        self._connection.set_progress_handler(lambda: int(self._must_stop()), 1000)
+        try:
+            yield
+        finally:
+            self._connection.set_progress_handler(None, 0)
+
+    def _parts(self) -> Iterator[int]:
+        for number in parts(self._connection):
+            if self._must_stop():
+                return
+            if number * PART_MESSAGES <= self._through:
+                yield number
+
+    def _newest_in(self, number: int, words: Sequence[Word], known: set[str]) -> Iterator[Place]:
+        """The first place in a part of each session that is not known yet, without a look at the hits of
+        those that are."""
+        begins: list[int] = []
+        owners: list[str] = []
+        met: set[str] = set()
+        rows = self._connection.execute(_ids_in_part(number), (_match(words), self._through))
+        while some := rows.fetchmany(_IDS_AT_ONCE):
+            if not begins:
+                for first_id, session_id in _sessions_of_part(self._connection, number):
+                    begins.append(first_id)
+                    owners.append(session_id)
+            ids = [row[0] for row in some]
+            at, width = 0, _PLACES_AT_ONCE
+            while at < len(ids) and not self._must_stop():
+                first = _first_of_each(ids, at, begins, owners, known | met, width)
+                places = self._places_of([ids[here] for here, _ in first])
+                for here, end in first:
+                    place, at = places.get(ids[here]), end
+                    if place is not None and place[1] not in known and place[1] not in met:
+                        met.add(place[1])
+                        if place[6]:
+                            yield tuple(place)[:6]
+                    run = bisect_right(begins, ids[here]) - 1
+                    if place is None or run < 0 or place[1] != owners[run]:
+                        at, width = here + 1, 1  # deleted for good a moment ago, or moved: one by one
+                        break
+                if not first:
+                    break
+            if self._must_stop():
+                return
+
+    def _places_of(self, ids: list[int]) -> dict[int, Any]:
+        return {row[0]: row for row in self._connection.execute(_PLACES, (list_of(ids),))}
 
 
-def indexed_text(content: Any) -> str | bytearray:
-    """What is indexed of a message with this content, besides its session's word; bytes are UTF-8."""
-    return tokenizable_words(content)
+def _first_of_each(
+    ids: Sequence[int],
+    at: int,
+    begins: Sequence[int],
+    owners: Sequence[str],
+    known: Collection[str],
+    most: int,
+) -> list[tuple[int, int]]:
+    """From `at` on in descending ids: where the first of each session is that is not known, and where its run ends."""
+    found: list[tuple[int, int]] = []
+    met: set[str] = set()
+    while at < len(ids) and len(found) < most:
+        run = bisect_right(begins, ids[at]) - 1
+        owner = owners[run] if run >= 0 else ""
+        end = bisect_right(ids, -begins[run], lo=at, key=neg) if run >= 0 else at + 1
+        if not owner or not (owner in known or owner in met):
+            met.add(owner)
+            found.append((at, end))
+        at = end
+    return found
+
+
+def _of_session(words: Sequence[Word], session_id: str | None) -> Sequence[Word]:
+    return words if session_id is None else (*words, (session_word(session_id), False))
+
+
+class Interrupted(Exception):
+    """A statement was ended because the search must stop."""
+
+
+def ids_holding(reads: Any, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
+    """The newest ids, at most `most`, of indexed messages between two ids that hold all of the words."""
+    if is_postgres(reads):
+        return postgres_index.ids(reads, words, first, last, most)
+    found: list[int] = []
+    match = _match(words)
+    for part in range(last // PART_MESSAGES, first // PART_MESSAGES - 1, -1):
+        if len(found) < most:
+            rows = reads.all(f"{_ids_in_part(part)} LIMIT ?", (match, last, most - len(found)))
+            found += [row[0] for row in rows if row[0] >= first]
+    return found
+
+
+def reach(reads: Any, last: int) -> tuple[int, str | None]:
+    """The last id up to `last` that the index may hold, and the condition that a message `m` is not in it; None
+    if all up to `last` are."""
+    if is_postgres(reads):
+        return last, "m.id IN (SELECT id FROM messages_unindexed)"
+    through = int(reads.one("SELECT indexed_through FROM message_index")[0])
+    return min(last, through), f"m.id > {through:d}" if last > through else None
+
+
+def facts_holding(reads: Any, pieces: Sequence[str], *, every: bool, beginnings: bool = False) -> str:
+    """The parameter of `driver.facts_found`: of the facts that hold one of the pieces, or `every` one.
+
+    Args:
+        beginnings: a piece may be the beginning of a word; pieces without a letter or digit do not count.
+    """
+    joint = (" " if beginnings else " AND ") if every else " OR "
+    match = joint.join(quoted(piece) + ("*" if beginnings else "") for piece in pieces)
+    if not is_postgres(reads):
+        return match
+    return postgres_index.facts_holding(reads, match, pieces, every=every, beginnings=beginnings)
+
+
+def ranked_facts(pieces: Sequence[str], rows: Sequence[Any], text: int) -> list[Any]:
+    """Rows of facts on PostgreSQL, the best first: by bm25 among these.
+
+    Args:
+        text: which column is the text.
+    """
+    table = WordTable(stems=True)
+    try:
+        match = " OR ".join(map(quoted, pieces))
+        order = table.matching([(at, row[text]) for at, row in enumerate(rows)], match, ranked=True)
+    finally:
+        table.close()
+    return [rows[at] for at in order]
 
 
 def index_batch(
@@ -406,6 +377,11 @@ def index_batch(
         sqlite3.OperationalError: another connection holds the write lock (`database.is_busy`), the disk is
         full, …
     """
+    if is_postgres(connection):
+        batch = postgres_index.index_batch(
+            connection, most_messages=most_messages, most_characters=most_characters
+        )
+        return Batch(*batch)
     began_at = _state(connection)
     texts, more = _next_texts(connection, began_at[0], most_messages, most_characters)
     removed = connection.execute("SELECT EXISTS (SELECT 1 FROM messages_fts_removed)").fetchone()[0]
@@ -447,6 +423,8 @@ def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | byte
     Args:
         texts: session and `indexed_text` of each inserted message, in order.
     """
+    if is_postgres(connection):
+        return  # triggers note them for an indexer
     newest = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
     through, _ = _state(connection)
     if newest - len(texts) != through:

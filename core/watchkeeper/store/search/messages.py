@@ -8,31 +8,18 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
-from operator import neg
 from typing import Any
 
-from watchkeeper.store.driver import IN_LIST, Connection, decode, encode, list_of, plain, sqlite3
-from watchkeeper.store.search.index import (
-    FOUND,
-    PART_MESSAGES,
-    WordTable,
-    cjk,
-    ids_in_part,
-    indexed_through,
-    parts,
-    places_in_part,
-    replies_in_part,
-    session_word,
-    sessions_of_part,
-    words_of,
-)
+from watchkeeper.store.driver import Connection, decode, encode, plain
+from watchkeeper.store.search.index import Interrupted, Place, Walk
+from watchkeeper.store.search.postgres_index import LONGEST_WORD_BYTES, Word
+from watchkeeper.store.search.words import WordTable, cjk, quoted, words_of
 
 PREFIX_LETTERS = 3
 """From this length on, the last word typed may be the beginning of a longer one."""
@@ -70,22 +57,21 @@ class Query:
     @property
     def phrases(self) -> bool:
         """Whether the index alone cannot tell: it knows which words a message holds, not where."""
-        return any(len(term.tokens) > 1 for term in self.terms)
+        return any(
+            len(term.tokens) > 1 or 4 * len(term.tokens[0]) > LONGEST_WORD_BYTES for term in self.terms
+        )
 
-    def for_index(self, *also: str) -> str:
-        """The query for the index: every token, and the tokens `also`."""
-        tokens = [_quoted(one) for one in also]
-        for term in self.terms:
-            last = len(term.tokens) - 1
-            tokens += [
-                _quoted(token) + ("*" if term.prefix and at == last else "")
-                for at, token in enumerate(term.tokens)
-            ]
-        return " ".join(dict.fromkeys(tokens))
+    def for_index(self) -> tuple[Word, ...]:
+        """What to ask the index for: every token, and whether it may be a beginning."""
+        return tuple(
+            (token, term.prefix and at == len(term.tokens))
+            for term in self.terms
+            for at, token in enumerate(term.tokens, 1)
+        )
 
     def for_texts(self) -> str:
         """The query for texts whose words' places are known (`WordTable`)."""
-        return " ".join(_quoted(" ".join(term.tokens)) + ("*" if term.prefix else "") for term in self.terms)
+        return " ".join(quoted(" ".join(term.tokens)) + ("*" if term.prefix else "") for term in self.terms)
 
 
 def typed_words(search: str) -> list[Typed]:
@@ -121,10 +107,6 @@ def parse_query(search: str, table: WordTable, *, prefix: bool) -> Query:
             beginning = len(tokens[-1]) >= PREFIX_LETTERS and word.text[-1:].isalnum()
         terms.append(Term(word.text, tuple(tokens), beginning))
     return Query(tuple(terms))
-
-
-def _quoted(token: str) -> str:
-    return '"' + token.replace('"', '""') + '"'
 
 
 # --- Snippets: the text around the found words, marked ------------------------------------------------------
@@ -241,18 +223,6 @@ DEADLINE_SECONDS = 0.2
 _AT_ONCE = 64
 """How many messages are read at a time to be checked: a deadline is never missed by much."""
 
-_IDS_AT_ONCE = 1000
-
-_TAIL = (
-    f"SELECT {FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
-    " CROSS JOIN sessions s ON s.id = a.session_id"
-    " WHERE m.id > ?1 AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
-)
-_PLACES = (
-    f"SELECT {FOUND}, s.deleted_at IS NULL FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
-    f" CROSS JOIN sessions s ON s.id = a.session_id WHERE m.id {IN_LIST}"
-)
-
 
 class Stopped(StrEnum):
     """Why a search did not look at every message."""
@@ -277,7 +247,7 @@ class Hit:
     """The words in their context: hostile text until sanitised. Empty where the search was cancelled."""
 
     @property
-    def place(self) -> _Place:
+    def place(self) -> Place:
         return self.message_id, self.session_id, self.agent_id, self.seq, self.role, self.created_at
 
 
@@ -292,9 +262,6 @@ class Found:
     def complete(self) -> bool:
         """Whether every message was looked at, and every one that holds the words is among the hits."""
         return self.stopped is None
-
-
-_Place = tuple[int, str, str, int, str, float]
 
 
 def search(
@@ -319,7 +286,8 @@ def search(
     have no snippet. The search calls `cancelled` often, and
     ends when it is true.
 
-    The search uses the connection's progress handler, and removes it afterwards.
+    The search uses the connection's progress handler (SQLite) or its statement timeout (PostgreSQL), and removes
+    it afterwards.
     """
     with _Search(connection, text, session_id, prefix, deadline_seconds, cancelled, monotonic) as walk:
         wanted = max(limit, RANKED_MESSAGES) if ranked else limit
@@ -396,28 +364,6 @@ def replies_that_name(
         return found, walk.stopped is None
 
 
-def _first_of_each(
-    ids: Sequence[int],
-    at: int,
-    begins: Sequence[int],
-    owners: Sequence[str],
-    known: Collection[str],
-    most: int,
-) -> list[tuple[int, int]]:
-    """From `at` on in descending ids: where the first of each session is that is not known, and where its run ends."""
-    found: list[tuple[int, int]] = []
-    met: set[str] = set()
-    while at < len(ids) and len(found) < most:
-        run = bisect_right(begins, ids[at]) - 1
-        owner = owners[run] if run >= 0 else ""
-        end = bisect_right(ids, -begins[run], lo=at, key=neg) if run >= 0 else at + 1
-        if not owner or not (owner in known or owner in met):
-            met.add(owner)
-            found.append((at, end))
-        at = end
-    return found
-
-
 class _Search:
     """One walk over the messages that match."""
 
@@ -438,7 +384,6 @@ class _Search:
         self._monotonic = monotonic
         self._table = WordTable()
         self._query: Query = parse_query(text, self._table, prefix=prefix)
-        self._also = (session_word(session_id),) if session_id is not None else ()
         self.stopped: Stopped | None = None
 
     def __enter__(self) -> _Search:
@@ -447,57 +392,48 @@ class _Search:
     def __exit__(self, *_: object) -> None:
         self._table.close()
 
-    def places(self) -> Generator[_Place]:
+    def places(self) -> Generator[Place]:
         """The places of the words, newest first; ends early when `stopped` says so."""
         if not self._query.terms:
             return
-        with self._interruptible():
-            through = indexed_through(self._connection)
-            yield from self._above(through)
-            for number in self._parts(through):
-                yield from self._places_in(number, through)
+        with self._interruptible() as walk:
+            yield from walk.in_order(self._unindexed(walk), self._indexed(walk))
 
-    def replies(self, stored: str) -> Generator[tuple[_Place, str]]:
+    def replies(self, stored: str) -> Generator[tuple[Place, str]]:
         """The assistant's messages whose content holds `stored`, and the contents, newest first."""
         if not self._query.terms:
             return
-        with self._interruptible():
-            through = indexed_through(self._connection)
-            for row in self._connection.execute(_TAIL, (through, self._session_id)):
-                if row[4] == "assistant" and stored in row[6]:
-                    yield row[:6], row[6]
+        with self._interruptible() as walk:
+            indexed = walk.replies(self._query.for_index(), self._session_id, stored)
+            for row in walk.in_order(self._unindexed_replies(walk, stored), indexed):
+                yield row[:6], row[6]
                 if self._must_stop():
                     return
-            query = self._query.for_index(*self._also)
-            for number in self._parts(through):
-                for row in self._connection.execute(
-                    replies_in_part(number), (query, through, self._session_id, stored)
-                ):
-                    yield row[:6], row[6]
-                    if self._must_stop():
-                        return
 
-    def newest_places(self) -> Generator[_Place]:
+    def _unindexed_replies(self, walk: Walk, stored: str) -> Iterator[Any]:
+        for row in walk.unindexed(self._session_id):
+            if row[4] == "assistant" and stored in row[6]:
+                yield row
+            if self._must_stop():
+                return
+
+    def newest_places(self) -> Generator[Place]:
         """The first place of each session."""
         if not self._query.terms:
             return
         known: set[str] = set()
-        with self._interruptible():
-            through = indexed_through(self._connection)
-            for place in self._above(through):
+        with self._interruptible() as walk:
+            indexed = (
+                self._indexed(walk)
+                if self._query.phrases
+                else walk.newest_places(self._query.for_index(), known)
+            )
+            for place in walk.in_order(self._unindexed(walk), indexed):
                 if place[1] not in known:
                     known.add(place[1])
                     yield place
-            for number in self._parts(through):
-                if not self._query.phrases:
-                    yield from self._newest_in(number, through, known)
-                    continue
-                for place in self._places_in(number, through):
-                    if place[1] not in known:
-                        known.add(place[1])
-                        yield place
 
-    def ranked(self, places: list[_Place]) -> list[_Place]:
+    def ranked(self, places: list[Place]) -> list[Place]:
         """The best first, by bm25 among these."""
         by_id = {place[0]: place for place in places}
         texts = self._texts(list(by_id))
@@ -506,7 +442,7 @@ class _Search:
             for number in self._table.matching(texts.items(), self._query.for_texts(), ranked=True)
         ]
 
-    def hits(self, places: list[_Place]) -> Iterator[Hit]:
+    def hits(self, places: list[Place]) -> Iterator[Hit]:
         """The hits with their snippets, unless the caller cancelled."""
         if self.stopped is Stopped.CANCELLED:
             yield from (Hit(*place, ()) for place in places)
@@ -517,9 +453,9 @@ class _Search:
             for place in some:
                 yield Hit(*place, snippet(texts.get(place[0], ""), self._query.terms))
 
-    def _above(self, through: int) -> Iterator[_Place]:
+    def _unindexed(self, walk: Walk) -> Iterator[Place]:
         """Messages that the index does not hold, read and tokenized."""
-        rows = self._connection.execute(_TAIL, (through, self._session_id))
+        rows = iter(walk.unindexed(self._session_id))
         while not self._must_stop():
             some = {row[0]: tuple(row) for row in islice(rows, _AT_ONCE)}
             if not some:
@@ -530,57 +466,14 @@ class _Search:
                 if number in found:
                     yield row[:6]
 
-    def _parts(self, through: int) -> Iterator[int]:
-        for number in parts(self._connection):
-            if self._must_stop():
-                return
-            if number * PART_MESSAGES <= through:
-                yield number
-
-    def _places_in(self, number: int, through: int) -> Iterator[_Place]:
-        rows = self._connection.execute(
-            places_in_part(number), (self._query.for_index(*self._also), through, self._session_id)
-        )
+    def _indexed(self, walk: Walk) -> Iterator[Place]:
+        rows = walk.places(self._query.for_index(), self._session_id)
         for place in self._checked(rows) if self._query.phrases else rows:
             yield tuple(place)
             if self._must_stop():
                 return
 
-    def _newest_in(self, number: int, through: int, known: set[str]) -> Iterator[_Place]:
-        """The first place in a part of each session that is not known yet, without a look at the hits of
-        those that are."""
-        begins: list[int] = []
-        owners: list[str] = []
-        rows = self._connection.execute(ids_in_part(number), (self._query.for_index(), through))
-        while some := rows.fetchmany(_IDS_AT_ONCE):
-            if not begins:
-                for first_id, session_id in sessions_of_part(self._connection, number):
-                    begins.append(first_id)
-                    owners.append(session_id)
-            ids = [row[0] for row in some]
-            at, width = 0, _AT_ONCE
-            while at < len(ids) and not self._must_stop():
-                first = _first_of_each(ids, at, begins, owners, known, width)
-                places = self._places_of([ids[here] for here, _ in first])
-                for here, end in first:
-                    place, at = places.get(ids[here]), end
-                    if place is not None and place[1] not in known:
-                        known.add(place[1])
-                        if place[6]:
-                            yield tuple(place)[:6]
-                    run = bisect_right(begins, ids[here]) - 1
-                    if place is None or run < 0 or place[1] != owners[run]:
-                        at, width = here + 1, 1  # deleted for good a moment ago, or moved: one by one
-                        break
-                if not first:
-                    break
-            if self._must_stop():
-                return
-
-    def _places_of(self, ids: list[int]) -> dict[int, Any]:
-        return {row[0]: row for row in self._connection.execute(_PLACES, (list_of(ids),))}
-
-    def _checked(self, rows: Iterator[_Place]) -> Iterator[_Place]:
+    def _checked(self, rows: Iterator[Any]) -> Iterator[Any]:
         """Among messages that contain all tokens, those that contain the words as typed."""
         while not self._must_stop():
             some = {row[0]: row for row in islice(rows, _AT_ONCE)}
@@ -603,13 +496,11 @@ class _Search:
         return self.stopped is not None
 
     @contextmanager
-    def _interruptible(self) -> Iterator[None]:
+    def _interruptible(self) -> Iterator[Walk]:
         """Within, a statement of the connection ends when the search must stop."""
-        self._connection.set_progress_handler(lambda: int(self._must_stop()), 1000)
+        walk = Walk(self._connection, self._must_stop)
         try:
-            yield
-        except sqlite3.OperationalError as error:
-            if self.stopped is None or "interrupt" not in str(error):
-                raise
-        finally:
-            self._connection.set_progress_handler(None, 0)
+            with walk.interruptible(self._deadline - self._monotonic()):
+                yield walk
+        except Interrupted:
+            self.stopped = self.stopped or Stopped.DEADLINE

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.store import database
 from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of
 from watchkeeper.store.place import Place
-from watchkeeper.store.search.index import PART_MESSAGES, WordTable, cjk, ids_in_part, session_word
+from watchkeeper.store.search.index import ids_holding, reach
 from watchkeeper.store.search.messages import PREFIX_LETTERS, Query, Term, fold
+from watchkeeper.store.search.words import WordTable, cjk, session_word
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -90,7 +91,7 @@ def holders(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str
     )
     if not size:
         return Holders({}, {}, 0)
-    through = reads.one("SELECT indexed_through FROM message_index")[0]
+    through, not_indexed = reach(reads, last)
     table = WordTable()
     try:
         tokens = dict(zip(pieces, table.tokens_of(pieces), strict=True))
@@ -98,18 +99,16 @@ def holders(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str
         table.close()
     found: dict[str, list[int]] = {piece: [] for piece in pieces if tokens[piece]}
     begins = {piece: _may_begin_a_word(tokens[piece][-1]) for piece in found}
-    if last > through:
-        _find_unindexed(_unindexed(reads, through, session_id, of_agent, bound), tokens, found)
+    if not_indexed is not None:
+        _find_unindexed(_unindexed(reads, not_indexed, of_agent, bound), tokens, found)
     # Where no other session's messages are in between, its word would only be one more long list to go through.
-    words = () if agent_id is None and size == last - first + 1 else (session_word(session_id),)
-    for part in range(min(last, through) // PART_MESSAGES, first // PART_MESSAGES - 1, -1):
-        for piece, ids in found.items():
-            if len(ids) < MOST_HOLDERS:
-                query = Query((Term(piece, tuple(tokens[piece]), begins[piece]),)).for_index(*words)
-                rows = reads.all(
-                    f"{ids_in_part(part)} LIMIT ?", (query, min(last, through), MOST_HOLDERS - len(ids))
-                )
-                ids += [row[0] for row in rows if row[0] >= first]
+    alone = agent_id is None and size == last - first + 1
+    of_session = () if alone else ((session_word(session_id), False),)
+    for piece, ids in found.items():
+        if len(ids) < MOST_HOLDERS:
+            words = Query((Term(piece, tuple(tokens[piece]), begins[piece]),)).for_index()
+            ids += ids_holding(reads, (*words, *of_session), first, through, MOST_HOLDERS - len(ids))
+            ids[:] = sorted(set(ids), reverse=True)
     counts = {
         piece: len(ids) if len(ids) < MOST_HOLDERS else size * len(ids) // (last - ids[-1] + 1)
         for piece, ids in found.items()
@@ -145,13 +144,13 @@ def _may_begin_a_word(token: str) -> bool:
 
 
 def _unindexed(
-    reads: Any, through: int, session_id: str, of_agent: str, bound: tuple[object, ...]
+    reads: Any, not_indexed: str, of_agent: str, bound: tuple[object, ...]
 ) -> Iterator[tuple[int, str]]:
-    """The messages above the index, the newest first, and their words, folded, in their JSON."""
+    """The messages that the index does not hold, the newest first, and their words, folded, in their JSON."""
     rows = reads.all(
-        "SELECT m.id, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id WHERE m.id > ? AND"
-        f" a.session_id = ?{of_agent} ORDER BY m.id DESC LIMIT ?",
-        (through, *bound, NEWEST_MESSAGES),
+        "SELECT m.id, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id WHERE"
+        f" {not_indexed} AND a.session_id = ?{of_agent} ORDER BY m.id DESC LIMIT ?",
+        (*bound, NEWEST_MESSAGES),
     )
     return ((row[0], fold(row[1])) for row in rows)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.states import SessionStatus
-from watchkeeper.store.driver import FACTS_FOUND, IN_LIST, Connection, contains, list_of
+from watchkeeper.store.driver import FACTS_FOUND, IN_LIST, Connection, Queries, contains, list_of
+from watchkeeper.store.search.index import facts_holding
 from watchkeeper.store.search.messages import (
     DEADLINE_SECONDS,
     MOST_WORDS,
@@ -280,7 +281,7 @@ def list_sessions(
         values += [pattern, pattern, pattern]
         if terms:
             clause += f" OR s.id IN (SELECT f.session_id FROM facts f {FACTS_FOUND} ?)"
-            values.append(" ".join(f'"{term}"*' for term in terms))
+            values.append(facts_holding(Queries(connection), terms, every=True, beginnings=True))
         clauses.append(f"({clause})")
     found = f"({' AND '.join(clauses)})" if clauses else ""
     if found and also:

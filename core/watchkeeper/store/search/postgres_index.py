@@ -1,0 +1,311 @@
+"""The index of words on PostgreSQL: it finds what SQLite's finds, since both hold the words of one tokenizer.
+
+`message_words` and `fact_words` hold each row's words as a `tsvector` with a GIN index; of facts the stems, with their
+places. Triggers note every new message and fact in `messages_unindexed` and `facts_unindexed`, and take words along
+when a row is deleted. An indexer takes from there whatever is committed: ids are no measure of what is indexed, since
+they are reserved in blocks and commit in another order. What is still noted there is searched as well, so that a
+search is complete whether or not an indexer runs.
+
+A row whose words are too many for one `tsvector` stays there, marked `unfit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from watchkeeper.store.driver import Connection, decode, encode, list_of, plain
+from watchkeeper.store.search.words import WordLists, WordTable, indexed_text, session_word
+
+LONGEST_WORD_BYTES = 1_000
+"""A longer word is indexed by its beginning (PostgreSQL takes 2,046 bytes); searches check it on the message."""
+MOST_BYTES = 1_000_000
+"""A `tsvector` holds a little more than this of words."""
+MOST_PLACES = 16_383
+"""PostgreSQL counts no further."""
+ANY_ID = 1 << 62
+FIRST_PAGE, LAST_PAGE = 100, 10_000
+"""A search asks for so many hits at first, then for four times as many each time."""
+FIRST_SESSIONS = 1_100
+WAITING_AT_ONCE = 64
+FACTS_AT_ONCE = 500
+
+
+def _noting(kind: str, update: str = "") -> tuple[str, ...]:
+    """The table of what waits for an indexer, and its triggers."""
+    return (
+        f"CREATE TABLE {kind}s_unindexed (id bigint PRIMARY KEY, unfit bigint NOT NULL DEFAULT 0)",
+        f"CREATE FUNCTION wk_{kind}_is_unindexed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF TG_OP <> 'INSERT' THEN DELETE FROM {kind}s_unindexed WHERE id = OLD.id;"
+        f" DELETE FROM {kind}_words WHERE id = OLD.id; END IF;"
+        f" IF TG_OP <> 'DELETE' THEN INSERT INTO {kind}s_unindexed (id) VALUES (NEW.id); END IF;"
+        " RETURN NULL; END $$",
+        f"CREATE TRIGGER {kind}s_wait_for_the_index AFTER INSERT OR DELETE{update} ON {kind}s"
+        f" FOR EACH ROW EXECUTE FUNCTION wk_{kind}_is_unindexed()",
+    )
+
+
+# The planner knows nothing of how long reading a `tsvector` takes: left alone, it reads all of them for a common word,
+# or walks the ids from the newest on. With these, the index of words answers.
+_BY_WORDS_ALONE = "LANGUAGE sql STABLE SET enable_seqscan = off SET enable_indexscan = off"
+CREATION = (
+    'CREATE TABLE message_words (id bigint PRIMARY KEY, session_id text COLLATE "C" NOT NULL, words tsvector NOT NULL)'
+    " WITH (toast_tuple_target = 128)",
+    "CREATE INDEX message_words_index ON message_words USING gin (words)",
+    "CREATE TABLE fact_words (id bigint PRIMARY KEY, words tsvector NOT NULL)",
+    "CREATE INDEX fact_words_index ON fact_words USING gin (words)",
+    *_noting("message"),
+    *_noting("fact", " OR UPDATE OF text"),
+    "CREATE FUNCTION wk_messages_with(wanted tsquery, through bigint, most bigint) RETURNS SETOF bigint ROWS 100"
+    f" {_BY_WORDS_ALONE} AS $$ WITH found AS MATERIALIZED (SELECT id FROM message_words WHERE words @@ wanted"
+    " AND id <= through) SELECT id FROM found ORDER BY id DESC LIMIT most $$",
+    "CREATE FUNCTION wk_newest_with(wanted tsquery, through bigint, most bigint) RETURNS SETOF bigint ROWS 100"
+    f" {_BY_WORDS_ALONE} AS $$ WITH found AS MATERIALIZED (SELECT max(id) AS id FROM message_words WHERE words @@ wanted"
+    " GROUP BY session_id) SELECT id FROM found WHERE id <= through ORDER BY id DESC LIMIT most $$",
+    "CREATE FUNCTION wk_facts_with(wanted json) RETURNS SETOF bigint ROWS 100"
+    f" {_BY_WORDS_ALONE} AS $$ SELECT id FROM fact_words WHERE words @@ CAST(wanted ->> 'words' AS tsquery)"
+    " UNION SELECT CAST(value AS bigint) FROM json_array_elements_text(wanted -> 'ids') $$",
+)  # fmt: skip
+"""Tables, triggers and functions, in the order in which they are made."""
+
+
+# --- The indexer ------------------------------------------------------------------------------------------------
+
+_NEXT = (
+    "SELECT u.id, octet_length(m.content) FROM messages_unindexed u JOIN messages m ON m.id = u.id WHERE u.unfit = 0"
+    " ORDER BY u.id LIMIT ? FOR UPDATE OF u SKIP LOCKED"
+)
+_CONTENTS = (
+    "SELECT m.id, a.session_id, m.content FROM messages m LEFT JOIN agents a ON a.id = m.agent_id WHERE m.id = ANY(?)"
+    " ORDER BY m.id"
+)
+_NEXT_FACTS = (
+    "SELECT u.id, f.text FROM facts_unindexed u JOIN facts f ON f.id = u.id WHERE u.unfit = 0"
+    " ORDER BY u.id LIMIT ? FOR UPDATE OF u SKIP LOCKED"
+)
+
+
+def index_batch(connection: Connection, *, most_messages: int, most_characters: int) -> tuple[int, bool]:
+    """Index the next messages and facts, in one transaction; returns how many messages, and whether there is more.
+
+    Several processes may do so at once: each takes rows that no other has.
+    """
+    connection.execute("BEGIN")
+    try:
+        # What a power failure takes is indexed again.
+        connection.execute("SET LOCAL synchronous_commit = off")
+        indexed, more = _index_messages(connection, most_messages, most_characters)
+        more = _index_facts(connection) or more
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return indexed, more
+
+
+def unindexed(connection: Connection) -> int:
+    """How many messages wait for an indexer."""
+    row = connection.execute("SELECT count(*) FROM messages_unindexed WHERE unfit = 0").fetchone()
+    return int(row[0])
+
+
+def _index_messages(connection: Connection, most_messages: int, most_characters: int) -> tuple[int, bool]:
+    noted = connection.execute(_NEXT, (most_messages,)).fetchall()
+    ids: list[int] = []
+    size = 0
+    for message_id, length in noted:
+        if ids and size + length > most_characters:
+            break
+        ids.append(message_id)
+        size += length
+    if not ids:
+        return 0, False
+    rows = connection.execute(_CONTENTS, (list_of(ids),)).fetchall()
+    table = WordLists()
+    try:
+        words = table.words_of([indexed_text(decode(row[2])) for row in rows])
+    finally:
+        table.close()
+    made, unfit = [], []
+    for (message_id, session_id, _), each in zip(rows, words, strict=True):
+        lexemes = {_lexeme(word) for word in each}
+        if sum(len(lexeme.encode()) for lexeme in lexemes) > MOST_BYTES:
+            unfit.append(message_id)
+            continue
+        if session_id is not None:
+            lexemes.add(session_word(session_id))
+        made.append((message_id, session_id or "", list(lexemes)))
+    connection.executemany(
+        "INSERT INTO message_words (id, session_id, words) VALUES (?, ?, array_to_tsvector(?))", made
+    )
+    _settle(connection, "messages", [row[0] for row in made], unfit)
+    return len(ids), len(noted) == most_messages or len(ids) < len(noted)
+
+
+def _index_facts(connection: Connection) -> bool:
+    rows = connection.execute(_NEXT_FACTS, (FACTS_AT_ONCE,)).fetchall()
+    if not rows:
+        return False
+    table = WordTable(stems=True)
+    try:
+        tokens = table.tokens_of([row[1] for row in rows])
+    finally:
+        table.close()
+    made, unfit = [], []
+    for (fact_id, _), each in zip(rows, tokens, strict=True):
+        places: dict[str, list[int]] = {}
+        for place, token in enumerate(each, 1):
+            places.setdefault(_lexeme(token), []).append(min(place, MOST_PLACES))
+        if sum(len(lexeme.encode()) + 4 * len(at) for lexeme, at in places.items()) > MOST_BYTES:
+            unfit.append(fact_id)
+            continue
+        made.append(
+            (
+                fact_id,
+                " ".join(f"{_quoted(lexeme)}:{','.join(map(str, at))}" for lexeme, at in places.items()),
+            )
+        )
+    connection.executemany("INSERT INTO fact_words (id, words) VALUES (?, CAST(? AS tsvector))", made)
+    _settle(connection, "facts", [row[0] for row in made], unfit)
+    return len(rows) == FACTS_AT_ONCE
+
+
+def _settle(connection: Connection, kind: str, made: Sequence[int], unfit: Sequence[int]) -> None:
+    connection.execute(f"DELETE FROM {kind}_unindexed WHERE id = ANY(?)", (list_of(made),))
+    if unfit:
+        connection.execute(f"UPDATE {kind}_unindexed SET unfit = 1 WHERE id = ANY(?)", (list_of(unfit),))
+
+
+# --- Searching --------------------------------------------------------------------------------------------------
+
+Word = tuple[str, bool]
+"""A token that must be there, and whether it may be the beginning of one."""
+
+_PLACES = (
+    "SELECT w.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at, s.deleted_at IS NULL AND s.id IS NOT NULL"
+    " FROM {function}(CAST(? AS tsquery), ?, ?) AS w (id) LEFT JOIN messages m ON m.id = w.id"
+    " LEFT JOIN agents a ON a.id = m.agent_id LEFT JOIN sessions s ON s.id = a.session_id ORDER BY w.id DESC"
+)
+
+
+def places(connection: Connection, words: Sequence[Word], session_id: str | None) -> Iterator[Any]:
+    """The indexed messages that hold the words, the newest first; without those of deleted sessions."""
+    for row in _paged(connection, "wk_messages_with", words, FIRST_PAGE):
+        if session_id is None or row[1] == session_id:
+            yield row
+
+
+def replies(
+    connection: Connection, words: Sequence[Word], session_id: str | None, stored: str
+) -> Iterator[Any]:
+    """As `places`, with the content: those of assistants whose stored content holds a text."""
+    found = (place for place in places(connection, words, session_id) if place[4] == "assistant")
+    sql = "SELECT id, content FROM messages WHERE id = ANY(?) AND strpos(content, ?) > 0"
+    while some := {place[0]: place for place in islice(found, WAITING_AT_ONCE)}:
+        contents = dict(map(tuple, connection.execute(sql, (list_of(list(some)), stored))))
+        yield from ((*place, contents[number]) for number, place in some.items() if number in contents)
+
+
+def newest_places(connection: Connection, words: Sequence[Word]) -> Iterator[Any]:
+    """Of each session the newest indexed message that holds the words, the newest first."""
+    return _paged(connection, "wk_newest_with", words, FIRST_SESSIONS)
+
+
+def _paged(connection: Connection, function: str, words: Sequence[Word], most: int) -> Iterator[Any]:
+    through = ANY_ID
+    while True:
+        rows = connection.execute(
+            _PLACES.format(function=function), (_query(words), through, most)
+        ).fetchall()
+        for row in rows:
+            if row[6]:
+                yield tuple(row)[:6]
+        if len(rows) < most:
+            return
+        through, most = rows[-1][0] - 1, min(4 * most, LAST_PAGE)
+
+
+def ids(reads: Any, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
+    """The newest `most` ids of indexed messages that hold the words, between two ids."""
+    rows = reads.all(
+        "SELECT w.id FROM wk_messages_with(CAST(? AS tsquery), ?, ?) AS w (id) ORDER BY w.id DESC",
+        (_query(words), last, most),
+    )
+    return [row[0] for row in rows if row[0] >= first]
+
+
+def waiting(connection: Connection, tail: str, session_id: str | None) -> Iterator[Any]:
+    """The messages that are not indexed, the newest first.
+
+    Args:
+        tail: the query of some of them: ids as ?1, the session or null as ?2.
+    """
+    of_session = (
+        " JOIN messages m ON m.id = u.id JOIN agents a ON a.id = m.agent_id WHERE a.session_id = ?"
+        if session_id is not None
+        else ""
+    )
+    sql = f"SELECT u.id FROM messages_unindexed u{of_session} ORDER BY u.id DESC"
+    numbers = [row[0] for row in connection.execute(sql, (session_id,) if session_id is not None else ())]
+    for at in range(0, len(numbers), WAITING_AT_ONCE):
+        yield from connection.execute(tail, (list_of(numbers[at : at + WAITING_AT_ONCE]), session_id))
+
+
+@contextmanager
+def within(connection: Connection, seconds: float) -> Iterator[None]:
+    """Within, the server ends each statement after so long; not in a transaction, which would fail with it."""
+    if connection.in_transaction:
+        yield
+        return
+    limit = "SELECT set_config('statement_timeout', ?, false)"
+    connection.execute(limit, (str(max(1, min(int(1000 * seconds), 1 << 30))),))
+    try:
+        yield
+    finally:
+        connection.execute(limit, ("0",))
+
+
+def facts_holding(reads: Any, match: str, pieces: Sequence[str], *, every: bool, beginnings: bool) -> str:
+    """The parameter of `wk_facts_with`: the words, and the ids of the facts that are not indexed and hold them.
+
+    Args:
+        match: the same as a query of FTS5.
+    """
+    rows = reads.all("SELECT f.id, f.text FROM facts_unindexed u JOIN facts f ON f.id = u.id")
+    table = WordTable(stems=True)
+    try:
+        tokens = table.tokens_of(pieces)
+        matching = table.matching([(row[0], plain(row[1])) for row in rows], match) if rows else []
+    finally:
+        table.close()
+    phrases = []
+    for each in tokens:
+        lexemes = [_quoted(_lexeme(token)) for token in each]
+        if lexemes:
+            lexemes[-1] += ":*" if beginnings else ""
+            phrases.append(f"({' <-> '.join(lexemes)})")
+    # As FTS5 has it: `AND` with nothing finds nothing.
+    nothing = every and not beginnings and len(phrases) < len(pieces)
+    words = "" if nothing else (" & " if every else " | ").join(phrases)
+    return encode({"words": words, "ids": matching})
+
+
+def _query(words: Sequence[Word]) -> str:
+    parts = []
+    for word, begins in words:
+        lexeme = _lexeme(word)
+        parts.append(_quoted(lexeme) + (":*" if begins or lexeme != word else ""))
+    return " & ".join(parts)
+
+
+def _lexeme(word: str) -> str:
+    if len(word) * 4 <= LONGEST_WORD_BYTES:
+        return word
+    return word.encode()[:LONGEST_WORD_BYTES].decode(errors="ignore")
+
+
+def _quoted(lexeme: str) -> str:
+    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
