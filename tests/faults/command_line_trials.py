@@ -103,6 +103,7 @@ class Trial:
             "WATCHKEEPER_CONFIG_DIR": str(self._folder / "config"),
             "WATCHKEEPER_DB": str(self.path),
         }
+        environment = self._environment(environment)
         with (self._folder / "said").open("ab") as said:
             process = subprocess.Popen(
                 [sys.executable, "-m", "watchkeeper", *arguments],
@@ -113,6 +114,10 @@ class Trial:
             )
         self._started.append(process)
         return process
+
+    def _environment(self, usual: dict[str, str]) -> dict[str, str]:
+        """What processes are started with."""
+        return usual
 
     def _resume(self) -> None:
         where = self._rng.choice(("--headless", "--detach"))
