@@ -161,6 +161,7 @@ def _takes_number(sql: str) -> bool:
     found = _INSERT.fullmatch(sql)
     return (
         found is not None
+        and found["table"] in BY_NAME
         and " GENERATED " in _create_table(BY_NAME[found["table"]])
         and "id" not in (name.strip() for name in found["columns"].split(","))
     )
