@@ -154,12 +154,12 @@ def problems_of(read: Read) -> Iterator[str]:
         yield "a call never ended"
     if read("SELECT 1 FROM tool_calls WHERE result_seq IS NULL AND status != 'cancelled'"):
         yield "a result was never delivered"
-    if read("SELECT 1 FROM agents WHERE task_id NOT NULL GROUP BY task_id, attempt HAVING count(*) > 1"):
+    if read("SELECT 1 FROM agents WHERE task_id IS NOT NULL GROUP BY task_id, attempt HAVING count(*) > 1"):
         yield "an attempt was given to two agents"
-    done = read(
-        "SELECT count(*), count(DISTINCT json_extract(data, '$.agent')) FROM events WHERE kind = 'task.done'"
-    )[0]
-    if done[0] != done[1]:
+    done = [
+        json.loads(data).get("agent") for (data,) in read("SELECT data FROM events WHERE kind = 'task.done'")
+    ]
+    if len(done) != len(set(done)):
         yield "a finished attempt ran twice"
 
 
