@@ -55,6 +55,8 @@ WIDTH = 92
 KEY_CELLS = 32
 NARROW = 64
 """With fewer columns, descriptions go below their keys."""
+WIDE = 110
+"""From so many columns on, the list of commands has room for every argument."""
 
 
 class _Lines(RowView[PageLine]):
@@ -376,11 +378,14 @@ class WatchScreen(Screen[None]):
         if not listed.matching:
             return [[("no such command; ? shows them all", "failed")]]
         window = listed.window(max(1, int(self.size.height * 0.7) - 4))
+        is_wide = self.size.width >= WIDE
+        name_cells = max(len(slash.name) for slash in SLASHES) + 2 if is_wide else 11
+        argument_cells = max(len(slash.argument) for slash in SLASHES) if is_wide else 14
         lines: list[list[Piece]] = [
             [
                 ("▸ " if place == listed.place else "  ", "accent"),
-                (f"/{slash.name} ".ljust(11), "key"),
-                (f"{slash.argument:<14} ", "muted"),
+                (f"/{slash.name} ".ljust(name_cells), "key"),
+                (f"{slash.argument:<{argument_cells}} ", "muted"),
                 (slash.help, "strong" if place == listed.place else "text"),
             ]
             for place, slash in ((place, listed.matching[place]) for place in window)

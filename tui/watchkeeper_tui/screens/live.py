@@ -144,18 +144,9 @@ FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes t
 _ACTS_WHEN_OVER = frozenset({"answer", "resume", "rerun", "compact"})
 _SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("artifacts", "v", "Artifacts"), ("agent.report", "i", "Report"),
                     ("export", "x", "Export"), ("fork", "K", "Fork"))  # fmt: skip
-_SHOWN_ALWAYS = (
-    ("filter", "/", "Filter"),
-    ("freeze", "f", "Freeze"),
-    ("zoom", "z", "Zoom"),
-    ("sessions", "s", "Sessions"),
-)
-_SHOWN_WHEN_LIVE = (
-    ("timeline", "t", "Timeline"),
-    ("agent.report", "i", "Report"),
-    ("charts", "T", "Charts"),
-    ("graph", "d", "Graph"),
-)
+_SHOWN_ALWAYS = (("filter", "/", "Filter"), ("freeze", "f", "Freeze"), ("zoom", "z", "Zoom"), ("sessions", "s", "Sessions"))  # fmt: skip
+_SHOWN_WHEN_LIVE = (("timeline", "t", "Timeline"), ("agent.report", "i", "Report"))
+_SHOWN_LAST = (("charts", "T", "Charts"), ("graph", "d", "Graph"))
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
@@ -407,7 +398,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             *hints,
             *(
                 KeyHint(key_for(name, key), labels.get(name, label), name.rpartition(".")[2])
-                for name, key, label in places
+                for name, key, label in (*places, *_SHOWN_LAST)
             ),
             KeyHint(key_for("command", ":"), "Command", "command_bar"),
             KeyHint(key_for("help", "?"), "Help", "help"),
