@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -104,6 +103,8 @@ def check_resume(database_path: Place, session_id: str, *, environment: str) -> 
 
 def _server_settings(provider: str) -> dict[str, Any]:
     """`api_key_env` and `base_url` of a provider's table in the user's configuration, if they are texts."""
+    import tomllib
+
     try:
         table = tomllib.loads((config_folder() / "config.toml").read_text("utf-8")).get(provider)
     except (OSError, ValueError, RuntimeError, RecursionError):

@@ -7,8 +7,9 @@ secrets from it. If the file is damaged, the writer continues without them; the 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from watchkeeper.records.redact import Redactor
@@ -34,12 +35,12 @@ def config_text() -> str:
 
 def user_redactor() -> Redactor:
     """Knows the secret variables of this process, and what the user's configuration holds."""
-    import tomllib
-
     from watchkeeper.records.redact import Redactor, known_secrets
 
-    try:
-        config = tomllib.loads(config_text())
-    except (ValueError, RecursionError):
-        config = {}
+    config: dict[str, Any] = {}
+    if text := config_text():
+        import tomllib
+
+        with suppress(ValueError, RecursionError):
+            config = tomllib.loads(text)
     return Redactor(os.environ, known_secrets(config, os.environ))
