@@ -95,7 +95,7 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
         await choose(pilot, "task:t-core")
         await pilot.press("colon", "ctrl+u", *"/drop 12", "enter")
         await until(pilot, lambda: "12k → 9.0k of 40k tok (-25%)" in text_of(pilot))
-        assert "keeps 1 message; 5.0k tok behind are written again, about $0.02" in text_of(pilot)
+        assert "keeps 1 message; 5.0k tok after it are written again, about $0.02" in text_of(pilot)
         await pilot.press("v")
         await until(pilot, lambda: isinstance(pilot.app.screen, PromptScreen))
         shown = [

@@ -53,7 +53,7 @@ def test_an_unknown_key_is_one_line_and_the_one_before_stays() -> None:
     used, problems = usable_keys({"act.pause": "pgup", "act.steer": "f5"}, active_together())
     assert used == {"act.steer": "f5"}
     assert problems == [
-        "keys.act.pause: 'pgup' is no key (keys are p, P, ?, f5, ctrl+x, pageup …); the one before stays"
+        "keys.act.pause: 'pgup' is not a key (keys are p, P, ?, f5, ctrl+x, pageup …); the previous one is kept"
     ]
 
 
@@ -82,8 +82,8 @@ def test_of_two_keys_of_the_user_that_are_the_same_the_second_is_refused_and_unk
     used, problems = usable_keys({"act.pause": "f5", "freeze": "f5", "act.fly": "x"}, active_together())
     assert used == {"act.pause": "f5"}
     assert problems == [
-        "keys.act.fly is no action; see docs/dashboard.md",
-        "keys.freeze: 'f5' is act.pause's key; the one before stays",
+        "keys.act.fly is not an action; see docs/dashboard.md",
+        "keys.freeze: 'f5' is act.pause's key; the previous one is kept",
     ]
     # On different screens, one key may do two things.
     apart = {"message.copy": "f5", "compare.swap": "f5"}

@@ -111,7 +111,7 @@ async def test_deleted_sessions_are_listed_by_a_filter_and_restored_there(desk: 
         await pilot.press("t", "s", "d")
         await until(pilot, lambda: "Deleted sessions" in text_of(pilot) and "nightly audit" in text_of(pilot))
         await pilot.press("enter")
-        await until(pilot, lambda: "it is deleted; u brings it back" in text_of(pilot))
+        await until(pilot, lambda: "it is deleted; u restores it" in text_of(pilot))
         await pilot.press("u")
         await until(pilot, lambda: row(desk, "older234", "deleted_at") is None)
 
@@ -126,7 +126,7 @@ async def test_a_live_session_is_not_deleted_renamed_or_forked(desk: Desk) -> No
             await pilot.press("F")
             await until(pilot, lambda: "Fork: migrate billing to cents is live" in text_of(pilot))
             await pilot.press("n", *"x", "enter")
-            await until(pilot, lambda: "✗ naming: session abcd2345 is driven by" in text_of(pilot))
+            await until(pilot, lambda: "✗ naming: session abcd2345 is run by" in text_of(pilot))
     finally:
         lease.release()
     assert (row(desk, "abcd2345", "title"), row(desk, "abcd2345", "deleted_at")) == (None, None)
@@ -305,7 +305,7 @@ async def test_an_export_runs_beside_the_dashboard_and_shows_where_it_is(
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot)
         await pilot.press("j", "x", "h")
-        await until(pilot, lambda: "older234-2.html  77 bytes, 2 secrets taken out" in text_of(pilot))
+        await until(pilot, lambda: "older234-2.html  77 bytes, 2 secrets removed" in text_of(pilot))
     assert (tmp_path / "older234.html").read_text() == "mine"
     arguments = json.loads((tmp_path / "older234-2.html").read_text())
     assert arguments[:5] == ["-P", "-m", "watchkeeper", "export", "older234"]

@@ -201,4 +201,4 @@ async def test_a_key_that_is_named_is_not_cut_off(desk: Desk) -> None:
 
 async def test_the_first_hint_is_told_to_its_end_on_a_small_screen(desk: Desk, tmp_path: Path) -> None:
     async with desk.app(layout_path=tmp_path / "layout.json").run_test(size=SIZES[1]) as pilot:
-        await until(pilot, lambda: "new here?" in text_of(pilot) and "? tells all keys" in text_of(pilot))
+        await until(pilot, lambda: "new here?" in text_of(pilot) and "? shows all keys" in text_of(pilot))

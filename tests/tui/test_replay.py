@@ -259,7 +259,7 @@ async def test_a_fork_asks_and_begins_at_the_step_shown(desk: Desk) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         await opened(pilot, desk)
         await pilot.press("F")
-        await until(pilot, lambda: "Fork: there was no agent yet" in text_of(pilot))
+        await until(pilot, lambda: "Fork: no agent had started yet" in text_of(pilot))
         await pilot.press("n")
         await at(pilot, 7)
         await pilot.press("F")

@@ -332,7 +332,7 @@ async def test_what_a_compaction_drops_is_read_and_the_next_is_told_what_to_keep
         assert "I keep it" in shown
         assert not [words for words in ("long ago", "helper's", "the summary", "\x1b") if words in shown]
         await pilot.press("escape", "i", *"ports", "enter")
-        await until(pilot, lambda: "its next compactions are told so" in text_of(pilot))
+        await until(pilot, lambda: "sent with its next compactions" in text_of(pilot))
         assert (terminals.folder / "instructions" / "shop").read_text() == "ports\n"
         await pilot.press("i")
         await until(pilot, lambda: pilot.app.screen.query_one("#prompt-line").value == "ports")  # type: ignore[attr-defined]

@@ -73,7 +73,9 @@ async def test_a_fault_while_reading_is_shown_and_not_swallowed(
         with monkeypatch.context() as broken:
             broken.setattr(SessionSnapshotReader, "read", lambda *_: 1 / 0)
             desk.feed.wake()
-            await until(pilot, lambda: "a fault of the dashboard (ZeroDivisionError" in text_of(pilot))
+            await until(
+                pilot, lambda: "an internal error of the dashboard (ZeroDivisionError" in text_of(pilot)
+            )
         await until(pilot, lambda: "ZeroDivisionError" not in text_of(pilot))
 
 

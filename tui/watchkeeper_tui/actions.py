@@ -269,7 +269,7 @@ def compact_lines(target: Target, text: str) -> list[str]:
         lines.append(f"  estimated from {guess.basis}; {_meanwhile(target, agent)}")
     if len(target.agents) > 4:
         lines.append(f"  and {len(target.agents) - 4} more")
-    lines.append("Nothing is lost: messages stay in the store, and u goes back to the view before.")
+    lines.append("The messages stay stored, and u undoes it.")
     if text.strip():
         lines.append(f"Instructions: {clip(sanitize(text), 160)}")
     return lines
@@ -278,11 +278,11 @@ def compact_lines(target: Target, text: str) -> list[str]:
 def _meanwhile(target: Target, agent: AgentFacts) -> str:
     """What else goes on while the pass runs."""
     if not target.hosted:
-        return "a host is started for it alone"
+        return "a background process is started for it alone"
     return (
         "it has ended, and keeps its result"
         if agent.ended_at is not None
-        else "the agent goes on working meanwhile"
+        else "the agent keeps working meanwhile"
     )
 
 

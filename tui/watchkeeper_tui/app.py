@@ -158,7 +158,7 @@ def _budgets(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         what = f"{each.amount:g} {sanitize(each.kind)}"
         reached = each.reached_at is not None or share >= 1
         if reached and not (was is not None and (was.reached_at is not None or then >= 1)):
-            yield Notice("budget reached", f"{what} is spent; B raises it, r goes on", "error")
+            yield Notice("budget reached", f"{what} is spent; B raises it, r continues", "error")
         elif share >= NEAR and then < NEAR and not reached:
             yield Notice("budget near", f"{share * 100:.0f} % of {what} is spent", "warning")
 
@@ -678,7 +678,7 @@ class WatchkeeperApp(ThemedApp):
         yield SystemCommand(
             "Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.save_picture)
         )
-        yield SystemCommand("Quit", "leave the dashboard; the run goes on", lambda: self.exit(0))
+        yield SystemCommand("Quit", "leave the dashboard; the run continues", lambda: self.exit(0))
 
     def announce(self, notices: list[Notice], wanted: Notifications) -> None:
         """Show these notices in the dashboard and signal the terminal, as the settings say."""

@@ -87,7 +87,7 @@ class PromptPreview:
         cost = "" if self.cost_usd is None else f", about {formatting.money(self.cost_usd)}"
         kept = formatting.plural(self.messages_cached, "message")
         lines.append(
-            f"Prompt cache: keeps {kept}; {formatting.tokens(self.cache_tokens_written)} tok behind"
+            f"Prompt cache: keeps {kept}; {formatting.tokens(self.cache_tokens_written)} tok after it"
             f" are written again{cost}."
         )
         return lines

@@ -60,7 +60,9 @@ def usable_keys(
     """
     scopes = [frozenset(each.id for each in _with_ids(group)) for group in groups]
     known = frozenset[str | None]().union(*scopes)
-    problems = [f"keys.{name} is no action; see docs/dashboard.md" for name in wanted if name not in known]
+    problems = [
+        f"keys.{name} is not an action; see docs/dashboard.md" for name in wanted if name not in known
+    ]
     used: dict[str, str] = {}
     for name, keys in wanted.items():
         if name not in known:
@@ -71,14 +73,14 @@ def usable_keys(
         unknown = next((key for key in normal(keys) if not is_key(key)), None)
         if unknown is not None:
             problems.append(
-                f"keys.{name}: {unknown!r} is no key (keys are p, P, ?, f5, ctrl+x, pageup …); the one"
+                f"keys.{name}: {unknown!r} is not a key (keys are p, P, ?, f5, ctrl+x, pageup …); the one"
                 " before stays"
             )
             continue
         near = frozenset[str | None]().union(*(scope for scope in scopes if name in scope))
         clash = next((other for other in used if other in near and normal(used[other]) & normal(keys)), None)
         if clash is not None:
-            problems.append(f"keys.{name}: {keys!r} is {clash}'s key; the one before stays")
+            problems.append(f"keys.{name}: {keys!r} is {clash}'s key; the previous one is kept")
             continue
         used[name] = keys
     return used, problems
@@ -168,7 +170,7 @@ SLASHES: tuple[Slash, ...] = (
     Slash("agent", "report", "the selected agent's task, result, artifacts and statistics"),
     Slash("autosave_load", "[SESSION]", "resume this run, or another session, from its last step", "resume"),
     Slash("theme", "NAME", "another theme"),
-    Slash("freeze", "", "hold the view still, or let it go on"),
+    Slash("freeze", "", "freeze or unfreeze the view"),
     Slash("help", "", "keys and commands"),
     Slash("quit", "", "leave the dashboard"),
 )

@@ -630,7 +630,7 @@ class Reader(threading.Thread):
                 str(self._path), self._path.name if isinstance(self._path, Path) else str(self._path)
             )
         else:
-            problem = f"a fault of the dashboard ({type(error).__name__}: {error}); what is shown is what was read before"
+            problem = f"an internal error of the dashboard ({type(error).__name__}: {error}); what is shown is what was read before"
         while self._questions:
             self._questions.popleft()[1](error)
         if self._snapshot.problem != problem:

@@ -109,7 +109,9 @@ def _notifications(table: Any, problems: list[str]) -> Notifications:
     wanted: dict[str, Any] = {}
     for name, value in table.items():
         if name not in known:
-            problems.append(f"notifications.{name} is no setting; there are {', '.join(sorted(known))}")
+            problems.append(
+                f"notifications.{name} is not a setting; the settings are {', '.join(sorted(known))}"
+            )
         elif name == "terminal" and value not in SIGNALS:
             problems.append(f"notifications.terminal must be one of {', '.join(SIGNALS)}")
         elif name != "terminal" and not isinstance(value, bool):

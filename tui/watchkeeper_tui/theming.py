@@ -263,11 +263,13 @@ def _table(content: dict[str, Any], key: str) -> dict[str, Any]:
 def _check_colour(table: str, key: str, value: object) -> None:
     """The toolkit would end the program over a colour that it cannot read."""
     if re.fullmatch(r"[a-z][a-z0-9-]*", key) is None:
-        raise ValueError(f"{key!r} in [{table}] is no name of a colour")
+        raise ValueError(f"{key!r} in [{table}] is not the name of a colour")
     try:
         Color.parse(value if isinstance(value, str) else "")
     except ColorParseError:
-        raise ValueError(f"{key} = {value!r} in [{table}] is no colour; write #rrggbb or ansi_red") from None
+        raise ValueError(
+            f"{key} = {value!r} in [{table}] is not a colour; write #rrggbb or ansi_red"
+        ) from None
 
 
 def _foreground(theme: Theme) -> dict[str, str]:

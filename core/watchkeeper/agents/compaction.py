@@ -51,9 +51,9 @@ ORDERED = ("manual", "agent")
 WINDOW_SLACK = 1.2
 """By how much a model may count more tokens than we do."""
 
-OVERTAKEN = "a digest replaced more than it read; it is begun again"
+OVERTAKEN = "a digest replaced more than it read; it is restarted"
 
-DIED, AGAIN = "the host that ran it stopped", "it is begun again when the agent goes on"
+DIED, AGAIN = "its background process stopped", "it is restarted when the agent continues"
 
 ROOM_SHARE = 0.75
 """How full a context may be, as a share of the threshold, after a summary has replaced a smaller digest."""
@@ -307,14 +307,14 @@ class CompactionRunner:
             up_to=found.high_water,
             instructions=found.instructions,
             model=found.model,
-            also=lambda tx, _: end(tx, f"{DIED}; begun again"),
+            also=lambda tx, _: end(tx, f"{DIED}; restarted"),
         )
         if not isinstance(begun, Rejection):
             return
         refused = begun.reason
 
         def refuse(tx: Transaction) -> None:
-            end(tx, f"{DIED}; not begun again: {refused}")
+            end(tx, f"{DIED}; not restarted: {refused}")
             if found.status != "running":  # it was put off: its own record has ended
                 again = self._insert_row(
                     tx, found.trigger, found.instructions, found.high_water, model=found.model

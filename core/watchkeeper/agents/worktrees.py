@@ -307,7 +307,7 @@ def restore(git: Git, tree: Worktree) -> None:
             pointer.write_text(f"gitdir: {admin}\n", "utf-8")
         return
     if folder.is_dir() and any(folder.iterdir()):
-        raise GitFailed(f"{folder} is no worktree any more; look what it holds, and move it away")
+        raise GitFailed(f"{folder} is no longer a worktree; look at its content, and move it away")
     shutil.rmtree(admin, ignore_errors=True)
     git(Path(tree.repository), "worktree", "add", "-q", "-f", tree.folder, tree.branch)
 
@@ -671,7 +671,7 @@ def remove(git: Git, tree: Worktree) -> str:
     tip = git.run(common, "rev-parse", "-q", "--verify", _reference(tree))[1].strip()
     if folder.exists():
         if not (admin / "HEAD").is_file():
-            return f"{folder} is no worktree any more"
+            return f"{folder} is no longer a worktree"
         head = git(folder, "rev-parse", "HEAD", git_dir=admin).strip()
         if head != tip:
             return f"{folder} has left its branch {tree.branch}"

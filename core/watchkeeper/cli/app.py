@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("workers", "Drive queued sessions on this machine"),
     "workers": ("workers", "List the workers of every machine"),
     "pause": ("control", "Pause a session, or one agent"),
-    "cancel": ("control", "End a session, or one agent's task, for good"),
+    "cancel": ("control", "End a session, or one agent's task, permanently"),
     "rerun": ("control", "Do a task again"),
     "compact": ("control", "Compact an agent's context now"),
     "undo": ("control", "Undo an agent's last compaction"),
@@ -160,7 +160,7 @@ def run(arguments: Sequence[str]) -> int:
         if damage := _damage_in(arguments):
             return _fail(damage, 2)
         return _fail(
-            f"a fault of Watchkeeper: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 to see where",
+            f"an internal error of Watchkeeper: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 to see where",
             1,
         )
     return outcome if isinstance(outcome, int) else 0

@@ -136,8 +136,10 @@ def pause(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) ->
     """Pause SESSION, or one AGENT, after the current step."""
     if agent is None and opened.host is None:
         status = opened.status
-        state = "stopped with its host; `wk resume` continues it" if status == "running" else status
-        said = f"no host drives the session, and nothing runs: it is {state}"
+        state = (
+            "stopped with its background process; `wk resume` continues it" if status == "running" else status
+        )
+        said = f"nothing is running: the session is {state}"
         return respond(as_json, {"status": "applied", "result": said}, said)
     agent_id = opened.agent(agent) if agent is not None else None
     return command(opened, "pause", as_json, agent_id=agent_id, payload={"now": now})

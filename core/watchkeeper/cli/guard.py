@@ -133,7 +133,7 @@ class Guard:
         """Whether a request is answered. The right token always is, however many wrong ones were tried."""
         name = _HOST.match(request.host)
         if name is None:
-            return Refused("the address asked for is no host name")
+            return Refused("the requested address is not a host name")
         if self._loopback_only and not is_loopback(name["name"]):
             return Refused(
                 "this listener answers to this machine's own names only; open it as http://127.0.0.1 or"

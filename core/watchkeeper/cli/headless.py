@@ -217,7 +217,7 @@ class EventPrinter:
     def report_trouble(self) -> None:
         """Print why the progress ended early, if it did. A run that failed for the same reason reports it itself."""
         if self._trouble is not None:
-            print(f"wk: the progress was shown no further: {self._trouble}", file=sys.stderr)
+            print(f"wk: progress is no longer shown: {self._trouble}", file=sys.stderr)
 
     def _run(self) -> None:
         feed = ChangeFeed(self._path)

@@ -249,7 +249,7 @@ def instructions(session: str, text: str, db: Place | None) -> int:
             f"{len(found) or 'no'} live sessions of other terminals match {clean(session, 80)}; see wk hooks status"
         )
     external.set_compact_instructions(path, found.pop(), text)
-    say("its next compactions are told so" if text.strip() else "its compactions are told nothing more")
+    say("sent with its next compactions" if text.strip() else "nothing more is sent with its compactions")
     return 0
 
 

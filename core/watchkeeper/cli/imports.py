@@ -405,10 +405,10 @@ def _clear(as_json: bool) -> None:
 
 def _list(report: Report) -> None:
     for (kind, reason), count in report.raw.most_common():
-        say(f"  raw      {count:>8,}  {clean(kind, 80)}: {reason}")
+        say(f"  stored, not shown  {count:>8,}  {clean(kind, 80)}: {reason}")
     for reason, count in report.skipped.most_common():
-        say(f"  skipped  {count:>8,}  {reason}")
+        say(f"  skipped            {count:>8,}  {reason}")
     for name, reason in report.left.items():
-        say(f"  unread   {clean(name, 300)}: {reason}")
+        say(f"  not readable  {clean(name, 300)}: {reason}")
     for name in report.unknown:
-        say(f"  unknown  {clean(name, 300)}: not a supported log")
+        say(f"  not a supported log  {clean(name, 300)}")

@@ -145,7 +145,7 @@ def restore(session: str | None, db: Place | None, as_json: bool) -> int:
                 for one in gone
             ],
             (
-                f"{one.id}  deleted {day_and_minute(one.deleted_at)}, for good from"
+                f"{one.id}  deleted {day_and_minute(one.deleted_at)}, permanently from"
                 f" {day_and_minute(one.gone_at)} on  {clean(one.name, 80)}"
                 for one in gone
             ),
@@ -154,7 +154,7 @@ def restore(session: str | None, db: Place | None, as_json: bool) -> int:
     refuse_agents()
     session_id = find_deleted(opened.connection, session)
     restore_session(opened.path, session_id)
-    return respond(as_json, {"session": session_id, "restored": True}, f"session {session_id} is back")
+    return respond(as_json, {"session": session_id, "restored": True}, f"session {session_id} is restored")
 
 
 @click.command()

@@ -209,7 +209,7 @@ def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
 def _advise(opened: SessionHandle, blocking: list[BudgetUse], *, as_json: bool) -> None:
     next_command = budgets.resume_command(opened.session_id, blocking)
     if not as_json:
-        say(f"session {opened.session_id} stays paused: no host was started")
+        say(f"session {opened.session_id} stays paused: it was not resumed")
         for use in blocking:
             say(f"  {clean(use.describe())}")
         say(f"  raise it: {next_command}")
@@ -503,7 +503,7 @@ def _holder(path: Place, program_session: str) -> int | None:
 @click.option(
     "--headless", is_flag=True, help="Run in the foreground and print progress, without the dashboard."
 )
-@click.option("--detach", is_flag=True, help="Start the host in the background and return.")
+@click.option("--detach", is_flag=True, help="Continue in the background and return.")
 @click.option("--queue", "queued", is_flag=True, help="Leave it to a worker, and return.")
 @approval_timeout_option
 @allow_model_option
@@ -600,7 +600,7 @@ def _await_others(opened: SessionHandle) -> None:
 
     def waiting(holder: LeaseHolder) -> None:
         click.echo(
-            f"wk: waiting for the host of session {session} (pid {holder.pid}) to finish an earlier command",
+            f"wk: waiting for the background process of session {session} (pid {holder.pid}) to finish an earlier command",
             err=True,
         )
 
@@ -609,7 +609,7 @@ def _await_others(opened: SessionHandle) -> None:
         return
     if library.goes_on(opened.connection, session):
         raise DrivenElsewhere(
-            f"session {session} is driven by a live host (pid {holder.pid}); watch it with `wk watch"
+            f"session {session} already runs in a background process (pid {holder.pid}); watch it with `wk watch"
             f" {session}`"
         )
     raise DrivenElsewhere(
@@ -824,7 +824,7 @@ def _drive(
     if detach and pid is not None:
         trouble = await_host(path, session_id, pid)
         if trouble is not None:
-            raise WatchkeeperError(f"the background host did not start: {trouble.removeprefix('wk: ')}")
+            raise WatchkeeperError(f"the background process did not start: {trouble.removeprefix('wk: ')}")
     if detach:
         return respond(
             as_json,

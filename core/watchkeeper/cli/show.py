@@ -376,7 +376,9 @@ def _day(_: click.Context, parameter: click.Parameter, text: str | None) -> date
     try:
         return None if text is None else datetime.strptime(text, "%Y-%m-%d")
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no day; write it like 2026-11-01", param=parameter) from None
+        raise click.BadParameter(
+            f"{text!r} is not a day; write it like 2026-11-01", param=parameter
+        ) from None
 
 
 @click.command()
@@ -540,9 +542,9 @@ def _redaction_text(redacted: int | None, before: int) -> str:
     if redacted is None:
         parts.append("secrets were left in")
     elif redacted:
-        parts.append(f"{plural(redacted, 'secret')} taken out")
+        parts.append(f"{plural(redacted, 'secret')} removed")
     elif not before:
         parts.append("no secret was found")
     if before:
-        parts.append(f"{plural(before, 'secret')} had been taken out before it was stored")
+        parts.append(f"{plural(before, 'secret')} removed before it was stored")
     return ", ".join(parts)

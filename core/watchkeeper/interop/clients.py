@@ -93,7 +93,7 @@ def write(added: Entry) -> Written:
     try:
         before = path.read_bytes() if path.exists() else None
         if before is not None and (len(before) > LARGEST_BYTES or not stat.S_ISREG(path.stat().st_mode)):
-            raise BadInput(f"{path} is no configuration file")
+            raise BadInput(f"{path} is not a configuration file")
         try:
             text = (before or b"").decode("utf-8")
         except UnicodeDecodeError as error:
@@ -164,7 +164,7 @@ class _JsonText:
         if self._skip(end) != len(text):
             self._refuse(self._skip(end))
 
-    def _refuse(self, place: int, why: str = "this is no valid JSON") -> NoReturn:
+    def _refuse(self, place: int, why: str = "this is not valid JSON") -> NoReturn:
         raise BadInput(f"{why}, in line {self._text.count(chr(10), 0, place) + 1}")
 
     def _skip(self, place: int) -> int:
@@ -253,7 +253,7 @@ class _JsonText:
         """The text with the value at those keys.
 
         Raises:
-            BadInput: what is on the way there is no object.
+            BadInput: what is on the way there is not an object.
         """
         wanted = _with(self._root, keys, value)
         if wanted == self._root:
@@ -316,7 +316,7 @@ def _with(root: Any, keys: Sequence[str], value: dict[str, Any]) -> Any:
     if not keys:
         return {**root, **value} if isinstance(root, dict) else value
     if not isinstance(root, dict):
-        raise BadInput(f"what holds {keys[0]!r} is no object")
+        raise BadInput(f"what holds {keys[0]!r} is not an object")
     return {**root, keys[0]: _with(root.get(keys[0], {}), keys[1:], value)}
 
 
@@ -329,7 +329,7 @@ def _toml(text: str, keys: tuple[str, ...], value: dict[str, Any]) -> str:
     try:
         before = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"this is no valid TOML ({error})") from None
+        raise BadInput(f"this is not valid TOML ({error})") from None
     wanted = _with(before, keys, value)
     if wanted == before:
         return text

@@ -239,10 +239,10 @@ def parse_settings(text: str) -> dict[str, Any]:
             f"line {fault.lineno} is no strict JSON ({fault.msg[:1].lower()}{fault.msg[1:]}){why}"
         ) from None
     if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     hooks = found.get("hooks", {})
     if not isinstance(hooks, dict):
-        raise ValueError('"hooks" is no object')
+        raise ValueError('"hooks" is not an object')
     for event, groups in hooks.items():
         if not isinstance(groups, list):
             raise ValueError(f'"hooks" has something else than a list for {event[:60]}')
@@ -448,11 +448,11 @@ def read_settings(path: Path) -> bytes | None:
     """The bytes of a settings file; None where there is none.
 
     Raises:
-        BadInput: it cannot be read, or is no plain file of a sensible size.
+        BadInput: it cannot be read, or is not a regular file of a sensible size.
     """
     try:
         if path.exists() and (not path.is_file() or path.stat().st_size > LONGEST_SETTINGS):
-            raise BadInput(f"{path} is no settings file: it is too large, or no plain file")
+            raise BadInput(f"{path} is not a settings file: it is too large, or not a regular file")
         return path.read_bytes()
     except FileNotFoundError:
         if path.is_symlink():
@@ -604,7 +604,7 @@ def _base(folder: Path, path: Path, data: bytes | None, record: Installed | None
             pass
     return (
         bare.encode(),
-        "the file was changed since the installation; only Watchkeeper's entries are taken out",
+        "the file was changed since the installation; only Watchkeeper's entries are removed",
     )
 
 

@@ -653,7 +653,7 @@ def _day(text: str | None) -> datetime | None:
     try:
         return None if text is None else datetime.strptime(text, "%Y-%m-%d")
     except ValueError:
-        raise BadInput(f"{text!r} is no day; write it like 2026-11-01") from None
+        raise BadInput(f"{text!r} is not a day; write it like 2026-11-01") from None
 
 
 def _receipts(call: _Call) -> Page:

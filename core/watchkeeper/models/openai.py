@@ -313,7 +313,7 @@ class _OpenAIAssembler(ReplyAssembler):
 
     def _show(self, kind: str, text: Any) -> Iterator[Delta]:
         if text is not None and not isinstance(text, str):
-            raise BrokenStream(f"a {kind} that is no text: {excerpt(text)}")
+            raise BrokenStream(f"a {kind} that is not text: {excerpt(text)}")
         if text and (delta := self.shown(kind, text)) is not None:
             yield delta
 
@@ -397,7 +397,7 @@ class ResponsesAssembler(_OpenAIAssembler):
 
     def _take_whole(self, message: Any) -> Iterator[Delta]:
         if not isinstance(message.get("output"), list):
-            raise BrokenStream(f"the server answered with JSON that is no response: {excerpt(message)}")
+            raise BrokenStream(f"the server answered with JSON that is not a response: {excerpt(message)}")
         self._end(f"response.{message.get('status') or 'completed'}", message)
         for block, _ in self._parts():
             yield from self._show("text", block.get("text"))
@@ -466,7 +466,7 @@ class ResponsesAssembler(_OpenAIAssembler):
                 case "function_call":
                     raw = item.get("arguments") or streamed
                     if not isinstance(raw, str):
-                        raise BrokenStream("tool input that is no text")
+                        raise BrokenStream("tool input that is not text")
                     name, call_id = text_or_none(item.get("name")), text_or_none(item.get("call_id"))
                     yield self._call(name or "", call_id or text_or_none(item.get("id")), raw)
                 case "reasoning" if opened.done:
@@ -554,7 +554,7 @@ class ChatAssembler(_OpenAIAssembler):
         self.message_id = self.message_id or text_or_none(event.get("id"))
         for choice in choices:
             if not isinstance(choice, dict):
-                raise BrokenStream(f"a choice that is no object: {excerpt(choice)}")
+                raise BrokenStream(f"a choice that is not an object: {excerpt(choice)}")
             if choice.get("index") in (0, None):
                 yield from self._choice_delta(choice.get("delta"))
                 reason = choice.get("finish_reason")
@@ -565,7 +565,7 @@ class ChatAssembler(_OpenAIAssembler):
         choices = message.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(first, dict) or not isinstance(first.get("message"), dict):
-            raise BrokenStream(f"the server answered with JSON that is no completion: {excerpt(message)}")
+            raise BrokenStream(f"the server answered with JSON that is not a completion: {excerpt(message)}")
         calls = first["message"].get("tool_calls")
         numbered = [
             {**call, "index": index}
@@ -588,7 +588,7 @@ class ChatAssembler(_OpenAIAssembler):
         if delta is None:
             return
         if not isinstance(delta, dict):
-            raise BrokenStream(f"a delta that is no object: {excerpt(delta)}")
+            raise BrokenStream(f"a delta that is not an object: {excerpt(delta)}")
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(thought, str):
             self._thinking.append(thought)

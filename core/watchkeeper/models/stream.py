@@ -163,13 +163,13 @@ class ReplyAssembler:
         return None
 
     def admit(self, event: Any) -> None:
-        """Refuse what is no object, and what is too much.
+        """Refuse what is not an object, and what is too much.
 
         Raises:
             BrokenStream: it is.
         """
         if not isinstance(event, dict):
-            raise BrokenStream(f"an event that is no object: {excerpt(event)}")
+            raise BrokenStream(f"an event that is not an object: {excerpt(event)}")
         self._held += _size(event)
         if self._held > MAX_REPLY_CHARS:
             raise BrokenStream(f"a reply of more than {MAX_REPLY_CHARS:,} characters")
@@ -188,7 +188,7 @@ class ReplyAssembler:
         if isinstance(message, dict) and "error" in message:
             raise streamed_error(message)
         if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-            raise BrokenStream(f"the server answered with JSON that is no message: {excerpt(message)}")
+            raise BrokenStream(f"the server answered with JSON that is not a message: {excerpt(message)}")
         events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
         for index, block in enumerate(message["content"]):
             events.append({"type": "content_block_start", "index": index, "content_block": block})
@@ -251,7 +251,7 @@ class ReplyAssembler:
             raise BrokenStream("a tool call without an id or a name")
         for key in _TEXTS.get(block["type"], ()):
             if not isinstance(block.get(key, ""), str):
-                raise BrokenStream(f"a {block['type']} block whose {key} is no text")
+                raise BrokenStream(f"a {block['type']} block whose {key} is not text")
         self._blocks[index] = opened = _Open(dict(block))
         if isinstance(block.get("citations"), list):
             opened.block["citations"] = list(block["citations"])
@@ -265,7 +265,7 @@ class ReplyAssembler:
         if delta.get("type") == "input_json_delta":
             partial = delta.get("partial_json")
             if not isinstance(partial, str):
-                raise BrokenStream("tool input that is no text")
+                raise BrokenStream("tool input that is not text")
             opened.raw_input.append(partial)
             return self.shown("tool_input", partial)
         _merge(opened, delta)
@@ -297,7 +297,7 @@ class ReplyAssembler:
         return Delta(kind, text) if text else None
 
     def _parse_input(self, block: Block, raw: str) -> Any:
-        why = "it is no JSON object"
+        why = "it is not a JSON object"
         try:
             parsed = strict_json(raw) if raw.strip() else block.get("input")
         except RecursionError:
@@ -346,7 +346,7 @@ def _merge(opened: _Open, delta: dict[str, Any]) -> None:
             block[key] = value  # sent once, whole
         elif isinstance(block.get(key), str):
             if not isinstance(value, str):
-                raise BrokenStream(f"a delta whose {excerpt(key)} is no text")
+                raise BrokenStream(f"a delta whose {excerpt(key)} is not text")
             opened.pieces.setdefault(key, []).append(value)
         else:
             block[key] = value

@@ -309,4 +309,4 @@ def _text_of(target: Path, protected: Protected) -> tuple[str | None, str]:
     try:
         return data.decode("utf-8"), ""
     except UnicodeDecodeError:
-        return None, f"the file is no UTF-8 text ({status.st_size:,} bytes); a write replaces all of it"
+        return None, f"the file is not UTF-8 text ({status.st_size:,} bytes); a write replaces all of it"

@@ -338,7 +338,7 @@ LAST_SECONDS = 1.0
 
 
 class Indexing:
-    """Indexes new messages. If the index cannot be written, the run goes on and searches read the messages."""
+    """Indexes new messages. If the index cannot be written, the run continues and searches read the messages."""
 
     def __init__(self, path: Place, *, still_ours: Callable[[Connection], bool] | None = None) -> None:
         """`still_ours`: whether the host still holds its session; if not, nothing more is written."""

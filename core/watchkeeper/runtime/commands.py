@@ -611,7 +611,7 @@ class DetachedCompactions:
         self._idle.clear()
         for loop in loops:
             await loop.compaction.land()
-            await loop.compaction.abandon("the agent rests and its host ended", goes_on=True)
+            await loop.compaction.abandon("the agent is idle and its background process ended", goes_on=True)
         await self._applying.settled()
 
     async def drop(self) -> None:
@@ -747,7 +747,7 @@ class DetachedCompactions:
             )
         except asyncio.CancelledError:
             if self._host_ends:
-                await compaction.abandon("its host ended")
+                await compaction.abandon("its background process ended")
             else:
                 compaction.drop()
             raise

@@ -37,7 +37,7 @@ class _Strict(BaseModel):
 
 def _server_url(value: str) -> str:
     if not re.match(r"https?://[^/\s]", value.strip()):
-        raise ValueError(f"{value!r} is no address; write it as http://HOST:PORT/v1")
+        raise ValueError(f"{value!r} is not an address; write it as http://HOST:PORT/v1")
     return value.strip()
 
 
@@ -78,7 +78,7 @@ class NotificationSettings(_Strict):
 
 def _webhook_url(value: str) -> str:
     if not re.match(r"https?://[^/\s]+", value.strip()):
-        raise ValueError(f"{value!r} is no address; write it as https://HOST/PATH")
+        raise ValueError(f"{value!r} is not an address; write it as https://HOST/PATH")
     return value.strip()
 
 
@@ -202,7 +202,7 @@ def _read(path: Path, model: type[M]) -> M:
         where = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is no valid TOML: {error}") from None
+        raise BadInput(f"{path} is not valid TOML: {error}") from None
 
 
 def _content(path: Path) -> bytes:

@@ -249,9 +249,11 @@ def carry_out(
         requested_by=requested_by,
     )  # fmt: skip
     if alone and kind not in WITHOUT_HOST:
-        return command_id, CommandState("queued", "applies on resume: no host drives the session now")
+        return command_id, CommandState("queued", "applies on resume: nothing is running")
     answer = _await_answer(database_path, session_id, command_id, start=kind in WITHOUT_HOST)
-    return command_id, CommandState(answer.status, answer.result or "queued; the host has not answered yet")
+    return command_id, CommandState(
+        answer.status, answer.result or "queued; the background process has not answered yet"
+    )
 
 
 def _await_answer(database_path: Place, session_id: str, command_id: int, *, start: bool) -> CommandState:
@@ -269,7 +271,7 @@ def _await_answer(database_path: Place, session_id: str, command_id: int, *, sta
             return answer
         if ended is not None:
             raise WatchkeeperError(
-                f"the host that was started for this ended before it was done: {ended.removeprefix('wk: ')}"
+                f"the background process that was started for this ended before it was done: {ended.removeprefix('wk: ')}"
             )
         time.sleep(0.02)
 
@@ -348,7 +350,7 @@ def await_host(
         if ended is not None:
             return ended
         time.sleep(0.02)
-    return f"the host (pid {pid}) has not taken the session in {timeout_seconds:g} s"
+    return f"the background process (pid {pid}) has not started the session within {timeout_seconds:g} s"
 
 
 def why_ended(database_path: Place, session_id: str, pid: int) -> str | None:
@@ -364,7 +366,7 @@ def last_words(database_path: Place, session_id: str) -> str:
     """The last line of the log of a session's host."""
     log = host_log_path(database_path, session_id)
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else "the host ended at once"
+    return lines[-1] if lines else "the background process ended at once"
 
 
 def host_log_path(database_path: Place, session_id: str) -> Path:

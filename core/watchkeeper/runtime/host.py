@@ -249,7 +249,7 @@ class SessionHost:
             ValueError: this host is being stopped, so that another one must continue.
         """
         if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
-            raise ValueError("its host is being stopped; resume the session when it has ended")
+            raise ValueError("its background process is stopping; resume the session when it has ended")
         self._stopping = None
         cancelled = [running.control.cancel_pause() for running in self._loops.values()]
         return all(cancelled)

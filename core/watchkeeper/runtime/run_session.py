@@ -36,7 +36,7 @@ from watchkeeper.store.writer import Group
 LOOP_DESCRIPTORS = 3
 """File descriptors of an event loop: a selector, and both ends of the pipe that wakes it."""
 
-INTERRUPTED = "interrupted; resume it to carry on"
+INTERRUPTED = "interrupted; resume it to continue"
 
 SWITCH_SECONDS = 0.0001
 """How long one thread may hold the interpreter while another waits for it (Python's own 5 ms is long). The

@@ -127,7 +127,7 @@ class Question:
         try:
             edited = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"this is no valid JSON: {error}") from None
+            raise ValueError(f"this is not valid JSON: {error}") from None
         if not isinstance(edited, dict):
             raise ValueError("the input must be a JSON object")
         return edited

@@ -255,7 +255,7 @@ def amount_of(reads: Any, session_id: str, task_id: str | None, kind: str, text:
         amount = float(typed[1:].removeprefix("$") if more else typed)
     except ValueError:
         raise ValueError(
-            f"{text.strip()[:40]!r} is no amount; give a number (5) or an increase (+2)"
+            f"{text.strip()[:40]!r} is not an amount; give a number (5) or an increase (+2)"
         ) from None
     if more:
         if not amount > 0:

@@ -131,7 +131,7 @@ def open_readonly(
             connection.execute("PRAGMA query_only=ON")
             version, _ = _versions(connection, path, lock_timeout_seconds)
             if version == 0:
-                raise StoreUnusable(f"{path} is no database of Watchkeeper; choose another with --db")
+                raise StoreUnusable(f"{path} is not a database of Watchkeeper; choose another with --db")
             if version < SCHEMA_VERSION:
                 connection.close()
                 open_writable(path).close()
@@ -176,7 +176,7 @@ def is_there(path: Place) -> bool:
     except OSError as error:
         raise unusable_file(path, error) from error
     if not stat.S_ISREG(mode):
-        raise StoreUnusable(f"{path} is no file that can hold a database; choose another with --db")
+        raise StoreUnusable(f"{path} cannot hold a database; choose another with --db")
     refuse_second_name(path)
     return True
 

@@ -345,7 +345,7 @@ def set_compact_instructions(database: Path, program_session: str, text: str) ->
     if not program_session or not all(
         one.isascii() and (one.isalnum() or one == "-") for one in program_session
     ):
-        raise ValueError("that is no id of a session")
+        raise ValueError("that is not the id of a session")
     if not folder.is_dir():
         raise NotFound("the hooks are not installed: wk hooks install claude")
     if not text.strip():

@@ -86,13 +86,13 @@ def fork_session(
         if str(row[3]).startswith("export:"):
             # Whoever wrote the file would decide what the fork may run.
             raise BadInput(
-                f"session {session_id} was imported from a file; carry it on with `wk run --from"
+                f"session {session_id} was imported from a file; continue it with `wk run --from"
                 f" {session_id}`"
             )
         program = imported_from(str(row[3]))
         if program is not None:
             raise BadInput(
-                f"session {session_id} was run by {program}; carry it on with `wk run --from {session_id}`"
+                f"session {session_id} was run by {program}; continue it with `wk run --from {session_id}`"
             )
         if at_turn is not None:
             at_seq = _turn(connection, session_id, *at_turn)

@@ -108,7 +108,7 @@ class Lease:
         with _holding:
             if path in _held:
                 raise DrivenElsewhere(
-                    f"session {session_id} is already driven by this process (pid {os.getpid()})"
+                    f"session {session_id} is already run by this process (pid {os.getpid()})"
                 )
             try:
                 _held[path] = _lock(path, session_id)
@@ -170,7 +170,7 @@ class ServerLease(Lease):
             if holder is not None:
                 self._connection.close()
                 raise DrivenElsewhere(
-                    f"session {session_id} is driven by another host ({holder}); watch it with `wk watch {session_id}`"
+                    f"session {session_id} is run by another background process ({holder}); watch it with `wk watch {session_id}`"
                 )
             return  # no such session: who asked finds that out
         self._extending = threading.Thread(target=self._extend, name="watchkeeper-lease", daemon=True)
@@ -241,7 +241,7 @@ def _lock(path: Path, session_id: str) -> int:
             raise
         named = f"pid {holder.pid}" if holder else "another process"
         raise DrivenElsewhere(
-            f"session {session_id} is driven by another host ({named}); watch it with `wk watch {session_id}`"
+            f"session {session_id} is run by another background process ({named}); watch it with `wk watch {session_id}`"
         ) from None
     return descriptor
 

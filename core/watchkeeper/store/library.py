@@ -142,9 +142,9 @@ def driven_by_nobody(path: Place, session_id: str, what: str) -> Iterator[None]:
         lease = Lease.acquire(path, session_id)
     except DrivenElsewhere:
         holder = probe(path, session_id)
-        by = f"a live host ({holder})" if holder else "another program just now"
+        by = f"a background process ({holder})" if holder else "another program just now"
         raise DrivenElsewhere(
-            f"session {session_id} is driven by {by}, so no other process can {what} it; "
+            f"session {session_id} is run by {by}, so no other process can {what} it; "
             f"`wk pause {session_id}`"
             " first"
         ) from None
@@ -278,7 +278,7 @@ def tag_of(text: str) -> str:
         or any(character.isspace() or character in ",\"'[]" for character in tag)
     ):
         raise BadInput(
-            f"{text!r} is no tag; a tag is one word of at most {LONGEST_TAG} characters, such as `nightly`"
+            f"{text!r} is not a tag; a tag is one word of at most {LONGEST_TAG} characters, such as `nightly`"
         )
     if not tag.isprintable():
         raise BadInput("a tag holds printable characters only")
@@ -436,7 +436,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
     meanwhile.
 
     The copy is whole and checked before the old file is removed. A program that waited for the old file finds
-    that it is no database of Watchkeeper any more.
+    that it is not a database of Watchkeeper any more.
 
     Raises:
         BadInput: `target` exists, is no place for a file, or is the database itself.

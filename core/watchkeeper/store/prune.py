@@ -212,9 +212,8 @@ def vacuum(path: Path) -> tuple[int, int]:
         busy = live_sessions(connection, path)
         if busy:
             raise DrivenElsewhere(
-                f"not vacuumed: a host drives session {busy[0]}, and would be kept waiting; the free room is"
-                " used again,"
-                " and `wk prune` gives it back when no host is live"
+                f"not vacuumed: session {busy[0]} is running, and would have to wait; the free space is"
+                " reused, and `wk prune` returns it to the file system when no session runs"
             )
         before = _file_bytes(connection)
         connection.execute("VACUUM")
@@ -261,7 +260,7 @@ def _named(connection: Connection, path: Place, names: Sequence[str]) -> dict[st
         holder = probe(path, name)
         if holder is not None:
             raise DrivenElsewhere(
-                f"session {name} is driven by a live host (pid {holder.pid}); `wk pause {name}` first"
+                f"session {name} already runs in a background process (pid {holder.pid}); `wk pause {name}` first"
             )
         chosen[name] = "named"
     return chosen

@@ -73,7 +73,7 @@ class Group:
             row = self.connection.execute(fencing, (now, session_id, epoch)).fetchone()
             if row is None:
                 raise LeaseLost(
-                    f"session {session_id} was taken over by another host; this one stops and writes nothing"
+                    f"session {session_id} was taken over by another background process; this one stops and writes nothing"
                 )
             fence = self.fences[key] = Fence(event_seq=row[0])
             self.number = row[1] if len(row) > 1 else None

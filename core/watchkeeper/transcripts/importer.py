@@ -34,8 +34,6 @@ from watchkeeper.transcripts.records import ModelCall, Program
 
 # What an import did, counted, and the line that reports it.
 
-MOST_REASONS = 4
-
 
 @dataclass(slots=True)
 class Report:
@@ -73,38 +71,26 @@ class Report:
         return self.read + self.raw.total() + self.skipped.total() + self.waiting
 
     def line(self) -> str:
-        """The one line."""
+        """What happened to every line, in counts."""
         parts = [f"{_count(self.files, 'log')} of {_count(len(self.sessions), 'session')}"]
         if self.unchanged:
             parts[0] += f" ({self.unchanged:,} unchanged)"
         parts.append(f"{self.read:,} records read")
         if self.changed:
             parts.append(f"{_count(self.changed, 'record')} changed (kept as new revisions)")
-        parts.append(f"{self.raw.total():,} kept raw" + _why(self._raw_reasons()))
-        parts.append(f"{self.skipped.total():,} skipped" + _why(self.skipped))
+        if self.raw:
+            parts.append(f"{self.raw.total():,} stored, not shown")
+        if self.skipped:
+            parts.append(f"{self.skipped.total():,} skipped")
         if self.waiting:
             parts.append(f"{_count(self.waiting, 'unfinished last line')} waiting")
         if self.deleted:
             parts.append(f"{_count(self.deleted, 'log')} of sessions that were deleted here")
         if self.unknown:
-            parts.append(f"{_count(len(self.unknown), 'file')} of no known program")
+            parts.append(f"{_count(len(self.unknown), 'file')} not a supported log")
         if self.left:
-            parts.append(f"{len(self.left):,} not readable" + _why(Counter(self.left.values())))
+            parts.append(f"{len(self.left):,} not readable")
         return "; ".join(parts)
-
-    def _raw_reasons(self) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for (_, reason), count in self.raw.items():
-            found[reason] += count
-        return found
-
-
-def _why(reasons: Counter[str]) -> str:
-    if not reasons:
-        return ""
-    shown = [f"{count:,} {reason}" for reason, count in reasons.most_common(MOST_REASONS)]
-    rest = len(reasons) - len(shown)
-    return " (" + ", ".join(shown) + (f", {rest} other reasons" if rest else "") + ")"
 
 
 def _count(count: int, noun: str) -> str:

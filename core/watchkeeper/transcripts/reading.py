@@ -276,7 +276,7 @@ def _apply_chunk(
         elif type(outcome) is Raw:
             text = _text(data)
             if kept is not None and kept.holds(batch.cursor, chunk.stored_path, fold.id, text):
-                counts.skipped["kept raw already"] += 1
+                counts.skipped["stored already"] += 1
                 tally[1] += 1
                 continue
             counts.raw[outcome] += 1

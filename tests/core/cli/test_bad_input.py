@@ -303,7 +303,7 @@ def test_the_surveyor_needs_no_model_for_memory_and_a_compaction_names_one_that_
 @pytest.mark.parametrize(
     ("configured", "model", "why"),
     [
-        ('[openai-chat]\nbase_url = "localhost:8080"', "openai-chat/m", "openai-chat.base_url: 'localhost:8080' is no address; write it as http://HOST:PORT/v1"),
+        ('[openai-chat]\nbase_url = "localhost:8080"', "openai-chat/m", "openai-chat.base_url: 'localhost:8080' is not an address; write it as http://HOST:PORT/v1"),
         ('[openai-chat]\nurl = "x"', "openai-chat/m", "openai-chat.url: Extra inputs"),
         ("", "openai-chat/m", "set OPENAI_API_KEY or OPENAI_BASE_URL, then run this command again"),
         ('[openai]\napi_key_env = "TEAM_KEY"', "openai/gpt-5", "no TEAM_KEY in the environment"),

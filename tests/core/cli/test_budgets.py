@@ -98,5 +98,5 @@ def test_whoever_gives_up_at_the_terminal_starts_no_host(
     monkeypatch.setattr(click, "prompt", lambda text, default: "q")
     ended = wk("resume", "last")
     assert ended.code == 5
-    assert "no host was started" in ended.out
+    assert "it was not resumed" in ended.out
     assert hosts(tmp_path) == 1

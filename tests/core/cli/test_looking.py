@@ -517,7 +517,7 @@ class TestUsage:
         assert "no model calls in these days" in wk("usage").out
         refused = wk("usage", "--since", "yesterday")
         assert refused.code == 2
-        assert "'yesterday' is no day; write it like 2026-11-01" in refused.err
+        assert "'yesterday' is not a day; write it like 2026-11-01" in refused.err
 
 
 def test_what_is_found_on_a_machine_names_logs_by_their_first_lines_and_reads_no_credentials(

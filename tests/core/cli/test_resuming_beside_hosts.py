@@ -128,7 +128,7 @@ def test_a_resume_does_not_wait_for_a_host_that_drives(
     with hosted(ground.path, session, drives=True):
         refused = wk("resume", session, "--headless")
     assert refused.code == 4
-    assert "is driven by a live host" in refused.error
+    assert "already runs in a background process" in refused.error
 
 
 @pytest.mark.parametrize("kind", ["fork", "delete", "rename"])

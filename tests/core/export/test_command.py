@@ -38,7 +38,7 @@ def test_it_goes_into_this_folder_under_the_sessions_id(
     assert run(["export", "sess", "--format", "json"]) == 0
     assert sorted(os.listdir(here)) == ["sessn001.html", "sessn001.json", "sessn001.md"]
     said = capsys.readouterr().out.splitlines()
-    assert all(line.startswith(f"{here}/sessn001.") and "1 secret taken out" in line for line in said)
+    assert all(line.startswith(f"{here}/sessn001.") and "1 secret removed" in line for line in said)
     for path in here.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert SECRET not in path.read_text()
@@ -76,7 +76,7 @@ def test_secrets_that_were_taken_out_as_the_session_was_imported_are_counted_as_
     (here / "0a0a0a0a-1111-4222-8333-444444444444.jsonl").write_text(json.dumps(said) + "\n")
     assert run(["import", "0a0a0a0a-1111-4222-8333-444444444444.jsonl"]) == 0
     assert run(["export", "last", "-o", "a.md"]) == 0
-    assert capsys.readouterr().out.endswith("2 secrets had been taken out before it was stored\n")
+    assert capsys.readouterr().out.endswith("2 secrets removed before it was stored\n")
 
 
 def test_a_file_that_is_there_is_replaced_only_by_force(
@@ -133,7 +133,7 @@ def test_a_dash_prints_the_session_and_nothing_else(
     assert run(["export", "last", "--format", "json", "-o", "-"]) == 0
     told = capfdbinary.readouterr()
     assert json.loads(told.out)["session"]["id"] == "sessn001"
-    assert told.err.decode().startswith("wk: 1 secret taken out")
+    assert told.err.decode().startswith("wk: 1 secret removed")
     assert os.listdir(here) == []
 
 

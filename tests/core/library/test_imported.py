@@ -50,5 +50,5 @@ def test_an_imported_session_is_not_forked(wk: Wk, log: Path) -> None:
     wk("import", log)
     said = wk("fork", "last")
     assert said.code == 2
-    assert "was run by Claude Code; carry it on with `wk run --from" in said.error
+    assert "was run by Claude Code; continue it with `wk run --from" in said.error
     assert len(wk("sessions", "--json").json) == 1

@@ -104,13 +104,13 @@ def cases(wire: Wire) -> tuple[Case, ...]:
         Case("bytes that are no events", "retry", Raw(b"\x00\x01 not an event stream at all\n\n")),
         Case("bytes that are no UTF-8", "retry", Raw(start + b"event: content_block_delta\ndata: \xff\xfe\n\n")),
         Case("an event that is not JSON", "retry", Raw(start + b'event: content_block_delta\ndata: {"type": "con\n\n')),
-        Case("an event that is no object", "retry", Raw(start + sse("message", [1, 2]))),
+        Case("an event that is not an object", "retry", Raw(start + sse("message", [1, 2]))),
         Case("an event without its fields", "retry", Raw(start + wire.odd["fields"])),
         Case("an event for a block that never began", "retry", Raw(start + wire.odd["lost"])),
         Case("a tool call without a name", "retry", Raw(start + wire.odd["nameless"])),
         Case("an error with status 200, in JSON", "pause", Raw(
             b'{"type": "error", "error": {"type": "billing_error", "message": "No credit left"}}', content_type=JSON)),
-        Case("JSON that is no message", "retry", Raw(b'{"ok": true}', content_type=JSON)),
+        Case("JSON that is not a message", "retry", Raw(b'{"ok": true}', content_type=JSON)),
         Case("a web page instead of a stream", "retry", Raw(b"<html>welcome</html>", content_type="text/html")),
         # Usage limits that end at a time: the agents are parked
         Case("429 with a delay of two hours", "park", _limit(429, "7200")),

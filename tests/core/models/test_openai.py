@@ -90,7 +90,7 @@ async def test_reasoning_stays_sealed_and_is_sent_back_unchanged(serve: Serve) -
     assert server.requests[1]["include"] == ["reasoning.encrypted_content"]
     assert server.refused == []
     counted = count_block({**reply.content[0], "signature": "s" * 1_000}, CallableCounter(len))
-    assert counted == opaque_tokens("s" * 1_000), "what is sealed is no text"
+    assert counted == opaque_tokens("s" * 1_000), "what is sealed is not text"
 
 
 async def test_a_history_of_one_vendor_is_legal_for_each_other(serve: Serve) -> None:

@@ -259,7 +259,7 @@ async def test_a_task_budget_pauses_that_task_tells_the_planner_and_lets_the_oth
 async def test_a_second_host_is_refused_and_told_who_drives(one, gate):
     async def second() -> None:
         await one.hanging()
-        with pytest.raises(DrivenElsewhere, match="driven by"):
+        with pytest.raises(DrivenElsewhere, match="run by"):
             await one.runtime.run(one.session)
         gate.set()
 

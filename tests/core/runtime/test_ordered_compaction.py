@@ -122,7 +122,7 @@ async def test_a_pause_puts_an_ordered_pass_off_and_the_resume_begins_it_again(b
 
     assert (await bench.run_while(pause)).exit_code == 5
     assert told(bench) == [("manual", "abandoned")]
-    assert passes(bench)[0]["reason"] == "the agent is paused; it is begun again when the agent goes on"
+    assert passes(bench)[0]["reason"] == "the agent is paused; it is restarted when the agent continues"
     work.summaries.set()
 
     await land(bench, work, resume=True)

@@ -74,7 +74,7 @@ def test_the_holders_are_the_sessions_that_are_driven_now_with_their_processes(p
 
 def test_a_lease_that_this_process_has_is_refused_to_it_naming_it(path: Path) -> None:
     held = Lease.acquire(path, "s")
-    with pytest.raises(DrivenElsewhere, match=rf"already driven by this process \(pid {os.getpid()}\)"):
+    with pytest.raises(DrivenElsewhere, match=rf"already run by this process \(pid {os.getpid()}\)"):
         Lease.acquire(path, "s")
     held.release()
 

@@ -149,4 +149,4 @@ def test_a_record_that_tells_no_usage_is_kept_raw_and_the_count_stands(
     )
     report = store.run(log.tokens(1_000, 600, 50).write(logs))
     assert [row[2] for row in store.all(CALLS)] == [50]
-    assert ("token_usage_record", "tells no usage") in {tuple(each) for each in report.raw}
+    assert ("token_usage_record", "has no usage") in {tuple(each) for each in report.raw}

@@ -65,7 +65,7 @@ def test_a_log_is_imported_and_then_listed_and_shown(
     path = _log().write(logs)
     code, out, err = _wk(capsys, "import", path, "--db", db)
     assert (code, err) == (0, "")
-    assert out == "1 log of 1 session; 4 records read; 0 kept raw; 0 skipped\n"
+    assert out == "1 log of 1 session; 4 records read\n"
     _, out, _ = _wk(capsys, "sessions", "--json", "--db", db)
     session = json.loads(out)[0]
     assert (session["origin"], session["goal"], session["status"], session["agents"], session["tasks"]) == (

@@ -206,7 +206,7 @@ def test_what_is_not_understood_is_kept_counted_and_listed(store: Store, logs: P
     kept = store.all("SELECT line, data FROM raw_records ORDER BY line")
     assert kept[:3] == [(2, '{"type":"brand-new","x":1}'), (3, '{"broken":'), (4, "[1]")]
     assert kept[3] == (5, "\\xff\\xfe")
-    assert "1 records read; 7 kept raw" in report.line()
+    assert "1 records read; 7 stored, not shown" in report.line()
 
 
 def test_raw_records_of_a_rewritten_log_are_kept_once(store: Store, logs: Path) -> None:
@@ -216,7 +216,7 @@ def test_raw_records_of_a_rewritten_log_are_kept_once(store: Store, logs: Path) 
     log.records.insert(0, {"type": "mode", "mode": "plan", "sessionId": log.session})
     log.write(logs)
     report = store.run(path)
-    assert (report.raw.total(), report.skipped["kept raw already"]) == (1, 3)
+    assert (report.raw.total(), report.skipped["stored already"]) == (1, 3)
     assert store.counts()["raw_records"] == 4
 
 
@@ -290,7 +290,7 @@ def test_folders_with_links_in_circles_and_closed_doors_are_read_as_far_as_they_
     assert report.files == 1
     assert report.left == {str(shut): "permission denied", str(logs / "nowhere.jsonl"): "a link to nothing"}
     assert [Path(name).name for name in report.unknown] == ["other.jsonl"]
-    assert "1 file of no known program; 2 not readable" in report.line()
+    assert "1 file not a supported log; 2 not readable" in report.line()
 
 
 def test_a_name_that_is_no_utf8_is_no_obstacle(store: Store, logs: Path) -> None:

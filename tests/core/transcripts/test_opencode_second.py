@@ -198,8 +198,8 @@ def test_messages_tools_usage_and_cost_are_read(store: Store, logs: Path) -> Non
     report = store.run(logs)
     assert report.unknown == []
     assert dict(report.raw) == {
-        ("session_message/model-switched", "known, and of no use here"): 1,
-        ("session_message/idle", "known, and of no use here"): 1,
+        ("session_message/model-switched", "known, not shown"): 1,
+        ("session_message/idle", "known, not shown"): 1,
     }
     assert store.all("SELECT goal, title, workspace, model FROM sessions") == [
         ("Mend the cache", "A title", "/w", "anthropic/claude-opus-4-6")

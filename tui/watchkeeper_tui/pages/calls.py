@@ -318,7 +318,7 @@ def _pins(view: PageContext) -> list[PageLine | Unit]:
     unread = sorted(covered - {block.seq for block in blocks})
     if unread:
         which = ", ".join(f"#{seq}" for seq in unread)
-        lines.append(PageLine("pins.unread", ((f"  … {which} are not read here", "faint"),)))
+        lines.append(PageLine("pins.unread", ((f"  … {which} are not loaded", "faint"),)))
     return [*lines, *_units(view, blocks), blank("pins.end")]
 
 
@@ -338,7 +338,7 @@ def _messages(view: PageContext, parts: dict[str, int]) -> list[PageLine | Unit]
     ]
     if blocks and blocks[0].seq > first:
         lines.append(
-            PageLine("messages.earlier", ((f"  … #{first}–#{blocks[0].seq - 1} are not read here", "faint"),))
+            PageLine("messages.earlier", ((f"  … #{first}–#{blocks[0].seq - 1} are not loaded", "faint"),))
         )
     return [*lines, *_units(view, blocks), blank("messages.end")]
 

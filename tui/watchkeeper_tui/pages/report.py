@@ -204,7 +204,7 @@ def artifacts_page(view: PageContext) -> list[PageLine]:
     made = [each for each in reversed(report.artifacts) if each.kind != "result"]
     lines = [heading("artifacts", "Artifacts", "Enter opens one")] if made else []
     for number, each in enumerate(made):
-        size = formatting.plural(each.size, "byte") if each.size is not None else "its text is gone"
+        size = formatting.plural(each.size, "byte") if each.size is not None else "its content was deleted"
         again = f"  saved {each.versions} times" if each.versions > 1 else ""
         when = formatting.time_of_day(each.created_at)
         name = clip(sanitize(each.name), max(12, view.width - 40))
@@ -222,7 +222,7 @@ def _artifacts(view: PageContext, report: ReportFacts) -> list[PageLine]:
         return [heading("artifacts", "Artifacts", "none"), blank("artifacts.end")]
     lines = [heading("artifacts", "Artifacts", f"{len(made)}; Enter opens one")]
     for number, each in enumerate(made):
-        size = f"{each.size:,} bytes" if each.size is not None else "its text is gone"
+        size = f"{each.size:,} bytes" if each.size is not None else "its content was deleted"
         kind = f"  {sanitize(each.kind)}" if each.kind != "artifact" else ""
         again = f"  saved {each.versions} times" if each.versions > 1 else ""
         name = clip(sanitize(each.name), max(12, view.width - 30))

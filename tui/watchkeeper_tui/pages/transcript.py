@@ -475,7 +475,7 @@ def _head(item: Item, state: ItemState, parts: Sequence[_Part]) -> Line:
         end.append((f"  {formatting.time_of_day(block.at)}", "faint"))
     title = block.title or block.kind
     if block.kind == "live" and state.is_stopped:
-        title = "was writing when the host died"
+        title = "was writing when the background process stopped"
     start: list[Piece] = [(f"{glyph} ", role), (title, role)]
     if block.kind == "tool_use":
         subject = " ".join(sanitize(_subject(block.arguments)[:2_000]).split())
@@ -508,7 +508,7 @@ def _outcome(item: Item, state: ItemState) -> Iterator[Piece]:
     if result is not None and result.kind == "tool_error" and status not in _STATES:
         status = "error"
     if state.is_stopped and status == "running":
-        yield ("  ✗ was running when the host died", "dead")
+        yield ("  ✗ interrupted: the background process stopped", "dead")
         return
     glyph, word, role = _STATES.get(status, ("✓", "", "done"))
     yield (" ".join(filter(None, (f"  {glyph}", word, took))), role)

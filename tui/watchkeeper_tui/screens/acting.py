@@ -116,7 +116,7 @@ class ActingScreen(WatchScreen):
         use = uses[0]
         example = f"+{budgets.plain_amount(use.shortfall, use.budget.kind)}"
         question: list[list[Piece]] = [
-            [("A budget is used up, so no host was started.", "strong")],
+            [("A budget is used up, so the run was not resumed.", "strong")],
             [(clip(sanitize(use.describe()), 300), "waiting")],
             [(f"New limit: {example}, or an amount", "text"), ("   empty: stay paused", "muted")],
         ]
@@ -151,7 +151,7 @@ class ActingScreen(WatchScreen):
                 )
                 written.append(Sent(command_id, request.about, self.watch_app.now()))
             pid = control.start_host(session_id, resume=True, once=None)
-            said = f"host started (pid {pid})" if pid else "another host drives it already"
+            said = f"background process started (pid {pid})" if pid else "another process already runs it"
             written.append(Sent(None, "resume the run", self.watch_app.now(), said))
         except Exception as error:
             # A worker must never end the dashboard; what went wrong is said where the command would have
@@ -355,7 +355,7 @@ class ActingScreen(WatchScreen):
                     self.app.call_from_thread(self._ask_budgets, session_id, blocking, [])
                     return
                 pid = control.start_host(session_id, resume=True, once=None)
-                said = f"host started (pid {pid})" if pid else "another host drives it already"
+                said = f"background process started (pid {pid})" if pid else "another process already runs it"
                 written.append(Sent(None, requests[0].about, self.watch_app.now(), said))
             else:
                 for request in requests:
@@ -401,8 +401,8 @@ class ActingScreen(WatchScreen):
         self.prompt.ask_key(
             [
                 [
-                    ("The run goes on without this dashboard.", "strong"),
-                    (f"  {formatting.plural(running, 'agent')} at work; wk watch attaches again.", "muted"),
+                    ("The run continues without this dashboard.", "strong"),
+                    (f"  {formatting.plural(running, 'agent')} working; `wk watch` attaches again.", "muted"),
                 ],
                 [
                     ("l", "key"),

@@ -485,7 +485,7 @@ class ApprovalScreen(WatchScreen):
             self._stop_editing()
             self._describe()
         else:
-            self._leave("the question waits; a answers it", "muted", seconds=3)
+            self._leave("the question stays open; a answers it", "muted", seconds=3)
 
     def action_leave(self) -> None:
         self.action_back()
@@ -495,7 +495,7 @@ class ApprovalScreen(WatchScreen):
             (
                 "Question",
                 [
-                    ("y", "approve this call, once; after the last row was in sight"),
+                    ("y", "approve this call once; scroll to its last row first"),
                     ("a", "approve, and allow the tool or a pattern of commands in this run"),
                     ("e", "edit the input; ctrl+s shows the edit, then y runs it"),
                     ("n", "deny"),

@@ -230,7 +230,7 @@ class ArtifactsScreen(PageScreen):
         if self._data is None:
             return
         if b"\x00" in self._data[:8_000]:
-            self.say("it is no text; s saves it", "waiting")
+            self.say("it is not text; s saves it", "waiting")
             return
         text = self._data.decode("utf-8", "replace")
         self.watch_app.copy_text(text)
@@ -267,7 +267,7 @@ class ArtifactsScreen(PageScreen):
 
     def action_pager(self) -> None:
         if self._data is not None and b"\x00" in self._data[:8_000]:
-            self.say("it is no text; s saves it", "waiting")
+            self.say("it is not text; s saves it", "waiting")
         elif self._data is not None:
             text = sanitize_text(self._data.decode("utf-8", "replace"))
             self._run(os.environ.get("PAGER") or "less", text.encode())

@@ -532,7 +532,7 @@ class WatchScreen(Screen[None]):
         if problem:
             self.say(f"✗ not exported: {self.trouble(problem)}", "failed", seconds=EXPORT_NOTICE_SECONDS)
             return
-        took = f", {formatting.plural(done.redacted, 'secret')} taken out" if done.redacted else ""
+        took = f", {formatting.plural(done.redacted, 'secret')} removed" if done.redacted else ""
         path = Path(done.path)
         said = f"✓ {sanitize(path.name)}  {done.bytes:,} bytes{took}  in {sanitize(str(path.parent))}"
         self.say(said, "done", seconds=EXPORT_NOTICE_SECONDS)

@@ -242,7 +242,7 @@ def before_lines(
             lines.append(
                 PageLine(
                     "unread",
-                    ((f"  … #{detail.first}–#{detail.messages[0].seq - 1} are not read here", "faint"),),
+                    ((f"  … #{detail.first}–#{detail.messages[0].seq - 1} are not loaded", "faint"),),
                 )
             )
     else:
@@ -279,7 +279,7 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
     if detail.after is None:
         waiting = detail.facts.ended_at is None
         text = (
-            "not yet: the agent goes on working meanwhile"
+            "not applied yet; the agent keeps working"
             if waiting
             else "nothing changed: the pass was not applied"
         )
@@ -567,7 +567,7 @@ class CompactionScreen(ActingScreen):
             return self.target.not_ours
         agent, facts = self.target.agent, self.sides.detail.facts if self.sides is not None else None
         if agent is None or facts is None:
-            return "nothing was read yet"
+            return "still loading"
         if facts.status != "applied":
             return f"the pass is {sanitize(facts.status)}, so there is nothing to undo"
         if facts.view_after != agent.view_version:
@@ -671,7 +671,7 @@ class CompactionScreen(ActingScreen):
         line = page.selected if isinstance(page, PageView) else None
         text = "".join(text for text, _ in line.pieces).strip() if line is not None else ""
         question: list[list[Piece]] = [
-            [("Pin to every prompt", "strong"), ("   Enter pins it, Esc gives up", "muted")]
+            [("Pin to every prompt", "strong"), ("   Enter pins it, Esc cancels", "muted")]
         ]
         self.prompt.ask_line(
             question, lambda typed: self._typed(BY_ID["pin"], self.target, typed), kind="pin", value=text

@@ -231,7 +231,7 @@ class ForkScreen(PageScreen):
         )
 
     def standing(self, now: float) -> Sequence[Piece]:
-        return (("the fork begins after the step, what had not ended paused, in the same folder", "muted"),)
+        return (("the fork begins after the step, in the same folder; unfinished work is paused", "muted"),)
 
     def keys(self) -> Sequence[KeyHint]:
         return KeyHint("↵", "Fork from here…", "open"), KeyHint("/", "Filter", "filter")
@@ -251,7 +251,7 @@ class ForkScreen(PageScreen):
         if step is None:
             lines = [
                 f"Fork {clip(self._called, 60)} as it is now?",
-                "a new session, paused where there is something to carry on",
+                "a new session; unfinished work is paused",
             ]
         else:
             where = (
@@ -261,7 +261,7 @@ class ForkScreen(PageScreen):
             )
             lines = [
                 f"Fork {clip(self._called, 60)} after {where}?",
-                "a new session, paused there; the first one stays as it is. No tokens are spent until it is"
+                "a new session, paused there; the first one does not change. No tokens are spent until it is"
                 " resumed",
             ]
         self.confirm(lines, lambda: self._fork(step), free=True)

@@ -322,7 +322,9 @@ def ask_instructions(screen: WatchScreen, session: ExternalSession | None) -> No
         except (ValueError, OSError, WatchkeeperError) as fault:
             screen.say(screen.trouble(fault), "failed", seconds=12)
             return
-        told = "its next compactions are told so" if text.strip() else "its compactions are told nothing more"
+        told = (
+            "sent with its next compactions" if text.strip() else "nothing more is sent with its compactions"
+        )
         screen.say(f"✓ {told}", "done")
 
     name = terminals.name_of(session)
@@ -383,7 +385,7 @@ def dropped_messages(path: Path, size: int, redactor: Redactor) -> tuple[tuple[P
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise OSError(f"{path} is not a regular file")
         begin = max(0, size - KEPT_BYTES)
         file.seek(begin)
         data = file.read(size - begin)

@@ -57,7 +57,7 @@ PANE_HELP: dict[str, Group] = {
     "events": (
         "This pane: events",
         [
-            ("k, PgUp, wheel", "look back; what comes meanwhile is counted"),
+            ("k, PgUp, wheel", "scroll back; new events are counted"),
             ("G", "follow the newest again"),
             ("/", "keep the events with these words"),
             (
@@ -107,7 +107,7 @@ def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
                 ("[ ]", "previous, next agent"),
                 ("e", "next row that needs you"),
                 ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
-                ("f", "freeze the view; the run goes on"),
+                ("f", "freeze the view; the run continues"),
                 ("z", "zoom the pane"),
                 ("v", "what the agents saved"),
                 ("< >  ^ _", "move the divider: left and right, up and down; the mouse drags it"),
@@ -140,7 +140,7 @@ VARIANTS: dict[str, dict[str, str]] = {
 """The fixed arguments of commands that take no free text, with the action of each."""
 
 
-FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? tells all keys"
+FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? shows all keys"
 _ACTS_WHEN_OVER = frozenset({"answer", "resume", "rerun", "compact"})
 _SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("artifacts", "v", "Artifacts"), ("agent.report", "i", "Report"),
                     ("export", "x", "Export"), ("fork", "K", "Fork"))  # fmt: skip
@@ -678,7 +678,7 @@ class LiveScreen(SessionScreen, ActingScreen):
 
     def commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         """What the palette offers here beside the actions: its title, what it does, and how."""
-        yield "Report", "what the selected agent was asked, gave back, made and took", self.action_report
+        yield "Report", "the selected agent's task, result, artifacts and statistics", self.action_report
         yield "Compact with instructions", "say what to keep or drop", self._compact_with_instructions
         if self._terminal is not None:
             yield (
@@ -692,7 +692,7 @@ class LiveScreen(SessionScreen, ActingScreen):
                 lambda: self._act_on_terminal("compact"),
             )
         yield "Grants", "what runs without a question in this run; revoke one", self.show_grants
-        yield "Freeze", "hold the view still, or let it go on; the run goes on", self.action_freeze
+        yield "Freeze", "freeze or unfreeze the view; the run continues", self.action_freeze
         yield "Filter", "the plan, the events, or search the transcript", self.action_filter
         yield "Next that needs you", "a question, a failure, a silence", self.action_attention
         yield (
@@ -827,8 +827,8 @@ class LiveScreen(SessionScreen, ActingScreen):
         now = self.watch_app.now()
         if self.frozen_at is None:
             self.frozen_at = now
-            goes_on = ", the run goes on" if self.newest.state is SessionState.LIVE else ""
-            self.say(f"the view is frozen{goes_on}; f lets it follow again", "muted")
+            goes_on = ", the run continues" if self.newest.state is SessionState.LIVE else ""
+            self.say(f"the view is frozen{goes_on}; f unfreezes it", "muted")
         else:
             self.frozen_at = None
             # Drawn with the borders, below.

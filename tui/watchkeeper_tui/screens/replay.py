@@ -198,7 +198,7 @@ class ReplayPlan(PlanView):
     """The plan as it stood."""
 
     def title(self) -> None:
-        set_title(self, [("Plan", "strong"), ("  as it stood", "muted")], self.watch_app.palette)
+        set_title(self, [("Plan", "strong"), ("  at this point", "muted")], self.watch_app.palette)
 
 
 class ReplayEvents(EventsView):
@@ -380,7 +380,7 @@ class ReplayScreen(SessionScreen):
         if self._moment is not None:
             self.playback.go(bisect_right(self.playback.times, self._moment))
             self._moment = None
-        kind = "" if news.recording.by_event else "a step is a message or a call: its events tell little; "
+        kind = "" if news.recording.by_event else "imported sessions step by message or tool call; "
         self._moved()
         if news.recording.damaged:
             lost = formatting.plural(news.recording.damaged, "event")
@@ -390,7 +390,7 @@ class ReplayScreen(SessionScreen):
                 seconds=12,
             )
         elif again:
-            self.say(f"read on: {len(self.playback.times):,} steps now", "done", seconds=4)
+            self.say(f"newer events loaded: {len(self.playback.times):,} steps now", "done", seconds=4)
         else:
             self.say(f"{kind}space plays, ← → steps, [ ] turns", "accent", seconds=8)
 
@@ -456,7 +456,7 @@ class ReplayScreen(SessionScreen):
             name = self.roster.names.get(last.agent_id or "", "")
             pieces += [(f"{name} ", "accent"), (last.text, "text")]
         if self._has_gone_on:
-            pieces.insert(0, ("the session has gone on, r reads on  ", "waiting"))
+            pieces.insert(0, ("newer events, r loads them  ", "waiting"))
         self.query_one(StatusLine).pieces = tuple(notice or pieces)
 
     @property
@@ -558,7 +558,7 @@ class ReplayScreen(SessionScreen):
         """Look at the agent that the step was of."""
         acting = self.snapshot.events[-1].agent_id if self.snapshot.events else None
         if acting is None or not self._look_at(acting):
-            self.say("this step was of no agent", "muted", seconds=3)
+            self.say("this step has no agent", "muted", seconds=3)
         else:
             self._ask()
 
@@ -611,7 +611,7 @@ class ReplayScreen(SessionScreen):
                     ("enter", "on an event or a compaction: go there; there, open what it is about"),
                     ("a", "look at the agent of this step"),
                     ("/", "filter the plan or the events, search the transcript; there, n N go by match"),
-                    ("r", "read on, where the session has gone on"),
+                    ("r", "load newer events"),
                     ("F", "fork from this step; asks"),
                 ],
             ),
@@ -682,7 +682,7 @@ class ReplayScreen(SessionScreen):
             return "the recording is being read"
         if self._recording is not None and not self._recording.by_event:
             return f"another program ran this session; `wk run --from {self.session_id}` carries it on"
-        return "" if self.snapshot.agents else "there was no agent yet, so there is nothing to carry on from"
+        return "" if self.snapshot.agents else "no agent had started yet, so there is nothing to fork"
 
     def action_fork(self) -> None:
         """Ask, then fork from the step that is shown."""
@@ -699,7 +699,7 @@ class ReplayScreen(SessionScreen):
         name = clip(" ".join(sanitize(session.title or session.goal).split()), 60)
         lines = [
             f"Fork {name} after event #{seq:,}?",
-            "a new session, paused there; this one stays as it is. No tokens are spent until it is resumed",
+            "a new session, paused there; this one does not change. No tokens are spent until it is resumed",
         ]
         self.confirm(lines, lambda: self._fork(seq), free=True)
 

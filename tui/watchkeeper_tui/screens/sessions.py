@@ -346,7 +346,9 @@ class SessionsScreen(WatchScreen):
         """What to say of an empty list."""
         if self.search_text:
             return "no session has these words; Esc lists all again"
-        return "no sessions yet; ctrl+n and `wk demo` start one, `wk import claude` brings in those of Claude Code"
+        return (
+            "no sessions yet; ctrl+n and `wk demo` start one, `wk import claude` imports those of Claude Code"
+        )
 
     def _title(self, listed: Listed) -> None:
         count = len(listed.rows)
@@ -397,7 +399,7 @@ class SessionsScreen(WatchScreen):
         row = self.view.selected
         none = "" if row is not None else "no session is listed"
         live = none or (
-            "a live host drives it; pause it first" if row is not None and row.id in self.view.hosts else ""
+            "it is running; pause it first" if row is not None and row.id in self.view.hosts else ""
         )
         hints = [
             KeyHint("↵", "Open", "open", none),
@@ -472,7 +474,7 @@ class SessionsScreen(WatchScreen):
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         if self.shows_deleted:
-            self.say("it is deleted; u brings it back", "muted")
+            self.say("it is deleted; u restores it", "muted")
         else:
             self.watch_app.open_session(event.row_id)
 
@@ -489,7 +491,7 @@ class SessionsScreen(WatchScreen):
         """The session as it was, step by step."""
         row = self.view.selected
         if row is not None and self.shows_deleted:
-            self.say("it is deleted; u brings it back", "muted")
+            self.say("it is deleted; u restores it", "muted")
         elif row is not None:
             self.watch_app.open_replay(row.id)
 
@@ -585,7 +587,7 @@ class SessionsScreen(WatchScreen):
                 "Open",
                 [
                     ("enter", "open"),
-                    ("v", "open read-only: nothing can be done to it"),
+                    ("v", "open read-only"),
                     ("p", "replay step by step"),
                     ("space =", "mark two, and compare them side by side"),
                     ("y", "copy the id"),
@@ -658,7 +660,7 @@ class SessionsScreen(WatchScreen):
         answers: list[Piece] = []
         for key, words, _ in choices:
             answers += [(key, "key"), (f" {words}  ", "text")]
-        lines: list[list[Piece]] = [[(question, "strong"), ("   / takes the same, typed", "muted")], answers]
+        lines: list[list[Piece]] = [[(question, "strong"), ("   or type it after /", "muted")], answers]
         self.prompt.ask_key(lines, {key: run for key, _, run in choices})
 
     def _setter(self, kind: str, word: str) -> Callable[[], None]:
@@ -745,13 +747,13 @@ class SessionsScreen(WatchScreen):
             [
                 ("Name", "strong"),
                 (f" {clip(session_name(row), 60)}", "text"),
-                ("   empty: its goal is shown again", "muted"),
+                ("   an empty title removes it", "muted"),
             ]
         ]
         self.prompt.ask_line(question, typed, kind="name", value=sanitize(row.title or ""), enter="Name it")
 
     def _renamed(self, title: str | None) -> None:
-        self.say(f"✓ named {clip(sanitize(title), 80)}" if title else "✓ its goal is its name again", "done")
+        self.say(f"✓ named {clip(sanitize(title), 80)}" if title else "✓ the title was removed", "done")
 
     def action_tags(self) -> None:
         rows = self._several("Tags")
@@ -772,7 +774,7 @@ class SessionsScreen(WatchScreen):
                 (self._named(rows), "strong"),
                 (f"   now: {' '.join(now) or 'none'}", "muted"),
             ],
-            [("words add tags, words with - before them take tags away", "muted")],
+            [("a word adds a tag, -word removes it", "muted")],
         ]
         self.prompt.ask_line(question, typed, kind="tags", enter="Tag")
 
@@ -800,7 +802,7 @@ class SessionsScreen(WatchScreen):
         if not rows:
             return
         if self.shows_deleted:
-            self.say("deleted already; u brings it back, `wk prune` takes it away for good", "muted")
+            self.say("already deleted; u restores it, `wk prune` deletes it permanently", "muted")
             return
         live = [row for row in rows if row.id in self.view.hosts]
         if live:
@@ -813,7 +815,7 @@ class SessionsScreen(WatchScreen):
             f"Delete {self._named(rows)}?",
             f"{formatting.tokens(tokens)} tokens of work,"
             f" {formatting.plural(sum(row.agents for row in rows), 'agent')};"
-            f" hidden at once, and for {UNDO_DAYS:g} days u or `wk restore` brings it back",
+            f" hidden at once; for {UNDO_DAYS:g} days u or `wk restore` brings it back",
         ]
         self.confirm(lines, lambda: self.keep("deleting", lambda: self._delete(rows), self._deleted))
 
@@ -910,7 +912,7 @@ class SessionsScreen(WatchScreen):
 
     def forked(self, made: ForkResult) -> None:
         """A fork was made on the fork's screen."""
-        goes_on = "; Enter opens it, r there carries on" if made.status == "paused" else ""
+        goes_on = "; Enter opens it, r continues it" if made.status == "paused" else ""
         self.say(f"✓ forked at event #{made.at_seq} as {made.session_id}{goes_on}", "done", seconds=20)
         self.view.selected_id = made.session_id
         self.reload()

@@ -156,7 +156,7 @@ class TimelineView(RowView[TimelineAgent]):
     """One row an agent. Left and right move the cursor along the axis; the mouse does too."""
 
     HEADINGS = True
-    EMPTY = "no agent has begun"
+    EMPTY = "no agent has started"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "seek(-1)", "Earlier", show=False, id="timeline.left"),
@@ -525,7 +525,7 @@ class TimelineScreen(PageScreen):
                 "Glyphs",
                 [
                     *glyphs,
-                    (BOTH[0], "compacting beside its work"),
+                    (BOTH[0], "compacting in the background"),
                     ("✗ † ▸ ✓", "failed, process stopped, resumed, ended"),
                 ],
             ),

@@ -385,7 +385,7 @@ class AgentPane(Vertical):
         elif self.filter_words:
             said = "the search hides where the transcript was compacted; empty the search first"
         else:
-            said = "it was compacted before what is read here"
+            said = "the compaction is earlier than what is loaded here"
         self.post_message(StatusLine.Said(said))
 
     def action_jump(self, what: str) -> None:

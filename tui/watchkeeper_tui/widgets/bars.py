@@ -466,7 +466,7 @@ class KeyLine(Widget):
 SETTLED_SECONDS = 8.0
 """How long the outcome of a command is shown."""
 LOCKED_AFTER_SECONDS = 1.5
-LOCKED = "waiting, another program holds the database"
+LOCKED = "waiting: another program has locked the database"
 """Writing takes milliseconds. After `LOCKED_AFTER_SECONDS`, the line shows this text."""
 
 
@@ -574,7 +574,7 @@ def _pass(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
         return []
     pieces = [(f"{sent.about}  ", "text"), *compaction_pieces(newest, now)]
     if newest.status == "running":
-        pieces.append(("; the agent goes on working", "muted"))
+        pieces.append(("; the agent keeps working", "muted"))
     elif newest.status == "prepared":
         pieces.append(("; published at the agent's next step", "muted"))
     elif newest.status == "applied":

@@ -151,7 +151,7 @@ def compaction_order(reads: Any, agent: Agent, program: Program, instructions: s
             f"{agent.name} has ended, or was sent nothing yet: {program.label} has nothing to compact"
         )
     when = "after its present step" if agent.status is AgentStatus.WORKING else "before its next step"
-    said = f"{agent.name} is compacted by {program.label} {when}, and then goes on"
+    said = f"{agent.name} is compacted by {program.label} {when}, and then continues"
     if instructions and not program.features.compact_instructions:
         said += f"; {program.label} follows no instructions for that"
     return said
@@ -475,7 +475,7 @@ class ProgramLoop:
 
         def write(tx: Transaction) -> None:
             self._turn_id = turn.id
-            self._end_turn(tx, "unknown", "the host or the program stopped")
+            self._end_turn(tx, "unknown", "the background process or the program stopped")
             self._record.append(tx, "user", notice)
 
         await self._store.commit(write)

@@ -236,7 +236,7 @@ def _take(roles: Roles, folder: Path, root: Path | None, *, trusted: bool) -> No
         try:
             found = read_text_within(root or file.resolve().parent, file, MOST_BYTES)
             if found is None:
-                raise ValueError("it is no file inside the workspace")
+                raise ValueError("it is not a file inside the workspace")
             if found[1]:
                 raise ValueError(f"it is larger than {MOST_BYTES} bytes")
             role = _role(file, found[0], trusted=trusted, place=_place(file, folder, root, trusted=trusted))

@@ -294,7 +294,7 @@ def _load_json(tx: Transaction, name_or_ref: str) -> Any:
     try:
         return json.loads(_load(tx, name_or_ref))
     except (UnicodeDecodeError, json.JSONDecodeError):
-        raise ValueError(f"{name_or_ref} is no JSON artifact") from None
+        raise ValueError(f"{name_or_ref} is not a JSON artifact") from None
 
 
 def _dump(value: Any) -> bytes:

@@ -98,7 +98,7 @@ def unavailable() -> str | None:
 
 
 def _advice(why: str, remedy: str) -> str:
-    return f"recall_vectors is on, but {why}; recall goes on with words alone ({remedy}, or set recall_vectors = false)"
+    return f"recall_vectors is on, but {why}; recall continues with words alone ({remedy}, or set recall_vectors = false)"
 
 
 @lru_cache(maxsize=1)

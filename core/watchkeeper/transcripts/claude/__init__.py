@@ -54,7 +54,7 @@ HOUSEKEEPING = frozenset(
         "worktree-state",
     }
 )  # fmt: skip
-"""What is known, and of no use here: kept as it is."""
+"""What is known, not shown: kept as it is."""
 
 SPAWNING_TOOLS = frozenset({"Task", "Agent"})
 """Tools that start a sub-agent; the second name came with version 2.1.63."""
@@ -201,7 +201,7 @@ def _costs_more(usage: dict[str, Any]) -> bool:
 # user message, one note of the program. Records are chained by `parentUuid`; the file is only ever appended to,
 # so that what a compaction dropped is still in it.
 
-_NOT_FOR_US = "known, and of no use here"
+_NOT_FOR_US = "known, not shown"
 _TITLES = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title": ("customTitle", 3)}
 """Type of record → its field, and which one wins."""
 

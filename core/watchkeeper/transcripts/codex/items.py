@@ -181,8 +181,8 @@ EVENTS = frozenset(
 )  # fmt: skip
 """`type` of an event. Most say again what a response item says."""
 
-NOT_FOR_US = "known, and of no use here"
-SAID_AGAIN = "said again by a response item"
+NOT_FOR_US = "known, not shown"
+SAID_AGAIN = "repeated by a response item"
 REPLAYED = "repeats the history of the thread it was forked from"
 
 REPETITIONS = frozenset({"agent_message", "agent_reasoning", "agent_reasoning_raw_content", "user_message"})

@@ -113,7 +113,7 @@ class UsageBook(Struct, array_like=True):
         return _usage(last, key, exact=exact)
 
     def record(self, record: dict[str, Any], *, again: bool = False) -> Usage | None:
-        """The call that a record tells of; None where it tells no usage. `again`: its own line came
+        """The call that a record tells of; None where it has no usage. `again`: its own line came
         before."""
         reported = _vector(record.get("usage"))
         usage = _usage(reported, text_of(record.get("response_id")) or "", exact=True)
@@ -528,7 +528,7 @@ class Speech(Struct):
     ) -> None:
         call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
         if call_id is None:
-            found.append(Raw(f"response_item/{item.get('type')}", "an output of no call"))
+            found.append(Raw(f"response_item/{item.get('type')}", "an output without a call"))
             return
         content, status = items.output_of(output)
         if call_id in self.failed:
@@ -657,7 +657,7 @@ class CodexReader(Struct):
         elif kind == "token_usage_record":
             self._count(self.usage.record(payload), at, found)
             if not found:
-                found.append(Raw(kind, "tells no usage"))
+                found.append(Raw(kind, "has no usage"))
         elif isinstance(kind, str):
             found.append(Raw(kind[:80], NOT_FOR_US if kind in LINES else "unknown record type"))
         else:

@@ -847,7 +847,7 @@ def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
     Until then it has a temporary name in the same folder. If the block fails, the file is removed.
 
     Raises:
-        BadInput: something of that name is there and `replace` was not said, or it is no plain file, or the
+        BadInput: something of that name is there and `replace` was not said, or it is not a regular file, or the
             folder cannot be written.
     """
     if not replace and os.path.lexists(path):
@@ -855,7 +855,7 @@ def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
     if replace and (path.is_symlink() or (path.exists() and not path.is_file())):
         # A link, a pipe, a device: `/dev/stdout` must not become a file.
         raise BadInput(
-            f"{path} is no plain file, so nothing is put in its place; choose another with --output (`-`"
+            f"{path} is not a regular file, so nothing is put in its place; choose another with --output (`-`"
             " prints)"
         )
     try:

@@ -115,7 +115,7 @@ class ExportRows:
             value = decode(stored)
         except ValueError as error:
             raise StoreUnusable(
-                f"{table.name}.{name} of session {self.session_id} holds what is no JSON ({error}); restore"
+                f"{table.name}.{name} of session {self.session_id} holds what is not JSON ({error}); restore"
                 " a backup"
             ) from None
         clean = self._redact(value)

@@ -39,9 +39,9 @@ from watchkeeper.transcripts.records import (
 
 # --- Parts of OpenCode's messages as Anthropic content blocks, and what they say of calls and costs -------
 
-NOT_FOR_US = "known, and of no use here"
+NOT_FOR_US = "known, not shown"
 HOUSEKEEPING = frozenset({"agent", "patch", "snapshot", "step-start"})
-"""Parts that are known, and of no use here."""
+"""Parts that are known, not shown."""
 
 _DATA_URL = re.compile(r"data:(?P<kind>[\w.+-]+/[\w.+-]+)(;[\w=.+-]+)*;base64,(?P<data>.*)", re.DOTALL)
 _SUBAGENT_TITLE = re.compile(r"(?P<name>.*?) \(@(?P<role>\S+) subagent\)", re.DOTALL)
@@ -372,7 +372,7 @@ class Here(NamedTuple):
         if kind == "compaction":
             if info.get("role") == "assistant":
                 return self.conversation.marked(info, self.place, value), "done"
-            return [Raw("part/compaction", "asks for a compaction; its summary tells of it")], "done"
+            return [Raw("part/compaction", "asks for a compaction; its summary covers it")], "done"
         if kind in HOUSEKEEPING:
             return [Raw(f"part/{kind}", NOT_FOR_US)], "done"
         return [Raw(f"part/{kind[:60]}", "unknown record type")], "done"

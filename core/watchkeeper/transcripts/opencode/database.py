@@ -112,14 +112,14 @@ ROWS = {"id", "session_id", "type", "data"}
 NEEDED = tuple({table: {"id"}, "session_message": ROWS} for table in ("session_v2", "session"))
 """Tables that a database needs to hold such sessions: their own are named `session_v2`, or as before."""
 NOTES = frozenset({"agent-switched", "display", "idle", "invocation", "location-switched", "model-switched"})
-"""Types of rows that are known, and of no use here."""
+"""Types of rows that are known, not shown."""
 _SAID_BY_PROGRAM = frozenset({"skill", "synthetic", "system"})
 _ASKED = "#asked"
 _STATUS = {"streaming": "pending"}
 
 _SPOKEN = ("assistant", "compaction", "shell", "skill", "synthetic", "system", "user")
 """Types of rows that say something."""
-SAID_AGAIN = "said again by a message of its session"
+SAID_AGAIN = "repeated by a message of its session"
 
 Value = dict[str, Any]
 
