@@ -74,7 +74,7 @@ def why_not_answer(session: ExternalSession | None, questions: Sequence[External
 
 
 def why_not_instruct(session: ExternalSession | None) -> str:
-    """Why the compactions of a session cannot be told anything; empty where they can."""
+    """Why the compactions of a session cannot get instructions; empty where they can."""
     if session is None:
         return "this session runs in no other terminal"
     return NO_INSTRUCTIONS if session.program == "codex" else ""

@@ -168,7 +168,7 @@ class WatchApp(Protocol):
         ...
 
     def leave(self, how: str) -> None:
-        """End the dashboard; `pause` pauses the run first. Else `how` is handed to whoever opened it."""
+        """End the dashboard; `pause` pauses the run first. Else `how` is handed to the caller that opened it."""
         ...
 
 

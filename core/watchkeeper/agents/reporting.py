@@ -58,7 +58,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
 
 
 def _waiting_changes(tx: Transaction, task_id: str) -> dict[str, Any]:
-    """What a planner is told of changes in the task's worktree, which are not in the workspace yet."""
+    """What a planner reads about changes in the task's worktree, which are not in the workspace yet."""
     tree = programs.load_worktree(tx, task_id)
     if tree is None or not tree.is_there:
         return {}

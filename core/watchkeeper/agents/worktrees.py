@@ -232,7 +232,7 @@ def find_repository(workspace: Path, environ: Mapping[str, str]) -> Repository |
 
 
 def _own_programs(git: Git, workspace: Path) -> str:
-    """The filters and merge drivers that the repository's own configuration defines, which an agent or whoever packed
+    """The filters and merge drivers that the repository's own configuration defines, which an agent or the one who packed
     the repository may have written. Those of the user's own configuration are the user's."""
     code, output, errors = git.run(
         workspace, "config", "--show-scope", "--name-only", "-z", "--get-regexp",
@@ -251,7 +251,7 @@ def _own_programs(git: Git, workspace: Path) -> str:
 
 
 def _admin(tree: Worktree) -> Path:
-    """Where git keeps the state of a worktree. Git is told this place, so that what an agent may do to the file `.git`
+    """Where git keeps the state of a worktree. Git gets this place, so that what an agent may do to the file `.git`
     in its folder changes nothing."""
     return Path(tree.repository) / "worktrees" / Path(tree.folder).name
 
@@ -383,7 +383,7 @@ def _holds_files(folder: Path) -> bool:
 
 
 def _identity(git: Git, folder: Path, git_dir: Path) -> list[str]:
-    """Options for a commit of a user who has not told git a name."""
+    """Options for a commit of a user without a name in git."""
     if git.succeeds(folder, "config", "--get", "user.email", git_dir=git_dir):
         return []
     user = re.sub(r"[^\w.-]", "", os.environ.get("USER", "")) or "user"
@@ -817,7 +817,7 @@ class Worktrees:
             await self._locked(tree.repository, restore, tree)
 
     def note_for(self, task: Task) -> str:
-        """What an agent is told of its worktree; empty where it has none."""
+        """What an agent reads about its worktree; empty where it has none."""
         tree = programs.load_worktree(self._store, task.id)
         if tree is None or not tree.is_there:
             return ""

@@ -29,7 +29,7 @@ def hooks() -> None:
     """Show sessions of Claude Code, Codex and OpenCode in other terminals live, and answer their questions.
 
     A hook is a line of shell that the program runs at an event. Ours writes the event into a file and ends; it runs no
-    part of Watchkeeper, stores no environment, and never makes the program wait for an answer that nobody can give. For
+    part of Watchkeeper, stores no environment, and never makes the program wait for an answer that cannot come. For
     OpenCode, a plugin does the same.
     """
 

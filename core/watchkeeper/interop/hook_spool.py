@@ -339,7 +339,7 @@ class HookSpool:
         return True
 
     def close(self) -> None:
-        """Nobody listens from now on."""
+        """Stop listening."""
         if self._lock is not None:
             (self._folder / "listening").unlink(missing_ok=True)
             os.close(self._lock)

@@ -595,7 +595,7 @@ def _base(folder: Path, path: Path, data: bytes | None, record: Installed | None
     except ValueError as fault:
         raise BadInput(f"{path} cannot be changed safely: {fault}; nothing was changed") from None
     if record is not None:
-        # Claude Code itself writes its settings anew, in its own layout, with nothing changed.
+        # Claude Code itself rewrites its settings, in its own layout, with nothing changed.
         try:
             original = _original(folder, record)
             if left == parse_settings((original or b"").decode("utf-8")):

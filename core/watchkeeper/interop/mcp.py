@@ -460,13 +460,13 @@ def _one_compaction(call: _Call, number: int) -> Page:
     detail = compaction_detail(call.reads.connection, number, most=LOST_MESSAGES, characters=LOST_CHARACTERS)
     if detail is None:
         raise NotFound(f"there is no compaction {number}; list them with `compactions`")
-    told = "\n".join(one.text for one in (detail.after.observations if detail.after else ()))
+    summaries = "\n".join(one.text for one in (detail.after.observations if detail.after else ()))
     agent_id = detail.facts.agent_id
     mentioned = gather(
         Message(one.seq, "assistant", decode_or(one.content, None) or one.content, 0, 0, 0.0)
         for one in detail.messages
     )
-    lost = [(name, seq) for name, seq in mentioned.items() if name not in told]
+    lost = [(name, seq) for name, seq in mentioned.items() if name not in summaries]
 
     def shown(one: tuple[str, int]) -> dict[str, Any]:
         return {"not_in_the_summary": one_line(one[0], 200), "pointer": f"message://{agent_id}/{one[1]}"}

@@ -215,7 +215,7 @@ def foreign_results(content: Content) -> set[str]:
 
 
 THINKING = frozenset({"thinking", "redacted_thinking"})
-"""Blocks that a provider takes back unchanged or not at all."""
+"""Blocks that a provider accepts unchanged or not at all."""
 
 
 def droppable_thinking(content: Content) -> list[Block]:

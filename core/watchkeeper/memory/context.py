@@ -586,7 +586,7 @@ class ContextState:
         return self._previewed(self._edited(drop, texts or {}, pin, unpin, among, 0.0), model)
 
     def preview_compaction(self, up_to: int | None = None, *, model: str | None = None) -> Preview:
-        """What a compaction now would lead to, with a digest in the place of a summary, whose text nobody knows yet.
+        """What a compaction now would lead to, with a digest in the place of a summary, whose text is not known yet.
         `model`: at whose prices the prompt is written to the cache again.
 
         Raises:

@@ -257,7 +257,7 @@ class DigestIndex:
 # the text behind a command there. They enclose them in tags, or begin them always alike.
 
 HERE = "message://./"
-"""Stands for the pointer to the message until the digest, which knows the agent, is made."""
+"""Replaces the pointer to the message until the digest, which knows the agent, is made."""
 _ARGUMENTS = re.compile(r"<command-(name|args)>(.*?)</command-\1>", re.DOTALL)
 _TAG = re.compile(r"<([A-Za-z]+(?:[-_][A-Za-z]+)+)(?:\s[^<>]{0,200})?>")
 _NOT_SAID = re.compile(

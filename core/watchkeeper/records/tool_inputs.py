@@ -1,4 +1,4 @@
-"""What a tool call does, told from the keys of its input: every agent program names its tools differently."""
+"""What a tool call does, read from the keys of its input: every agent program names its tools differently."""
 
 from __future__ import annotations
 

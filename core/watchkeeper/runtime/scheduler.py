@@ -303,7 +303,7 @@ async def ensure_planner(
 ) -> None:
     """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
 
-    `model` is what the role runs on, `note` what it is told beside the goal.
+    `model` is what the role runs on, `note` what it gets beside the goal.
     If the session continues another, the message includes the notes of that
     one.
     """

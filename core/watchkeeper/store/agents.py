@@ -172,7 +172,7 @@ def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status:
 
 
 def cancel_questions(tx: Transaction, agent_id: str, task_id: str | None, why: str) -> None:
-    """End the questions of an agent that nobody has answered."""
+    """End the unanswered questions of an agent."""
     for approval_id, tool in tx.all(
         "SELECT id, tool FROM approvals WHERE agent_id = ? AND status = ? ORDER BY id",
         (agent_id, ApprovalStatus.WAITING),

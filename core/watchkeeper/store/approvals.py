@@ -185,7 +185,7 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
         question, content, position,
     ) = row  # fmt: skip
     # The change of files that a program asks for is in its question; its call has the program's own form.
-    # What a conflict is about stands there too.
+    # It also says what a conflict is about.
     told_whole = tool == PROGRAM_CHANGES or cause == CONFLICT
     original = _input_of(None if told_whole else content, position, tool, question)
     edited = decode_or(of_answer or of_call or "null", None)

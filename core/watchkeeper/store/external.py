@@ -22,7 +22,7 @@ from watchkeeper.store.snapshot import IncrementalQuery, Raw
 from watchkeeper.store.writer import Group, Writer
 
 SILENT_SECONDS = 300.0
-"""A session that is busy and told nothing for so long, neither by a hook nor in its log, is silent."""
+"""A session that is busy, and of which neither a hook nor the log reported anything for so long, is silent."""
 KEPT_SECONDS = 7 * 86_400.0
 """How long rows of ended sessions stay."""
 NO_HOOK = (
@@ -86,7 +86,7 @@ class ExternalSession:
     last_message: str = ""
 
     def is_silent(self, now: float) -> bool:
-        """Whether it should work, and neither a hook nor its log told of anything for long."""
+        """Whether it should work, and neither a hook nor its log reported anything for long."""
         return self.status == "busy" and now - self.last_active > SILENT_SECONDS
 
 
@@ -243,7 +243,7 @@ def decision(
     question: ExternalQuestion, *, allow: bool, reason: str = "", choices: dict[str, str] | None = None,
     original: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What the program is told. It never holds the program's own suggestions: those widen permissions for good.
+    """What the program gets. It never holds the program's own suggestions: those widen permissions permanently.
 
     Args:
         choices: question → the label chosen, or any other text; labels joined with `, ` where several may be chosen.
@@ -294,8 +294,8 @@ def answer_question(
         if set(choices) != {str(place) for place in range(len(texts))}:
             raise ValueError(f"answer each of its {len(texts)} questions")
         choices = {text: choices[str(place)] for place, text in enumerate(texts)}
-    told = decision(question, allow=allow, reason=reason, choices=choices, original=original)
-    output = {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": told}}
+    answer_to_program = decision(question, allow=allow, reason=reason, choices=choices, original=original)
+    output = {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": answer_to_program}}
     handle, name = tempfile.mkstemp(dir=folder / "answers", prefix=".")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -307,7 +307,11 @@ def answer_question(
         raise ValueError(f"the answer cannot be written: {fault.strerror}") from None
     finally:
         Path(name).unlink(missing_ok=True)
-    kept = {"behavior": told["behavior"], "reason": reason, "choices": sorted((choices or {}).values())}
+    kept = {
+        "behavior": answer_to_program["behavior"],
+        "reason": reason,
+        "choices": sorted((choices or {}).values()),
+    }
     writer = Writer(database)
     try:
         writer.submit(lambda group: _mark_sent(group, question.id, kept, by)).result()
@@ -335,7 +339,7 @@ def compact_instructions(database: Place, program_session: str) -> str:
 
 
 def set_compact_instructions(database: Path, program_session: str, text: str) -> None:
-    """What a session's next compactions are told besides the program's own instructions; empty: nothing.
+    """What a session's next compactions get besides the program's own instructions; empty: nothing.
 
     Raises:
         NotFound: the hooks are not installed.

@@ -119,8 +119,8 @@ class FleetReader:
         self._read = found
         if changed:
             self._renew(connection, changed)
-        anew = {row.id for row in changed}
-        spending = [row for row in self._rows.values() if row.cost_per_minute or row.id in anew]
+        changed_ids = {row.id for row in changed}
+        spending = [row for row in self._rows.values() if row.cost_per_minute or row.id in changed_ids]
         for row in spending:
             rate = sum(cost for _, cost, _ in spent_per_minute(connection, row.id, now))
             if rate != row.cost_per_minute:

@@ -84,7 +84,7 @@ def fork_session(
         if row is None or row[0] is not None:
             raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
         if str(row[3]).startswith("export:"):
-            # Whoever wrote the file would decide what the fork may run.
+            # The author of the file would decide what the fork may run.
             raise BadInput(
                 f"session {session_id} was imported from a file; continue it with `wk run --from"
                 f" {session_id}`"

@@ -59,7 +59,7 @@ def place_of(text: str | os.PathLike[str]) -> Place:
         if found[2] != "//":
             return Path(name)  # a folder whose name ends with a colon
         raise BadInput(
-            f"{scheme}:// is no database that Watchkeeper knows; give a file or postgresql://HOST/NAME"
+            f"{scheme}:// is not a database that Watchkeeper knows; give a file or postgresql://HOST/NAME"
         )
     if found[2] != "//":
         raise BadInput("an address of PostgreSQL begins with postgresql://, as postgresql://HOST/NAME")

@@ -4,7 +4,7 @@ Statements are written once, in the SQL that both databases know (`tests/core/st
 `?` for parameters. `translated` gives the text that PostgreSQL takes. What differs otherwise is here: the
 connection, the tables' triggers, the fence with its lease, and errors, which are raised as those of `driver.sqlite3`.
 
-A transaction of the writer is sent as a pipeline: statements whose result nobody reads wait for no answer.
+A transaction of the writer is sent as a pipeline: statements whose result is not read wait for no answer.
 """
 
 from __future__ import annotations
@@ -486,7 +486,7 @@ class _Pipeline:
         """Leave the pipeline.
 
         Raises:
-            sqlite3.Error: of a statement whose answer nobody has looked at.
+            sqlite3.Error: of a statement whose answer was not read.
         """
         try:
             if self._waiting:

@@ -551,7 +551,7 @@ def _tests_failed(call: _Call) -> bool:
 
 
 def _ran(call: _Call, wanted: re.Pattern[str]) -> bool:
-    """Whether a call ran what is looked for, or told another agent or a test tool to."""
+    """Whether a call ran what is looked for, or asked another agent or a test tool to."""
     command = command_of(call.given)
     if command:
         return wanted.search(command) is not None and (not _READS_ONLY.match(command))

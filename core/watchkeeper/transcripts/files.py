@@ -186,7 +186,7 @@ class Found:
 
 
 Trouble = Callable[[str, str], None]
-"""Told of what could not be looked at: its name, and why."""
+"""Gets what could not be read: its name, and why."""
 
 
 def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Trouble) -> Iterator[Found]:
@@ -328,7 +328,7 @@ _new = tuple.__new__
 def read_lines(file: BinaryIO, start: int) -> Iterator[Line]:
     """The lines from `start` on; last, what has no newline yet (if anything).
 
-    Whoever moves in the file between two lines goes back to where it was.
+    A caller that moves in the file between two lines goes back to where it was.
     """
     file.seek(start)
     place = start

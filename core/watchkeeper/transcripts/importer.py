@@ -174,7 +174,7 @@ class LeasePool:
         self._let_go(list(self._held)[: max(0, len(self._held) - LEASES)])
 
     def settle(self) -> None:
-        """Let go of those that are quiet."""
+        """Release those that are quiet."""
         before = self._clock() - QUIET_SECONDS
         self._let_go([session_id for session_id, (_, grew) in self._held.items() if grew < before])
 

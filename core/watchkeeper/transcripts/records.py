@@ -200,7 +200,7 @@ class ImportedAgent(NamedTuple):
     reason: str | None = None
     """Why it failed or was cancelled; for one that is done, nothing."""
     reported: ReportedTotals | None = None
-    """Stands until something comes from its own log, and is added to nothing."""
+    """Holds until something comes from its own log, and is added to nothing."""
 
 
 class ImportedMessage(NamedTuple):

@@ -156,7 +156,7 @@ class _Writer:
 
     @property
     def _room(self) -> int:
-        """Columns beside what stands before every line here."""
+        """Columns that are left behind the prefix of every line."""
         return max(1, self.width - sum(cell_len(level.rest[0]) for level in self.levels))
 
     def _apart(self) -> None:

@@ -199,15 +199,15 @@ class ActingScreen(WatchScreen):
         try:
             shown = await self.watch_app.control.preview(session.id, request)
         except Exception as error:
-            # A worker must never end the dashboard; what went wrong is said where the figures would have been.
+            # A worker must never end the dashboard; what went wrong is shown in place of the numbers.
             shown = PromptPreview(problem=self.trouble(error))
         if not self.is_usable or self._foretold is None or self._foretold[0] != request:
             return
         self._foretold = (request, shown) if shown is not None else None
         if self.prompt.is_asking and lines[0] in self.prompt.text:
-            told = [*lines, *(self._foretold_lines() if shown is not None else ())]
+            shown_lines = [*lines, *(self._foretold_lines() if shown is not None else ())]
             self.prompt.reword(
-                [[(line, "strong" if index == 0 else "text")] for index, line in enumerate(told)]
+                [[(line, "strong" if index == 0 else "text")] for index, line in enumerate(shown_lines)]
             )
             if self._opens_prompt:
                 self._open_prompt()

@@ -323,7 +323,7 @@ def _observation(
     if each.provisional:
         pieces.append((" provisional", "retrying"))
     lines = [PageLine(key, tuple(pieces), key, each.text)]
-    behind = f"cites {_cited(each.citations)}" if each.citations else f"stands for {span}"
+    behind = f"cites {_cited(each.citations)}" if each.citations else f"replaces {span}"
     for line in paragraph(f"{key}.cites", f"→ {behind}", width, role="accent", indent=2, most=3):
         lines.append(PageLine(line.id, line.pieces, f"{OBSERVATION_KEY}{each.id}", line.copy))
     most = 400 if (key in expanded) != (not short) else 2

@@ -159,7 +159,7 @@ class CompareScreen(PageScreen):
 def compare_rows(compared: Comparison, left_live: bool, right_live: bool) -> list[CompareRow]:
     """Every line of the comparison."""
     left, right = compared.left, compared.right
-    rows = [CompareRow("figures", "Session", heading=True)]
+    rows = [CompareRow("numbers", "Session", heading=True)]
     pairs = zip(_figures(left, left_live), _figures(right, right_live), strict=True)
     rows += [
         CompareRow(f"figure.{label}", label, a, b, differs=_said(a) != _said(b))

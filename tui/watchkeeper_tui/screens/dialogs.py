@@ -73,7 +73,7 @@ class PromptScreen(ModalScreen[None]):
         """The whole preview in lines of that width."""
         shown = self._shown
         lines: list[PageLine | Unit] = [
-            PageLine(f"figures.{number}.{row}", ((part, "text"),))
+            PageLine(f"numbers.{number}.{row}", ((part, "text"),))
             for number, line in enumerate(shown.lines())
             for row, part in enumerate(wrap(sanitize(line), width))
         ]

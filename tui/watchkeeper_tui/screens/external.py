@@ -322,10 +322,10 @@ def ask_instructions(screen: WatchScreen, session: ExternalSession | None) -> No
         except (ValueError, OSError, WatchkeeperError) as fault:
             screen.say(screen.trouble(fault), "failed", seconds=12)
             return
-        told = (
+        said = (
             "sent with its next compactions" if text.strip() else "nothing more is sent with its compactions"
         )
-        screen.say(f"✓ {told}", "done")
+        screen.say(f"✓ {said}", "done")
 
     name = terminals.name_of(session)
     question: list[list[Piece]] = [
@@ -435,8 +435,8 @@ class DroppedScreen(PromptScreen):
             f"{terminals.dropping(self._session)}; {count}{' (older ones are in the log)' if self._is_cut else ''}",
             f"log: {terminals.line(str(newest.get('path')), 500)}",
         ]
-        if isinstance(told := newest.get("instructions"), str) and told:
-            facts.append(f"instructions: {terminals.line(told, 500)}")
+        if isinstance(sent := newest.get("instructions"), str) and sent:
+            facts.append(f"instructions: {terminals.line(sent, 500)}")
         lines: list[PageLine | Unit] = [
             PageLine(f"facts.{number}.{row}", ((part, "muted"),))
             for number, one in enumerate(facts)

@@ -132,7 +132,7 @@ class TabLine(Widget):
         return [*before, *tabs, *after]
 
 
-class Figures(Widget):
+class Summary(Widget):
     """The context bar, and what the last model calls were like."""
 
     agent: reactive[AgentFacts | None] = reactive(None)
@@ -143,7 +143,7 @@ class Figures(Widget):
     """Two lines for a row without an agent."""
 
     def __init__(self) -> None:
-        super().__init__(id="figures")
+        super().__init__(id="summary")
 
     def render(self) -> Content:
         palette = watch_app(self).palette
@@ -181,7 +181,7 @@ class AgentPane(Vertical):
 
     DEFAULT_CSS = """
     AgentPane TabLine { height: 1; }
-    AgentPane Figures { height: 2; }
+    AgentPane Summary { height: 2; }
     """
 
     NUMBER = "3"
@@ -243,7 +243,7 @@ class AgentPane(Vertical):
         """What to go to as soon as the transcript has been read."""
 
     def compose(self) -> ComposeResult:
-        yield Figures()
+        yield Summary()
         yield TabLine()
         yield PageView(id="page")
 
@@ -274,10 +274,10 @@ class AgentPane(Vertical):
         if detail is not None and detail.agent_id != self.agent_id:
             detail = None
         task = self._snapshot.task(self._task_id) if agent is None else None
-        figures, tabs = self.query_one(Figures), self.query_one(TabLine)
-        figures.agent, figures.detail = agent, detail
-        figures.foretells = agent is not None and foretells(self._snapshot, agent)
-        figures.instead = task_summary(self._snapshot, task) if task is not None else ()
+        summary, tabs = self.query_one(Summary), self.query_one(TabLine)
+        summary.agent, summary.detail = agent, detail
+        summary.foretells = agent is not None and foretells(self._snapshot, agent)
+        summary.instead = task_summary(self._snapshot, task) if task is not None else ()
         tabs.opened, tabs.is_blank = self.tab, agent is None
         tabs.notes = (
             {"Compactions": f"({agent.compactions})"} if agent is not None and agent.compactions else {}

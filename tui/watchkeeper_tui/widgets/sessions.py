@@ -74,7 +74,7 @@ GROUPS: dict[str, Callable[[SessionLine, float], str]] = {"day": _day, "project"
 
 
 _LEAD = 12
-"""How much of a passage stands before the words that were found."""
+"""How many characters of a passage come before the words that were found."""
 
 
 def passage(hit: MessageHit | None, elsewhere: str) -> Cell:

@@ -222,7 +222,7 @@ class Acp(RpcBackend):
                 return {"outcome": {"outcome": "selected", "optionId": chosen}}
         return {"outcome": {"outcome": "cancelled"}}
 
-    def told(self, method: str, params: dict[str, Any]) -> None:
+    def notified(self, method: str, params: dict[str, Any]) -> None:
         update = params.get("update")
         if (notice := self._program.notice(method, params)) is not None:
             self.put(notice)

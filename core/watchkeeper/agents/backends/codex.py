@@ -83,7 +83,7 @@ class Codex(rpc.RpcBackend):
         ask = backends.Ask(str(number), call, kind, self._given[call], reason, folder)
         return {"decision": _DECISIONS[await self.decide(ask)]}
 
-    def told(self, method: str, params: dict[str, Any]) -> None:
+    def notified(self, method: str, params: dict[str, Any]) -> None:
         child = str(params.get("threadId", "")).removeprefix(self._thread)
         item, delta = object_of(params.get("item")), str(params.get("delta"))
         thread, call = child or self._thread, child_call(str(params.get("itemId")), child)

@@ -134,11 +134,11 @@ class _OpenCall:
     """A question about it was answered."""
     denied: bool = False
     message: str = ""
-    """What the program is told once the call has ended: why it was denied."""
+    """What the program gets once the call has ended: why it was denied."""
 
 
 def compaction_order(reads: Any, agent: Agent, program: Program, instructions: str | None) -> str:
-    """What a person is told who orders a compaction (`programs.order_compaction`): the turn ends after the present tool
+    """What a person who orders a compaction sees (`programs.order_compaction`): the turn ends after the present tool
     call, and the work goes on afterwards. An order to an agent that does not work is carried out when it goes on.
 
     Raises:
@@ -384,7 +384,7 @@ class ProgramLoop:
         return None
 
     async def _tell_earlier_work(self) -> None:
-        """In a session that begins anew, what the agent did in another one: before a fork, or by another program."""
+        """In a session that starts without its memory, what the agent did in another one: before a fork, or by another program."""
         text = await self._record.digest()
         if not text:
             return
@@ -444,14 +444,14 @@ class ProgramLoop:
             " AND a.status = 'denied'",
             (self._agent.id,),
         )
-        told = await asyncio.to_thread(
-            self._record.told_since, sent, turn.record_end, {row[0] for row in denied}
+        recorded = await asyncio.to_thread(
+            self._record.recorded_since, sent, turn.record_end, {row[0] for row in denied}
         )
         known: list[str] = []
         unknown: list[str] = []
         self._text = []  # what was only being said
         stored = self._record.texts_since(since)
-        for step in told.steps:  # the program's record may know more than was announced
+        for step in recorded.steps:  # the program's record may know more than was announced
             if isinstance(step, str):
                 if not stored.take(step):
                     await self._append("assistant", step)
@@ -459,7 +459,7 @@ class ProgramLoop:
                 await self._begin_call(step)
         self._calls.clear()
         for call_id, use_id, name in self._open_rows():
-            result = told.results.get(use_id)
+            result = recorded.results.get(use_id)
             await self._store.commit(
                 partial(self._settle_call, call_id=call_id, use_id=use_id, name=name, result=result)
             )
@@ -469,7 +469,7 @@ class ProgramLoop:
             parts.append("\n".join([KNOWN_CALLS, *known]))
         if unknown:
             parts.append("\n".join([UNKNOWN_CALLS, *unknown]))
-        if sent and not told.has_prompt:
+        if sent and not recorded.has_prompt:
             parts.append(f"{NOT_SEEN}\n{sent}")
         notice = self._environment.redact(backends.joined(parts))
 

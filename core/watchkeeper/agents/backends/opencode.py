@@ -1,6 +1,6 @@
 """OpenCode: over ACP, and over its own server on loopback what ACP does not tell.
 
-OpenCode asks nobody over ACP for the calls of its sub-agents, so that they would wait for ever, and is silent while it
+OpenCode sends no question over ACP for the calls of its sub-agents, so that they would wait for ever, and is silent while it
 tries a model call again. Its server tells both. Watchkeeper chooses the server's port and password.
 """
 

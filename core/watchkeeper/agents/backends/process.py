@@ -338,7 +338,7 @@ class RpcBackend:
         """Answer a request of the program. Raises RpcError to refuse."""
         raise RpcError(METHOD_NOT_FOUND, f"unknown method {method}")
 
-    def told(self, method: str, params: dict[str, Any]) -> None:
+    def notified(self, method: str, params: dict[str, Any]) -> None:
         """Take a notification of the program."""
 
     async def _asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
@@ -349,7 +349,7 @@ class RpcBackend:
 
     def _told(self, method: str, params: dict[str, Any]) -> None:
         try:
-            self.told(method, params)
+            self.notified(method, params)
         except WRONG_SHAPE:
             self.put(Raw(f"{method[:60]}: a field has the wrong type"))
 

@@ -42,7 +42,7 @@ VERSION_SECONDS = 10.0
 
 
 class AgentProgramSettings(BaseModel):
-    """`[agents.NAME]` of the user's configuration: how a program is started, and what it is told."""
+    """`[agents.NAME]` of the user's configuration: how a program is started, and with which instructions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -139,7 +139,7 @@ OPENCODE_PERMISSION = {
     "*": "ask",
     **dict.fromkeys(("read", "list", "glob", "grep", "todowrite", "todoread"), "allow"),
 }
-"""OpenCode allows every call unless it is told to ask."""
+"""OpenCode allows every call unless it is set to ask."""
 
 BUILT_IN: tuple[Program, ...] = (
     Program(

@@ -48,7 +48,7 @@ SETTLE_SECONDS = 2.0
 """How long the program's record may lag behind its last word."""
 SETTLE_STEP_SECONDS = 0.1
 DIGEST_TOKENS = 8_000
-"""Of what an agent did before, for a session that begins anew."""
+"""Of what an agent did before, for a session that starts without its memory."""
 CUT_RESULT = re.compile(
     r"\baborted( by user)?( after [\d.]+ ?s)?[\s.\]]*$|\[Tool execution was interrupted\]|\[Request interrupted by user|Tool execution aborted"
 )
@@ -58,7 +58,7 @@ PROMPT_END = 200
 
 
 @dataclass(slots=True)
-class Told:
+class RecordedTurn:
     """What a program's record tells of its newest turn."""
 
     has_prompt: bool = False
@@ -220,7 +220,7 @@ class ProgramRecord:
         async with self._looking:
             await self._take([], final=True)
 
-    def told_since(self, prompt: str, after: str | None, denied: Collection[str] = ()) -> Told:
+    def recorded_since(self, prompt: str, after: str | None, denied: Collection[str] = ()) -> RecordedTurn:
         """What the record tells since that prompt; everything is unknown where there is no record.
 
         Args:
@@ -232,44 +232,44 @@ class ProgramRecord:
         from watchkeeper.transcripts.records import MAIN, ImportedMessage, ToolResult
         from watchkeeper.transcripts.tail import SessionTail
 
-        told = Told()
+        turn = RecordedTurn()
         if self._tail is None:
-            return told
+            return turn
         whole = SessionTail(self._tail.program, self._tail.path, self._tail.session)
         ending = _plain(prompt)[-PROMPT_END:]
         try:
             records = whole.read()
         except OSError:
-            return told
+            return turn
         ids = [record.uid if isinstance(record, ImportedMessage) else None for record in records]
         if after is not None and after in ids:
             records = records[len(ids) - ids[::-1].index(after) :]
         if not prompt:
-            told.has_prompt = True  # a compaction sends none
+            turn.has_prompt = True  # a compaction sends none
         for record in records:
             if isinstance(record, ToolResult) and record.status not in ("done", "error"):
-                told.cut |= {record.id} - set(denied)
+                turn.cut |= {record.id} - set(denied)
             if not isinstance(record, ImportedMessage):
                 continue
             if record.agent != MAIN:
-                told.results |= self._results(record, told.cut)
+                turn.results |= self._results(record, turn.cut)
                 continue
             if (
                 record.role == "user"
                 and ending
                 and any(ending in _plain(text) for text in _texts(record.content))
             ):
-                told = Told(has_prompt=True)
+                turn = RecordedTurn(has_prompt=True)
                 continue
             if record.role == "assistant" and isinstance(record.content, str) and record.content.strip():
-                told.steps.append(record.content)
+                turn.steps.append(record.content)
             if isinstance(record.content, list):
                 for block in record.content:
                     if record.role == "assistant" and (step := _step(block)):
-                        told.steps.append(step)
-            told.results |= self._results(record, told.cut)
-        told.results = {call: result for call, result in told.results.items() if call not in told.cut}
-        return told if told.has_prompt else Told()
+                        turn.steps.append(step)
+            turn.results |= self._results(record, turn.cut)
+        turn.results = {call: result for call, result in turn.results.items() if call not in turn.cut}
+        return turn if turn.has_prompt else RecordedTurn()
 
     def _results(self, message: ImportedMessage, cut: set[str]) -> dict[str, Any]:
         """The results of tool calls in a message; those that were cut are added to `cut`."""

@@ -155,7 +155,7 @@ class ToolServer:
         return result
 
     async def _begun(self, agent: Agent, name: str) -> int | None:
-        """The row of the call, once the program has told that it began it."""
+        """The row of the call, once the program has reported its beginning."""
         environment = self._environment
         assert environment is not None
         for _ in range(int(BEGUN_SECONDS / 0.1)):

@@ -24,7 +24,7 @@ VERSION = 1
 """Raised when a reader of an earlier version would misread a document."""
 
 INERT = "export:"
-"""Stands before origin and source of an imported session, and before the workspace of its facts: what a file
+"""Comes before origin and source of an imported session, and before the workspace of its facts: what a file
 says of itself neither runs here nor speaks in later sessions, and no log is added to it. Taken off again when
 such a session is exported."""
 INERT_OF_SESSION = ("origin", "source")

@@ -186,7 +186,7 @@ def words_of(error: dict[str, Any]) -> str:
 # A session's `revert` names a message (or one of its parts): it and all that follows are in the context no
 # more. They stay stored while nothing else is said, so that they can be brought back (`revert` is gone, and
 # they are there) or the place be moved. The next prompt removes them (`revert` is gone, and so are they).
-# Whoever did not look in between finds that messages are missing that were there; the newest prompts are
+# A reader that did not look in between finds that messages are missing that were there; the newest prompts are
 # remembered for that.
 
 PROMPTS_KEPT = 8
