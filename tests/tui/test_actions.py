@@ -208,7 +208,7 @@ async def test_resume_starts_a_host_where_none_lives(desk: Desk, status: str) ->
         await choose(pilot, "task:t-core")
         await pilot.press("r")
         await until(pilot, lambda: desk.control.started == [(desk.session.id, True, None)])
-        await until(pilot, lambda: "host started (pid 4242)" in text_of(pilot))
+        await until(pilot, lambda: "background process started (pid 4242)" in text_of(pilot))
         assert desk.session.commands() == []
 
 
@@ -387,7 +387,7 @@ async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_h
         await pilot.press("r")
         await until(pilot, lambda: "$3.50 of its budget of $3.00" in text_of(pilot))
         assert desk.control.started == []
-        assert "host started" not in text_of(pilot)
+        assert "background process started" not in text_of(pilot)
         await pilot.press(*"3.2", "enter")
         await until(pilot, lambda: "has used $3.50 already" in text_of(pilot))
         assert desk.control.started == []

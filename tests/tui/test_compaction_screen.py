@@ -146,7 +146,7 @@ async def test_a_pass_in_flight_says_so_and_fills_in_when_it_lands(desk: Desk) -
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "observing up to #5" in text_of(pilot))
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "to be replaced" in text_of(pilot) and "not yet" in text_of(pilot))
+        await until(pilot, lambda: "to be replaced" in text_of(pilot) and "not applied yet" in text_of(pilot))
         connection.execute(
             "UPDATE compactions SET status = 'applied', ended_at = ?, tokens_after = 6100, view_after = 2",
             (desk.time,),

@@ -67,7 +67,7 @@ async def test_a_pass_that_was_asked_for_is_followed_to_its_end(desk: Desk) -> N
         desk.feed.wake()
         await until(
             pilot,
-            lambda: "observing up to #41" in text_of(pilot) and "the agent goes on working" in text_of(pilot),
+            lambda: "observing up to #41" in text_of(pilot) and "the agent keeps working" in text_of(pilot),
         )
         session.connection.execute("UPDATE compactions SET status = 'prepared' WHERE id = 77")
         desk.feed.wake()

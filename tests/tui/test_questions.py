@@ -134,7 +134,7 @@ async def test_a_question_that_waits_names_its_key_however_long_it_is(desk: Desk
 async def test_what_is_asked_is_named_once(desk: Desk) -> None:
     async with desk.app().run_test(size=SIZES[1]) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
-        desk.session.set_agent("explorer1", status="waiting", status_reason="may it run list_folder?")
+        desk.session.set_agent("explorer1", status="waiting", status_reason="wants to run list_folder")
         desk.session.approval("explorer1", question='list_folder {"path": "."}', tool="list_folder")
         desk.session.event(
             "approval.asked", "explorer1", tool="list_folder", question='list_folder {"path": "."}'
@@ -143,7 +143,7 @@ async def test_what_is_asked_is_named_once(desk: Desk) -> None:
         await until(
             pilot, lambda: 'explorer-1 wants to run list_folder {"path": "."}   a answers' in text_of(pilot)
         )
-        assert "│▌? ├╴Explore core                      surveyor  list_folder?" in text_of(pilot)
+        assert "│▌? ├╴Explore core                      surveyor  list_folder" in text_of(pilot)
         await pilot.press("2", "a")
         await until(pilot, lambda: "a answers" not in text_of(pilot))  # it would be typed into nothing
         assert "explorer-1 wants to run list_folder" in text_of(pilot)

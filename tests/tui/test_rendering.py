@@ -296,7 +296,7 @@ def test_a_call_and_its_result_are_one_item_with_its_state_and_duration() -> Non
         "● running 12s" in folded(call("Bash", command="x"), state=ItemState(60, call=running, now=22.0))[0]
     )
     assert (
-        "host died"
+        "the background process stopped"
         in folded(call("Bash", command="x"), state=ItemState(60, call=running, is_stopped=True))[0]
     )
     assert len(folded(result("alone"))) == 2

@@ -212,6 +212,31 @@ async def test_models_folders_and_what_roles_ask_for_are_chosen_from_lists(
     ]  # fmt: skip
 
 
+async def test_without_a_configured_model_the_form_asks_for_one(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def list_models(workspace: str) -> tuple[tuple[ModelChoice, ...], tuple[ModelChoice, ...]]:
+        return MODELS, ()
+
+    async def start_run(path: Path, request: RunRequest) -> tuple[str, str]:
+        return "", "no model is chosen; set ANTHROPIC_API_KEY, then run: wk run --detach --json"
+
+    monkeypatch.setattr("watchkeeper_tui.app.list_models", list_models)
+    monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("ctrl+n", *"audit", "ctrl+s", "y")
+        await until(
+            pilot, lambda: "set ANTHROPIC_API_KEY and start wk again, or choose one" in text_of(pilot)
+        )
+        assert "--detach" not in text_of(pilot)
+        await pilot.press("tab", "tab")
+        await until(pilot, lambda: "$2 in, $10 out" in text_of(pilot))
+        await pilot.press("tab", "ctrl+s")
+        await until(pilot, lambda: "no model is configured: choose one" in text_of(pilot))
+        assert pilot.app.screen.focused.id == "start-model"  # type: ignore[union-attr]
+
+
 def test_what_is_typed_is_never_an_option_of_the_command() -> None:
     request = RunRequest(
         "--yes", "-w", "--model", budget_usd="-1", deny=("--allow=bash",), from_session="abc"

@@ -285,7 +285,7 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
         await until(pilot, lambda: "○ idle" in text_of(pilot) or "idle" in text_of(pilot))
         assert "silent" not in text_of(pilot)
         await pilot.press("a")
-        await until(pilot, lambda: "asks nobody" in text_of(pilot))
+        await until(pilot, lambda: "asks no question" in text_of(pilot))
         terminals.has("shop", "waiting", "permission: Bash", imported="claude23")
         await until(pilot, lambda: "? main asks" in text_of(pilot))
         assert "terminal shop" not in text_of(pilot)

@@ -17,7 +17,7 @@ from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import Condition
 
 NOTHING_ASKED = "no pending questions"
-ASKS_NOBODY = f"{NOTHING_ASKED}; plain `claude -p` asks nobody"
+ASKS_NOBODY = f"{NOTHING_ASKED}; plain `claude -p` asks no question"
 IN_ITS_TERMINAL = {
     "codex": "Codex's questions are answered in their terminal",
     "opencode": "answer it in its terminal; `wk hooks install opencode --answer` hands permissions to you",

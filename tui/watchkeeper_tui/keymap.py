@@ -73,8 +73,8 @@ def usable_keys(
         unknown = next((key for key in normal(keys) if not is_key(key)), None)
         if unknown is not None:
             problems.append(
-                f"keys.{name}: {unknown!r} is not a key (keys are p, P, ?, f5, ctrl+x, pageup …); the one"
-                " before stays"
+                f"keys.{name}: {unknown!r} is not a key (keys are p, P, ?, f5, ctrl+x, pageup …); the"
+                " previous one is kept"
             )
             continue
         near = frozenset[str | None]().union(*(scope for scope in scopes if name in scope))

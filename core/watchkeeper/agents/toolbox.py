@@ -393,7 +393,7 @@ class Approvals:
                     folder=folder,
                     subject_digest=digest or None,
                 )
-            what = f"a conflict of {call.name}" if cause == CONFLICT else f"may it run {call.name}?"
+            what = f"a conflict of {call.name}" if cause == CONFLICT else f"wants to run {call.name}"
             agents.move(tx, agent.id, AgentStatus.WAITING, what)
 
         decided = environment.decisions.setdefault(question_id, asyncio.Event())

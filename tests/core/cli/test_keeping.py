@@ -33,7 +33,7 @@ def test_a_session_is_renamed_and_tagged(wk: Wk, demo: Path) -> None:
     }
     assert wk("tag", "last", "nightly", "--remove").out == f"session {session}: #keep\n"
     assert "the first survey" in wk("sessions").out
-    assert "is no tag" in wk("tag", "last", "two words").error
+    assert "is not a tag" in wk("tag", "last", "two words").error
 
 
 def test_a_deleted_session_is_gone_until_it_is_restored(wk: Wk, demo: Path) -> None:

@@ -36,7 +36,7 @@ async def test_a_pass_that_was_ordered_and_only_ran_when_the_host_died_is_begun_
     await land(bench, work)
     assert told(bench) == [("manual", "abandoned"), ("manual", "applied")]
     first, again = passes(bench)
-    assert "begun again" in first["reason"]
+    assert "restarted" in first["reason"]
     assert again["high_water"] == first["high_water"]
     asked = [str(one.messages) for one in bench.model.requests if one.purpose is Purpose.REFLECTOR]
     assert len(asked) == 2
@@ -100,7 +100,7 @@ async def test_a_pass_that_nobody_ordered_is_not_begun_again_by_the_next_host(be
     work.summaries.set()
     work.turn_gate.set()
     assert (await bench.run()).exit_code == 0
-    assert "begun again" not in passes(bench)[0]["reason"]
+    assert "restarted" not in passes(bench)[0]["reason"]
 
 
 async def test_an_order_that_cannot_be_carried_out_any_more_says_why(bench, monkeypatch):

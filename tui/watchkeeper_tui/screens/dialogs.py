@@ -311,7 +311,7 @@ class ForkScreen(PageScreen):
             value=before,
             changed=self._filter,
             gave_up=lambda: self._filter(before),
-            enter="Keep it",
+            enter="Apply",
         )
 
     def _filter(self, words: str) -> None:

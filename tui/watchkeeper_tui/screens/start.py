@@ -54,6 +54,9 @@ FIELDS = (
 )
 
 
+CONFIGURED = "configured"
+"""Where `wk models` says that the configured model comes from. It is the first."""
+CHOOSES_A_MODEL = "choose one in the field Model (↓ lists them)"
 MOST_CHOICES = 8
 """How many choices are in sight at once."""
 MOST_FOLDERS = 50
@@ -283,9 +286,14 @@ class StartScreen(WatchScreen):
         if not request.goal and self._from_session is None:
             self.say("the goal is empty: say what should be done", "failed")
             return
+        models = self._choices.get("model", ())
+        if not request.model and models and models[0].where != CONFIGURED:
+            self.say(f"no model is configured: {CHOOSES_A_MODEL}", "failed", seconds=12)
+            self._typed("model").focus()
+            return
         goal = clip(sanitize(request.goal), 200) or "the goal of the session that is continued"
         budget = f"up to ${sanitize(request.budget_usd)}" if request.budget_usd else "without a limit"
-        known = [one for one in self._choices.get("model", ()) if one.ref == request.model]
+        known = [one for one in models if one.ref == (request.model or models[0].ref)]
         price = f" ({price_words(known[0])})" if known and price_words(known[0]) else ""
         self.confirm(
             [
@@ -311,7 +319,10 @@ class StartScreen(WatchScreen):
         if not self.is_usable:
             return
         if not session_id:
-            self.say(f"✗ not started: {self.trouble(problem)}", "failed", seconds=60)
+            # The command that `wk run` advises is for a shell.
+            why, _, command = problem.partition(", then run: wk ")
+            advice = f" and start wk again, or {CHOOSES_A_MODEL}" if command else ""
+            self.say(f"✗ not started: {self.trouble(why)}{advice}", "failed", seconds=60)
             return
         self.watch_app.open_session(session_id)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -154,7 +154,7 @@ class WelcomeScreen(WatchScreen):
         if not self.is_usable:
             return
         self._found = found
-        self.view.nothing = "no logs of Claude Code, Codex or OpenCode; d shows the demo, r starts a run"
+        self.view.nothing = "no logs of Claude Code, Codex or OpenCode; d runs the demo, r starts a run"
         self.view.now = self.watch_app.now()
         self.view.set_rows(found.logs)
         self.view.refresh()
@@ -180,22 +180,29 @@ class WelcomeScreen(WatchScreen):
             self.view, [("Found here", "strong"), ("  nothing is read yet", "muted")], self.watch_app.palette
         )
         label = sanitize(row.label) if row is not None else "the newest program"
-        folder = clip(sanitize(os.getcwd()), 60)
+        folder = clip(sanitize(Path.cwd().name) or "/", 24)
         choices: list[tuple[str, str, str]] = [
             ("w", f"watch the newest session of {label}", "now, live"),
             ("i", "import every session found here", "their history, cost and search"),
             ("r", "start a run", "a goal, a model, a budget"),
-            ("d", "try the demo", f"offline, without a key: it surveys {folder}"),
+            ("d", "try the demo", f"no key needed; surveys {folder}"),
         ]
         lines: list[list[Piece]] = [
-            [(f"  {key}  ", "key"), (words.ljust(46), "text"), (more, "muted")]
+            [(f"  {key}  ", "key"), (words.ljust(44), "text"), (more, "muted")]
             for key, words, more in choices
             if found is None or found.logs or key not in "wi"
         ]
         if found is not None:
             lines.append([])
-            for name, values in (("Programs", found.programs), ("Keys", found.keys)):
-                words = ", ".join(sanitize(value) for value in values) or "none found"
+            for name, values, otherwise in (
+                ("Programs", found.programs, "none found"),
+                (
+                    "Keys",
+                    found.keys,
+                    "none found; set ANTHROPIC_API_KEY or OPENAI_API_KEY, then start wk again",
+                ),
+            ):
+                words = ", ".join(sanitize(value) for value in values) or otherwise
                 lines.append([(f"  {name:<9}", "muted"), (words, "text" if values else "faint")])
         self.query_one("#welcome-keys", WelcomeText).show(lines)
         self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now())) or (

@@ -43,7 +43,7 @@ from watchkeeper_tui.widgets.rows import (
 
 BAR_CELLS = 8
 CONTEXT_CELLS = BAR_CELLS + len(" 100%")
-ASKS = "may it run "
+ASKS = "wants to run "
 """The prefix of the reason of an agent that needs you; the glyph already says it."""
 NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
