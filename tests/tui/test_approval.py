@@ -192,7 +192,7 @@ async def test_an_edit_that_is_no_json_is_refused(desk: Desk) -> None:
         await pilot.press("e")
         screen.query_one(TextArea).load_text("{")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "no valid JSON" in text_of(pilot))
+        await until(pilot, lambda: "not valid JSON" in text_of(pilot))
         await pilot.press("escape", "escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
         assert written(desk) == []

@@ -101,8 +101,7 @@ def fork_session(
             moment = History(connection, session_id).at_event(at_seq)
             if not moment.has_agents():
                 raise BadInput(
-                    f"at event #{at_seq} session {session_id} had no agent yet, so there is nothing to"
-                    " fork"
+                    f"at event #{at_seq} session {session_id} had no agent yet, so there is nothing to fork"
                 )
             cut = RowsAt(connection, moment) if moment.seq < row[2] else None
         copy = _Copy(connection, session_id, cut, int(cut.moment.seq if cut else row[1]), title, new_id, now)
