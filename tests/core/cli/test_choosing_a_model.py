@@ -390,7 +390,7 @@ class TestADamagedConfiguration:
 
     @pytest.mark.parametrize(
         ("text", "hint"),
-        [("model = ", "no valid TOML"), ("modell = 'x'", "modell"), ("max_parallel = 0", "max_parallel"),
+        [("model = ", "not valid TOML"), ("modell = 'x'", "modell"), ("max_parallel = 0", "max_parallel"),
          ("[mcp_servers.x]\nargs = ['y']\n", "mcp_servers.x")],
     )  # fmt: skip
     def test_the_error_names_the_setting(self, shell: Shell, text: str, hint: str) -> None:
