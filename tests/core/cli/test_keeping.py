@@ -45,7 +45,7 @@ def test_a_deleted_session_is_gone_until_it_is_restored(wk: Wk, demo: Path) -> N
     assert f"`wk restore {session}`" in gone.error
     assert session in wk("restore").out
     assert wk("restore", "--json").json[0]["session"] == session
-    assert wk("restore", session[:4]).out == f"session {session} is back\n"
+    assert wk("restore", session[:4]).out == f"session {session} is restored\n"
     assert wk("show", "last").code == 0
     assert wk("restore", session).code == 3
 
