@@ -139,7 +139,8 @@ def test_a_refused_lease_leaves_nothing_open(path: Path) -> None:
         process.stdout.readline()
         before = descriptors()
         with pytest.raises(
-            DrivenElsewhere, match=rf"another background process \(pid {process.pid}\); watch it with `wk watch t`"
+            DrivenElsewhere,
+            match=rf"another background process \(pid {process.pid}\); watch it with `wk watch t`",
         ):
             Lease.acquire(path, "t")
         assert descriptors() == before
