@@ -40,10 +40,10 @@ class Library:
         self._seqs[agent_id] = seq = self._seqs.get(agent_id, 0) + 1
         done = self.connection.execute(
             "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES"
-            " (?, ?, ?, ?, 1, ?, 1)",
+            " (?, ?, ?, ?, 1, ?, 1) RETURNING id",
             (agent_id, seq, role, encode(content), seq),
         )
-        return int(done.lastrowid or 0)
+        return int(done.fetchall()[0][0])
 
 
 @pytest.fixture(scope="session")

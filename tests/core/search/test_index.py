@@ -7,18 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.core.search.conftest import Library, in_memory
 
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.search import index, words
 from watchkeeper.store.search.index import index_batch, index_until, index_within, indexed_through, unindexed
 from watchkeeper.store.search.messages import search, search_by_session
@@ -115,6 +116,24 @@ def test_a_search_finds_what_reading_every_message_finds(
         mock.patch.multiple(index, PART_MESSAGES=4),
     ):
         play(in_memory(empty), steps)
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    phases=[Phase.generate],
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+@given(steps=st.lists(STEPS, min_size=15, max_size=30))
+def test_a_search_on_postgresql_finds_what_reading_every_message_finds(
+    postgres_place: DatabaseUrl, steps: list[tuple[str, Any, Any]]
+) -> None:
+    with closing(database.open_writable(postgres_place)) as connection:
+        connection.execute(
+            "TRUNCATE sessions, agents, messages, messages_unindexed, message_words RESTART IDENTITY"
+        )
+        play(Library(connection), steps)
 
 
 @contextmanager

@@ -442,8 +442,10 @@ def index_within(
 ) -> bool:
     """Within the caller's own transaction, after what it inserted: index what waits, its messages with it.
     For imports, which hold the write lock for longer than an indexer may. True when nothing is left; what is,
-    an indexer takes later.
+    an indexer takes later: on PostgreSQL all.
     """
+    if is_postgres(connection):
+        return False
     through, _ = _state(connection)
     texts, more = _next_texts(connection, through, most_messages, most_characters)
     if texts:
