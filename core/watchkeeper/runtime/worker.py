@@ -181,7 +181,7 @@ class Worker:
     def _ended(self, slot: _Slot, process: subprocess.Popen[bytes]) -> None:
         session_id, code = slot.session_id, process.returncode
         if postgres.is_postgres(self._connection) and slot.epoch is not None:
-            # This process was ours and is dead, so nobody has to wait until its lease lapses.
+            # This process was ours and is dead, so no one has to wait until its lease lapses.
             self._connection.execute(postgres.FREE_LEASE, (session_id, slot.epoch, process.pid))
         self._leave(session_id)
         status, turns = self._progress(session_id)

@@ -89,7 +89,7 @@ LEASE_HOLDER = f"SELECT host_pid, host_name FROM sessions WHERE id = ? AND lease
 LEASE_IS_FREE = f"(lease_until IS NULL OR lease_until < {_NOW})"
 """A condition on a row of `sessions`."""
 FREE_LEASE = "UPDATE sessions SET lease_until = NULL WHERE id = ? AND lease_epoch = ? AND host_pid = ?"
-"""End the lease of a host that is known to be dead, by whoever started it."""
+"""End the lease of a host that is known to be dead, whichever process started it."""
 SERVER_TIME = f"SELECT {_NOW}"
 CLAIM = f"SELECT pg_try_advisory_lock({UNFENCED_LOCK + 1}, hashtext(?))"
 UNCLAIM = f"SELECT pg_advisory_unlock({UNFENCED_LOCK + 1}, hashtext(?))"
