@@ -34,7 +34,9 @@ LOOK_SECONDS = 0.02
 
 
 class Trials:
-    def __init__(self, place: Place, folder: Path, *, sessions: int, slots: int, speed: float, chance: random.Random) -> None:
+    def __init__(
+        self, place: Place, folder: Path, *, sessions: int, slots: int, speed: float, chance: random.Random
+    ) -> None:
         self.place = place
         self.folder = folder
         self.slots = slots
@@ -149,7 +151,10 @@ class Trials:
         faults = [f"{one[0]} is {one[1]}: {one[2]}" for one in self.rows(
             "SELECT id, status, status_reason FROM sessions WHERE status <> 'done'")]  # fmt: skip
         for session in self.sessions:
-            seqs = [row[0] for row in self.rows("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", session)]
+            seqs = [
+                row[0]
+                for row in self.rows("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", session)
+            ]
             if seqs != list(range(1, len(seqs) + 1)):
                 faults.append(f"{session}: events are missing")
         faults += [f"task {row[0]} was done {row[1]} times" for row in self.rows(
@@ -207,10 +212,14 @@ def main() -> int:
     for kind, found in gaps.items():
         if found:
             p95 = sorted(found)[max(0, round(0.95 * len(found)) - 1)]
-            print(f"{kind:<8} {len(found):>3} take-overs  p50 {statistics.median(found):.2f} s  p95 {p95:.2f} s  most {max(found):.2f} s")
+            print(
+                f"{kind:<8} {len(found):>3} take-overs  p50 {statistics.median(found):.2f} s  p95 {p95:.2f} s  most {max(found):.2f} s"
+            )
     if not options.finish:
         return 0
-    print("\n".join(faults) if faults else "every session is done; no event is missing; no task was done twice")
+    print(
+        "\n".join(faults) if faults else "every session is done; no event is missing; no task was done twice"
+    )
     return 1 if faults else 0
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tests.tui.conftest import NOW, Desk, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession, create
 from tests.tui.pictures import assert_agreed
 
+from watchkeeper.store.driver import plain
 from watchkeeper.store.fleet import FleetReader, FleetRow
 from watchkeeper.store.snapshot import accept_any_text
 from watchkeeper_tui.screens.fleet import Fleet, FleetQuestion, FleetScreen
@@ -130,3 +133,37 @@ def test_the_first_reading_is_told_also_where_there_is_no_session(
     connection = create(tmp_path_factory.mktemp("none") / "watchkeeper.db")
     assert question(connection) == Fleet()
     assert question(connection) is None
+
+
+async def test_w_lists_workers_with_their_sessions_and_a_queued_session_is_not_called_stopped(
+    fleet: Desk,
+) -> None:
+    connection = fleet.session.connection
+    for name, machine, status, seen in (
+        ("w-1", f"rack-1 {plain(HOSTILE)}", "running", 1),
+        ("w-2", "rack-2", "draining", 900),
+    ):
+        connection.execute(
+            "INSERT INTO workers (id, host_name, pid, labels, slots, status, started_at, seen_at)"
+            " VALUES (?, ?, 4711, ?, 4, ?, ?, ?)",
+            (name, machine, '["gpu", "host:rack"]', status, NOW - 4000, time.time() - seen),
+        )
+    connection.execute(
+        "UPDATE sessions SET queued_at = 1, needs = ? WHERE id = 'asks2345'",
+        ('{"labels": ["gpu"], "placed": {"worker": "w-1", "machine": "rack-1", "workspace": "/srv"}}',),
+    )
+    connection.execute("UPDATE approvals SET status = 'approved'")
+    fleet.host_pid = None
+    async with fleet.app().run_test(size=(120, 30)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("W")
+        await until(pilot, lambda: "◷ queued" in text_of(pilot))
+        await pilot.press("w")
+        await until(pilot, lambda: "† gone" in text_of(pilot))
+        shown = text_of(pilot)
+        assert "● running" in shown
+        assert "1/4" in shown
+        assert "asks2345" in shown
+        assert "\x1b" not in shown
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))

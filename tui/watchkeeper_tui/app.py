@@ -752,7 +752,7 @@ def active_together() -> list[list[BindingType]]:
     from watchkeeper_tui.screens.compare import CompareScreen
     from watchkeeper_tui.screens.dialogs import ForkScreen
     from watchkeeper_tui.screens.external import ExternalQuestionScreen
-    from watchkeeper_tui.screens.fleet import FleetScreen
+    from watchkeeper_tui.screens.fleet import FleetScreen, WorkersScreen
     from watchkeeper_tui.screens.message import MessageScreen
     from watchkeeper_tui.screens.plan import PlanScreen
     from watchkeeper_tui.screens.replay import ReplayScreen
@@ -767,6 +767,7 @@ def active_together() -> list[list[BindingType]]:
     screens = (
         LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
         FleetScreen, WelcomeScreen, PlanScreen, TimelineScreen, UsageScreen, ChartScreen, ArtifactsScreen, ExternalQuestionScreen,
+        WorkersScreen,
     )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]
     groups.append([*StartScreen.BINDINGS, *WatchScreen.BINDINGS])

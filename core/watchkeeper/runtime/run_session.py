@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.place import Place
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
-from watchkeeper.store.workers import Needs, Placement, lost_changes, place_session
+from watchkeeper.store.workers import Needs, Placement, await_lapse, lost_changes, place_session
 from watchkeeper.store.writer import Group
 
 LOOP_DESCRIPTORS = 3
@@ -117,6 +118,10 @@ def _drive_once(
     once: int | None,
     placement: Placement | None,
 ) -> HostResult:
+    if placement is not None:
+        # Loaded while an earlier host still has the lease, so that nobody waits for it afterwards.
+        import_module("watchkeeper.runtime.host_factory")
+        await_lapse(database_path, session_id)
     store = SessionStore.claim(
         database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname()
     )

@@ -190,14 +190,17 @@ class Worker:
             if status in ("done", "cancelled") and slot.needs.remote is not None:
                 self._executor.submit(tidy, checkout_folder(self._place, session_id), slot.needs.commit or "")
         elif code == DRIVEN_ELSEWHERE_EXIT:
-            self._not_before[session_id] = self._monotonic() + 1.0
+            self._not_before[session_id] = self._monotonic() + 2.0
         elif code == RELEASED_EXIT or self.is_draining:
             pass
         elif turns > slot.turns:
             self._failures.pop(session_id, None)
         else:
             how = f"was ended by signal {-code}" if code < 0 else last_words(self._place, session_id)
+            first_kill = code < 0 and session_id not in self._failures
             self._fail(session_id, f"its host ended before it did anything: {how.removeprefix('wk: ')}")
+            if first_kill:  # by a person or the system, as it seems
+                self._not_before.pop(session_id)
 
     def _progress(self, session_id: str) -> tuple[str, int]:
         row = self._connection.execute(

@@ -25,6 +25,7 @@ _COLUMNS = (
     "status_reason",
     "last_active",
     "event_seq",
+    "queued_at",
     *SPENDING,
 )
 _SESSIONS = row_lines(
@@ -76,6 +77,8 @@ class FleetRow(Spending):
     status_reason: str | None
     last_active: float
     event_seq: int
+    queued_at: float | None = None
+    """Since when workers may drive it; it waits for one while no host does."""
     tasks: int = 0
     """Tasks of the plan, without those that were dropped."""
     tasks_done: int = 0

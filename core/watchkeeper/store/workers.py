@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ GONE_SECONDS = 15.0
 """A worker that was not seen for so long is shown as gone."""
 FORGET_SECONDS = 3_600.0
 """Its row is deleted after this time."""
+SILENT_SECONDS = 6.0
+"""A host extends its lease every two seconds at least. After so long without that, another one is started."""
 PAGE = 200
 """How many waiting sessions are read at a time."""
 MOST_LOST = 50
@@ -141,22 +143,41 @@ def waiting(connection: Connection, after: tuple[float, str] = (0.0, "")) -> lis
     On SQLite some of them may have a host, which only their locks tell (`store.lease.probe`).
     """
     at, name = after
+    condition, parameters = _ending(connection)
     rows = connection.execute(
-        f"{_WAITING}{_lease(connection)} AND (queued_at > ? OR queued_at = ? AND id > ?)"
-        " ORDER BY queued_at, id LIMIT ?",
-        (at, at, name, PAGE),
+        f"{_WAITING}{condition} AND (queued_at > ? OR queued_at = ? AND id > ?) ORDER BY queued_at, id LIMIT ?",
+        (*parameters, at, at, name, PAGE),
     ).fetchall()
     return [_row(row) for row in rows]
 
 
 def still_waiting(connection: Connection, session_id: str) -> bool:
     """Whether the session still waits; see `waiting`."""
-    sql = f"{_WAITING}{_lease(connection)} AND id = ?"
-    return connection.execute(sql, (session_id,)).fetchone() is not None
+    condition, parameters = _ending(connection)
+    found = connection.execute(f"{_WAITING}{condition} AND id = ?", (*parameters, session_id))
+    return found.fetchone() is not None
 
 
-def _lease(connection: Connection) -> str:
-    return f" AND {postgres.LEASE_IS_FREE}" if postgres.is_postgres(connection) else ""
+def _ending(connection: Connection) -> tuple[str, tuple[float, ...]]:
+    """A condition that no host has the session, or one that has not extended its lease for a while: a new host
+    starts meanwhile, and waits until the lease lapses (`await_lapse`)."""
+    if not postgres.is_postgres(connection):
+        return "", ()
+    return f" AND {postgres.LEASE_IS_ENDING}", (max(0.0, postgres.lease_seconds() - SILENT_SECONDS),)
+
+
+def await_lapse(place: Place, session_id: str) -> None:
+    """Wait until the lease of a session lapses, or is extended, so that its host lives after all."""
+    if isinstance(place, Path):
+        return
+    before: float | None = None
+    with closing(postgres.connect(place, read_only=True)) as connection:
+        while True:
+            row = connection.execute(postgres.LEASE_LEFT, (session_id,)).fetchone()
+            if row is None or row[0] is None or row[1] < 0 or (before is not None and row[0] > before):
+                return
+            before = row[0]
+            time.sleep(min(row[1] + 0.005, 0.2))
 
 
 def _row(row: Any) -> Waiting:

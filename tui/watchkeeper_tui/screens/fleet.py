@@ -13,14 +13,15 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from watchkeeper.records.event_text import question_words
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.external import External, ExternalQuestion, ExternalSession
 from watchkeeper.store.fleet import FleetReader, FleetRow
 from watchkeeper.store.imports import imported_from
+from watchkeeper.store.workers import WorkerRow, load_workers
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.base import PageScreen, WatchScreen
 from watchkeeper_tui.screens.external import answer_question_of, ask_instructions, show_dropped
 from watchkeeper_tui.snapshot import SESSION_BADGES, Condition, SessionState, Snapshot, session_state
 from watchkeeper_tui.watch_app import watch_app
@@ -103,6 +104,8 @@ def fleet_condition(
         )
     if row.budget_reached and state is SessionState.PAUSED:
         return Condition("‖", "budget", "waiting", reason or "the budget is spent")
+    if state is SessionState.DEAD and row.queued_at is not None:
+        return Condition("◷", "queued", "muted", "waits for a worker; w lists them, and wk show says why")
     if state is SessionState.DEAD:
         return Condition("†", "stopped", "dead", "the background process is gone; r there continues")
     quiet = now - row.last_active
@@ -256,6 +259,7 @@ class FleetScreen(WatchScreen):
         Binding("v", "view", "Open read-only", show=False, id="fleet.view"),
         Binding("t", "timeline", "Timeline", show=False, id="fleet.timeline"),
         Binding("s", "sessions", "Sessions", show=False, id="fleet.sessions"),
+        Binding("w", "workers", "Workers", show=False, id="fleet.workers"),
         Binding("y", "copy", "Copy", show=False, id="fleet.copy"),
         Binding("escape,W", "back", "Back", show=False, id="fleet.back"),
     ]
@@ -377,6 +381,7 @@ class FleetScreen(WatchScreen):
             KeyHint("t", "Timeline", "timeline"),
             KeyHint("v", "Read-only", "view"),
             KeyHint("s", "Sessions", "sessions"),
+            KeyHint("w", "Workers", "workers"),
             KeyHint("esc", "Back", "back"),
             KeyHint("?", "Help", "help"),
         )
@@ -447,6 +452,10 @@ class FleetScreen(WatchScreen):
     def action_sessions(self) -> None:
         self.watch_app.open_sessions("")
 
+    def action_workers(self) -> None:
+        """List the workers of every machine."""
+        self.app.push_screen(WorkersScreen())
+
     def action_copy(self) -> None:
         if (row := self.view.selected) is not None:
             self.watch_app.copy_text(row.id)
@@ -468,8 +477,122 @@ class FleetScreen(WatchScreen):
                     ("v", "open it read-only"),
                     ("t", "its timeline"),
                     ("s", "every session"),
+                    ("w", "the workers of every machine"),
                     ("y", "copy its id"),
                     ("esc, W", "back"),
+                ],
+            )
+        ]
+
+
+# --- Workers ------------------------------------------------------------------------------------------------
+
+
+class WorkersView(RowView[WorkerRow]):
+    """One row a worker, the oldest first."""
+
+    HEADINGS = True
+    EMPTY = "no worker; start one with wk worker"
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("state", 10),
+        Column("machine", 12, flexible=True),
+        Column("slots", 7, right=True),
+        Column("seen", 9, right=True),
+        Column("pid", 8, right=True, drop=2),
+        Column("labels", 16, flexible=True),
+        Column("sessions", 18, flexible=True, drop=1),
+    )
+
+    def row_id(self, row: WorkerRow) -> str:
+        return row.id
+
+    def row_cells(self, row: WorkerRow) -> Sequence[Cell]:
+        glyph, role = {"running": ("●", "working"), "draining": ("‖", "paused")}.get(row.state, ("†", "dead"))
+        return (
+            [(f"{glyph} {_line(row.state)}", role)],
+            [(_line(row.machine), "text")],
+            [(f"{len(row.sessions)}/{row.slots}", "text" if row.sessions else "muted")],
+            [(f"{formatting.duration(row.seconds_since_seen)} ago", role if row.is_gone else "muted")],
+            [(str(row.pid), "muted")],
+            [(_line(", ".join(row.labels)), "muted")],
+            [(_line(" ".join(row.sessions)), "accent")],
+        )
+
+
+class WorkersScreen(PageScreen):
+    """`w` in the fleet opens it. Enter opens the first session of the selected worker."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "copy", "Copy", show=False, id="workers.copy"),
+        Binding("escape,w", "back", "Back", show=False, id="workers.back"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read_at = float("-inf")
+
+    def body(self) -> ComposeResult:
+        yield WorkersView(id="workers", classes="pane")
+
+    @property
+    def view(self) -> WorkersView:
+        return self.query_one(WorkersView)
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self._read()
+
+    def tick(self, now: float) -> None:
+        if not 0 <= now - self._read_at < PROBE_SECONDS:
+            self._read()
+        super().tick(now)
+
+    def _read(self) -> None:
+        self._read_at = self.watch_app.now()
+        self.ask(lambda connection: load_workers(Queries(connection)), self._arrived)
+
+    def _arrived(self, found: list[WorkerRow]) -> None:
+        view = self.view
+        view.set_rows(found)
+        view.repaint_changed()
+        if found and view.selected_id is None:
+            view.select(found[0].id, tell=False)
+        self.redraw_edges()
+
+    def heading(self) -> tuple[Widget, Sequence[Piece]]:
+        rows = self.view.rows
+        slots = sum(row.slots for row in rows if row.state == "running")
+        driven = sum(len(row.sessions) for row in rows)
+        about = (
+            f"  {formatting.plural(len(rows), 'worker')}  {driven} of {formatting.plural(slots, 'slot')}"
+            if rows
+            else ""
+        )
+        return self.view, (("Workers", "strong"), (about, "muted"))
+
+    def keys(self) -> Sequence[KeyHint]:
+        row = self.view.selected
+        return (KeyHint("enter", "Session", "press('enter')"),) if row is not None and row.sessions else ()
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        row = self.view.selected
+        if row is None or not row.sessions:
+            self.say("this worker drives no session", "muted")
+        else:
+            self.watch_app.open_session(row.sessions[0])
+
+    def copied(self) -> str:
+        row = self.view.selected
+        return _line(f"{row.id} {row.machine} {row.pid}") if row is not None else ""
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [
+            (
+                "Workers",
+                [
+                    ("enter", "the first session of the worker"),
+                    ("y", "copy its id, machine and process id"),
+                    ("esc, w", "back"),
                 ],
             )
         ]
