@@ -29,7 +29,7 @@ GONE_SECONDS = 15.0
 """A worker that was not seen for so long is shown as gone."""
 FORGET_SECONDS = 3_600.0
 """Its row is deleted after this time."""
-SILENT_SECONDS = 6.0
+SILENT_SECONDS = 5.0
 """A host extends its lease every two seconds at least. After so long without that, another one is started."""
 PAGE = 200
 """How many waiting sessions are read at a time."""
