@@ -279,7 +279,8 @@ def report(opened: SessionHandle, as_json: bool) -> int:
         if task["status"] not in ("done", "dropped")
     ]
     value = {"session": opened.session_id, "agents": done, "remains": remains}
-    return respond(as_json, value, _report_lines(done, remains))
+    titles = {task["name"]: task["title"] for task in tasks}
+    return respond(as_json, value, _report_lines(done, remains, titles))
 
 
 def _agent_report(
@@ -294,11 +295,13 @@ def _agent_report(
     }  # fmt: skip
 
 
-def _report_lines(done: list[dict[str, Any]], remains: list[dict[str, Any]]) -> Iterator[str]:
+def _report_lines(
+    done: list[dict[str, Any]], remains: list[dict[str, Any]], titles: dict[str, str]
+) -> Iterator[str]:
     for item in done:
         yield (
             f"{clean(item['name'], 40)} ({item['agent']}), {item['status']} after {item['turns']} turns:"
-            f" {clean(item['task'] or 'the plan', 60)}"
+            f" {clean(titles.get(item['task']) or item['task'] or 'the plan', 60)}"
         )
         yield from (f"    {clean(item[key], 300)}" for key in ("stopped_at", "result") if item[key])
         names = [clean(name, 40) for name in item["artifacts"]]
@@ -306,5 +309,7 @@ def _report_lines(done: list[dict[str, Any]], remains: list[dict[str, Any]]) -> 
             yield f"    saved {', '.join(names[:6])}" + (
                 f" and {len(names) - 6} more" if len(names) > 6 else ""
             )
-    left = ", ".join(f"{clean(task['task'], 40)} ({task['status']})" for task in remains)
+    left = ", ".join(
+        f"{clean(titles.get(task['task']) or task['task'], 60)} ({task['status']})" for task in remains
+    )
     yield f"remains: {left or 'nothing'}"

@@ -342,7 +342,9 @@ def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
         if task_id is None:
             raise NotFound(f"no task {task!r} in session {opened.session_id}")
         trees = [tree for tree in trees if tree.task_id == task_id]
-    names = dict(opened.all("SELECT id, name FROM tasks WHERE session_id = ?", (opened.session_id,)))
+    tasks = opened.all("SELECT id, name, title FROM tasks WHERE session_id = ?", (opened.session_id,))
+    names = {row[0]: row[1] for row in tasks}
+    titles = {row[1]: row[2] for row in tasks}
     rows = [
         {
             "task": names.get(tree.task_id, tree.task_id), "status": tree.status, "branch": tree.branch,
@@ -357,7 +359,7 @@ def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
             about = (
                 f"{plural(row['files_changed'], 'file')}, {row['status']}, branch {clean(row['branch'], 200)}"
             )
-            yield f"{clean(row['task'], 60)}: {about}, {clean(row['folder'], 300)}"
+            yield f"{clean(titles.get(row['task']) or row['task'], 60)}: {about}, {clean(row['folder'], 300)}"
             yield from (clean(line, 1_000) if line.strip() else "" for line in row["diff"].split("\n"))
 
     return respond(as_json, rows, lines(), empty="no agent has a worktree")
