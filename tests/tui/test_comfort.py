@@ -90,7 +90,7 @@ def test_only_known_values_of_the_right_kind_are_taken_from_a_layout(tmp_path: P
 async def test_a_layout_that_cannot_be_kept_is_said_and_harms_nothing(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with desk.app(layout_path=tmp_path / "file" / "layout.json").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "the layout cannot be kept" in text_of(pilot))
+        await until(pilot, lambda: "the layout cannot be saved" in text_of(pilot))
         await opened(pilot)
 
 

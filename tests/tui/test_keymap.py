@@ -59,7 +59,7 @@ def test_an_unknown_key_is_one_line_and_the_one_before_stays() -> None:
 
 async def test_the_dashboard_says_so_when_it_opens_and_the_old_key_works(desk: Desk) -> None:
     async with desk.app(settings=Settings(keys={"act.pause": "pgup"})).run_test(size=(140, 40)) as pilot:
-        await until(pilot, lambda: "keys.act.pause: 'pgup' is no key" in text_of(pilot))
+        await until(pilot, lambda: "keys.act.pause: 'pgup' is not a key" in text_of(pilot))
         await until(pilot, lambda: "p Pause" in text_of(pilot) and "3 explorer-1" in text_of(pilot))
         await pilot.press("p")
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])

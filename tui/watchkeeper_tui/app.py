@@ -443,7 +443,7 @@ class WatchkeeperApp(ThemedApp):
             save_layout(self._layout_path, changed)
         except OSError as error:
             if not self._layout_problem:
-                self._layout_problem = f"the layout cannot be kept: {error}"
+                self._layout_problem = f"the layout cannot be saved: {error}"
                 self._live.say(sanitize(self._layout_problem), "muted")
 
     # Going places.
