@@ -20,9 +20,13 @@ from textual.pilot import Pilot
 
 from watchkeeper.store import external
 from watchkeeper.store.external import NO_HOOK, ExternalQuestion, ExternalReader, SessionState, hooks_folder
+from watchkeeper.store.snapshot import SessionSnapshotReader
+from watchkeeper_tui.app import news
 from watchkeeper_tui.screens.external import ExternalQuestionScreen, chosen_labels
 from watchkeeper_tui.screens.fleet import FleetScreen
 from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.settings import Notifications
+from watchkeeper_tui.snapshot import Snapshot
 
 SIZES = [(120, 40), (80, 24)]
 COLOURS = {"questions": [
@@ -397,3 +401,21 @@ def test_a_reading_costs_two_queries_and_nothing_without_a_reader(desk: Desk, te
 
 def _name(session: external.ExternalSession) -> str:
     return session.program_session
+
+
+def test_a_terminal_that_begins_to_need_a_person_is_told_once(desk: Desk, terminals: Terminals) -> None:
+    def reading() -> Snapshot:
+        found = ExternalReader(desk.path).read(desk.session.connection, NOW)
+        facts = SessionSnapshotReader(desk.session.id).read(desk.session.connection, NOW)
+        assert facts is not None
+        return Snapshot(read_at=NOW, session=facts.session, external=found)
+
+    terminals.has("shop", "busy")
+    before = reading()
+    terminals.has("shop", "waiting", "permission: Bash")
+    terminals.asks("shop")
+    after = reading()
+    assert [(each.title, each.text) for each in news(before, after, Notifications())] == [
+        ("shop needs you", "wants to run Bash rm -r build")
+    ]
+    assert news(after, reading(), Notifications()) == []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from watchkeeper.store.external import NO_HOOK, External, ExternalQuestion, ExternalSession
@@ -47,12 +48,20 @@ def asked(question: ExternalQuestion) -> str:
     words = next(
         (given[key] for key in ("command", "file_path", "url") if isinstance(given.get(key), str)), ""
     )
-    return line(f"{question.tool} {words or ', '.join(map(str, given))}")
+    return line(f"{question.tool} {words or ', '.join(islice(given, 20))}")
 
 
 def questions_of(external: External, session_id: str) -> tuple[ExternalQuestion, ...]:
     """The open questions of one session, the oldest first."""
     return tuple(each for each in external.questions if each.session_id == session_id)
+
+
+def questions_by_session(external: External) -> dict[str, tuple[ExternalQuestion, ...]]:
+    """The open questions of every session that has some."""
+    found: dict[str, list[ExternalQuestion]] = {}
+    for each in external.questions:
+        found.setdefault(each.session_id, []).append(each)
+    return {session_id: tuple(those) for session_id, those in found.items()}
 
 
 def session_of(external: External, session_id: str | None) -> ExternalSession | None:
@@ -128,9 +137,12 @@ def is_over(session: ExternalSession, last_active: float) -> bool:
 
 def needy(external: External, now: float, besides: str | None) -> Iterable[tuple[ExternalSession, Condition]]:
     """The sessions that need a person, but for the one named."""
+    questions = questions_by_session(external)
     for session in external.sessions:
-        if session.session_id != besides:
-            condition = condition_of(session, questions_of(external, session.session_id), now)
+        asked = questions.get(session.session_id, ())
+        may_need = asked or session.status in ("waiting", "failed") or session.is_silent(now)
+        if may_need and session.session_id != besides:
+            condition = condition_of(session, asked, now)
             if condition.needs_attention:
                 yield session, condition
 

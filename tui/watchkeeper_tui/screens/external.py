@@ -42,6 +42,8 @@ from watchkeeper_tui.widgets.rows import PageLine, Piece
 
 KEPT_BYTES = 8 << 20
 """Of what a compaction drops, the newest so many bytes of the log are read."""
+LONGEST_DIFF = 100_000
+"""Characters of an edit; the texts of a longer one are shown one after the other."""
 MOST_OPTIONS = 9
 """So many options are chosen with a key; more are typed."""
 
@@ -71,7 +73,12 @@ def sections(asked: ExternalQuestion) -> Iterator[Section]:
         if len(rest) != len(asked.choices):
             yield Section("questions", json.dumps(rest, ensure_ascii=False, indent=2), "json")
     path, old, new = given.get("file_path"), given.get("old_string"), given.get("new_string")
-    if isinstance(path, str) and isinstance(old, str) and isinstance(new, str):
+    if (
+        isinstance(path, str)
+        and isinstance(old, str)
+        and isinstance(new, str)
+        and len(old) + len(new) < LONGEST_DIFF
+    ):
         for name in ("file_path", "old_string", "new_string"):
             del given[name]
         yield Section(f"change of {path}", unified_diff(old, new, path), "diff")
@@ -192,12 +199,12 @@ class ExternalQuestionScreen(ApprovalScreen):
         heading: list[Piece] = [(terminals.line(reveal(str(one.get("question", "")))), "strong")]
         options: list[list[Piece]] = [
             [(f"{number} ", "key"), (terminals.line(reveal(label), 100), "text")]
-            for number, label in enumerate(known, 1)
+            for number, label in enumerate(known[:20], 1)
         ]
         if one.get("multiSelect") or not 0 < len(known) <= MOST_OPTIONS:
             what = "numbers, or your own words" if one.get("multiSelect") else "a number, or your own words"
             hint: list[Piece] = [(what, "muted")]
-            self._ask_words([heading, *options[:20], hint], one, chosen)
+            self._ask_words([heading, *options, hint], one, chosen)
             return
         keys: dict[str, Callable[[], None]] = {
             str(number): partial(self._choose, {**chosen, str(len(chosen)): label})

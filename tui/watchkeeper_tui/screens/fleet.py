@@ -316,7 +316,7 @@ class FleetScreen(WatchScreen):
         view.outside = {
             each.session_id: each for each in external.sessions if each.session_id in known or not self._ids
         }
-        view.asked = {each: terminals.questions_of(external, each) for each in view.outside}
+        view.asked = terminals.questions_by_session(external)
         added = [each for each in view.outside.values() if each.session_id not in known]
         for each in sorted(added, key=lambda one: one.changed_at):
             self._order.setdefault(each.session_id, len(self._order))
