@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 from watchkeeper.store import external
 from watchkeeper.store.external import NO_HOOK, ExternalQuestion, ExternalReader, SessionState, hooks_folder
 from watchkeeper.store.snapshot import SessionSnapshotReader
-from watchkeeper_tui.app import news
+from watchkeeper_tui.app import WatchkeeperApp, news
 from watchkeeper_tui.screens.external import ExternalQuestionScreen, chosen_labels
 from watchkeeper_tui.screens.fleet import FleetScreen
 from watchkeeper_tui.screens.live import LiveScreen
@@ -301,6 +301,14 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
         await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))
         await pilot.press("y")
         await until(pilot, lambda: terminals.answer(question) == {"behavior": "allow"})
+        terminals.has("shop", "ended", "logout", imported="claude23")
+        terminals.ends(question, "allowed")
+        await until(pilot, lambda: "✓1" in text_of(pilot))
+        app = pilot.app
+        assert isinstance(app, WatchkeeperApp)
+        app.open_session("claude23", read_only=True)
+        await pilot.press("a")
+        await until(pilot, lambda: "imported sessions are read-only" in text_of(pilot))
 
 
 async def test_what_a_compaction_drops_is_read_and_the_next_is_told_what_to_keep(

@@ -165,4 +165,6 @@ def joined(agent: AgentFacts, session: ExternalSession, questions: Sequence[Exte
         return replace(agent, status="waiting", status_reason=asks)
     if session.status == "failed":
         return replace(agent, status="failed", status_reason=session.reason)
+    if is_over(session, agent.last_active):
+        return replace(agent, status="done", status_reason=session.reason)
     return replace(agent, status="idle") if session.status == "idle" else agent

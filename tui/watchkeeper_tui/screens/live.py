@@ -18,6 +18,7 @@ from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, BY_ID, Action, Target, is_planner, target_of
+from watchkeeper_tui.control import ReadOnlyControl
 from watchkeeper_tui.keymap import Parsed
 from watchkeeper_tui.pages.report import without_agent
 from watchkeeper_tui.plan_tree import ORDERS, plan_rows
@@ -105,7 +106,7 @@ def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
                 ("j k, arrows, g G, PgUp PgDn", "move; the mouse and its wheel too"),
                 ("1 2 3 4, tab", "plan, events, agent, compaction"),
                 ("[ ]", "previous, next agent"),
-                ("e", "next row that needs you"),
+                ("e", "next row that needs you, then sessions in other terminals"),
                 ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
                 ("f", "freeze the view; the run continues"),
                 ("z", "zoom the pane"),
@@ -408,6 +409,8 @@ class LiveScreen(SessionScreen, ActingScreen):
 
     @property
     def _terminal(self) -> ExternalSession | None:
+        if isinstance(self.watch_app.control, ReadOnlyControl):
+            return None
         session = self.newest.session
         return terminals.session_of(self.newest.external, session.id if session is not None else None)
 
