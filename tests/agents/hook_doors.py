@@ -264,6 +264,21 @@ def dashboard(door: Door) -> None:
         door.within(
             "the session is one row", lambda: door.rows("SELECT count(*) FROM external_sessions") == [(1,)]
         )
+        state = "SELECT status, details FROM external_sessions"
+        door.within("then it is idle", lambda: door.rows(state)[0][0] == "idle")
+        board.press("i")
+        door.within(
+            "what compactions should keep is asked", lambda: "Whatshouldthecompactions" in board.text()
+        )
+        board.press("keep the colours of the user\r")
+        door.within("it is taken", lambda: "itsnextcompactionsaretoldso" in board.text())
+        terminal.type("/compact")
+        door.within("a compaction is seen", lambda: "compactions" in json.loads(door.rows(state)[0][1]))
+        time.sleep(1)
+        board.press("c")
+        door.within("what it drops is read", lambda: "Whatthecompaction" in board.text())
+        door.holds("the call is among it", "touchmade" in board.text()[-6_000:])
+        board.press("\x1b")
         _latency(door, board)
         board.press("q")
     finally:
