@@ -104,6 +104,51 @@ class LineCache:
         return lines
 
 
+_GROUP = 256
+"""Units whose heights are added up together."""
+
+
+class _Heights:
+    """How high each unit is, and where it begins: a change costs the same however many there are."""
+
+    def __init__(self, heights: Sequence[int]) -> None:
+        self._groups = [list(heights[at : at + _GROUP]) for at in range(0, len(heights), _GROUP)]
+        self._ends: list[list[int] | None] = [None] * len(self._groups)
+        """Of the units of each group, within it; None: to be added up."""
+        self._totals = [sum(group) for group in self._groups]
+        self._tops = [0, *accumulate(self._totals)]
+        """Where each group begins; then the end of all."""
+
+    def __getitem__(self, at: int) -> int:
+        return self._groups[at // _GROUP][at % _GROUP]
+
+    def __setitem__(self, at: int, height: int) -> None:
+        group, within = divmod(at, _GROUP)
+        self._totals[group] += height - self._groups[group][within]
+        self._groups[group][within], self._ends[group] = height, None
+        self._tops = [0, *accumulate(self._totals)]
+
+    @property
+    def total(self) -> int:
+        return self._tops[-1]
+
+    def start(self, at: int) -> int:
+        """Where a unit begins; of the number after the last one, the end."""
+        group, within = divmod(at, _GROUP)
+        return self._tops[group] + (self._ends_of(group)[within - 1] if within else 0)
+
+    def at(self, line: int) -> int:
+        """The unit that holds a line."""
+        group = min(bisect_right(self._tops, line), len(self._groups)) - 1
+        return group * _GROUP + bisect_right(self._ends_of(group), line - self._tops[group])
+
+    def _ends_of(self, group: int) -> list[int]:
+        ends = self._ends[group]
+        if ends is None:
+            ends = self._ends[group] = list(accumulate(self._groups[group]))
+        return ends
+
+
 class LazyLines(WindowedRows[PageLine]):
     """The lines of all units, in order. `settle` renders those about to be seen; until then a unit is as high
     as its estimate."""
@@ -113,13 +158,14 @@ class LazyLines(WindowedRows[PageLine]):
         self._cache = cache
         known = [cache.height(unit) for unit in units]
         self._exact = [height is not None for height in known]
-        self._heights = [height or max(1, unit.estimate) for height, unit in zip(known, units, strict=True)]
-        self._sums: list[int] | None = None
+        self._heights = _Heights(
+            [height or max(1, unit.estimate) for height, unit in zip(known, units, strict=True)]
+        )
         self._looked_at: tuple[int, Sequence[PageLine]] = (-1, ())
         """The unit that a line was asked of last: its neighbours are asked next."""
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._heights else 0
+        return self._heights.total
 
     @overload
     def __getitem__(self, index: int) -> PageLine: ...
@@ -173,18 +219,12 @@ class LazyLines(WindowedRows[PageLine]):
     def _names(self) -> dict[str, int]:
         return {unit.name: at for at, unit in enumerate(self.units)}
 
-    @property
-    def _ends(self) -> list[int]:
-        if self._sums is None:
-            self._sums = list(accumulate(self._heights))
-        return self._sums
-
     def _start(self, at: int) -> int:
-        return self._ends[at - 1] if at else 0
+        return self._heights.start(at)
 
     def _locate(self, index: int) -> tuple[int, int]:
         """The unit that holds a line, and the line's number in it."""
-        at = bisect_right(self._ends, index)
+        at = self._heights.at(index)
         return at, index - self._start(at)
 
     def _measure(self, at: int) -> int:
@@ -193,7 +233,7 @@ class LazyLines(WindowedRows[PageLine]):
             height = len(self._cache.lines(self.units[at]))
             self._exact[at] = True
             if height != self._heights[at]:
-                self._heights[at], self._sums = height, None
+                self._heights[at] = height
         return self._heights[at]
 
 
