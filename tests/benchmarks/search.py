@@ -1,6 +1,8 @@
 """Searching a million messages: how fast, how large the index is, and how fast it is made.
 
-    python tests/benchmarks/search.py [--messages 1000000] [--queries 50] [--keep FILE]
+    python tests/benchmarks/search.py [--messages 1000000] [--queries 50] [--keep FILE] [--db postgresql://…]
+
+With `--db`, in an empty database on PostgreSQL.
 
 The corpus is made here: words by Zipf's law, messages of log-normal length that repeat their own words, as
 logs do, and every two hundredth a word of Japanese. Queries are one to three words of one message chosen at
@@ -17,13 +19,16 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, decode, encode, sqlite3
+from watchkeeper.store.place import place_of
+from watchkeeper.store.postgres import is_postgres
 from watchkeeper.store.search import index
-from watchkeeper.store.search.index import index_batch, index_within, unindexed
+from watchkeeper.store.search.index import index_batch, index_until, index_within, unindexed
 from watchkeeper.store.search.messages import Found, search, search_by_session
 from watchkeeper.store.search.words import words_of
 
@@ -74,24 +79,41 @@ def build(connection: Connection, count: int, rng: random.Random) -> None:
                 (number, f"{session_id}-a", seq, encode(content), seq),
             )
         half = time.process_time()
-        if not index_within(connection):
+        if not is_postgres(connection) and not index_within(connection):
             raise SystemExit("the import left messages that are not indexed")
         connection.execute("COMMIT")
         stored, indexed = stored + half - began, indexed + time.process_time() - half
     megabytes = characters / 1e6
     print(f"{count:,} messages, {megabytes:,.0f} MB of text ({characters / count:,.0f} a message)")
-    print(
-        f"stored at {megabytes / stored:,.0f} MB/s, indexed at {megabytes / indexed:,.0f} MB/s, both"
-        f" {megabytes / (stored + indexed):,.0f} MB/s"
-    )
-    size = sum(
-        connection.execute(f"SELECT sum(length(block)) FROM {index.part_name(number)}_data").fetchone()[0]
-        for number in index.parts(connection)
-    )
+    if not is_postgres(connection):
+        print(
+            f"stored at {megabytes / stored:,.0f} MB/s, indexed at {megabytes / indexed:,.0f} MB/s, both"
+            f" {megabytes / (stored + indexed):,.0f} MB/s"
+        )
+    else:
+        print(f"stored at {megabytes / stored:,.0f} MB/s of the client's processor time")
+    if is_postgres(connection):
+        began, cpu = time.perf_counter(), time.process_time()
+        index_until(connection, seconds=36_000)
+        taken, spent = time.perf_counter() - began, time.process_time() - cpu
+        print(
+            f"indexed at {megabytes / taken:,.1f} MB/s, {megabytes / spent:,.1f} MB/s of the client's processor time"
+        )
+    size = index_bytes(connection)
     contents = connection.execute("SELECT sum(octet_length(content)) FROM messages").fetchone()[0]
     print(
-        f"index {size / 1e6:,.0f} MB, {size / contents:.3f} of the messages' bytes, in"
-        f" {len(index.parts(connection))} parts"
+        f"index {size / 1e6:,.0f} MB, {size / contents:.3f} of the messages' bytes"
+        + ("" if is_postgres(connection) else f", in {len(index.parts(connection))} parts")
+    )
+
+
+def index_bytes(connection: Connection) -> int:
+    """How large the index is."""
+    if is_postgres(connection):
+        return int(connection.execute("SELECT pg_total_relation_size('message_words')").fetchone()[0])
+    return sum(
+        connection.execute(f"SELECT sum(length(block)) FROM {index.part_name(number)}_data").fetchone()[0]
+        for number in index.parts(connection)
     )
 
 
@@ -225,8 +247,18 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, help="Build the corpus in this file, or search the one that is there."
     )
+    parser.add_argument("--db", help="An empty database on PostgreSQL.")
     options = parser.parse_args()
     rng = random.Random(6)
+    if options.db:
+        place = place_of(options.db)
+        with closing(database.open_writable(place)) as connection:
+            print(f"PostgreSQL {connection.execute('SHOW server_version').fetchone()[0]}")
+            if connection.execute("SELECT count(*) FROM messages").fetchone()[0] == 0:
+                build(connection, options.messages, rng)
+        with closing(database.open_readonly(place)) as reader:
+            ask(reader, options.messages, options.queries, rng)
+        return
     print(f"SQLite {sqlite3.sqlite_version}")
     with tempfile.TemporaryDirectory() as folder:
         path = options.keep or Path(folder) / "watchkeeper.db"

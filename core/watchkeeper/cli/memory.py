@@ -248,6 +248,9 @@ def _question(opened: SessionHandle, query: str) -> Any:
     from watchkeeper.memory.recall import session
     from watchkeeper.store.search import passages
 
+    if (why := session.unavailable(opened)) is not None:
+        click.echo(why, err=True)
+        return None
     try:
         embedder = session.load()
         passages.load_extension(opened.connection)

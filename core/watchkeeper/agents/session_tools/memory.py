@@ -67,7 +67,7 @@ class RecallTool:
         if vectors:
             from watchkeeper.memory.recall.session import unavailable
 
-            self.warning = unavailable()
+            self.warning = unavailable(store)
         self._vectors = vectors and self.warning is None
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:

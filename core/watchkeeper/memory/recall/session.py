@@ -19,6 +19,7 @@ from watchkeeper.records.messages import Content
 from watchkeeper.records.tool_inputs import leaves
 from watchkeeper.store import facts
 from watchkeeper.store.driver import plain
+from watchkeeper.store.postgres import is_postgres
 from watchkeeper.store.search import passages
 from watchkeeper.store.search.messages import fold
 
@@ -79,9 +80,14 @@ class Wordllama:
         return [vector.astype("<f4").tobytes() for vector in vectors]
 
 
-def unavailable() -> str | None:
-    """Why `load` would fail, in one line, as far as a check without loading can say; None: no reason
-    found."""
+def unavailable(reads: object = None) -> str | None:
+    """Why `load` would fail, or why the database of `reads` cannot compare vectors, in one line, as far as a check
+    without loading can say; None: no reason found."""
+    if is_postgres(reads):
+        return (
+            "recall_vectors is on, but databases on PostgreSQL hold no vectors; recall goes on with words alone"
+            " (set recall_vectors = false)"
+        )
     from importlib.util import find_spec
 
     from watchkeeper.store.driver import sqlite3

@@ -196,7 +196,7 @@ class Walk:
 
     def newest_places(self, words: Sequence[Word], known: set[str]) -> Iterator[Place]:
         """Of each session the newest indexed message that holds all of the words; sessions that are `known` may
-        be left out."""
+        be left out. A session may come again, with an older one."""
         if self._on_postgres:
             return postgres_index.newest_places(self._connection, words)
         return chain.from_iterable(self._newest_in(part, words, known) for part in self._parts())

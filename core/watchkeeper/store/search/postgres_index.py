@@ -19,18 +19,21 @@ from typing import Any
 from watchkeeper.store.driver import Connection, decode, encode, list_of, plain
 from watchkeeper.store.search.words import WordLists, WordTable, indexed_text, session_word
 
-LONGEST_WORD_BYTES = 1_000
+LONGEST_WORD_BYTES = 2_000
 """A longer word is indexed by its beginning (PostgreSQL takes 2,046 bytes); searches check it on the message."""
 MOST_BYTES = 1_000_000
 """A `tsvector` holds a little more than this of words."""
 MOST_PLACES = 16_383
 """PostgreSQL counts no further."""
-ANY_ID = 1 << 62
+FIRST_RANGE = 4_096
+"""A search looks at so many of the newest ids at first, then at eight times as many each time: a common word is in
+most messages, and few of them are wanted."""
 FIRST_PAGE, LAST_PAGE = 100, 10_000
-"""A search asks for so many hits at first, then for four times as many each time."""
-FIRST_SESSIONS = 1_100
+"""Of a range it asks for so many hits at first, then for four times as many each time."""
 WAITING_AT_ONCE = 64
 FACTS_AT_ONCE = 500
+IDLE_SECONDS = 30
+"""How long an indexer may take to split the texts of a batch into words."""
 
 
 def _noting(kind: str, update: str = "") -> tuple[str, ...]:
@@ -48,24 +51,24 @@ def _noting(kind: str, update: str = "") -> tuple[str, ...]:
 
 
 # The planner knows nothing of how long reading a `tsvector` takes: left alone, it reads all of them for a common word,
-# or walks the ids from the newest on. With these, the index of words answers.
-_BY_WORDS_ALONE = "LANGUAGE sql STABLE SET enable_seqscan = off SET enable_indexscan = off"
+# or walks the ids from the newest on. It is to see the values: a plan for any of them suits none.
+_PLANNED_EACH_TIME = (
+    "CREATE FUNCTION wk_{name}(wanted tsquery, above bigint, through bigint, most bigint) RETURNS SETOF bigint ROWS 100"
+    " LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_indexscan = off AS $$ BEGIN RETURN QUERY EXECUTE"
+    " format('SELECT {id} FROM message_words WHERE words @@ %L::tsquery AND id > %s AND id <= %s {grouped} ORDER BY 1"
+    " DESC LIMIT %s', wanted, above, through, most); END $$"
+)
 CREATION = (
-    'CREATE TABLE message_words (id bigint PRIMARY KEY, session_id text COLLATE "C" NOT NULL, words tsvector NOT NULL)'
-    " WITH (toast_tuple_target = 128)",
+    'CREATE TABLE message_words (id bigint PRIMARY KEY, session_id text COLLATE "C" NOT NULL, words tsvector NOT NULL)',
     "CREATE INDEX message_words_index ON message_words USING gin (words)",
     "CREATE TABLE fact_words (id bigint PRIMARY KEY, words tsvector NOT NULL)",
     "CREATE INDEX fact_words_index ON fact_words USING gin (words)",
     *_noting("message"),
     *_noting("fact", " OR UPDATE OF text"),
-    "CREATE FUNCTION wk_messages_with(wanted tsquery, through bigint, most bigint) RETURNS SETOF bigint ROWS 100"
-    f" {_BY_WORDS_ALONE} AS $$ WITH found AS MATERIALIZED (SELECT id FROM message_words WHERE words @@ wanted"
-    " AND id <= through) SELECT id FROM found ORDER BY id DESC LIMIT most $$",
-    "CREATE FUNCTION wk_newest_with(wanted tsquery, through bigint, most bigint) RETURNS SETOF bigint ROWS 100"
-    f" {_BY_WORDS_ALONE} AS $$ WITH found AS MATERIALIZED (SELECT max(id) AS id FROM message_words WHERE words @@ wanted"
-    " GROUP BY session_id) SELECT id FROM found WHERE id <= through ORDER BY id DESC LIMIT most $$",
+    _PLANNED_EACH_TIME.format(name="messages_with", id="id", grouped=""),
+    _PLANNED_EACH_TIME.format(name="newest_with", id="max(id)", grouped="GROUP BY session_id"),
     "CREATE FUNCTION wk_facts_with(wanted json) RETURNS SETOF bigint ROWS 100"
-    f" {_BY_WORDS_ALONE} AS $$ SELECT id FROM fact_words WHERE words @@ CAST(wanted ->> 'words' AS tsquery)"
+    " LANGUAGE sql STABLE SET enable_seqscan = off AS $$ SELECT id FROM fact_words WHERE words @@ CAST(wanted ->> 'words' AS tsquery)"
     " UNION SELECT CAST(value AS bigint) FROM json_array_elements_text(wanted -> 'ids') $$",
 )  # fmt: skip
 """Tables, triggers and functions, in the order in which they are made."""
@@ -77,6 +80,11 @@ _NEXT = (
     "SELECT u.id, octet_length(m.content) FROM messages_unindexed u JOIN messages m ON m.id = u.id WHERE u.unfit = 0"
     " ORDER BY u.id LIMIT ? FOR UPDATE OF u SKIP LOCKED"
 )
+_PATIENT = (
+    "SELECT set_config('synchronous_commit', 'off', true),"
+    f" set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', true)"
+)
+"""What a power failure takes is indexed again. Only a prune of the same rows waits for an indexer."""
 _CONTENTS = (
     "SELECT m.id, a.session_id, m.content FROM messages m LEFT JOIN agents a ON a.id = m.agent_id WHERE m.id = ANY(?)"
     " ORDER BY m.id"
@@ -94,8 +102,7 @@ def index_batch(connection: Connection, *, most_messages: int, most_characters: 
     """
     connection.execute("BEGIN")
     try:
-        # What a power failure takes is indexed again.
-        connection.execute("SET LOCAL synchronous_commit = off")
+        connection.execute(_PATIENT)
         indexed, more = _index_messages(connection, most_messages, most_characters)
         more = _index_facts(connection) or more
         connection.execute("COMMIT")
@@ -186,14 +193,14 @@ Word = tuple[str, bool]
 
 _PLACES = (
     "SELECT w.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at, s.deleted_at IS NULL AND s.id IS NOT NULL"
-    " FROM {function}(CAST(? AS tsquery), ?, ?) AS w (id) LEFT JOIN messages m ON m.id = w.id"
+    " FROM {function}(CAST(? AS tsquery), ?, ?, ?) AS w (id) LEFT JOIN messages m ON m.id = w.id"
     " LEFT JOIN agents a ON a.id = m.agent_id LEFT JOIN sessions s ON s.id = a.session_id ORDER BY w.id DESC"
 )
 
 
 def places(connection: Connection, words: Sequence[Word], session_id: str | None) -> Iterator[Any]:
     """The indexed messages that hold the words, the newest first; without those of deleted sessions."""
-    for row in _paged(connection, "wk_messages_with", words, FIRST_PAGE):
+    for row in _paged(connection, "wk_messages_with", words):
         if session_id is None or row[1] == session_id:
             yield row
 
@@ -210,31 +217,39 @@ def replies(
 
 
 def newest_places(connection: Connection, words: Sequence[Word]) -> Iterator[Any]:
-    """Of each session the newest indexed message that holds the words, the newest first."""
-    return _paged(connection, "wk_newest_with", words, FIRST_SESSIONS)
+    """The newest indexed message of each session that holds the words, the newest first; a session may come
+    again, with an older one."""
+    return _paged(connection, "wk_newest_with", words)
 
 
-def _paged(connection: Connection, function: str, words: Sequence[Word], most: int) -> Iterator[Any]:
-    through = ANY_ID
-    while True:
-        rows = connection.execute(
-            _PLACES.format(function=function), (_query(words), through, most)
-        ).fetchall()
-        for row in rows:
-            if row[6]:
-                yield tuple(row)[:6]
-        if len(rows) < most:
-            return
-        through, most = rows[-1][0] - 1, min(4 * most, LAST_PAGE)
+def _paged(connection: Connection, function: str, words: Sequence[Word]) -> Iterator[Any]:
+    query, sql = _query(words), _PLACES.format(function=function)
+    newest, width, most = (
+        connection.execute("SELECT max(id) FROM message_words").fetchone()[0],
+        FIRST_RANGE,
+        FIRST_PAGE,
+    )
+    through = newest or 0
+    while through > 0:
+        above, page = through - width, through
+        while True:
+            rows = connection.execute(sql, (query, above, page, most)).fetchall()
+            for row in rows:
+                if row[6]:
+                    yield tuple(row)[:6]
+            if len(rows) < most:
+                break
+            page, most = rows[-1][0] - 1, min(4 * most, LAST_PAGE)
+        through, width = above, 8 * width
 
 
 def ids(reads: Any, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
     """The newest `most` ids of indexed messages that hold the words, between two ids."""
     rows = reads.all(
-        "SELECT w.id FROM wk_messages_with(CAST(? AS tsquery), ?, ?) AS w (id) ORDER BY w.id DESC",
-        (_query(words), last, most),
+        "SELECT w.id FROM wk_messages_with(CAST(? AS tsquery), ?, ?, ?) AS w (id) ORDER BY w.id DESC",
+        (_query(words), first - 1, last, most),
     )
-    return [row[0] for row in rows if row[0] >= first]
+    return [row[0] for row in rows]
 
 
 def waiting(connection: Connection, tail: str, session_id: str | None) -> Iterator[Any]:
