@@ -139,7 +139,7 @@ def test_a_damaged_file_gives_every_command_an_answer_or_one_line(
             code = wk([*command, "--db", str(path)])
             said = capsys.readouterr()
             assert "Traceback" not in said.err
-            assert "a fault of Watchkeeper" not in said.err, (trial, page, command)
+            assert "error of Watchkeeper" not in said.err, (trial, page, command)
             if code != 0:
                 refusals += 1
                 assert len(said.err.splitlines()) == 1, (trial, page, command)

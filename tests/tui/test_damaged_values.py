@@ -42,7 +42,7 @@ def filled(desk: Desk) -> None:
 
 def assert_read(pilot: Pilot[int]) -> None:
     shown = text_of(pilot)
-    assert "fault of the dashboard" not in shown, shown
+    assert "error of the dashboard" not in shown, shown
     assert "NOT READ" not in shown, shown
 
 

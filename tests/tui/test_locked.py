@@ -106,7 +106,7 @@ async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: 
             assert time.monotonic() - before < SOON
             await until(pilot, lambda: "… pause explorer-1" in text_of(pilot))
             desk.time += 3
-            await until(pilot, lambda: "another program holds the database" in text_of(pilot))
+            await until(pilot, lambda: "another program has locked the database" in text_of(pilot))
             # In WAL mode what is committed is read all the while.
             assert "NOT READ" not in text_of(pilot)
             assert desk.session.commands() == []
@@ -168,7 +168,7 @@ async def test_a_change_of_a_session_waits_for_the_lock_and_says_so(desk: Desk) 
             await pilot.press("n")
             pilot.app.screen.query_one("#prompt-line").value = "billing, in cents"  # type: ignore[attr-defined]
             await pilot.press("enter")
-            await until(pilot, lambda: "another program holds the database" in text_of(pilot))
+            await until(pilot, lambda: "another program has locked the database" in text_of(pilot))
         await until(pilot, lambda: "named billing, in cents" in text_of(pilot))
 
 

@@ -344,12 +344,12 @@ async def test_a_session_that_goes_on_is_read_on_by_r(desk: Desk) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         screen = await opened(pilot, desk, desk.session.id)
         count = len(screen.playback.times)
-        assert "r reads on" not in text_of(pilot)
+        assert "newer events, r loads them" not in text_of(pilot)
         desk.session.event("tool.done", "explorer1", "t-core", tool="read", at=desk.time + 1)
         desk.session.agent("explorer9", "late")
         desk.feed.wake()
         if screen._recording is not None and screen._recording.by_event:
-            await until(pilot, lambda: "r reads on" in text_of(pilot))
+            await until(pilot, lambda: "newer events, r loads them" in text_of(pilot))
         await pilot.press("r")
         await until(pilot, lambda: len(screen.playback.times) == count + 1)
 

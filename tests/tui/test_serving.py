@@ -355,7 +355,7 @@ async def test_the_real_server_answers_no_route_without_a_session(served: Served
             page = await answer.text()
             assert served.token not in page
             assert "https://" not in page
-            assert "the run goes on" not in page, "it may have ended"
+            assert "the run continues" not in page, "it may have ended"
             assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
             assert answer.headers["Referrer-Policy"] == "no-referrer"
         assert await status("static/js/textual.js") == 200

@@ -247,7 +247,7 @@ def test_memory_search_finds_facts_by_words_and_survives_any_query(wk: Wk, demo:
         said = wk("memory", "search", query, "--json")
         assert said.code in (0, 2)
         assert said.code or isinstance(said.json, list)
-        assert "fault of Watchkeeper" not in said.err, query
+        assert "error of Watchkeeper" not in said.err, query
 
 
 def test_agent_report_says_who_did_what_and_what_remains(wk: Wk, demo: Path) -> None:
@@ -301,7 +301,7 @@ def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None
     ):  # fmt: skip
         said = wk(*command.split())
         assert not HARMFUL & set((said.out + said.err).replace("\r\n", "\n")), command
-        assert "fault of Watchkeeper" not in said.err
+        assert "error of Watchkeeper" not in said.err
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(
     assert resumed.code == 0, resumed.err
     assert last_line(resumed.out)["status"] == "done"
     (said,) = resumed.err.splitlines()
-    assert said.startswith("wk: waiting for the host")
+    assert said.startswith("wk: waiting for the background process")
     assert "to finish an earlier command" in said
     ground.assert_sound()
 

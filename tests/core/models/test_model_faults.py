@@ -146,8 +146,8 @@ async def test_what_an_attempt_showed_before_it_broke_is_followed_by_a_retry(ser
     [
         ('{"path": "a', "not valid"),
         ('{"path": "a"} trailing', "not valid"),
-        ("[1, 2]", "no JSON object"),
-        ('"just text"', "no JSON object"),
+        ("[1, 2]", "not a JSON object"),
+        ('"just text"', "not a JSON object"),
         ('{"n": NaN}', "NaN is not JSON"),
         ("[" * 100_000, "not valid"),
         ('{"n": ' + "9" * 5_000 + "}", "not valid"),

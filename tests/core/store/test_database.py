@@ -163,7 +163,7 @@ def test_looking_at_a_database_that_is_not_there_says_how_to_start_and_makes_not
 
 def test_an_empty_file_is_no_database_to_look_at(path: Path) -> None:
     path.touch()
-    assert "no database of Watchkeeper" in refused(path, database.open_readonly)
+    assert "not a database of Watchkeeper" in refused(path, database.open_readonly)
 
 
 @pytest.mark.parametrize("opener", OPENERS)
