@@ -307,6 +307,7 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
         app = pilot.app
         assert isinstance(app, WatchkeeperApp)
         app.open_session("claude23", read_only=True)
+        await until(pilot, lambda: "every action is refused" in text_of(pilot))
         await pilot.press("a")
         await until(pilot, lambda: "imported sessions are read-only" in text_of(pilot))
 
