@@ -303,7 +303,7 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
         await until(pilot, lambda: terminals.answer(question) == {"behavior": "allow"})
         terminals.has("shop", "ended", "logout", imported="claude23")
         terminals.ends(question, "allowed")
-        await until(pilot, lambda: "✓1" in text_of(pilot))
+        await until(pilot, lambda: "✓1" in text_of(pilot) and "confirmed by its program" in text_of(pilot))
         app = pilot.app
         assert isinstance(app, WatchkeeperApp)
         app.open_session("claude23", read_only=True)
