@@ -23,6 +23,7 @@ from watchkeeper.store.driver import Connection
 
 TEMPLATE = "wk_files_template"
 _INSTEAD = {
+    "integrity_check": "SELECT 'ok'",
     "data_version": "SELECT CAST(pg_current_snapshot() AS text)",
     "user_version": "SELECT version FROM schema_version",
 }
