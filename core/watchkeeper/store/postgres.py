@@ -522,6 +522,9 @@ class PostgresConnection:
         self.row_factory: Any = None
         self._read_only = read_only
         self._pipeline: _Pipeline | None = None
+        self._begins = False
+        """A transaction begins with the next statement."""
+        self._ahead: dict[tuple[str, tuple[Any, ...]], PostgresCursor] = {}
         self._prepared: dict[tuple[str, tuple[int, ...]], bytes] = {}
         """The statements that pipelines have prepared: SQL and types of parameters → name."""
         self._ids: dict[str, list[int]] = {}
@@ -536,6 +539,10 @@ class PostgresConnection:
             self.execute("BEGIN")
             return self.execute(f"SELECT pg_advisory_xact_lock({UNFENCED_LOCK})")
         values = [list(value.values) if type(value) is Listed else value for value in parameters]
+        if self._read_only and self._pipeline is None:
+            answer = self._answer_of_viewer(sql, parameters)
+            if answer is not None:
+                return answer
         if self._pipeline is not None:
             with _clear_errors():
                 if _takes_number(sql):
@@ -559,6 +566,40 @@ class PostgresConnection:
                     raise
                 time.sleep(wait_seconds)
         raise AssertionError("unreachable")  # the waits never end
+
+    def ask_ahead(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
+        """Ask several things in one round trip; `execute` then has the answer to each of them, once."""
+        with self.pipelined():
+            self._begin_now()
+            self._ahead = {(sql, tuple(values)): self.execute(sql, values) for sql, values in statements}
+
+    def _answer_of_viewer(self, sql: str, parameters: Sequence[Any]) -> PostgresCursor | None:
+        """What a connection that only reads need not ask now: an answer that is here already, or the begin of a
+        transaction, which goes with its first statement."""
+        if self.row_factory is not None:
+            return None
+        if sql == "BEGIN":
+            self._begins = True
+            return PostgresCursor(self, self._connection.cursor(), named=False)
+        found = self._ahead.pop((sql, tuple(parameters)), None) if self._ahead else None
+        if found is not None:
+            return found
+        if sql in ("COMMIT", "ROLLBACK"):
+            self._ahead.clear()
+            if self._begins:  # nothing was asked in between
+                self._begins = False
+                return PostgresCursor(self, self._connection.cursor(), named=False)
+        if self._begins:
+            with self.pipelined():
+                self._begin_now()
+                return self.execute(sql, parameters)
+        return None
+
+    def _begin_now(self) -> None:
+        if self._begins:
+            self._begins = False
+            assert self._pipeline is not None
+            self._pipeline.send("BEGIN", ())
 
     def _run(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
         cursor = self._connection.cursor()
@@ -688,6 +729,12 @@ def was_cancelled(error: BaseException) -> bool:
     return type(error.__cause__).__name__ == "QueryCanceled"
 
 
+def ask_ahead(connection: object, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
+    """Ask a server several things in one round trip; each is then answered when it is asked. Nothing on SQLite."""
+    if isinstance(connection, PostgresConnection):
+        connection.ask_ahead(statements)
+
+
 def is_lost(connection: object) -> bool:
     """Whether the connection to the server is gone."""
     return isinstance(connection, PostgresConnection) and connection.is_closed
@@ -727,6 +774,7 @@ def _connect(url: DatabaseUrl, read_only: bool) -> psycopg.Connection[Any]:
         "watchkeeper.lease_seconds": lease_seconds(),
         "idle_in_transaction_session_timeout": 0 if read_only else int(IDLE_IN_TRANSACTION_SECONDS * 1000),
         "default_transaction_read_only": "on" if read_only else "off",
+        "default_transaction_isolation": "repeatable\\ read" if read_only else "read\\ committed",
     }
     given = str(conninfo_to_dict(url.dsn).get("options") or "")
     connection = psycopg.connect(

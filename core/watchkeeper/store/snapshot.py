@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from watchkeeper.records.messages import context_used
 from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines, row_list
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
+from watchkeeper.store.postgres import ask_ahead
 
 T = TypeVar("T")
 Raw = list[Any]
@@ -28,7 +29,7 @@ class IncrementalQuery(Generic[T]):
 
     def __init__(self, sql: str, make: Callable[[Raw], T]) -> None:
         """`sql` gives one text, as `driver.row_lines` makes it; the first column tells each row from the others."""
-        self._sql = sql
+        self.sql = sql
         self._make = make
         self._text = ""
         self._made: dict[str, T] = {}
@@ -37,7 +38,7 @@ class IncrementalQuery(Generic[T]):
     def read(self, connection: Connection, parameters: Sequence[object]) -> tuple[T, ...]:
         """The items as they are now: the same tuple where nothing changed, else with the same objects for
         what did not."""
-        text: str = connection.execute(self._sql, tuple(parameters)).fetchone()[0] or ""
+        text: str = connection.execute(self.sql, tuple(parameters)).fetchone()[0] or ""
         if text != self._text:
             self._text, known = text, self._made
             self._made = {
@@ -486,6 +487,7 @@ class SessionSnapshotReader:
 
     def read(self, connection: Connection, now: float) -> SessionReading | None:
         """The present session; None if it was deleted or never existed. Call it inside one transaction."""
+        ask_ahead(connection, self._asked(now))
         row = connection.execute(_SESSION, (self.session_id,)).fetchone()
         if row is None:
             return None
@@ -510,6 +512,15 @@ class SessionSnapshotReader:
             events_anew=whole,
         )
 
+    def _asked(self, now: float) -> Iterator[tuple[str, tuple[object, ...]]]:
+        """The statements of a reading, as far as they are known before."""
+        only = (self.session_id,)
+        folds = (self._tasks, self._agents, self._compactions, self._approvals, self._commands, self._budgets)
+        yield from ((sql, only) for sql in (_SESSION, *(fold.sql for fold in folds)))
+        yield _EVENTS, (self.session_id, self._last_seq, EVENTS_KEPT)
+        if self._pace.is_due(now):
+            yield _SPEND, (self.session_id, NEWEST_CALLS, now - SPEND_SECONDS)
+
     def _tail(self, connection: Connection, newest: int) -> tuple[tuple[EventFacts, ...], bool]:
         whole = not self._last_seq or newest < self._last_seq or newest - self._last_seq >= EVENTS_KEPT
         if newest == self._last_seq:
@@ -531,8 +542,12 @@ class _Pace:
         self._read_at: float | None = None
         self._rates = Rates()
 
+    def is_due(self, now: float) -> bool:
+        """Whether the next reading computes the rates anew."""
+        return self._read_at is None or not 0 <= now - self._read_at < RATES_SECONDS
+
     def read(self, connection: Connection, now: float, facts: SessionFacts) -> Rates:
-        if self._read_at is not None and 0 <= now - self._read_at < RATES_SECONDS:
+        if not self.is_due(now):
             return self._rates
         self._read_at = now
         spend = spent_per_minute(connection, self._session_id, now)
