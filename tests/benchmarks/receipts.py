@@ -5,7 +5,7 @@
 Imports recorded sessions (`WATCHKEEPER_TRANSCRIPTS`, or the folder beside the checkout, or the paths given) and reads every text
 of every agent as a report, judged by the calls before it. Each claim without evidence counts as a false alarm unless `--show`
 and a look at the session say otherwise. Then it plants: files that nobody touched, files that were only read, tests and
-commands that nobody ran, commits, each in twelve phrasings; and reports of agents that made no call.
+commands that nobody ran, commits, each in twelve to twenty-five phrasings; and reports of agents that made no call.
 """
 
 from __future__ import annotations
@@ -39,22 +39,29 @@ CHANGED = (
     "I updated `{0}`.", "- **`{0}`** - Added the new handler", "Fixed the race in `{0}` and cleaned up.", "`{0}` has been rewritten.",
     "I've created {0} with the types.", "## Files changed\n\n- `{0}`: the retry loop", "Modified {0}, and everything is in place.",
     "Successfully refactored `{0}`.", "1. `{0}:12-40` - Replaced the cache", "Implemented the check in {0}.", "Changed `{0}`.",
-    "The new endpoint was added to `{0}`.",
+    "The new endpoint was added to `{0}`.", "{0} updated.", "Edits were made to {0}.", "Moved the helper into `{0}`.", "- [x] Update {0}",
+    "The bug in `{0}` is fixed.", "I made the following changes:\n\n| File | Change |\n|---|---|\n| `{0}` | retry loop |",
+    "### Summary\n\n**{0}**\n- Added retry handling", "**{0}**: rewrote the loader", "Files touched: `{0}`", "Finished editing {0}.",
+    "I've gone ahead and migrated `{0}`.", "Set the timeout to 30 in {0}.", "Refactoring of {0} is complete.",
 )  # fmt: skip
 TESTED = (
     "All tests pass.", "The tests now pass.", "I ran the tests and they pass.", "✅ 214 tests passed", "All 37 unit tests are passing.",
     "Tests: 58 passed, 0 failed", "The full test suite passes.", "I ran the test suite.", "All specs succeed.", "- Tests pass", "Ran all tests: green.",
-    "Done! Every test passes now.",
+    "Done! Every test passes now.", "All green.", "`pytest` passes.", "No test failures.", "The tests came back green.", "Tests ✅",
+    "All 12 tests in test_x.py pass.", "- [x] Run tests", "The suite runs clean with zero failures.", "Everything passes.",
 )  # fmt: skip
 COMMANDS = (
     "I ran `cargo bench --all` to verify.", "Verified with `terraform plan -out x`.", "`kubectl apply -f deploy.yaml` succeeded.",
     "The build succeeds.", "I committed the changes.", "Pushed to origin.", "Executed `flyway migrate -url x`.", "mypy passes.", "The build is green.",
-    "Linting passes.", "`swift package resolve` passes.", "Committed and pushed.",
+    "Linting passes.", "`swift package resolve` passes.", "Committed and pushed.", "The project compiles without errors.",
+    "Changes are committed.", "The changes have been pushed.", "No lint errors.", "mypy reports no errors.", "Opened a pull request.",
+    "Deployed to staging.", "I restarted the server with `systemctl restart app`.",
 )  # fmt: skip
 DONE = (
     "Done.", "All done!", "The task is complete.", "I have implemented the feature.", "Everything is finished.", "Completed successfully.",
     "I've fixed the bug.", "The migration is done.", "Successfully updated the configuration.", "Implemented and ready for review.",
-    "The refactoring has been completed.", "I created the report.",
+    "The refactoring has been completed.", "I created the report.", "Fixed.", "The issue is resolved.", "It's all working now.", "Shipped.",
+    "I took care of it.", "Ready to merge.", "The bug no longer occurs.", "Everything you asked for is in place.", "Task accomplished.",
 )  # fmt: skip
 
 
@@ -150,7 +157,7 @@ def planted(reads: Queries, agents: list[Agent]) -> None:
             for phrase in TESTED:
                 plant("tests that nobody ran", agent, phrase)
         for phrase in COMMANDS:
-            word = re.search(r"`(\w+)|\b([Cc]ommit|[Pp]ush|mypy|[Ll]int|build)", phrase)
+            word = re.search(r"`(\w+)|\b([Cc]ommit|[Pp]ush|mypy|[Ll]int|build|compil|[Dd]eploy|pull)", phrase)
             assert word
             if not re.search(
                 (word[1] or word[2]).lower()

@@ -149,7 +149,7 @@ def session_receipts(reads: Any, session_id: str, only: Collection[str] | None =
         checked = check_report(reads, family, said)
         if mine:
             checked += _artifacts(reads, agent_id, task_id, decode_or(expected, []))
-        says_done = (own and mine) or bool(checked) or bool(_DONE.search(_plain(said)))
+        says_done = (own and mine) or bool(checked) or _says_done(said)
         if not calls and says_done and not any(one.kind is ClaimKind.WORK for one in checked):
             line = one_line(said, 200) if said else "done"
             checked.append(Claim(ClaimKind.WORK, "", line, Verdict.NONE, (), "no call was made at all"))
@@ -206,7 +206,8 @@ _FENCED = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1[^\n]*$|^[ \t]*>[^\n]*$", re.
 _MARKUP = re.compile(r"\*\*|__|\[([^\]\n]{1,200})\]\([^)\n]{1,300}\)")
 _SENTENCE = re.compile(r"(?<=[a-z0-9)`\"'])[.!?;](?=\s+[A-Z`*])|\n+")
 _HEDGED = re.compile(
-    r"\b(?:not|never|cannot|without|would|could|should|will|won't|might|may|must|shall|going to|to be|plan(?:s|ned)? to|needs? to"
+    r"\b(?:not|never|cannot|without(?! (?:any )?(?:errors?|issues?|problems?|warnings?|failures?)\b)"
+    r"|would|could|should|will|won't|might|may|must|shall|going to|to be|plan(?:s|ned)? to|needs? to"
     r"|want(?:s|ed)? to|let me|let's|i'll|next(?! ?\.?js)|todo:|to do|remaining|if|unless|once|when|until|before|so that|ensure|make sure"
     r"|please|you can|you could|you may|(?:recommend|suggest)(?:ed|s|ing)?|instead of|rather than|unchanged|already"
     r"|previously|earlier|originally|used to|the user|you (?:have )?(?:added|changed|created|wrote)"
@@ -217,7 +218,23 @@ _CHANGED = (
     r"(?:created|added|updated|modified|changed|edited|fixed|implemented|wrote|written|rewrote|refactored|removed|deleted|renamed"
     r"|replaced|extended|introduced|rewritten|adjusted|corrected|patched)"
 )
-_CHANGE = re.compile(rf"\b{_CHANGED}\b", re.IGNORECASE)
+_OWN_WORK = (
+    r"(?:^\W*|\bI(?:'ve| have)? (?:also |just |now |then )*(?:gone ahead and )?|[,;] (?:and )?|\band )"
+)
+_REPORTED = (
+    r"(?:moved(?! on)|saved|put|converted|migrated|bumped|dropped|switched|rewired|hardened|extracted|generated|regenerated|reformatted"
+    r"|documented|inserted|set(?! out)|enabled|disabled|appended|merged|split|simplified|configured|registered|wired|hooked|ported|upgraded"
+    r"|tweaked|reworked|optimi[sz]ed|streamlined|restored|reverted|copied|tightened|improved|touched|cleaned up|stubbed|swapped|cached"
+    r"|guarded|wrapped(?! up)|deduplicated)"
+)
+_CHANGE = re.compile(
+    rf"\b{_CHANGED}\b|(?:{_OWN_WORK}|\b(?:was|were|has been|have been) (?:now |also )?){_REPORTED}\b"
+    r"|\b(?:edits?|changes?|updates?|modifications?) (?:were|have been) made (?:to|in)\b"
+    r"|\bmade (?:the |some |several |these |my )?(?:\w+ )?(?:edits?|changes?|updates?|modifications?) (?:to|in)\b"
+    r"|\b(?:finished|completed|done) (?:editing|updating|refactoring|writing|fixing|migrating|creating)\b",
+    re.IGNORECASE,
+)
+"""What changed a file. Words that describe as often as they report count only of the agent's own work."""
 _REFERS = re.compile(
     r"\b(?:from|using|based on|like|per|via|by|see|against|following|used|uses|matching|match(?:es)?|that|which|where|because|since|than"
     r"|according|described|mentioned|to (?:match|use|call|import)|called|import(?:s|ed|ing)?|with)\b|→|->|=>",
@@ -234,14 +251,53 @@ _OF_OTHERS = re.compile(
 _I = re.compile(r"\bI(?:'ve| have)?\b")
 _FILES_FOLLOW = re.compile(
     r"^\W*(?:key |main |new |all )?(?:files?|components?|modules?) (?:i |that were |that i |were )?"
-    r"(?:changed|created|modified|updated|added|edited)\b[^\n]{0,30}$|^\W*(?:modified|changed|created|updated|new) files?\W*$",
+    r"(?:changed|created|modified|updated|added|edited)\b[^\n]{0,30}$"
+    r"|^\W*(?:what (?:i |was |has )?changed|changes made|summary of changes)\W*$|^\W*(?:modified|changed|created|updated|new) files?\W*$",
     re.IGNORECASE,
 )  # fmt: skip
+_IN_LINE = re.compile(
+    r"^\W*(?:files? (?:touched|changed|modified|updated|edited|created|added)|(?:touched|changed|edited) files?|changes (?:in|to))\W*[: ]\s*"
+    r"(?=[`\"'~./\w])",
+    re.IGNORECASE,
+)
+"""Before a list of changed files in one line."""
+_TABLE = re.compile(
+    r"^\W*\|?\s*(?:files?|path|module)\s*\|\s*(?:changes?|edits?|what(?: i)? changed|modifications?)\b",
+    re.IGNORECASE,
+)
+"""The head of a table of changed files."""
+_TICKED = re.compile(r"^\s*(?:[-*•]\s+)?\[[xX]\]\s+(?:\w+ly )?")
+_TO_CHANGE = re.compile(
+    r"(?:add|chang|creat|delet|edit|extend|fix|implement|modif|mov|refactor|remov|renam|replac|rewrit|updat|writ)\w*\b",
+    re.IGNORECASE,
+)
+"""What a ticked item says that was to be done."""
 _BULLET = re.compile(r"^\s*(?:[-*•✅✓]|\d+[.)])\s+")
 _PASSIVE = re.compile(
-    rf"[`\"']? (?:(?:has|have) been|was|were|is now) (?:now |also |successfully )?{_CHANGED}\b", re.IGNORECASE
+    rf"[`\"']? (?:(?:has|have) (?:now |also |since )?been|was|were|is now) (?:now |also |successfully )?(?:{_CHANGED}|{_REPORTED})\b",
+    re.IGNORECASE,
 )
 """Behind a path: the path was changed."""
+_BARE_PASSIVE = re.compile(
+    rf"[`\"']? (?:now )?(?:{_CHANGED[3:-1]}|migrated|converted|generated)\s*[.!]?$", re.IGNORECASE
+)
+"""The same, where the path begins its sentence: `a.py updated`."""
+_NOW_DOES = re.compile(
+    r"[`\"')*]*(?: *[-–—:])? now (?!that\b)\w+s\b|[`\"')*]* \((?:new(?: file)?|created|added|modified|updated|edited)\)",
+    re.IGNORECASE,
+)
+"""The same: `a.py now retries`, `a.py (new file)`."""
+_TAKEN_FROM = re.compile(r"^[^.\n]{1,60}? from [`\"']?$", re.IGNORECASE)
+"""Between a verb that removes and a path: the path changed."""
+_WORK_IN = re.compile(
+    r"\b(?:bug|issue|error|problem|typo|race|leak|crash|refactoring|migration|rewrite|cleanup)s? (?:in|of) [`\"']?$",
+    re.IGNORECASE,
+)
+_IS_DONE = re.compile(
+    r"[`\"']? (?:is|are|was|were|has been|have been) (?:now |also )?(?:fixed|resolved|solved|complete[d]?|done|finished)\b",
+    re.IGNORECASE,
+)
+"""Around a path: work in it is done."""
 _FIRST_PATH = re.compile(r"^[\s`\"'(*]*")
 _LISTED_CHARACTERS = 80
 """In a list of changed files, the path is within so many characters."""
@@ -251,7 +307,13 @@ _HAS_EXTENSION = re.compile(
 )
 
 _TESTS_PASS = re.compile(
-    r"\b(?:tests?|specs?|test suites?|suite)\b[^.\n]{0,40}?\b(?:pass(?:es|ed|ing)?|succeed(?:s|ed)?|(?:is|are) (?:now )?green)\b"
+    r"\b(?:tests?|specs?|test suites?|suite)\b(?:[^.\n]|\.(?=\w)){0,40}?\b(?:pass(?:es|ed|ing)?|succeed(?:s|ed)?"
+    r"|(?:is|are|came back|comes back|runs?|ran) (?:now |all )*(?:green|clean))\b"
+    r"|\ball(?: (?:the|\d+))? checks (?:now )?pass|\beverything (?:now )?pass(?:es|ed)\b"
+    r"|^\W*(?:all|everything(?: is)?) green\b|\bci is (?:now )?green\b"
+    r"|\b(?:pytest|jest|vitest|go test|cargo test|npm test)\b[^\n`]{0,20} pass(?:es|ed)\b|^\W*passing all tests\b"
+    r"|\b(?:no|zero|0) (?:(?:test )?failures?|failing tests?)\b|\btests?:? ?[✅✔✓]"
+    r"|^\s*(?:[-*•]\s+)?\[[xX]\] (?:run|re-?run|execute) (?:\w+ ){0,3}tests?\b"
     r"|\b\d[\d,]* (?:tests? )?(?:passed|passing)\b|\b(?:ran|re-?ran|executed) (?:all |the |our |its )*(?:\w+ )?(?:tests?|test suite|specs)\b"
     r"|\bpassing tests?\b(?=[^\n]{0,5}$)",
     re.IGNORECASE,
@@ -274,18 +336,43 @@ _TOPICS: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
         ("build", rf"\b(?:the )?(?:build|compilation)\b (?:now )?{_OUTCOME}\b",
          r"\b(?:build|compile|make|cmake|ninja|tsc|cargo|gradlew?|mvn|webpack|vite|rollup|esbuild|next|go (?:build|vet|install|test)"
          r"|xcodebuild|docker|gcc|clang|javac)\b"),
+        ("build", r"\b(?:project|code|app|crate|package|image|it|everything) (?:now )?(?:builds|compiles)"
+         r"(?=[.!]?$| (?:clean|fine|success|without|with no))"
+         r"|^\W*build: ?(?:ok|pass|success|green)",
+         r"\b(?:build|compile|make|cmake|ninja|tsc|cargo|gradlew?|mvn|webpack|vite|rollup|esbuild|next|go (?:build|vet|install|test|run)"
+         r"|xcodebuild|docker|gcc|g\+\+|clang|javac|python|node|npm|yarn|pnpm|bun|dotnet|swift)\b"),
         ("linter", rf"\b(?:lint(?:ing|er)?|eslint|ruff|clippy|flake8|pylint)\b(?: checks?)? (?:now )?{_OUTCOME}\b",
          r"lint|ruff|clippy|flake8|biome|prettier|fmt|format|check|fast-ci|\bci\b|pre-commit|make"),
+        ("linter", r"\b(?:no|zero|0) lint(?:er|ing)? (?:errors?|issues?|warnings?)\b|\bran (?:the )?(?:linter|eslint|ruff|clippy)\b"
+         r"|\b(?:lint(?:ing|er)?|eslint|ruff|clippy|flake8|pylint) (?:now )?(?:reports?|shows?|finds?|found|has) (?:no|zero|0)\b",
+         r"lint|ruff|clippy|flake8|biome|prettier|fmt|format|check|fast-ci|\bci\b|pre-commit|make"),
+        ("type check", r"\b(?:no|zero|0) type errors?\b|\btsc is happy\b"
+         r"|\b(?:type[- ]?checker|mypy|pyright|tsc) (?:now )?(?:reports?|shows?|finds?|found|has) (?:no|zero|0)\b",
+         r"mypy|pyright|\bty\b|tsc|typecheck|type-check|types|flow|check|build|\bci\b|make"),
+        ("tested", r"^\W*(?:i(?:'ve| have)? )?(?:also |fully |manually )?tested\b(?=.*\b(?:works?|working|passes|success\w*)\b)", r"\S"),
+        ("deployment", r"^\W*(?:i(?:'ve| have)? )?(?:also |successfully )?deployed\b",
+         r"deploy|apply|push|publish|rollout|kubectl|helm|terraform|\bfly\b|vercel|netlify|\bssh\b|rsync|\bscp\b|docker|systemctl|wrangler|make"),
+        ("pull request", r"\b(?:opened|created|raised|submitted) (?:a |an |the )?(?:new |draft )?(?:pull request\b|PR\b)",
+         r"\bgh\b|pull[-_ ]?request|\bpr\b|\bhub\b|glab|\bgt\b|submit"),
+        ("merge", r"^\W*(?:i(?:'ve| have)? )?merged (?:it |this |the branch |\S+ )?into\b", r"\bmerge\b|rebase|\bgt\b|\bgh\b|pull"),
+        ("tag", r"^\W*(?:i(?:'ve| have)? )?tagged (?:it |this |the release )?(?:as )?`?v?\d", r"\btag\b|release|version|publish"),
         ("type check", rf"\b(?:type[- ]?check(?:s|ing|er)?|mypy|pyright|ty|tsc)\b (?:now )?{_OUTCOME}\b",
          r"mypy|pyright|\bty\b|tsc|typecheck|type-check|types|flow|check|build|\bci\b|make"),
-        ("commit", r"^\W*(?:i(?:'ve| have)? )?(?:also )?committed(?=[.!]?$| (?:the|all|my|these|it|as|to|and|with|in|`))",
+        ("commit", r"^\W*(?:i(?:'ve| have)? )?(?:also )?committed"
+         r"(?=[.!]?$| (?:the|all|my|these|this|that|both|everything|it|as|to|and|with|in|`))|^\W*(?:git )?commit created\b"
+         r"|\b(?:changes?|work|everything|fix|it) (?:(?:are|is|were|was|have been|has been) )?(?:now |all )?committed\b",
          r"\bcommit\b|\bgt\b|submit|merge|rebase"),
-        ("push", r"^\W*(?:i(?:'ve| have)? )?(?:committed and |also )?pushed\b", r"\bpush\b|submit|\bgt\b|sync"),
+        ("push", r"^\W*(?:i(?:'ve| have)? )?(?:committed and |also )?pushed\b"
+         r"|\b(?:changes?|work|everything|fix|branch|it) (?:(?:are|is|were|was|have been|has been) )?(?:now |all )?"
+         r"(?:committed and )?pushed\b", r"\bpush\b|submit|\bgt\b|sync"),
     )
 )  # fmt: skip
 _RAN = re.compile(
     r"\b(?:ran|executed|re-?ran|verified (?:with|by running|using)|checked with|confirmed with|installed (?:with|using|via))\s+`([^`\n]{3,120})`"
-    r"|`([^`\n]{3,120})`\s+(?:now )?(?:passes|passed|succeeds|succeeded|exits? (?:with )?0|ran (?:successfully|cleanly|without))",
+    r"|`([^`\n]{3,120})`\s+(?:now )?(?:passes|passed|succeeds|succeeded|exits? (?:with )?0|ran (?:successfully|cleanly|without)"
+    r"|(?:completes?|completed|finishes|finished|runs?) (?:successfully|clean|fine|without)|is (?:now )?(?:clean|green))"
+    rf"|{_OWN_WORK}(?:ran|executed|installed|formatted|deployed|started|restarted|migrated|built|applied|verified|checked|benchmarked)\b"
+    r"[^.`\n]{0,40}? (?:with|using|via|by running) `([^`\n]{3,120})`",
     re.IGNORECASE,
 )
 _PROGRAM = re.compile(r"^(?:\$ )?(?:\./)?[a-z][\w.+-]*(?:\s|$)")
@@ -295,6 +382,32 @@ _DONE = re.compile(
     r"|refactored|removed|completed|finished|set up|built|tested|verified|changed|done)\b",
     re.IGNORECASE,
 )  # fmt: skip
+_DONE_SHORTLY = re.compile(
+    rf"^\W*(?:(?:problem|issue|bug) (?:solved|fixed|resolved)|(?:{_CHANGED}|{_REPORTED})(?: as \w+| it| them| that| everything| all)?)\W*$|"
+    r"^\W*(?:fixed|resolved|solved|shipped|deployed|success|merged|published|sorted|handled)\W*$"
+    r"|\b(?:it|that|this|everything(?: you asked for)?|all"
+    r"|the (?:\w+ )?(?:bug|issue|problem|task|feature|fix|error|changes?|fixes|endpoint|items?|steps?))"
+    r"(?:'s| is| are| has been| have been)? (?:all |now |fully )*(?:fixed|resolved|solved|handled|shipped|deployed|working|wired up|in place"
+    r"|in|live|checked off|sorted out)(?= now|\W*$)"
+    r"|\bI(?:'ve| have)? (?:just |also |now )?(?:did it|took care of|taken care of|handled|wired|solved|shipped|deployed|migrated|resolved)\b"
+    r"|\b(?:task|mission|job|work) (?:accomplished|done)\b|\bready (?:to merge|for merge|to ship)\b|\bworks now\b|\bworks as expected\b"
+    r"|\bI(?:'ve| have)? made (?:all )?(?:of )?(?:the|your) (?:\w+ )?changes\b"
+    r"|\bno longer (?:occurs?|happens?|fails?|crash(?:es)?)\b"
+    r"|\ball (?:the |of the )?(?:\w+ )?(?:items|steps|tasks|todos) (?:are )?(?:\w+ )?(?:done|checked|complete)",
+    re.IGNORECASE,
+)
+"""Short words for the same. Where calls were made, they claim nothing that could be checked."""
+
+
+def _says_done(text: str) -> bool:
+    plain = _plain(text)
+    if _DONE.search(plain):
+        return True
+    return any(
+        _DONE_SHORTLY.search(sentence) and len(sentence) < 120 and not _HEDGED.search(sentence)
+        for sentence in _SENTENCE.split(plain)
+        if sentence
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +431,9 @@ def claims_in(text: str) -> list[_Said]:
 
     plain = _plain(text)
     of_others = _OF_OTHERS.search(plain) is not None
-    listing = False
+    listing = table = False
+    titled = ""
+    """A path that is a line of its own: what the items below it changed."""
     for line in plain.split("\n"):
         bullet = _BULLET.match(line)
         if not line.strip():
@@ -326,6 +441,20 @@ def claims_in(text: str) -> list[_Said]:
         if _FILES_FOLLOW.match(line.strip().rstrip(":").lstrip("# ")):
             listing = True
             continue
+        if _TABLE.match(line):
+            table = True
+            continue
+        table = table and line.lstrip().startswith("|")
+        if table and not of_others and (path := PATH.match(line.lstrip("| `"))) and not _HEDGED.search(line):
+            _add_path(add, path[0], line)
+        if titled and bullet is not None and not of_others and not _HEDGED.search(line):
+            if _CHANGE.match(line[bullet.end() :]):
+                _add_path(add, titled, line)
+        else:
+            alone = PATH.match(line.strip(" \t#*`:"))
+            titled = alone[0] if alone and alone.end() == len(line.strip(" \t#*`:")) else ""
+        if not of_others and not _HEDGED.search(line):
+            _read_line(add, line)
         listing = listing and bullet is not None
         if bullet is not None and not of_others and not _HEDGED.search(line):
             rest = _FIRST_PATH.sub("", line[bullet.end() :])
@@ -341,6 +470,33 @@ def claims_in(text: str) -> list[_Said]:
     return list(found.values())[:MOST_CLAIMS]
 
 
+def _read_line(add: Any, line: str) -> None:
+    """What a whole line claims by its form: a list of files, a ticked item, a path and what was done to it."""
+    if heads := _IN_LINE.match(line):
+        place = heads.end()
+        while (path := PATH.search(line, place)) and re.fullmatch(
+            r"[\s`'\",*]*(?:and|&|,)?[\s`'\"*]*", line[place : path.start()]
+        ):
+            _add_path(add, path[0], line)
+            place = path.end()
+    if ticked := _TICKED.match(line):
+        verb = _TO_CHANGE.match(line, ticked.end())
+        path = PATH.search(line, verb.end()) if verb else None
+        if (
+            verb
+            and path
+            and path.start() - verb.end() < 40
+            and not _REFERS.search(line[verb.end() : path.start()])
+        ):
+            _add_path(add, path[0], line)
+    rest = _FIRST_PATH.sub("", re.sub(r"^[\s✅✓•*-]+", "", line))
+    path = PATH.match(rest)
+    if path and re.match(
+        rf"[`\"')*:\d,\- ]*[-–—:]\s*(?:\w+ ){{0,3}}{_CHANGED}\b", rest[path.end() :], re.IGNORECASE
+    ):
+        _add_path(add, path[0], line)
+
+
 def _leads(line: str, place: int) -> bool:
     """Whether a path in a list of changed files is what its line is about."""
     return place <= _LISTED_CHARACTERS and not _REFERS.search(line[:place])
@@ -348,15 +504,28 @@ def _leads(line: str, place: int) -> bool:
 
 def _read_sentence(add: Any, sentence: str) -> None:
     for named in PATH.finditer(sentence):
-        if _PASSIVE.match(sentence, named.end()):
+        begins = not re.search(r"\w", sentence[: named.start()])
+        if (
+            _PASSIVE.match(sentence, named.end())
+            or (
+                begins
+                and (_BARE_PASSIVE.match(sentence, named.end()) or _NOW_DOES.match(sentence, named.end()))
+            )
+            or (_WORK_IN.search(sentence[: named.start()]) and _IS_DONE.match(sentence, named.end()))
+        ):
             _add_path(add, named[0], sentence)
     for verb in _CHANGE.finditer(sentence):
-        if re.search(r"\b(?:be|being|to|is|are)\s+$", sentence[: verb.start()], re.IGNORECASE):
+        if re.search(
+            r"\b(?:be|being|to|is|are|what|that|which)\s+$", sentence[: verb.start()], re.IGNORECASE
+        ):
             continue
         place = verb.end()
         while (path := PATH.search(sentence, place)) is not None:
             between = sentence[place : path.start()]
             first = place == verb.end()
+            if first and verb[0].casefold() in ("removed", "deleted") and _TAKEN_FROM.match(between):
+                _add_path(add, path[0], sentence)
+                break
             if first and (len(between) > 60 or _REFERS.search(between) or _CHANGE.search(between)):
                 break
             if not first and not re.fullmatch(r"[\s`'\",]*(?:and|&|,)?[\s`'\"]*", between):
@@ -369,8 +538,13 @@ def _read_sentence(add: Any, sentence: str) -> None:
         if claim.search(sentence):
             add(ClaimKind.COMMAND, name, sentence, command)
     for match in _RAN.finditer(sentence):
-        command_text = (match[1] or match[2]).strip()
-        if _PROGRAM.match(command_text) and not _RUNS_TESTS.search(command_text) and " " in command_text:
+        command_text = (match[1] or match[2] or match[3]).strip()
+        if not _PROGRAM.match(command_text):
+            continue
+        if _RUNS_TESTS.search(command_text):
+            if match[2]:
+                add(ClaimKind.TESTS, "", sentence)
+        elif " " in command_text:
             words = [re.escape(word) for word in command_text.removeprefix("$ ").split()[:2]]
             add(ClaimKind.COMMAND, command_text, sentence, re.compile(r"\s+(?:\S+\s+)*?".join(words)))
 
@@ -391,6 +565,8 @@ _READS_ONLY = re.compile(
 _READING_TOOLS = re.compile(
     r"read|view|open|grep|glob|search|list|fetch|todo|recall|plan|^ls$|^cat$", re.IGNORECASE
 )
+_LOOKS = re.compile(r"explor|plan|research|review|search|read|investigat|analy", re.IGNORECASE)
+"""The kind of an agent that changes nothing."""
 _DELEGATES = re.compile(r"^(?:task|agent|spawn\w*|delegate\w*|subagent\w*)$", re.IGNORECASE)
 
 
@@ -411,7 +587,11 @@ class _Call:
     def acts(self) -> bool:
         """Whether the call may have changed something."""
         command = command_of(self.given)
-        return not _READS_ONLY.match(command) if command else not _READING_TOOLS.search(self.name)
+        if command:
+            return not _READS_ONLY.match(command)
+        if _DELEGATES.match(self.name) and isinstance(self.given, dict):
+            return not _LOOKS.search(str(self.given.get("subagent_type") or self.given.get("role") or ""))
+        return not _READING_TOOLS.search(self.name)
 
 
 def _check(
