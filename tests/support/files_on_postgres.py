@@ -96,3 +96,9 @@ def _databases_of_this_test_alone() -> Iterator[None]:
     names = list(_made)
     _made.clear()
     on_server(_server[0], *(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for name in names))
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.exit(pytest.main(["-q", "-n", "0", "-p", "tests.support.files_on_postgres", *sys.argv[1:]]))
