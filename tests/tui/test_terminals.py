@@ -301,6 +301,7 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
         await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))
         await pilot.press("y")
         await until(pilot, lambda: terminals.answer(question) == {"behavior": "allow"})
+        await until(pilot, lambda: "sent, not confirmed yet" in text_of(pilot))
         terminals.has("shop", "ended", "logout", imported="claude23")
         terminals.ends(question, "allowed")
         await until(pilot, lambda: "✓1" in text_of(pilot) and "confirmed by its program" in text_of(pilot))

@@ -342,10 +342,12 @@ class WatchkeeperApp(ThemedApp):
 
         still = {each.id for each in snapshot.external.questions}
         for each in before.external.questions:
-            if each.status == "sent" and each.id not in still:
+            if each.id not in still:
 
                 def answer(found: object, asked: ExternalQuestion = each) -> None:
-                    self.call_later(self._say_in_front, outcome_words(asked, found), "accent")
+                    # An answer may be sent and confirmed between two readings.
+                    if isinstance(found, ExternalQuestion) and found.decided_by:
+                        self.call_later(self._say_in_front, outcome_words(asked, found), "accent")
 
                 self.reader.ask(partial(load_external_question, question_id=each.id), answer)
 
