@@ -298,6 +298,10 @@ _IS_DONE = re.compile(
     re.IGNORECASE,
 )
 """Around a path: work in it is done."""
+_NO_REPORT = re.compile(r"\b(?:be|being|to|is|are|what|that|which)\s+$", re.IGNORECASE)
+"""Before a verb: it describes, or says what is to be done."""
+_NEAR = 2_000
+"""Characters behind a verb in which its path is, whatever its length."""
 _FIRST_PATH = re.compile(r"^[\s`\"'(*]*")
 _LISTED_CHARACTERS = 80
 """In a list of changed files, the path is within so many characters."""
@@ -427,7 +431,7 @@ def claims_in(text: str) -> list[_Said]:
     found: dict[tuple[ClaimKind, str], _Said] = {}
 
     def add(kind: ClaimKind, subject: str, line: str, topic: re.Pattern[str] | None = None) -> None:
-        found.setdefault((kind, subject), _Said(kind, subject, one_line(line, 300), topic))
+        found.setdefault((kind, subject), _Said(kind, subject, one_line(line[:1_000], 300), topic))
 
     plain = _plain(text)
     of_others = _OF_OTHERS.search(plain) is not None
@@ -503,32 +507,35 @@ def _leads(line: str, place: int) -> bool:
 
 
 def _read_sentence(add: Any, sentence: str) -> None:
+    word = re.search(r"[\w~./]", sentence)
+    first = word.start() if word else 0
     for named in PATH.finditer(sentence):
-        begins = not re.search(r"\w", sentence[: named.start()])
+        begins = named.start() <= first
         if (
             _PASSIVE.match(sentence, named.end())
             or (
                 begins
                 and (_BARE_PASSIVE.match(sentence, named.end()) or _NOW_DOES.match(sentence, named.end()))
             )
-            or (_WORK_IN.search(sentence[: named.start()]) and _IS_DONE.match(sentence, named.end()))
+            or (
+                _WORK_IN.search(sentence, max(0, named.start() - 40), named.start())
+                and _IS_DONE.match(sentence, named.end())
+            )
         ):
             _add_path(add, named[0], sentence)
     for verb in _CHANGE.finditer(sentence):
-        if re.search(
-            r"\b(?:be|being|to|is|are|what|that|which)\s+$", sentence[: verb.start()], re.IGNORECASE
-        ):
+        if _NO_REPORT.search(sentence, max(0, verb.start() - 30), verb.start()):
             continue
         place = verb.end()
-        while (path := PATH.search(sentence, place)) is not None:
+        while (path := PATH.search(sentence, place, place + _NEAR)) is not None:
             between = sentence[place : path.start()]
-            first = place == verb.end()
-            if first and verb[0].casefold() in ("removed", "deleted") and _TAKEN_FROM.match(between):
+            is_first = place == verb.end()
+            if is_first and verb[0].casefold() in ("removed", "deleted") and _TAKEN_FROM.match(between):
                 _add_path(add, path[0], sentence)
                 break
-            if first and (len(between) > 60 or _REFERS.search(between) or _CHANGE.search(between)):
+            if is_first and (len(between) > 60 or _REFERS.search(between) or _CHANGE.search(between)):
                 break
-            if not first and not re.fullmatch(r"[\s`'\",]*(?:and|&|,)?[\s`'\"]*", between):
+            if not is_first and not re.fullmatch(r"[\s`'\",]*(?:and|&|,)?[\s`'\"]*", between):
                 break
             _add_path(add, path[0], sentence)
             place = path.end()
