@@ -661,7 +661,9 @@ def _start(
     workspace = (options["workspace"] or Path.cwd()).expanduser()
     path = database_path(options["db"])
     needs = _needs(options, workspace)
-    elsewhere = needs is not None and (needs.remote is not None or not workspace.exists())
+    elsewhere = needs is not None and (
+        needs.remote is not None or (bool(options["on"]) and not workspace.exists())
+    )
     if elsewhere:
         if outside is not None:
             raise BadInput("a session that was begun outside is continued where it is; leave --git out")

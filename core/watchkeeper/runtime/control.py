@@ -75,7 +75,7 @@ def check_key(ref: str, *, environment: str, then: str, base_url: str | None = N
 
 
 def check_resume(database_path: Place, session_id: str, *, environment: str) -> None:
-    """Refuse to resume a session whose model has no key in this process's environment.
+    """Refuse to resume a session whose model has no key in this process's environment, or whose files are a worker's.
 
     Raises:
         BadInput: see `check_key`.
@@ -84,10 +84,15 @@ def check_resume(database_path: Place, session_id: str, *, environment: str) -> 
 
     with closing(database.open_readonly(database_path)) as connection:
         row = connection.execute(
-            "SELECT model, settings FROM sessions WHERE id = ?", (session_id,)
+            "SELECT model, settings, needs, workspace FROM sessions WHERE id = ?", (session_id,)
         ).fetchone()
     if row is None:
         return
+    if row[2] is not None and not Path(row[3]).is_dir():
+        raise BadInput(
+            f"session {session_id} works on another machine ({row[3]} is not here); leave it to a worker with"
+            f" `wk resume {session_id} --queue`"
+        )
     try:
         settings = decode(row[1])
     except ValueError:

@@ -1,0 +1,96 @@
+"""`wk run --queue`, `wk resume --queue` and `wk workers`: what is refused, and what the lists say."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from tests.core.cli.conftest import Wk, change, rows
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "work"
+    made.mkdir()
+    return made
+
+
+def queue(wk: Wk, folder: Path, *options: object) -> str:
+    said = wk(
+        "run", "--queue", "--model", "offline/surveyor", "--workspace", folder, "--json", *options, "the goal"
+    )
+    assert said.code == 0, said.err
+    return str(said.json["session"])
+
+
+def test_a_queued_session_waits_says_for_what_and_can_be_cancelled(
+    wk: Wk, folder: Path, tmp_path: Path
+) -> None:
+    session = queue(wk, folder)
+    assert wk("sessions").out.splitlines()[1].split()[:5][-1] == "queued"
+    (listed,) = wk("sessions", "--json").json
+    assert (listed["queued"], listed["live"]) == (True, False)
+    shown = wk("show", session)
+    assert f"label host:{socket.gethostname()}, folder {folder}; no worker there" in shown.out
+    assert wk("show", session, "--json").json["queue"]["needs"]["path"] == str(folder)
+    assert wk("workers").out == "no workers; start one with `wk worker`\n"
+    assert wk("cancel", session).code == 0
+    assert rows(tmp_path / "watchkeeper.db", "SELECT status, queued_at FROM sessions") == [
+        ("cancelled", None)
+    ]
+    assert wk("show", session, "--json").json["queue"] is None
+
+
+def test_a_folder_of_another_machine_needs_a_label_and_is_not_resumed_here(wk: Wk, folder: Path) -> None:
+    session = queue(wk, Path("/nowhere/here"), "--on", "gpu", "--on", "mcp:github")
+    shown = wk("show", session, "--json").json
+    assert shown["queue"]["needs"] == {"labels": ["gpu", "mcp:github"], "path": "/nowhere/here"}
+    assert f"`wk resume {session} --queue`" in wk("resume", session).error
+    assert wk("resume", session, "--queue").code == 0
+
+
+def test_a_paused_session_goes_back_to_the_workers_and_a_finished_one_does_not(
+    wk: Wk, folder: Path, tmp_path: Path
+) -> None:
+    session = queue(wk, folder)
+    change(
+        tmp_path / "watchkeeper.db", "UPDATE sessions SET status = 'paused', queued_at = NULL, needs = NULL"
+    )
+    assert wk("resume", session, "--queue").code == 0
+    ((status, queued_at),) = rows(tmp_path / "watchkeeper.db", "SELECT status, queued_at FROM sessions")
+    assert status == "running"
+    assert queued_at is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--on", "gpu"), "add --queue"),
+        (("--queue", "--headless"), "leave --headless and --detach out"),
+        (("--queue", "--commit", COMMIT), "add --git REMOTE"),
+        (("--queue", "--on", "a b"), "is no label"),
+        (("--queue", "--on", "-x"), "is no label"),
+        (("--queue", "--git", "ext::sh -c x", "--commit", COMMIT), "is no remote"),
+        (("--queue", "--git", "https://h/x", "--commit", "--upload-pack=x"), "is no commit"),
+        (("--queue", "--git", "https://h/x"), "is no commit"),
+        (("--queue", "--workspace", "/nowhere/here"), "is not there"),
+        (("--queue", "--on", "gpu", "--workspace", "nowhere"), "give its whole path"),
+        (("--queue", "--budget-usd", "0"), "is not in the range"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_queued_is_refused_before_anything_is_written(
+    wk: Wk,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    reason: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    said = wk("run", "--model", "offline/surveyor", *options, "the goal")
+    assert said.code == 2
+    assert reason in said.error
+    assert not (tmp_path / "watchkeeper.db").exists()
