@@ -23,6 +23,7 @@ from watchkeeper.records.host_faults import HostFault, StoreExhausted, host_faul
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
+from watchkeeper.runtime.background import HEARTBEAT_SECONDS
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, RELEASED_EXIT, HostResult, SessionHost
 from watchkeeper.runtime.lifecycle import pause_session, queue_session
 from watchkeeper.store import database, sessions
@@ -221,11 +222,22 @@ async def _drive(
 ) -> HostResult:
     from watchkeeper.runtime.host_factory import assemble
 
-    async with aclosing(
-        await assemble(store, clock, once=once, approval_timeout=asking.seconds)
-    ) as assembled:
+    extending = asyncio.create_task(_extend_lease(store))
+    try:
+        made = await assemble(store, clock, once=once, approval_timeout=asking.seconds)
+    finally:
+        extending.cancel()
+        await asyncio.gather(extending, return_exceptions=True)
+    async with aclosing(made) as assembled:
         _answer_signals(assembled.host, on_signal)
         return await assembled.host.run(resume=resume)
+
+
+async def _extend_lease(store: SessionStore) -> None:
+    """Extend the lease on a server while the host is assembled: its MCP servers may take longer to start than that."""
+    while not isinstance(store.path, Path):
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+        await store.commit(lambda tx: None)
 
 
 def _answer_signals(host: SessionHost, exit_code: int) -> None:

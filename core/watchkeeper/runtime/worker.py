@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -151,7 +152,8 @@ class Worker:
         """Forget this worker. Hosts that still run go on."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._claims.close()
-        workers.forget_worker(self._connection, self.id)
+        with suppress(sqlite3.DatabaseError, StoreUnusable):  # else its row says that it is gone
+            workers.forget_worker(self._connection, self.id)
         self._connection.close()
 
     # --- What runs ------------------------------------------------------------------------------------------
@@ -189,7 +191,7 @@ class Worker:
             self._failures.pop(session_id, None)
             if status in ("done", "cancelled") and slot.needs.remote is not None:
                 self._executor.submit(tidy, checkout_folder(self._place, session_id), slot.needs.commit or "")
-        elif code == DRIVEN_ELSEWHERE_EXIT:
+        elif code == DRIVEN_ELSEWHERE_EXIT and probe(self._place, session_id, self._connection) is not None:
             self._not_before[session_id] = self._monotonic() + 2.0
         elif code == RELEASED_EXIT or self.is_draining:
             pass
@@ -251,7 +253,15 @@ class Worker:
             self._take(one)
         # Further on at the next step, where a page is full of what others must take.
         full = len(page) >= workers.PAGE
+        if not full and self._after == (0.0, ""):
+            self._forget(there={one.id for one in page} | set(self._slots))
         self._after = (page[-1].queued_at, page[-1].id) if full else (0.0, "")
+
+    def _forget(self, there: set[str]) -> None:
+        """Keep what is known of these sessions alone."""
+        for known in (self._not_before, self._failures, self._refused):
+            for session_id in set(known) - there:
+                del known[session_id]
 
     def _take(self, one: Waiting) -> None:
         reason = why_not(one, self._row.labels, self._place)
