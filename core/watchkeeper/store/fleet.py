@@ -32,7 +32,7 @@ _SESSIONS = row_lines(
     ", ".join(_COLUMNS),
     "(SELECT * FROM sessions WHERE deleted_at IS NULL AND (id "
     + IN_LIST
-    + " OR ? AND (status IN ('running', 'paused')"
+    + " OR ? = 1 AND (status IN ('running', 'paused')"
     " OR last_active >= ?)) ORDER BY ordinal DESC LIMIT ?) listed",
 )
 _DETAILS = (

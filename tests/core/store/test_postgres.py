@@ -23,12 +23,14 @@ from watchkeeper.records.errors import DrivenElsewhere, LeaseLost, StoreUnusable
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.control import submit
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import database, driver
+from watchkeeper.store import database, driver, external
 from watchkeeper.store.change_feed import ChangeFeed
+from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.lease import Lease, Presence, is_watched, probe
 from watchkeeper.store.place import DatabaseUrl, place_of
 from watchkeeper.store.postgres import translated
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.writer import Writer
 
 
 @pytest.fixture
@@ -218,3 +220,21 @@ def test_every_statement_of_core_that_is_written_whole_is_prepared(postgres_plac
                     refused.append((path.name, text[:100], str(error).splitlines()[0]))
     assert refused == []
     assert count > 150
+
+
+def test_the_fleet_and_the_sessions_of_other_terminals_are_read(postgres_place: DatabaseUrl) -> None:
+    state = external.SessionState("claude-code", "s1", "idX", 4, "/f", "/t", "waiting", "permission", {}, 5.0)
+    asked = external.ExternalQuestion(
+        "a" * 32, "claude-code", "s1", "idX", 4, "", "Bash", {"command": "x"}, "waiting", {}, "", "", 2.0
+    )
+    writer = Writer(postgres_place)
+    writer.submit(lambda group: external.save_states(group.connection, [state])).result()
+    writer.submit(lambda group: external.add_question(group.connection, asked)).result()
+    writer.close()
+    with closing(database.open_readonly(postgres_place)) as connection:
+        reader = external.ExternalReader(postgres_place, probe=lambda place: True)
+        found = reader.read(connection, 6.0)
+        assert ([each.session_id for each in found.sessions], found.questions) == (["idX"], (asked,))
+        assert reader.read(connection, 6.0) is found
+        assert external.load_external_question(connection, asked.id) == asked
+        assert FleetReader().read(connection, 6.0, ["idX"]) == ()

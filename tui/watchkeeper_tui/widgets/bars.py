@@ -110,7 +110,9 @@ class Header(Widget):
         for group in groups:
             pieces += [*group, ("   ", "text")]
         key = watch_app(self).key_for("attention", "e")
-        return [*clip_pieces(pieces, width - 10), (f"{key} next", "key")]
+        shown = clip_pieces(pieces, width - 10)
+        space = "" if shown[-1][0].endswith(" ") else " "
+        return [*shown, (f"{space}{key} next", "key")]
 
     def _attention(self, most: int) -> list[list[Piece]]:
         """What needs a person; each reason in at most so many columns."""
