@@ -347,7 +347,7 @@ def set_compact_instructions(database: Path, program_session: str, text: str) ->
     """
     folder = hooks_folder(database) / "instructions"
     if not program_session or not all(
-        one.isascii() and (one.isalnum() or one == "-") for one in program_session
+        one.isascii() and (one.isalnum() or one in "-_") for one in program_session
     ):
         raise ValueError("that is not the id of a session")
     if not folder.is_dir():

@@ -233,6 +233,7 @@ def test_the_plugin_tells_of_states_and_questions_and_takes_any_event(claude: Cl
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=True)
         return json.loads(done.stdout)
 
+    external.set_compact_instructions(claude.db, "ses_1", "keep the decisions")  # an id of OpenCode is an id
     nonce, url, body = told()
     assert (url, body) == ("/permission/per_1/reply", {"reply": "reject", "message": "no"})
     claude.spool.step()
