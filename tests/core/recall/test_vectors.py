@@ -53,7 +53,7 @@ class ByTopic:
 def embedder(monkeypatch: pytest.MonkeyPatch) -> ByTopic:
     made = ByTopic()
     monkeypatch.setattr(recall_session, "load", lambda: made)
-    monkeypatch.setattr(recall_session, "unavailable", lambda: None)
+    monkeypatch.setattr(recall_session, "unavailable", lambda reads: None)
     return made
 
 

@@ -25,9 +25,10 @@ MOST_BYTES = 1_000_000
 """A `tsvector` holds a little more than this of words."""
 MOST_PLACES = 16_383
 """PostgreSQL counts no further."""
-FIRST_RANGE = 4_096
+FIRST_RANGE, LAST_RANGE, MOST_RANGES = 4_096, 65_536, 16
 """A search looks at so many of the newest ids at first, then at eight times as many each time: a common word is in
-most messages, and few of them are wanted."""
+most messages, and few of them are wanted. A range ends at so many, or at a part of all ids: between two statements a
+search may end."""
 FIRST_PAGE, LAST_PAGE = 100, 10_000
 """Of a range it asks for so many hits at first, then for four times as many each time."""
 WAITING_AT_ONCE = 64
@@ -240,7 +241,7 @@ def _paged(connection: Connection, function: str, words: Sequence[Word]) -> Iter
             if len(rows) < most:
                 break
             page, most = rows[-1][0] - 1, min(4 * most, LAST_PAGE)
-        through, width = above, 8 * width
+        through, width = above, min(8 * width, max(LAST_RANGE, newest // MOST_RANGES))
 
 
 def ids(reads: Any, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
