@@ -274,7 +274,7 @@ async def _assemble(
         permission=permissions.resolve,
         redact=redact,
         live=live,
-        budgets=Budgets(store, heartbeat.hosted_seconds, price),
+        budgets=Budgets(store, heartbeat.hosted_seconds, price, clock),
         usage_limits=UsageLimits(store, clock),
         pool=pool,
         mcp=mcp,

@@ -72,6 +72,8 @@ class NewSession:
     """Kind (`usd`, `tokens`, `turns`, `seconds`) → amount."""
     needs: Needs | None = None
     """What it needs of a worker; None: it is not queued. The workspace is then a folder of the worker, or none yet."""
+    project: str | None = None
+    """Whose budgets it shares with other sessions."""
 
 
 def create_session(
@@ -87,8 +89,8 @@ def create_session(
     `prepare` writes more in the same transaction: what the session starts with (see `continuation`).
 
     Raises:
-        BadInput: the workspace is no folder or contains the database, the goal is empty, or a budget cannot
-            be kept.
+        BadInput: the workspace is no folder or contains the database, the goal is empty, a budget cannot
+            be kept, or the project's name has characters that it cannot have.
         StoreUnusable: the database cannot be written.
     """
     if wanted.needs is None:
@@ -98,6 +100,8 @@ def create_session(
     for kind, amount in wanted.budgets.items():
         if kind not in budgets.KINDS or not 0 < amount < math.inf:  # NaN neither
             raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
+    if wanted.project is not None:
+        budgets.check_project(wanted.project)
     session_id = new_id()
     at = now if now is not None else time.time()
     try:
@@ -117,6 +121,7 @@ def create_session(
                 budgets=wanted.budgets,
                 now=at,
                 needs=wanted.needs.as_json() if wanted.needs is not None else None,
+                project=wanted.project,
             )
             if prepare is not None:
                 prepare(Transaction(group, session_id, 0, at))

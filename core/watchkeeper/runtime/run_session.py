@@ -26,7 +26,7 @@ from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime.background import HEARTBEAT_SECONDS
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, RELEASED_EXIT, HostResult, SessionHost
 from watchkeeper.runtime.lifecycle import pause_session, queue_session
-from watchkeeper.store import database, sessions
+from watchkeeper.store import database, driver, sessions
 from watchkeeper.store.driver import decode
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.place import Place
@@ -294,6 +294,26 @@ def set_budget_without_host(
 
     _change_once(database_path, session_id, lambda tx: budgets.write(tx, task_id, kind, amount))
     return f"budget: {'no limit' if amount is None else f'{amount:g}'} {kind}"
+
+
+def set_project_budget(database_path: Place, project: str, kind: str, typed: str | None) -> float | None:
+    """Set a budget of a project to what a person means by `typed`; None lifts it. Returns the new limit.
+
+    Running hosts of its sessions use it from their next call on.
+
+    Raises:
+        ValueError: no amount, or not more than what is used.
+    """
+    from watchkeeper.store import budgets
+
+    with (
+        closing(database.open_writable(database_path)) as connection,
+        driver.writing(connection, "command", urgent=lambda: True),
+    ):
+        reads = driver.Queries(connection)
+        amount = budgets.project_amount(reads, project, kind, typed) if typed is not None else None
+        budgets.write_project(connection, project, kind, amount, time.time())
+    return amount
 
 
 def revoke_without_host(database_path: Place, session_id: str, grant_id: int) -> str:

@@ -603,7 +603,7 @@ class History:
             self.approvals[data["approval"]].add(position, "waiting" if verb == "asked" else verb)
         elif subject == "command" and isinstance(data.get("command"), int):
             self.commands.setdefault(data["command"], position)
-        elif subject == "budget" and verb in ("reached", "set"):
+        elif subject == "budget" and verb in ("reached", "set") and not data.get("project"):
             self.budgets[event.task_id, str(data.get("budget"))].add(position, verb == "reached")
         elif subject == "session" and verb in ("running", "paused", *ENDED):
             status = (verb, _text(data.get("reason")))

@@ -29,6 +29,7 @@ def create(
     budgets: dict[str, float],
     now: float,
     needs: dict[str, Any] | None = None,
+    project: str | None = None,
 ) -> None:
     """A new session that no host drives yet, with its budgets (kind → amount). With `needs` it is queued for workers.
 
@@ -43,8 +44,8 @@ def create(
     connection = group.connection
     connection.execute(
         "INSERT INTO sessions (id, user_id, goal, workspace, model, settings, status, created_at,"
-        " last_active, queued_at, needs)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " last_active, queued_at, needs, project)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             session_id,
             user_id,
@@ -57,6 +58,7 @@ def create(
             now,
             now if needs is not None else None,
             encode(needs) if needs is not None else None,
+            project,
         ),
     )
     connection.executemany(

@@ -26,6 +26,7 @@ class Transaction:
         self.now = now
         # One cursor for all statements: making one for each costs as much as a small INSERT.
         self._cursor = group.cursor
+        self._group = group
         self._fence: Fence = group.fence(session_id, epoch, now)
         self.commit_seq = self._fence.event_seq + 1
         """The number of the first event that this transaction may write: every row that it inserts has it as
@@ -109,6 +110,11 @@ class Transaction:
         """USD (None: nothing priced) and tokens that this group has added to the session and not yet written
         to its row."""
         return self._fence.cost_usd, sum(self._fence.tokens)
+
+    @property
+    def unflushed_by_session(self) -> dict[str, tuple[float | None, int]]:
+        """As `unflushed_usage`, for each session that this group writes."""
+        return {key[0]: (fence.cost_usd, sum(fence.tokens)) for key, fence in self._group.fences.items()}
 
     def add_usage(
         self, usage: Usage, cost: Cost, *, calls: int = 1, retries: int = 0, errors: int = 0

@@ -45,7 +45,7 @@ def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(
     assert shown.code == 5
     assert (shown.json["status"], shown.json["next"]) == ("paused", f"wk resume {spent} --budget-turns +3")
     assert shown.json["reached_budgets"] == [
-        {"task": None, "kind": "turns", "used": 3.0, "amount": 3.0, "required": None}
+        {"task": None, "project": None, "kind": "turns", "used": 3.0, "amount": 3.0, "required": None}
     ]
     assert hosts(tmp_path) == 1
 
@@ -100,3 +100,33 @@ def test_whoever_gives_up_at_the_terminal_starts_no_host(
     assert ended.code == 5
     assert "it was not resumed" in ended.out
     assert hosts(tmp_path) == 1
+
+
+def test_a_project_shares_one_budget_which_is_raised_for_all_its_sessions(wk: Wk, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "main.py").write_text("print(1)\n")
+    demo = ("demo", "--headless", "--speed", "max", "--workspace", tmp_path / "folder", "--project", "atlas")
+    assert "project atlas has used 0 tokens" in wk("budget", "--project", "atlas", "--tokens", "9000").out
+    ended = wk(*demo)
+    assert ended.code == 5
+    assert "project atlas has used" in ended.out
+    assert "wk budget --project atlas --tokens +" in ended.out.splitlines()[-1]
+    second = wk(*demo)
+    assert second.code == 5
+    (shown,) = wk("show", "last", "--json").json["budgets"]
+    (both,) = wk("budget", "--project", "atlas", "--json").json["budgets"]
+    assert (shown["project"], shown["used"]) == ("atlas", both["used"])
+
+    advised = wk("resume", "last")
+    assert advised.code == 5
+    assert "project atlas has used" in advised.out
+    assert "wk budget --project atlas --tokens +" in wk("resume", "last", "--budget-tokens", "+5").error
+    for refused in (("--tokens", "1"), ("--turns", "5"), ("--tokens", "x"), ("--lift", "turns")):
+        assert wk("budget", "--project", "atlas", *refused).error
+    assert "no project" in wk("budget", "--project", "a b").error
+
+    assert wk("fork", "last").code == 0
+    assert wk("budget", "--project", "atlas", "--json").json["budgets"] == [both], "copied calls count once"
+
+    assert wk("budget", "--project", "atlas", "--lift", "tokens").code == 0
+    assert wk("resume", "last", "--headless").code == 0

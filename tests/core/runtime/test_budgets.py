@@ -192,5 +192,5 @@ async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench, 
     assert budgets.amount_of(reads, bench.session, None, "turns", "9") == 9
     assert budgets.amount_of(reads, bench.session, None, "tokens", "+10") > 10
     for typed in ("3", "2.5", "+0", "-1", "nan", "inf", "five", ""):
-        with pytest.raises(ValueError, match=r"already|no amount|positive"):
+        with pytest.raises(ValueError, match=r"already|not an amount|positive"):
             budgets.amount_of(reads, bench.session, None, "turns", typed)
