@@ -82,7 +82,7 @@ class Tour:
                      ("2", "g", "enter"), ("c", "escape"), ("G", "enter"), ("E", "c", "escape"), ("1", "enter", "escape"), ("question_mark", "escape"), ("C", "n"),
                      ("X", "n"), ("R", "n"), ("a", "escape"), ("m", "escape"), ("slash", "a", "escape"), ("colon", "m", "escape"),
                      ("ctrl+p",), ("escape",), ("z", "o", "z", "e"), ("v", "j", "t", "enter", "n", "y", "escape"),
-                     ("W", "e", "y", "question_mark", "escape", "escape")):  # fmt: skip
+                     ("W", "e", "y", "question_mark", "escape", "w", "y", "escape", "escape")):  # fmt: skip
             await self.keys(*keys)
 
     async def news(self) -> None:

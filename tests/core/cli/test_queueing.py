@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.core.cli.conftest import Wk, change, rows
+
+from watchkeeper.runtime.worker import Worker
+from watchkeeper.store.place import Place
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -94,3 +101,35 @@ def test_what_cannot_be_queued_is_refused_before_anything_is_written(
     assert said.code == 2
     assert reason in said.error
     assert not (tmp_path / "watchkeeper.db").exists()
+
+
+def test_the_host_that_a_worker_starts_drives_the_session_to_its_end_and_notes_where(
+    wk: Wk, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "main.py").write_text("print('hello')\n")
+    session = queue(wk, folder, "--speed", "max")
+    path = tmp_path / "watchkeeper.db"
+    started: list[list[str]] = []
+
+    class Process:
+        pid, returncode = 1, None
+
+        def poll(self) -> None:
+            return None
+
+    def start(place: Place, session_id: str, options: Sequence[str]) -> Any:
+        started.append([session_id, *options])
+        return Process()
+
+    worker = Worker(path, "w-1", slots=1, start=start)
+    worker.step()
+    ((_, *options),) = started
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert wk("host", session, *options).code == 0
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    ((status, needs),) = rows(path, "SELECT status, needs FROM sessions")
+    assert status == "done"
+    assert json.loads(needs)["placed"] == {
+        "worker": "w-1", "machine": socket.gethostname(), "workspace": str(folder)
+    }  # fmt: skip
+    worker.close()
