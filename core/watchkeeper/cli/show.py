@@ -145,7 +145,8 @@ def _update_index(opened: SessionHandle) -> None:
     except StoreUnusable:
         return
     try:
-        connection.execute("PRAGMA synchronous=NORMAL")
+        if isinstance(opened.path, Path):
+            connection.execute("PRAGMA synchronous=NORMAL")
         index_until(connection, seconds=INDEXING_SECONDS)
     except sqlite3.OperationalError:
         return  # for example a full disk

@@ -16,6 +16,7 @@ from watchkeeper.store.driver import IN_LIST, Connection, list_of
 from watchkeeper.store.lease import lock_path, probe
 from watchkeeper.store.library import BEING_PURGED, UNDO_DAYS, driven_by_nobody, in_short_transactions, opened
 from watchkeeper.store.place import Place
+from watchkeeper.store.postgres import is_postgres
 from watchkeeper.store.schema import TABLES, Table, owned
 from watchkeeper.store.search.index import index_until
 
@@ -324,7 +325,10 @@ def _file_bytes(connection: Connection) -> int:
 
 
 def _pages(connection: Connection, which: str) -> int:
-    """Bytes of all pages, or of the free ones."""
+    """Bytes of all pages, or of the free ones; a server does not tell how much of its files is free."""
+    if is_postgres(connection):
+        size = "CAST(pg_database_size(current_database()) AS bigint)" if which == "page_count" else "0"
+        return int(connection.execute(f"SELECT {size}").fetchone()[0])
     pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in (which, "page_size"))
     return int(pages * size)
 

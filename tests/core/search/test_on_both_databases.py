@@ -13,6 +13,7 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import FACTS_FOUND, Queries
 from watchkeeper.store.facts import find_facts
 from watchkeeper.store.place import DatabaseUrl
+from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.search import postgres_index
 from watchkeeper.store.search.index import facts_holding, index_until, unindexed
 from watchkeeper.store.search.messages import Stopped, replies_that_name, search, search_by_session
@@ -161,3 +162,22 @@ def test_a_statement_that_takes_too_long_ends_at_the_deadline(server: Library) -
     found = search(server.connection, "kraken", deadline_seconds=0.05)
     assert (found.hits, found.stopped) == ((), Stopped.DEADLINE)
     assert server.connection.execute("SHOW statement_timeout").fetchone()[0] == "0"
+
+
+def test_a_pruned_session_takes_its_words_along(server: Library, postgres_place: DatabaseUrl) -> None:
+    for session_id in ("s1", "s2"):
+        server.say(server.session(session_id), "kraken")
+        server.connection.execute(
+            "INSERT INTO facts (session_id, workspace, scope, kind, text, digest, created_at)"
+            " VALUES (?, '/w', 'session', 'fact', 'kraken', '', 1)",
+            (session_id,),
+        )
+    assert index_until(server.connection, seconds=60)
+    server.say("s1-a", "a kraken that is not indexed")
+    plan = plan_prune(postgres_place, names=["s1"])
+    assert plan.file_bytes > 0
+    prune_sessions(postgres_place, plan)
+    assert [hit.session_id for hit in search(server.connection, "kraken").hits] == ["s2"]
+    for table in ("message_words", "fact_words", "messages_unindexed", "facts_unindexed"):
+        left = server.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        assert left == (1 if table.endswith("words") else 0), table
