@@ -34,6 +34,7 @@ from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.place import Place
+from watchkeeper.store.postgres import is_lost
 from watchkeeper.store.search.index import index_batch, index_until
 from watchkeeper.store.session_store import SessionStore
 
@@ -390,7 +391,11 @@ class Indexing:
                 return
             work(self._connection)
         except (sqlite3.DatabaseError, StoreUnusable, OSError, MemoryError) as error:
-            if not driver.is_busy(error) and driver.shortage(self._path, error) is None:
+            # A server that is away for a while is asked again in the next round.
+            away = not isinstance(self._path, Path) and (
+                self._connection is None or is_lost(self._connection)
+            )
+            if not away and not driver.is_busy(error) and driver.shortage(self._path, error) is None:
                 self._failed = True
                 # Only logged: the host itself reports, in one line, what is wrong with the file.
                 log.info("messages are no longer indexed: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,7 @@ from contextlib import closing
 import pytest
 from tests.core.search.conftest import Library
 
+from watchkeeper.runtime import background
 from watchkeeper.store import database
 from watchkeeper.store.driver import FACTS_FOUND, Queries
 from watchkeeper.store.facts import find_facts
@@ -181,3 +183,23 @@ def test_a_pruned_session_takes_its_words_along(server: Library, postgres_place:
     for table in ("message_words", "fact_words", "messages_unindexed", "facts_unindexed"):
         left = server.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         assert left == (1 if table.endswith("words") else 0), table
+
+
+async def test_a_host_indexes_on_after_its_connection_was_cut(
+    server: Library, postgres_place: DatabaseUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "INDEX_SECONDS", 0.0)
+    agent, beside = server.session("s1"), background.Indexing(postgres_place)
+    running = asyncio.create_task(beside.run())
+    for _ in ("before", "after"):
+        server.say(agent, "kraken")
+        async with asyncio.timeout(20):
+            while unindexed(server.connection):  # noqa: ASYNC110 - it is another connection that changes it
+                await asyncio.sleep(0)
+        server.connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await beside.close()
