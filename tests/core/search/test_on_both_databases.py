@@ -6,18 +6,19 @@ import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from tests.core.search.conftest import Library
 
 from watchkeeper.runtime import background
 from watchkeeper.store import database
-from watchkeeper.store.driver import FACTS_FOUND, Queries
+from watchkeeper.store.driver import FACTS_FOUND, Connection, Queries
 from watchkeeper.store.facts import find_facts
 from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.search import postgres_index
-from watchkeeper.store.search.index import facts_holding, index_until, unindexed
+from watchkeeper.store.search.index import Batch, facts_holding, index_batch, index_until, unindexed
 from watchkeeper.store.search.messages import Stopped, replies_that_name, search, search_by_session
 from watchkeeper.store.search.passages import holders
 from watchkeeper.store.search.sessions import list_sessions
@@ -188,18 +189,25 @@ def test_a_pruned_session_takes_its_words_along(server: Library, postgres_place:
 async def test_a_host_indexes_on_after_its_connection_was_cut(
     server: Library, postgres_place: DatabaseUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cuts = 0
+
+    def batch(connection: Connection, **options: Any) -> Batch:
+        nonlocal cuts
+        cuts += 1
+        if cuts <= 2:
+            connection.execute("BEGIN")
+            connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return index_batch(connection, **options)
+
     monkeypatch.setattr(background, "INDEX_SECONDS", 0.0)
-    agent, beside = server.session("s1"), background.Indexing(postgres_place)
+    monkeypatch.setattr(background, "index_batch", batch)
+    server.say(server.session("s1"), "kraken")
+    beside = background.Indexing(postgres_place)
     running = asyncio.create_task(beside.run())
-    for _ in ("before", "after"):
-        server.say(agent, "kraken")
-        async with asyncio.timeout(20):
-            while unindexed(server.connection):  # noqa: ASYNC110 - it is another connection that changes it
-                await asyncio.sleep(0)
-        server.connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
+    async with asyncio.timeout(20):
+        while unindexed(server.connection):  # noqa: ASYNC110 - it is another connection that changes it
+            await asyncio.sleep(0)
+    assert cuts > 2
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await beside.close()
