@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
+from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import events
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 from textual.keys import Keys
 from textual.message import Message
@@ -723,14 +727,54 @@ class WatchkeeperApp(ThemedApp):
         self.clear_notifications()
 
 
+# --- The terminal, where it goes away or the program is stopped from outside ----------------------------------
+
+HANGUP_EXIT_CODE = 128 + signal.SIGHUP
+
+
+class TerminalDriver(LinuxDriver):
+    """Textual's driver, with two cases added in which a terminal and its program lose each other."""
+
+    _watched = False
+
+    def start_application_mode(self) -> None:
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        if self.input_tty and not self._watched:
+            self._watched = True
+            Thread(
+                target=leave_at_hangup, args=(self.fileno,), name="watchkeeper-hangup", daemon=True
+            ).start()
+
+    def _sigcont_application(self, *_: Any) -> None:
+        """Continued. Where nothing was suspended before (a SIGSTOP, which no program hears), the terminal's
+        modes are whatever the shell made of them, and the threads that read and write still run: end both
+        first, as Ctrl+Z does."""
+        if self._auto_restart and self._key_thread is not None and self._key_thread.is_alive():
+            self.suspend_application_mode()
+            self._must_signal_resume = True
+        super()._sigcont_application()
+
+
+def leave_at_hangup(terminal: int) -> None:
+    """Wait, without a sound, until the terminal is gone; then end this process as a hangup does. Runs in a
+    thread.
+
+    The kernel signals a hangup only to the terminal's session leader and its group. Any other process, or one
+    started with `nohup`, would read end of file in a busy loop, and then wait forever for a place in the
+    queue of a writer whose thread has ended. Nothing is lost: the dashboard stores no state of its own, and
+    the run continues.
+    """
+    watch = select.poll()
+    watch.register(terminal, 0)
+    events = 0
+    while not events:
+        events = next((mask for _, mask in watch.poll()), 0)
+    if events & select.POLLHUP:
+        os._exit(HANGUP_EXIT_CODE)
+
+
 def _at_home(driver: type[Driver]) -> type[Driver]:
     """The driver of a terminal of this machine with what we add to it; any other as it is."""
-    try:
-        from textual.drivers.linux_driver import LinuxDriver
-    except ImportError:  # Windows has no such terminals
-        return driver
-    from watchkeeper_tui.terminal import TerminalDriver
-
     return TerminalDriver if driver is LinuxDriver else driver
 
 

@@ -44,7 +44,7 @@ from watchkeeper.cli.options import complete_session, database_path, db_option, 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import database
-from watchkeeper.store.place import Place
+from watchkeeper.store.place import Place, arguments_for
 from watchkeeper.store.user_secrets import config_text
 
 MOST_VIEWERS = 16
@@ -271,7 +271,8 @@ def serve(ctx: click.Context, session: str | None, host: str, port: int, token: 
     path = database_path(db)
     session_id = find_session(path, session) if session else ""
     database.open_readonly(path).close()  # a missing or damaged file is reported here, not in the browser
-    command = shlex.join([sys.executable, "-P", "-m", "watchkeeper_tui", str(path), session_id])
+    where = arguments_for(path)[-1:] or [""]
+    command = shlex.join([sys.executable, "-P", "-m", "watchkeeper_tui", *where, session_id])
     # A user who chose a token may reach the listener through a proxy, under another name.
     guard = Guard(token or new_token(), loopback_only=not token)
     return _serve(command, host, port, guard)
