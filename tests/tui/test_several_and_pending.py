@@ -174,4 +174,4 @@ async def test_a_frozen_view_of_a_dead_run_does_not_say_that_it_goes_on(desk: De
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "STOPPED" in text_of(pilot))
         await pilot.press("f")
-        await until(pilot, lambda: "the view is frozen; f lets it follow" in text_of(pilot))
+        await until(pilot, lambda: "the view is frozen; f unfreezes it" in text_of(pilot))

@@ -69,9 +69,9 @@ async def test_an_action_is_the_same_by_key_slash_and_palette(
 
 async def answered(pilot: Pilot[int], keys: list[str]) -> None:
     if keys:
-        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await until(pilot, lambda: " yes " in text_of(pilot))
         await pilot.press(*keys)
-        await until(pilot, lambda: "y yes" not in text_of(pilot))
+        await until(pilot, lambda: " yes " not in text_of(pilot))
 
 
 @pytest.mark.parametrize("line", ["/pause all", "/cancel everything", "/rerun old", "/resume run"])
