@@ -37,7 +37,7 @@ def read(text: str, size: int, lists: frozenset[str]) -> dict[str, Any]:
     return {name: list(reader.elements()) if name in lists else reader.value() for name in reader.members()}
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     document=st.dictionaries(st.text(max_size=6), values, max_size=5),
     indent=st.sampled_from([None, 0, 1, 40]),

@@ -13,7 +13,7 @@ from watchkeeper.memory.tokens import TokenCounter, default_counter
 
 _SLACK = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile(
-    "quick", max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=_SLACK
+    "quick", max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=_SLACK
 )
 settings.register_profile(
     "thorough", max_examples=3_000, stateful_step_count=50, deadline=None, suppress_health_check=_SLACK

@@ -223,7 +223,7 @@ def _dialects(draw: Any) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
 
 
 @given(_dialects())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_calls_are_put_together_whatever_a_server_leaves_out(
     case: tuple[list[tuple[str, str]], list[dict[str, Any]]],
 ) -> None:
@@ -308,7 +308,7 @@ _EVENTS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(_EVENTS, st.dictionaries(st.sampled_from(["item", "output_index", "delta", "response", "choices", "usage"]), _JSON)), max_size=6))  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_whatever_a_server_sends_a_reply_is_whole_or_broken(events: list[tuple[str, dict[str, Any]]]) -> None:
     for kind in (ResponsesAssembler, ChatAssembler):
         assembler = kind([LOOK], random.Random(7))

@@ -206,7 +206,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps=STEPS, limit=st.integers(1, 5))
 def test_whatever_happens_the_limits_hold_and_everyone_is_served(
     steps: list[tuple[str, object]], limit: int

@@ -113,7 +113,7 @@ def some_loads(purposes: list[Purpose], count: int) -> st.SearchStrategy[list[Lo
 BESIDE = [Purpose.OBSERVER, Purpose.REFLECTOR]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(loads=some_loads(list(Purpose), 30), limit=st.integers(1, 4), ageing=st.sampled_from([1.0, 5.0, 20.0]))
 def test_under_any_load_a_turn_waits_behind_background_work_for_one_reply_at_most(loads, limit, ageing):
     asyncio.run(Provider(limit, ageing).serve(loads))
@@ -127,7 +127,7 @@ def test_under_any_load_a_turn_waits_behind_background_work_for_one_reply_at_mos
             assert len({load.started for load in started_before_it}) <= 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     observers=some_loads(BESIDE, 40),
     turns=st.lists(st.integers(1, 30), min_size=1, max_size=6),
@@ -149,7 +149,7 @@ def test_under_full_load_from_observers_a_turn_waits_for_no_longer_than_one_repl
         assert waited <= (0 if limit > 1 else max((load.ended - turn.at for load in running), default=0))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(loads=some_loads(list(Purpose), 30), limit=st.integers(1, 3))
 def test_every_call_is_served_in_the_end_and_slots_stay_within_their_limits(loads, limit):
     asyncio.run(Provider(limit, 5.0).serve(loads))

@@ -131,7 +131,7 @@ _INNER = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(_KINDS, _INNER, st.dictionaries(_NAMES, _JSON)), max_size=6))
 def test_no_value_in_a_line_of_codex_makes_its_reader_fail(
     lines: list[tuple[str, str, dict[str, object]]],

@@ -109,7 +109,7 @@ def of_shape(value: Any, kind: Any) -> Any:
 @example(b'{"type":"user","toolUseResult":{"stdout":NaN},"message":{"usage":null,"content":"x"}}', [])
 @example(b'{"type":"user","message":"text","data":[1],"attachment":"x","toolUseResult":["y",{"z":1}]}', [])
 @example(b'{"t\\u0079pe":"user","message":{"\\u0063ontent":"\\u0000"}}', [])
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_line_says_the_same_whether_all_of_it_is_parsed_or_what_is_read_of_it(
     data: bytes, damage: list[tuple[int, bytes]]
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_record_however_deep_is_read_or_said_to_be_broken(depth: int) -> None:
 
 @given(st.dictionaries(_TEXTS, _VALUES, max_size=4))
 @example({"a": math.nan, "b": 10**400, "c": "\ud800", "d": 1e-9, "e": -0.0})
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_written_is_what_the_store_would_write(value: dict[str, Any]) -> None:
     text, size = jsontext.write(value)
     assert size == len(text.encode())

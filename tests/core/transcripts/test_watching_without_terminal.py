@@ -74,14 +74,14 @@ def test_it_says_what_it_watches_and_then_tells_agent_tool_and_tokens(
     assert str(logs) in lines[1]
     (reply,) = [line for line in lines if "turn 1" in line]
     assert "1,003 tok in, 20 out" in reply
-    assert reply.endswith("→ Bash")
-    (tool,) = [line for line in lines if "tool.done" in line]
+    assert reply.endswith("calls Bash")
+    (tool,) = [line for line in lines if " tool " in line]
     assert "main" in tool
-    assert "Bash  1.0 s  all is well" in tool
+    assert "Bash → all is well" in tool
     log.reply(call("Read", "t2"), id="m3", output=7, stop="tool_use")
     with (logs / f"{log.session}.jsonl").open("ab") as file:
         file.write(json.dumps(log.records[-1]).encode() + b"\n")
-    assert "→ Read" in _read_until(watching, "turn 3")[-1]
+    assert "calls Read" in _read_until(watching, "turn 3")[-1]
     # Another session begins in the same place.
     other = Log("0b0b0b0b-1111-4222-8333-444444444444")
     other.user("Something else")
