@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 SAMPLE = {
-    ("run-summary",): 60,
-    ("run-observational",): 60,
-    ("migrate", "import", "fork", "prune", "index", "backup"): 28,
+    ("run-summary",): 400,
+    ("run-observational",): 400,
+    ("migrate", "import", "fork", "prune", "index", "backup"): 200,
 }
 """Scenes, and which n-th hit of every fault point is tried: the first of them at least."""
 

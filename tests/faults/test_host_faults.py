@@ -398,11 +398,11 @@ def test_a_store_that_is_exhausted_is_unusable_and_the_hosts() -> None:
 # --- the n-th call of a run ---------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(360)  # two dozen runs, beside other tests
+@pytest.mark.timeout(360)  # ten runs, beside other tests
 def test_wherever_the_machine_runs_out_of_something_a_run_ends_done_or_paused_and_resumable() -> None:
     """A sample of `python -m tests.faults.host_faults`, which tries every call to the 100th of each kind."""
-    command = [sys.executable, "-m", "tests.faults.host_faults", "--sample", "24", "--seed", "1", "--forked"]
+    command = [sys.executable, "-m", "tests.faults.host_faults", "--sample", "10", "--seed", "1", "--forked"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=330, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "24 trials" in done.stdout
+    assert "10 trials" in done.stdout
     assert " 0 failed" in done.stdout
