@@ -75,11 +75,17 @@ VIEWER = [
 WATCH = ["-m", "watchkeeper", "watch", "--db"]
 
 
+HOME = b"\x1b[H"
+
+
 def keys(screen: Screen, samples: int, *, bare: bool) -> tuple[list[float], list[float]]:
     """Seconds from `j`, and from `f`, to what they paint."""
     moves, flips = [], []
+    if not bare:
+        os.write(screen.terminal, HOME)  # the planner, above the first task
+        screen.drain(1)
     for number in range(samples):
-        words = b"row %04d" % (number + 1) if bare else b"part %d of" % (number + 2)
+        words = b"row %04d" % (number + 1) if bare else b"part %d of" % (number + 1)
         moves.append(screen.press(b"j", words))
         screen.drain(0.11)
     for number in range(samples):
