@@ -7,6 +7,7 @@
   second.
 - `commit→pixel`: from the commit of a task's new title to its arrival at the terminal, while that process
   writes.
+- the same keys where the timeline or a chart of all agents is on the screen, which are read again once a second.
 - first paint, memory and idle processor time, also on a database of 1,000 sessions and 1,000,000 messages
   (`--large` keeps it between runs; it takes a minute to make).
 
@@ -22,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +39,7 @@ from watchkeeper.store.driver import sqlite3
 path, rate = sys.argv[1], int(sys.argv[2])
 c = sqlite3.connect(path, isolation_level=None, timeout=10)
 seq = c.execute("SELECT max(seq) FROM events").fetchone()[0]
-batch, marker, due = max(1, rate // 100), 0, time.monotonic() + 1
+batch, marker, due = max(1, rate // 100), 0, time.monotonic() + 5
 while True:
     began = time.monotonic()
     c.execute("BEGIN IMMEDIATE")
@@ -45,6 +48,8 @@ while True:
                   [(seq + n + 1, now, '{"tool": "bash", "preview": "line %d"}' % (seq + n + 1)) for n in range(batch)])
     seq += batch
     c.execute("UPDATE sessions SET event_seq = ? WHERE id = 'abcd2345'", (seq,))
+    c.execute("INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, input_tokens, output_tokens, cost_usd, price_status, started_at, latency_seconds)"
+              " VALUES ('abcd2345', 'agent003', 1, 'turn', 'anthropic/claude-sonnet-4-5', 'done', 9000, 300, 0.03, 'exact', ?, 2.0)", (now - 2,))
     c.execute("UPDATE agents SET turn = turn + 1, input_tokens = input_tokens + 900, last_active = ? WHERE rowid % 50 = ?", (now, seq // batch % 50))
     told = began >= due
     if told:
@@ -107,6 +112,38 @@ def busy(path: Path, rate: int, samples: int) -> None:
         moves, flips = keys(screen, samples // 2, bare=False)
         print(f"  key→paint, idle, j       {figures(moves)}")
         print(f"  key→paint, idle, f       {figures(flips)}")
+    with beside_writer(path, rate) as (screen, told):
+        os.write(screen.terminal, HOME)
+        screen.drain(1)
+        pixels = []
+        for _ in range(samples):
+            number, committed = told().split()
+            pixels.append(screen.until(f"mark{int(number):04d}x".encode()) - float(committed))
+        print(f"  commit→pixel, busy       {figures(pixels)}")
+        moves, flips = keys(screen, samples, bare=False)
+        print(f"  key→paint, busy, j       {figures(moves)}")
+        print(f"  key→paint, busy, f       {figures(flips)}")
+        say_what_it_takes(screen)
+    with beside_writer(path, rate) as (screen, _):
+        os.write(screen.terminal, b"t")
+        screen.until(b"Timeline")
+        screen.drain(2)
+        moves = [screen.press(b"j", b"coder-%d " % (number + 1)) for number in range(samples)]
+        print(f"  key→paint, timeline, j   {figures(moves)}")
+        say_what_it_takes(screen)
+    with beside_writer(path, rate) as (screen, _):
+        os.write(screen.terminal, HOME + b"T")
+        screen.until(b"context: tokens")
+        screen.drain(2)
+        titles = (b"tokens per minute;", b"cost: US dollars", b"context: tokens")
+        flips = [screen.press(b"\t", titles[number % 3]) for number in range(samples)]
+        print(f"  key→paint, chart, tab    {figures(flips)}")
+        say_what_it_takes(screen)
+
+
+@contextmanager
+def beside_writer(path: Path, rate: int) -> Iterator[tuple[Screen, Callable[[], str]]]:
+    """The dashboard while another process writes; the function waits for the next line that the writer prints."""
     command = [sys.executable, "-c", WRITER, str(path), str(rate)]
     with (
         Screen([*VIEWER, str(path)]) as screen,
@@ -115,21 +152,15 @@ def busy(path: Path, rate: int, samples: int) -> None:
         assert writer.stdout is not None
         try:
             screen.until(b"part 2 ")
-            pixels = []
-            for _ in range(samples):
-                number, committed = writer.stdout.readline().split()
-                pixels.append(screen.until(f"mark{int(number):04d}x".encode()) - float(committed))
-            print(f"  commit→pixel, busy       {figures(pixels)}")
-            moves, flips = keys(screen, samples, bare=False)
-            print(f"  key→paint, busy, j       {figures(moves)}")
-            print(f"  key→paint, busy, f       {figures(flips)}")
-            share = screen.processor_share(5)
-            print(
-                f"  busy                     {share * 100:5.1f} % of a processor   {screen.mebibytes():.0f}"
-                " MiB"
-            )
+            yield screen, writer.stdout.readline
         finally:
             writer.kill()
+
+
+def say_what_it_takes(screen: Screen) -> None:
+    """Print the share of a processor and the memory of a busy dashboard."""
+    share = screen.processor_share(5)
+    print(f"  busy                     {share * 100:5.1f} % of a processor   {screen.mebibytes():.0f} MiB")
 
 
 def bare(rows: int, samples: int) -> None:
@@ -217,9 +248,15 @@ def main() -> None:
     print(f"bare Textual, {options.agents} rows:")
     bare(options.agents, options.samples)
     path = Path(tempfile.mkdtemp()) / "bench.db"
+    os.environ["XDG_STATE_HOME"] = str(path.parent)  # not the layout that the user of this machine left
     connection = create(path)
     connection.execute("BEGIN")
-    large_session(connection, options.agents, now=time.time() - 300, hostile=False)
+    session = large_session(connection, options.agents, now=time.time() - 300, hostile=False)
+    for number in range(options.agents * 3):
+        session.call(
+            f"agent{number % options.agents or 1:03d}",
+            started_at=time.time() - 400 + number / options.agents * 100,
+        )
     connection.execute("COMMIT")
     print(f"the dashboard, {options.agents} agents, {options.rate} events/s when busy:")
     with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True) as host:

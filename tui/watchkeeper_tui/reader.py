@@ -250,7 +250,7 @@ class ReceiptWatch:
             self._is_busy = False
 
 
-TICK_SECONDS = 0.05
+TICK_SECONDS = 0.03
 FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 40
 """How often file events are collected, and how often when none came for a while: a dashboard is open all
 day."""

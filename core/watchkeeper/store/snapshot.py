@@ -40,14 +40,19 @@ class IncrementalQuery(Generic[T]):
         what did not."""
         text: str = connection.execute(self.sql, tuple(parameters)).fetchone()[0] or ""
         if text != self._text:
-            self._text, known = text, self._made
-            self._made = {
-                line: known[line] if line in known else self._make(json.loads(line))
-                for line in text.split("\n")
-                if line
-            }
+            known, lines = self._made, text.split("\n") if text else []
+            fresh = [line for line in lines if line not in known]
+            made = dict(zip(fresh, map(self._make, _rows_of(fresh)), strict=True))
+            self._text = text
+            self._made = {line: made[line] if line in made else known[line] for line in lines}
             self.items = tuple(self._made.values())
         return self.items
+
+
+def _rows_of(lines: Sequence[str]) -> list[Raw]:
+    """The rows that these lines hold; parsed at once, which takes a third of the time of one after the other."""
+    rows: list[Raw] = json.loads(f"[{','.join(lines)}]")
+    return rows
 
 
 def accept_any_text(connection: Connection) -> Connection:
@@ -333,6 +338,7 @@ def compaction_facts(row: Sequence[Any], origin: str) -> CompactionFacts:
     return replace(facts, stall_seconds=None) if origin.removeprefix("export:") in PROGRAMS else facts
 
 
+@lru_cache(maxsize=4096)
 def composition_of(text: str) -> tuple[tuple[str, int], ...]:
     """The tokens of a context by kind, in the order stored; values that are no numbers are left out."""
     try:
@@ -528,7 +534,7 @@ class SessionSnapshotReader:
         text = connection.execute(
             _EVENTS, (self.session_id, 0 if whole else self._last_seq, EVENTS_KEPT)
         ).fetchone()[0]
-        events = tuple(EventFacts(*json.loads(line)) for line in reversed(text.split("\n") if text else ()))
+        events = tuple(EventFacts(*row) for row in reversed(_rows_of(text.split("\n") if text else ())))
         if events:
             self._last_seq = events[-1].seq
         return events, whole

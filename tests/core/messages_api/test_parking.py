@@ -212,7 +212,7 @@ async def test_a_wall_clock_that_is_set_while_agents_are_parked_neither_holds_th
 
 
 LIMITS = {
-    "a date": lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": formatdate(START + wait, usegmt=True)}),
+    "a date": lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": formatdate(START + TWO_HOURS, usegmt=True)}),
     "overloaded": lambda wait: Status(529, "overloaded_error", "Overloaded", {"retry-after": f"{wait:.0f}"}),
     "a header of a limit": lambda wait: Status(
         429, "rate_limit_error", "limit",

@@ -44,6 +44,35 @@ def _model(ref: str) -> str:
     return clip(sanitize(formatting.model_name(ref)), 24)
 
 
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Something that needs a person, in words; the reason is cut first where there is no room."""
+
+    before: str
+    name: str
+    why: str
+    role: str
+    verb: str = ""
+    after: tuple[Piece, ...] = ()
+
+    @classmethod
+    def of_several(cls, glyph: str, count: int, first: str, why: str, role: str, *, verb: str = "") -> _Need:
+        """So many in one state, the first of them by its sanitised name."""
+        more = ((f" +{count - 1}", "muted"),) if count > 1 else ()
+        before = f"{glyph} {count} " if count > 1 else f"{glyph} "
+        return cls(before, first, why, role, verb, more)
+
+    def pieces(self, most: int) -> list[Piece]:
+        """It, with a reason of at most so many columns."""
+        told = [
+            (self.before, self.role),
+            (self.name, "strong"),
+            (self.verb + clip(self.why, most), self.role),
+            *self.after,
+        ]
+        return [piece for piece in told if piece[0]]
+
+
 class Header(Widget):
     """One line about the whole session."""
 
@@ -100,8 +129,9 @@ class Header(Widget):
         """One line about what needs a person: questions, failures, silence, limits, budgets; none, no line."""
         if self._snapshot.session is None or not self.is_mounted or self.screen.size.height < ROOMY_ROWS:
             return []
+        needs = list(self._needs())
         for most in (72, 48, 28, 14):
-            groups = self._attention(most)
+            groups = [need.pieces(most) for need in needs]
             if sum(pieces_width(group) + 3 for group in groups) <= width - 10:
                 break
         if not groups:
@@ -114,37 +144,30 @@ class Header(Widget):
         space = "" if shown[-1][0].endswith(" ") else " "
         return [*shown, (f"{space}{key} next", "key")]
 
-    def _attention(self, most: int) -> list[list[Piece]]:
-        """What needs a person; each reason in at most so many columns."""
+    def _needs(self) -> Iterator[_Need]:
+        """What needs a person, the most urgent first."""
         snapshot = self._snapshot
-        groups = [*self._needs(most)]
+        yield from self._agents_in_need()
         reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
         if reached is not None:
-            groups.append([(f"$ over budget: {sanitize(reached.kind)}", "failed")])
+            yield _Need(f"$ over budget: {sanitize(reached.kind)}", "", "", "failed")
         if snapshot.state is SessionState.LIVE:
-            groups += self._parked(self._known_until)
-        return [*groups, *self._unproven(most), *self._terminals(most)]
+            for pieces in self._parked(self._known_until):
+                yield _Need("", "", "", "slot", after=tuple(pieces))
+        yield from self._unproven()
+        yield from self._terminals()
 
-    def _unproven(self, most: int) -> Iterator[list[Piece]]:
+    def _unproven(self) -> Iterator[_Need]:
         """Agents that say that they are done without evidence: how many, and the first by name, with what is missing."""
         snapshot = self._snapshot
-        found = [
-            (each, report_condition(snapshot, each))
-            for each in snapshot.agents
-            if each.id in snapshot.unproven
-        ]
-        if not found:
-            return
-        agent, condition = found[0]
-        note = condition.note if condition is not None else ""
-        yield [
-            (f"✓ {len(found)} " if len(found) > 1 else "✓ ", "waiting"),
-            (clip(sanitize(agent.name), 24), "strong"),
-            (f" {clip(note, most)}", "waiting"),
-            (f" +{len(found) - 1}" if len(found) > 1 else "", "muted"),
-        ]
+        if snapshot.unproven:
+            found = [each for each in snapshot.agents if each.id in snapshot.unproven]
+            condition = report_condition(snapshot, found[0]) if found else None
+            if condition is not None:
+                name = clip(sanitize(found[0].name), 24)
+                yield _Need.of_several("✓", len(found), name, f" {condition.note}", "waiting")
 
-    def _terminals(self, most: int) -> Iterator[list[Piece]]:
+    def _terminals(self) -> Iterator[_Need]:
         """Sessions in other terminals that need a person: how many of each state, and the first by name, with why."""
         session = self._snapshot.session
         needy = terminals.needy(
@@ -155,15 +178,10 @@ class Header(Widget):
             found.setdefault(condition.glyph, []).append((terminals.name_of(each), condition))
         for glyph, those in found.items():
             name, condition = those[0]
-            count = f"{len(those)} " if len(those) > 1 else ""
-            yield [
-                (f"{glyph} {count}", condition.role),
-                (f"terminal {clip(name, 24)}", "strong"),
-                (f" {clip(condition.note or condition.word, most)}", condition.role),
-                (f" +{len(those) - 1}" if len(those) > 1 else "", "muted"),
-            ]
+            why = f" {condition.note or condition.word}"
+            yield _Need.of_several(glyph, len(those), f"terminal {clip(name, 24)}", why, condition.role)
 
-    def _needs(self, most: int) -> Iterator[list[Piece]]:
+    def _agents_in_need(self) -> Iterator[_Need]:
         """Agents that ask, are silent or failed: how many, and the first ones by name, with why."""
         snapshot, roster = self._snapshot, self._roster
         agents = snapshot.agents_by_id
@@ -173,21 +191,15 @@ class Header(Widget):
             ids += [agent_id for agent_id in roster.with_glyph(glyph) if agent_id not in ids]
             if not ids:
                 continue
-            role = roster.roles.get(glyph, "waiting")
             first = agents[ids[0]]
             if (asked := questions.get(first.id)) is not None and glyph == "?":
                 why = f" to run {sanitize(asked.tool)}"
             else:
-                why = " " + " ".join(
-                    agent_condition(first, snapshot.state, self._known_until).note.removeprefix(word).split()
-                )
-            count = f"{len(ids)} " if len(ids) > 1 else ""
-            yield [
-                (f"{glyph} {count}", role),
-                (clip(sanitize(first.name), 24), "strong"),
-                (f" {word}{clip(why.rstrip(), most)}", role),
-                (f" +{len(ids) - 1}" if len(ids) > 1 else "", "muted"),
-            ]
+                note = agent_condition(first, snapshot.state, self._known_until).note
+                why = f" {' '.join(note.removeprefix(word).split())}".rstrip()
+            role = roster.roles.get(glyph, "waiting")
+            name = clip(sanitize(first.name), 24)
+            yield _Need.of_several(glyph, len(ids), name, why, role, verb=f" {word}")
 
     def _parked(self, now: float) -> Iterator[list[Piece]]:
         parked = [agent for agent in self._snapshot.agents if agent.status == "parked" and agent.parked_until]

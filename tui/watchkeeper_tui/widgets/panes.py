@@ -247,7 +247,7 @@ class PlanView(RowView[PlanRow]):
             context = [(condition.word, "faint")]
         else:
             context = [(condition.word, condition.role)]
-        rate = sum(self._rates.get(each, 0.0) for each in row.agent_ids)
+        rate = sum(self._rates.get(each, 0.0) for each in row.agent_ids) if self._rates else 0.0
         # A row with others below it sums them up, folded or not.
         sum_of = "Σ" if row.expandable else ""
         return (
