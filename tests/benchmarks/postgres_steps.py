@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks.postgres_steps postgresql://USER@HOST/EMPTY_DATABASE`. A step is what an agent's loop
 commits: the reply with its model call and the intent of a tool call, then the results with the step's end. The
-last figures go through a proxy that makes each round trip 1.4 ms longer.
+last figures go through a proxy, a process of its own, that makes each round trip 1.4 ms longer.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import argparse
 import asyncio
 import os
 import socket
+import statistics
 import sys
 import tempfile
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.support.proxy import Proxy
+from tests.support.proxy import far_away
 
 from watchkeeper.records.messages import Cost, Message, PriceStatus, Usage
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.states import ModelCallStatus, ToolCallStatus
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents, messages
+from watchkeeper.store.database import open_readonly
 from watchkeeper.store.place import Place, place_of
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
@@ -89,6 +92,17 @@ async def measure(place: Place, workspace: Path, width: int, steps: int) -> floa
         store.close()
 
 
+def round_trip(place: Place) -> float:
+    """Seconds of a statement that does nothing, in the median."""
+    times = []
+    with closing(open_readonly(place)) as connection:
+        for _ in range(200):
+            began = time.perf_counter()
+            connection.execute("SELECT 1").fetchone()
+            times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
 def _agent(tx: Transaction, name: str) -> None:
     tx.execute(
         "INSERT INTO agents (id, session_id, name, role, model, status, created_at, last_active) VALUES (?, ?, ?,"
@@ -98,19 +112,23 @@ def _agent(tx: Transaction, name: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     server = place_of(options.url)
     parts = urlsplit(options.url)
-    proxy = Proxy((parts.hostname or "127.0.0.1", parts.port or 5432), delay_seconds=ROUND_TRIP_SECONDS / 2)
     user = f"{parts.username}@" if parts.username else ""
-    far = place_of(f"postgresql://{user}127.0.0.1:{proxy.port}{parts.path}")
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        far_away((parts.hostname or "127.0.0.1", parts.port or 5432), ROUND_TRIP_SECONDS) as port,
+    ):
+        far = place_of(f"postgresql://{user}127.0.0.1:{port}{parts.path}")
         workspace = Path(folder) / "work"
         workspace.mkdir()
         places = {"SQLite": Path(folder) / "w.db", "PostgreSQL": server, "PostgreSQL, 1.4 ms away": far}
+        for name in ("PostgreSQL", "PostgreSQL, 1.4 ms away"):
+            print(f"{name:26} a round trip takes {1000 * round_trip(places[name]):.2f} ms")
         best: dict[tuple[str, int], float] = {}
         for _ in range(options.rounds):
             for name, place in places.items():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 
 
 class Proxy:
@@ -19,8 +22,14 @@ class Proxy:
         """New connections are closed at once."""
         self.silent = threading.Event()
         """Nothing goes through, and no connection ends: a half-open network."""
+        self.round_trips = 0
+        """How often a client has sent something after it got something."""
+        self.loses = ""
+        """`requests` or `answers` are thrown away instead of sent."""
+        self.has_lost = threading.Event()
         self._target = target
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._answered: set[tuple[socket.socket, socket.socket]] = set()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -66,6 +75,11 @@ class Proxy:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if source is pair[1]:
+                    self._answered.add(pair)
+                elif pair in self._answered:
+                    self._answered.discard(pair)
+                    self.round_trips += 1
                 held.put((time.monotonic() + self.delay_seconds, data))
         held.put((0.0, b""))
 
@@ -82,6 +96,9 @@ class Proxy:
                     break
                 while self.silent.is_set():
                     time.sleep(0.01)
+                if self.loses == ("requests" if sink is pair[1] else "answers"):
+                    self.has_lost.set()
+                    continue
                 left = due - time.monotonic()
                 if left > 0:
                     time.sleep(left)
@@ -94,3 +111,28 @@ def _end(pair: tuple[socket.socket, socket.socket]) -> None:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
         one.close()
+
+
+@contextlib.contextmanager
+def far_away(target: tuple[str, int], round_trip_seconds: float) -> Iterator[int]:
+    """The port of a proxy that lengthens each round trip, in a process of its own: no interpreter lock slows it."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.proxy",
+        target[0],
+        f"{target[1]}",
+        f"{round_trip_seconds / 2}",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+if __name__ == "__main__":
+    host, port, delay_seconds = sys.argv[1:]
+    print(Proxy((host, int(port)), delay_seconds=float(delay_seconds)).port, flush=True)
+    threading.Event().wait()

@@ -49,8 +49,10 @@ UNFENCED_LOCK = 0x57_4B_50_52
 """The advisory lock of writers that hold no lease: one of them at a time, as SQLite's write lock has it."""
 INTERRUPTED_SECONDS = 0.25
 """How often a pipeline that waits looks whether it is to stop."""
-MOST_IDS = 64
+MOST_IDS = 256
 """How many ids of a table are reserved at a time, once a connection inserts many."""
+SENT_AT_ONCE = 16
+"""After so many statements of a pipeline the server gets them, and works while the next ones are made."""
 STATEMENTS_KEPT = 1_000
 """How many prepared statements a connection keeps."""
 LEASE_SECONDS = 10.0
@@ -79,6 +81,15 @@ FENCE = (
     " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq, CAST(pg_current_xact_id() AS text)"
 )
 """As the writer's; it extends the lease, and tells the number of the transaction."""
+EXPECTING_FENCE = (
+    "WITH fenced AS (UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END,"
+    f" lease_until = {_UNTIL} WHERE id = ?2 AND lease_epoch = ?3 AND event_seq = ?4"
+    f" AND lease_until > {_NOW} + CAST(current_setting('watchkeeper.lease_seconds') AS double precision) / 2"
+    " RETURNING 1) SELECT 1 / count(*), CAST(pg_current_xact_id() AS text) FROM fenced"
+)
+"""`FENCE` for a host that knows its session's `event_seq` and does not wait for an answer: where the session is not as
+it expects, the server divides by zero, and nothing that was sent after it is done. Half of the lease must be left:
+what reaches the server later than that is refused, since its host may have stopped waiting."""
 TAKE_LEASE = (
     "UPDATE sessions SET lease_epoch = lease_epoch + 1, host_pid = ?, host_name = ?,"
     f" lease_until = {_UNTIL} WHERE id = ? AND (lease_until IS NULL OR lease_until < {_NOW}) RETURNING lease_epoch"
@@ -331,6 +342,11 @@ class _Answer:
         assert self.result is not None
         return self.result
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the server has answered."""
+        return self.result is not None
+
     def fetchone(self) -> tuple[Any, ...] | None:
         """The first row that is left, or None."""
         found = self._received()
@@ -412,8 +428,13 @@ _NAMES = count()
 """Numbers for names of prepared statements."""
 
 
+class FenceFailed(sqlite3.OperationalError):
+    """`EXPECTING_FENCE` did not find the session as it was expected."""
+
+
 class _Pipeline:
-    """Statements sent one after the other; the network is used when an answer is looked at, and at the end.
+    """Statements sent one after the other; the network is used now and then, when an answer is looked at, and at
+    the end.
 
     psycopg's own pipeline asks the network at each statement, which took two thirds of a step's time.
     """
@@ -424,6 +445,7 @@ class _Pipeline:
         self._pgconn = connection.pgconn
         self._prepared = prepared
         self._waiting: deque[_Answer] = deque()
+        self._unsent = 0
         self._stop = threading.Event()
         self._pgconn.enter_pipeline_mode()
 
@@ -440,6 +462,10 @@ class _Pipeline:
         )
         answer = _Answer(self)
         self._waiting.append(answer)
+        self._unsent += 1
+        if self._unsent >= SENT_AT_ONCE:
+            self._unsent = 0
+            self._pgconn.flush()
         return answer
 
     def receive(self) -> None:
@@ -497,17 +523,39 @@ class _Pipeline:
                 self._pgconn.exit_pipeline_mode()
 
 
+_DIVISION_BY_ZERO = "22012"
+
+
 def _error_of(result: PGresult) -> Exception:
     from psycopg.pq import DiagnosticField
 
     state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
     line = _line((result.error_message or b"").decode("utf-8", "replace"), state)
     kind: type[Exception] = sqlite3.DatabaseError
-    if state[:2] == "23":
+    if state == _DIVISION_BY_ZERO:
+        kind = FenceFailed
+    elif state[:2] == "23":
         kind = sqlite3.IntegrityError
     elif state[:2] in ("08", "25", "40", "53", "55", "57", "58", "XX"):
         kind = sqlite3.OperationalError
     return kind(line)
+
+
+class _ReservedIds:
+    """Ids that a connection has for new rows of one table."""
+
+    def __init__(self) -> None:
+        self.left: list[int] = []
+        """The next one last."""
+        self.block = 4
+        """How many were asked for at a time."""
+        self.asked: Any = None
+        """The answer that brings more."""
+
+    def take(self) -> None:
+        """Add those that were asked for; none if the pipeline failed."""
+        asked, self.asked = self.asked, None
+        self.left[:0] = sorted((row[0] for row in asked.fetchall()), reverse=True)
 
 
 class PostgresConnection:
@@ -527,9 +575,8 @@ class PostgresConnection:
         self._ahead: dict[tuple[str, tuple[Any, ...]], PostgresCursor] = {}
         self._prepared: dict[tuple[str, tuple[int, ...]], bytes] = {}
         """The statements that pipelines have prepared: SQL and types of parameters → name."""
-        self._ids: dict[str, list[int]] = {}
-        """Ids that are reserved for new rows, by table, the next one last."""
-        self._reserve: dict[str, int] = {}
+        self._ids: dict[str, _ReservedIds] = {}
+        """By table."""
         with _clear_errors():
             self._connection: psycopg.Connection[Any] = _connect(url, read_only)
 
@@ -625,15 +672,26 @@ class PostgresConnection:
 
     def _insert(self, sql: str, parameters: Sequence[Any]) -> tuple[int, Any]:
         table, with_id = _with_id(sql)
-        left = self._ids.setdefault(table, [])
-        if not left:
-            count = self._reserve[table] = min(MOST_IDS, 2 * self._reserve.get(table, 1))
-            rows = self.execute(
-                "SELECT nextval(pg_get_serial_sequence(?, 'id')) FROM generate_series(1, ?)", (table, count)
-            ).fetchall()
-            left.extend(sorted((row[0] for row in rows), reverse=True))
-        number = int(left.pop())
+        number = self._next_id(table)
         return number, self.execute(with_id, (*parameters, number))
+
+    def _next_id(self, table: str) -> int:
+        """The id of a new row. In a pipeline more are asked for before the last one is taken."""
+        ids = self._ids.setdefault(table, _ReservedIds())
+        if ids.asked is not None and (not ids.left or ids.asked.is_here):
+            ids.take()
+        if not ids.left:
+            self._ask_for_ids(table, ids)
+            ids.take()
+        elif self._pipeline is not None and ids.asked is None and 2 * len(ids.left) <= ids.block:
+            self._ask_for_ids(table, ids)
+        return ids.left.pop()
+
+    def _ask_for_ids(self, table: str, ids: _ReservedIds) -> None:
+        ids.block = min(MOST_IDS, 2 * ids.block)
+        ids.asked = self.execute(
+            "SELECT nextval(pg_get_serial_sequence(?, 'id')) FROM generate_series(1, ?)", (table, ids.block)
+        )
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each of the rows, in one pipeline."""
@@ -665,6 +723,11 @@ class PostgresConnection:
                 pipeline.close()
         finally:
             self._pipeline = None
+            for ids in self._ids.values():
+                if ids.asked is not None:
+                    if ids.asked.is_here:
+                        ids.take()
+                    ids.asked = None
             if self._connection.pgconn.pipeline_status != 0:
                 self._connection.close()  # answers are missing: the transaction ends with the connection
 

@@ -13,7 +13,7 @@ import ctypes
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,9 @@ SAVE_SECONDS = 2.0
 """How long to wait for readers when the log was removed and its committed content must go into the file."""
 
 
+FenceKey = tuple[str, int]
+"""A session and its epoch."""
+
 _FENCE = (
     "UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END"
     " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq"
@@ -53,15 +56,28 @@ _FENCE = (
 class Group:
     """One database transaction that several batches share."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        expected: Mapping[FenceKey, int] | None = None,
+        uncertain: Mapping[FenceKey, int] | None = None,
+    ) -> None:
         self.connection = connection
         self.cursor = connection.cursor()
-        self.fences: dict[tuple[str, int], Fence] = {}
+        self.fences: dict[FenceKey, Fence] = {}
         self.number: str | None = None
         """The number of the transaction on PostgreSQL: whether it was committed can be asked later."""
+        self.expected = expected or {}
+        """The event `seq`s of sessions on a server, as this process left them."""
+        self._uncertain = uncertain or {}
+        """Those that an uncertain transaction expected."""
+        self._proof: Any = None
+        """The answer to a fence that is not waited for."""
 
     def fence(self, session_id: str, epoch: int, now: float) -> Fence:
         """Prove, once per group, that this process still drives the session, and learn its event `seq`.
+
+        A server that is to find the session at an expected `seq` is not waited for: otherwise it fails the transaction.
 
         Raises:
             LeaseLost: another host has claimed the session since.
@@ -69,15 +85,34 @@ class Group:
         key = (session_id, epoch)
         fence = self.fences.get(key)
         if fence is None:
-            fencing = postgres.FENCE if postgres.is_postgres(self.connection) else _FENCE
-            row = self.connection.execute(fencing, (now, session_id, epoch)).fetchone()
-            if row is None:
-                raise LeaseLost(
-                    f"session {session_id} was taken over by another background process; this one stops and writes nothing"
-                )
-            fence = self.fences[key] = Fence(event_seq=row[0])
-            self.number = row[1] if len(row) > 1 else None
+            seq = self.expected.get(key)
+            if seq is not None:
+                self._proof = self.connection.execute(postgres.EXPECTING_FENCE, (now, session_id, epoch, seq))
+            else:
+                fencing = postgres.FENCE if postgres.is_postgres(self.connection) else _FENCE
+                row = self.connection.execute(fencing, (now, session_id, epoch)).fetchone()
+                if row is None:
+                    raise LeaseLost(
+                        f"session {session_id} was taken over by another background process; this one stops and writes nothing"
+                    )
+                seq = row[0]
+                if self._uncertain.get(key, seq) != seq:
+                    raise _WasCommitted
+                self.number = row[1] if len(row) > 1 else None
+            fence = self.fences[key] = Fence(event_seq=seq)
         return fence
+
+    def prove(self) -> None:
+        """Make sure, before COMMIT is sent, that it can be told later whether it was done: by an event `seq`, or by
+        the number of the transaction.
+
+        Raises:
+            postgres.FenceFailed: a session is not as it was expected.
+        """
+        if self._proof is not None and not (
+            self.number or any(fence.dirty for fence in self.fences.values())
+        ):
+            self.number = self._proof.fetchone()[1]
 
     def flush(self) -> None:
         """Write what the fences gathered: the event `seq`s allocated and the session's running totals."""
@@ -116,10 +151,27 @@ class Fence:
 
 
 @dataclass(slots=True)
+class _Uncertain:
+    """A transaction that was sent to a server, and whose connection was lost before the answer to its COMMIT.
+
+    The same batches run again in one that asks for its fence. If the session is then where it was before, it was not
+    committed, and cannot be any more: it expects that too.
+    """
+
+    group: Group
+    outcomes: dict[int, tuple[Any, BaseException | None]]
+    """By the identity of the item."""
+
+
+@dataclass(slots=True)
 class _Item:
     batch: Callable[[Group], Any]
     done: Future[Any] | asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop | None
+
+
+class _WasCommitted(Exception):
+    """A transaction whose connection was lost was committed: its session has moved on."""
 
 
 class _FilesChanged(StoreUnusable):
@@ -151,6 +203,9 @@ class Writer:
         """Transactions committed so far."""
         self._gives_up = threading.Event()
         """No lost connection is opened again."""
+        self._expected: dict[FenceKey, int] = {}
+        """The event `seq`s of sessions on a server, as the last commit left them."""
+        self._uncertain: _Uncertain | None = None
         self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
         try:
             self._thread.start()
@@ -240,6 +295,7 @@ class Writer:
 
     def _commit(self, items: list[_Item]) -> None:
         """Commit these batches, and what is queued by the time that the lock is had."""
+        self._uncertain = None
         try:
             outcomes = self._transact_with_retries(items)
         except BaseException as error:
@@ -288,16 +344,27 @@ class Writer:
         """
         for wait_seconds in postgres.reconnections():
             self._group: Group | None = None
+            self._outcomes: list[tuple[Any, BaseException | None]] | None = None
             try:
-                return self._transact(items, gather=gather)
+                return self._transact(items, gather=gather and self._uncertain is None)
+            except postgres.FenceFailed:
+                continue  # the next fence asks
+            except _WasCommitted:
+                assert self._uncertain is not None
+                self._group = self._uncertain.group
+                return [self._uncertain.outcomes[id(item)] for item in items]
             except sqlite3.OperationalError as error:
                 if not postgres.is_lost(self.connection):
                     raise
                 if self._gives_up.wait(wait_seconds):
                     raise
-                number = self._group.number if self._group else None
-                if number is not None and self._was_committed(number, error):
-                    return self._outcomes
+                group, outcomes = self._group, self._outcomes
+                if group is None or outcomes is None:
+                    continue  # it was not sent to the end
+                if group.number is None:
+                    self._uncertain = _Uncertain(group, dict(zip(map(id, items), outcomes, strict=True)))
+                elif self._was_committed(group.number, error):
+                    return outcomes
         raise AssertionError("unreachable")  # the waits never end
 
     def _was_committed(self, number: str, error: Exception) -> bool:
@@ -323,6 +390,8 @@ class Writer:
     ) -> list[tuple[Any, BaseException | None]]:
         connection = self.connection
         self._check_files()
+        expected, self._expected = self._expected, {}
+        uncertain = self._uncertain.group.expected if self._uncertain is not None else {}
         try:
             with postgres.pipelined(connection):
                 if isinstance(self.path, Path):
@@ -331,7 +400,7 @@ class Writer:
                     connection.execute("BEGIN")  # the fence locks the session's row
                 if gather:
                     self._gather(items)
-                self._group = group = Group(connection)
+                self._group = group = Group(connection, expected, uncertain)
                 outcomes: list[tuple[Any, BaseException | None]] = [
                     (item.batch(group), None) for item in items
                 ]
@@ -339,6 +408,7 @@ class Writer:
                 reach("writer.before_commit")
                 if self._gives_up.is_set():
                     raise sqlite3.OperationalError("the writer has given up")
+                group.prove()
                 self._outcomes = outcomes
                 connection.execute("COMMIT")
         except BaseException:
@@ -346,6 +416,9 @@ class Writer:
                 connection.execute("ROLLBACK")
             raise
         self.commits += 1
+        if not isinstance(self.path, Path):
+            self._uncertain = None
+            self._expected = expected | {key: fence.event_seq for key, fence in group.fences.items()}
         reach("writer.after_commit")
         return outcomes
 

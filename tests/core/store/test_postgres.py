@@ -20,16 +20,18 @@ from tests.support.postgres import on_server
 from tests.support.proxy import Proxy
 
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost, StoreUnusable
+from watchkeeper.records.messages import Message
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.control import submit
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import database, driver, external
+from watchkeeper.store import database, driver, external, messages
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.lease import Lease, Presence, is_watched, probe
 from watchkeeper.store.place import DatabaseUrl, place_of
-from watchkeeper.store.postgres import translated
+from watchkeeper.store.postgres import EXPECTING_FENCE, FenceFailed, pipelined, translated
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Writer
 
 
@@ -86,6 +88,59 @@ async def test_cut_connections_lose_no_acknowledged_commit_and_repeat_none(
     written = [number for _, number in found if number is not None]
     assert sorted(written) == sorted(acknowledged.values())
     assert all(dict(found)[seq] == number for seq, number in acknowledged.items())
+
+
+@pytest.mark.parametrize("loses", ["requests", "answers"])
+async def test_a_commit_whose_answer_never_came_is_found_or_made_once(
+    loses: str, far: DatabaseUrl, proxy: Proxy, postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    store = claimed(far, tmp_path)
+    known = await store.commit(lambda tx: tx.event("before", number=0))
+    proxy.loses = loses
+    waiting = [
+        asyncio.ensure_future(store.commit(lambda tx, number=number: tx.event("counted", number=number)))
+        for number in (1, 2)
+    ]
+    assert await asyncio.to_thread(proxy.has_lost.wait, 10)
+    proxy.loses = ""
+    proxy.cut()
+    assert await asyncio.gather(*waiting) == [known + 1, known + 2]
+    store.close()
+    assert numbers(postgres_place, store.session_id)[-3:] == [(known, 0), (known + 1, 1), (known + 2, 2)]
+
+
+async def test_a_step_commits_in_one_round_trip(far: DatabaseUrl, proxy: Proxy, tmp_path: Path) -> None:
+    store = claimed(far, tmp_path)
+    for number in range(8):  # statements are prepared, and ids reserved
+        await store.commit(lambda tx, number=number: _step(tx, number))
+    before = proxy.round_trips
+    for number in range(8, 18):
+        await store.commit(lambda tx, number=number: _step(tx, number))
+    assert proxy.round_trips - before == 10
+    store.close()
+
+
+def _step(tx: Transaction, number: int) -> None:
+    messages.add_messages(tx, "a1", [Message(number, "user", "text", 1, 1, tx.now)])
+    tx.event("said", message=number)
+
+
+@pytest.mark.parametrize(
+    "change", ["lease_epoch = lease_epoch + 1", "event_seq = event_seq + 1", "lease_until = lease_until - 6"]
+)
+def test_what_a_host_sent_arrives_too_late_to_be_written(
+    postgres_place: DatabaseUrl, tmp_path: Path, change: str
+) -> None:
+    store = claimed(postgres_place, tmp_path)
+    run(store, lambda tx: tx.event("before"))
+    seq = store.one("SELECT event_seq FROM sessions")[0]
+    with closing(database.open_writable(postgres_place)) as connection:
+        fence = (EXPECTING_FENCE, (1.0, store.session_id, store.epoch, seq))
+        connection.execute(*fence)
+        connection.execute(f"UPDATE sessions SET {change}")
+        with pytest.raises(FenceFailed), pipelined(connection):
+            connection.execute(*fence)
+    store.close()
 
 
 async def test_a_host_that_reaches_no_server_gives_up_before_its_lease_ends_and_writes_nothing_after(

@@ -79,7 +79,8 @@ def take_fences_out() -> None:
     from watchkeeper.store import postgres, writer
 
     writer._FENCE = writer._FENCE.replace("lease_epoch = ?3", "?3 = ?3")
-    postgres.FENCE = postgres.FENCE.replace("lease_epoch = ?3", "?3 = ?3")
+    for name in ("FENCE", "EXPECTING_FENCE"):
+        setattr(postgres, name, getattr(postgres, name).replace("lease_epoch = ?3", "?3 = ?3"))
 
 
 class Finder(importlib.abc.MetaPathFinder):
