@@ -9,7 +9,7 @@ from tests.tui.conftest import NOW, Desk, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession
 from tests.tui.pictures import assert_agreed
 
-from watchkeeper.models.registry import Rates
+from watchkeeper.records.messages import Rates
 from watchkeeper_tui.screens.sessions import SessionsScreen
 from watchkeeper_tui.screens.usage import UsageScreen
 
@@ -70,6 +70,40 @@ async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None
         await until(pilot, lambda: "workspace:/srv/ledger" in text_of(pilot))
 
 
+async def test_c_divides_the_cost_by_class(spent: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = ((0, ((0.0, Rates(1.0, 10.0, 0.1, 1.25, 2.0)),)),)
+    monkeypatch.setattr(
+        "watchkeeper.models.registry.remembered_prices",
+        lambda _: lambda provider, name: rates if "opus" in name else (),
+    )
+    # $0.50: $0.10 of input, $0.02 read, $0.25 of output; the rest was written, a part of it for an hour.
+    spent.session.connection.execute(
+        "UPDATE model_calls SET input_tokens = 100000, cache_read_tokens = 200000, output_tokens = 25000,"
+        " cache_write_tokens = 80000 WHERE model LIKE '%opus%'"
+    )
+    async with spent.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("dollar_sign", "m", "c")
+        await until(pilot, lambda: "claude-opus-4-6" in text_of(pilot) and "1 h" in text_of(pilot))
+        await until(pilot, lambda: "$0.45" in text_of(pilot))
+        line = next(line for line in text_of(pilot).splitlines() if "claude-opus-4-6" in line)
+        # Nine calls: input, output, read, written for 5 minutes and for an hour, and nothing else.
+        assert re.findall(r"\$[\d.]+|(?<= )-(?= )", line) == [
+            "$0.90",
+            "$2.25",
+            "$0.18",
+            "$0.45",
+            "$0.72",
+            "-",
+            "$4.50",
+        ]
+        other = next(line for line in text_of(pilot).splitlines() if "claude-sonnet-5" in line)
+        assert other.count("$49.50") == 2  # no list price: all of it is `other`
+        assert "written for 1 h $0.72" in text_of(pilot)
+        await pilot.press("c")
+        await until(pilot, lambda: re.search(r"sessions +calls +input", text_of(pilot)) is not None)
+
+
 async def test_an_agent_and_all_below_it_are_charted_over_time(
     spent: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,10 +125,12 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(
         await until(pilot, lambda: "US dollars so far" in text_of(pilot) and "1 compaction" in text_of(pilot))
         # By class, as list prices divide it; the whole is what was paid: 1.5 to 9.5 dollars.
         await until(pilot, lambda: "output $" in text_of(pilot))
-        parts = [float(each) for each in re.findall(r"(?:cache|input|output) \$([\d.]+)", text_of(pilot))]
+        parts = [
+            float(each)
+            for each in re.findall(r"(?:cache|min|1 h|input|output|other) \$([\d.]+)", text_of(pilot))
+        ]
         assert len(parts) >= 2
         assert sum(parts) == pytest.approx(49.5, abs=0.02)
-        assert "not by class" not in text_of(pilot)
         await pilot.press("escape", "g", "T")
         # The planner: all agents below it, one with a hostile model and no price.
         await until(pilot, lambda: "4 agents below" in text_of(pilot) and "10 calls" in text_of(pilot))

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +23,7 @@ from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.snapshot import TranscriptBlock
 
 if TYPE_CHECKING:
-    from watchkeeper.store.usage import CallPoint
+    from watchkeeper.records.messages import Periods
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,8 +387,8 @@ async def export(database_path: Place, session_id: str, form: str, folder: Path)
     return Exported(str(report["path"]), int(report["bytes"]), report.get("redacted"))
 
 
-def costs_by_class(calls: Sequence[CallPoint]) -> dict[int, tuple[float, float, float, float] | None]:
-    """The cost of each call, by its id, by the classes of its tokens; None where the model has no list price. It may take seconds."""
-    from watchkeeper.runtime.control import costs_by_class
+def model_prices(models: Iterable[str]) -> dict[str, Periods]:
+    """The list prices of these models, empty for a model without one. It may take seconds."""
+    from watchkeeper.runtime.control import model_prices
 
-    return costs_by_class(calls)
+    return model_prices(models)

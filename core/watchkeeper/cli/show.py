@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -39,7 +39,7 @@ from watchkeeper.store.place import Place
 from watchkeeper.store.programs import load_worktrees
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search.index import index_until, unindexed
-from watchkeeper.store.usage import GROUPS, UsageRow
+from watchkeeper.store.usage import GROUPS, UsageRow, models_used
 from watchkeeper.store.usage import usage as usage_by
 from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.workers import Needs, queue_state
@@ -386,45 +386,72 @@ def _day(_: click.Context, parameter: click.Parameter, text: str | None) -> date
 
 @click.command()
 @click.option("--by", type=click.Choice(GROUPS), default="day", show_default=True)
+@click.option("--cost", "in_dollars", is_flag=True, help="US dollars by class of tokens in place of tokens.")
 @click.option(
     "--since", callback=_day, metavar="DATE", help="Only calls since this day (2026-11-01), in local time."
 )
 @click.option("--until", callback=_day, metavar="DATE", help="Only calls until this day, the day included.")
 @db_option
 @json_option
-def usage(by: str, since: datetime | None, until: datetime | None, db: Place | None, as_json: bool) -> int:
+def usage(
+    by: str, in_dollars: bool, since: datetime | None, until: datetime | None, db: Place | None, as_json: bool
+) -> int:
     """Show tokens and cost of all sessions, own and imported.
 
     Each model call counts once, also if sessions were forked. A week starts on Monday. `input` is what no cache
-    served.
+    served. List prices divide the cost by class; `other` is what they do not explain.
     """
+    from watchkeeper.models.registry import list_prices, listed_prices, remembered_prices
+
     path = database_path(db)
     rows: list[UsageRow] = []
     total = UsageRow("total")
     if db is not None or database.is_there(path):
         begins = since.timestamp() if since else 0.0
         ends = (until + timedelta(days=1)).timestamp() if until else 1e11
-        rows, total = usage_by(SessionHandle(path).connection, by, since=begins, until=ends)
+        connection = SessionHandle(path).connection
+        prices = list_prices(models_used(connection), remembered_prices(listed_prices))
+        rows, total = usage_by(connection, by, since=begins, until=ends, prices=prices)
     value = {"by": by, "rows": [row.as_json() for row in rows], "total": total.as_json()}
-    return respond(as_json, value, _usage_lines(by, rows, total), empty="no model calls in these days")
+    lines = _cost_lines if in_dollars else _usage_lines
+    return respond(as_json, value, lines(by, rows, total), empty="no model calls in these days")
 
 
 def _usage_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]:
-    if not rows:
-        return
-    width = max(len(by), *(min(50, len(clean(row.key))) for row in rows))
-    columns = ("calls", "input", "output", "cache read", "cache write", "cost")
-    yield f"{by:<{width}} " + " ".join(f"{name:>13}" for name in columns)
-    for row in (*rows, total):
-        tokens = (
+    def cells(row: UsageRow) -> list[str]:
+        counts = (
             row.model_calls,
             row.input_tokens,
             row.output_tokens,
             row.cache_read_tokens,
             row.cache_write_tokens,
         )
-        cost = cost_of(row.as_json())
-        yield f"{clean(row.key, width):<{width}} " + " ".join(f"{n:>13,}" for n in tokens) + f" {cost:>13}"
+        return [*(f"{count:,}" for count in counts), cost_of(row.as_json())]
+
+    if rows:
+        columns = ("calls", "input", "output", "cache read", "cache write", "cost")
+        yield from _usage_table(by, columns, [(row.key, cells(row)) for row in (*rows, total)])
+
+
+def _cost_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]:
+    columns = {"input": "input", "output": "output", "cache_read": "cache read", "cache_write_5m": "write 5 min",
+               "cache_write_1h": "write 1 h", "other": "other"}  # fmt: skip
+
+    def cells(row: UsageRow) -> list[str]:
+        usd = None if row.cost_classes is None else row.cost_classes._asdict()
+        return [*("-" if usd is None else f"{usd[name]:,.4f}" for name in columns), cost_of(row.as_json())]
+
+    if rows:
+        yield from _usage_table(
+            by, (*columns.values(), "cost"), [(row.key, cells(row)) for row in (*rows, total)]
+        )
+
+
+def _usage_table(by: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """A heading, and a line for each key with its cells."""
+    width = max(len(by), *(min(50, len(clean(key))) for key, _ in rows))
+    for key, cells in ((by, columns), *rows):
+        yield " ".join((f"{clean(key, width):<{width}}", *(f"{cell:>13}" for cell in cells)))
 
 
 SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}

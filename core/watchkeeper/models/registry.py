@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from watchkeeper._version import __version__
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.messages import Cost, Model, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, Model, Periods, PriceStatus, Rates, Usage, rates_on
 
 if TYPE_CHECKING:
     from watchkeeper.models.failures import RetryPolicy
@@ -59,10 +59,10 @@ def price(
     provider, _, name = model_ref.partition("/")
     if provider == "offline":
         return FREE
-    found = _rates_on(lists or listed_prices, provider, name, time.time() if at is None else at)
-    if not found:
+    periods = (lists or listed_prices)(provider, name)
+    rates = rates_on(periods, time.time() if at is None else at, usage.prompt_tokens)
+    if rates is None:
         return UNPRICED
-    rates = next((one for start, one in found if usage.prompt_tokens > start), found[-1][1])
     micro_usd = (
         rates.input_usd * usage.input_tokens
         + rates.output_usd * usage.output_tokens
@@ -117,36 +117,18 @@ def imported_price_apart(call: LoggedUsage) -> Cost:
     return logged_price(call, remembered_prices(listed_prices_apart))
 
 
-def cost_by_class(
-    model_ref: str, usage: Usage, cost_usd: float, at: float, lists: PriceLists | None = None
-) -> tuple[float, float, float, float] | None:
-    """What of a call's cost in USD was input, written to the cache, read from it, and output; None for a model
-    without a price.
+def list_prices(model_refs: Iterable[str], lists: PriceLists | None = None) -> dict[str, Periods]:
+    """The list prices of these models, empty for a model without one.
 
-    The list prices of the call's day divide it (`lists`; None: the remembered ones, without loading the price data). What
-    it cost above them was written to the cache for an hour, if that can be; else all classes share it.
+    `lists`: where they are looked up; None: the remembered ones, without loading the price data. A model that was not
+    asked for before takes a second then.
     """
-    if not cost_usd:
-        return 0.0, 0.0, 0.0, 0.0
-    provider, _, name = model_ref.partition("/")
-    found = _rates_on(lists or remembered_prices(listed_prices_apart), provider, name, at)
-    if not found:
-        return None
-    rates = next((one for start, one in found if usage.prompt_tokens > start), found[-1][1])
-    fresh, read = (
-        rates.input_usd * usage.input_tokens / 1e6,
-        rates.cache_read_usd * usage.cache_read_tokens / 1e6,
-    )
-    written, output = (
-        rates.cache_write_usd * usage.cache_write_tokens / 1e6,
-        rates.output_usd * usage.output_tokens / 1e6,
-    )
-    rest, longest = cost_usd - fresh - read - output, rates.hour_write_usd * usage.cache_write_tokens / 1e6
-    if written - 1e-9 <= rest <= longest + 1e-9:
-        return fresh, rest, read, output
-    total = fresh + written + read + output
-    share = cost_usd / total if total else 0.0
-    return (fresh * share, written * share, read * share, output * share) if share else None
+    look_up = lists or remembered_prices(listed_prices_apart)
+    found: dict[str, Periods] = {}
+    for ref in model_refs:
+        provider, _, name = ref.partition("/")
+        found[ref] = look_up(provider, name)
+    return found
 
 
 def is_priced(model_ref: str) -> bool:
@@ -154,32 +136,13 @@ def is_priced(model_ref: str) -> bool:
     return price(model_ref, Usage()).usd is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """List prices in USD per million tokens."""
-
-    input_usd: float
-    output_usd: float
-    cache_read_usd: float
-    cache_write_usd: float
-    hour_write_usd: float
-
-    def __str__(self) -> str:
-        return f"${self.input_usd:g} in, ${self.output_usd:g} out per million tokens"
-
-
 def rates(model_ref: str) -> Rates | None:
     """What a model's tokens cost today in a short prompt; None for a model without a price."""
     provider, _, name = model_ref.partition("/")
     if provider == "offline":
         return Rates(0.0, 0.0, 0.0, 0.0, 0.0)
-    found = _rates_on(listed_prices, provider, name, time.time())
-    return found[-1][1] if found else None
+    return rates_on(listed_prices(provider, name), time.time())
 
-
-Periods = tuple[tuple[int, tuple[tuple[float, Rates], ...]], ...]
-"""A model's rates by the day (since 1970) from which they hold, the newest first; each with the size of a prompt
-above which they hold, the largest first. Empty for a model without a price."""
 
 PriceLists = Callable[[str, str], Periods]
 """The rates of a model, by its provider and name."""
@@ -235,11 +198,6 @@ def listed_prices(provider: str, name: str) -> Periods:
     starts = [each.start_date for each in changes if isinstance(each, StartDateConstraint)]
     days = {0, *((start - date(1970, 1, 1)).days for start in starts)}
     return tuple((day, tiers(day)) for day in sorted(days, reverse=True))
-
-
-def _rates_on(lists: PriceLists, provider: str, name: str, at: float) -> tuple[tuple[float, Rates], ...]:
-    day = at // DAY_SECONDS
-    return next((tiers for first, tiers in lists(provider, name) if first <= day), ())
 
 
 @lru_cache(maxsize=64)

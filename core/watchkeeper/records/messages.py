@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from operator import add
+from typing import Any, Literal, NamedTuple, Protocol
 
 Role = Literal["user", "assistant"]
 
@@ -293,6 +294,79 @@ class Cost:
 
     usd: float | None
     status: PriceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """List prices in USD per million tokens."""
+
+    input_usd: float
+    output_usd: float
+    cache_read_usd: float
+    cache_write_usd: float
+    hour_write_usd: float
+
+    def __str__(self) -> str:
+        return f"${self.input_usd:g} in, ${self.output_usd:g} out per million tokens"
+
+
+Periods = tuple[tuple[int, tuple[tuple[float, Rates], ...]], ...]
+"""A model's rates by the day (since 1970) from which they hold, the newest first; each with the size of a prompt
+above which they hold, the largest first. Empty for a model without a price."""
+
+
+def rates_on(periods: Periods, at: float, prompt_tokens: int = 0) -> Rates | None:
+    """The rates of a call at that time with a prompt of that size; None if the model had no price then."""
+    day = at // 86_400
+    tiers = next((tiers for first, tiers in periods if first <= day), ())
+    return next((rates for start, rates in tiers if prompt_tokens > start), tiers[-1][1] if tiers else None)
+
+
+class CostClasses(NamedTuple):
+    """A cost in USD by the class of its tokens. The sum is the cost."""
+
+    input: float = 0.0
+    cache_read: float = 0.0
+    cache_write_5m: float = 0.0
+    cache_write_1h: float = 0.0
+    output: float = 0.0
+    other: float = 0.0
+    """What list prices do not explain: the whole cost of a model without one, and the difference, which may be
+    below zero, where a log or a provider stated another cost."""
+
+    def plus(self, added: CostClasses) -> CostClasses:
+        return CostClasses(*map(add, self, added))
+
+
+def cost_classes(rates: Rates | None, usage: Usage, cost_usd: float) -> CostClasses:
+    """Divide the cost of a call, or of several with the same rates, by these list prices.
+
+    The store does not keep for how long a prompt was cached. What the call cost above the price of five minutes, up
+    to that of an hour, was written for an hour.
+    """
+    if rates is None or not cost_usd:
+        return CostClasses(other=cost_usd)
+    fresh, read = (
+        rates.input_usd * usage.input_tokens / 1e6,
+        rates.cache_read_usd * usage.cache_read_tokens / 1e6,
+    )
+    written, output = (
+        rates.cache_write_usd * usage.cache_write_tokens / 1e6,
+        rates.output_usd * usage.output_tokens / 1e6,
+    )
+    whole_hour = rates.hour_write_usd * usage.cache_write_tokens / 1e6
+    rest, most, rounding = (
+        cost_usd - fresh - read - written - output,
+        whole_hour - written,
+        1e-9 * max(1.0, cost_usd),
+    )
+    if abs(rest) <= rounding:
+        return CostClasses(fresh, read, written, 0.0, output + rest)
+    if 0 < rest <= most + rounding:
+        share = min(1.0, rest / most)
+        five, hour = (1 - share) * written, share * whole_hour
+        return CostClasses(fresh, read, five, hour, cost_usd - fresh - read - five - hour)
+    return CostClasses(fresh, read, written, 0.0, output, rest)
 
 
 # --- How full an agent's context is -------------------------------------------------------------------------

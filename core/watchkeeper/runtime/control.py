@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.models.registry import cost_by_class, missing_key, provider_of
+from watchkeeper.models.registry import list_prices, missing_key, provider_of
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable, WatchkeeperError
-from watchkeeper.records.messages import Usage
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import commands, database, driver
 from watchkeeper.store.database import refuse_inside
@@ -32,8 +31,8 @@ from watchkeeper.store.user_secrets import config_folder, config_text, user_reda
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from watchkeeper.records.messages import Periods
     from watchkeeper.runtime.config import Config
-    from watchkeeper.store.usage import CallPoint
 
 
 # Checks before a session is started or resumed: the configuration is readable, and the model has a key. A host
@@ -383,18 +382,9 @@ def host_log_path(database_path: Place, session_id: str) -> Path:
     return path
 
 
-def costs_by_class(calls: Iterable[CallPoint]) -> dict[int, tuple[float, float, float, float] | None]:
-    """The cost of each call, by its id, by the classes of its tokens; None for a call whose model has no list price.
+def model_prices(model_refs: Iterable[str]) -> dict[str, Periods]:
+    """The list prices of these models, empty for a model without one.
 
     It may take a second for each model that was not asked for before: another process reads its prices.
     """
-    return {
-        call.id: cost_by_class(
-            call.model,
-            Usage(fresh, output, cache_read_tokens=read, cache_write_tokens=written),
-            call.cost_usd,
-            call.at,
-        )
-        for call in calls
-        for fresh, written, read, output in [call.tokens]
-    }
+    return list_prices(model_refs)

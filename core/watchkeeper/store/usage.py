@@ -1,16 +1,18 @@
 """What all sessions together used and cost, by day, week, month, model, project or program.
 
 It counts each model call once: the calls that a fork copied belong to the session that it was forked from. Periods
-are those of local time; a week starts on Monday.
+are those of local time; a week starts on Monday. The store keeps one cost for a call; list prices divide it among the
+classes of its tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from watchkeeper.records.messages import CostClasses, Periods, Usage, cost_classes, rates_on
 from watchkeeper.store.driver import IN_LIST, Connection, list_of
 
 PERIODS = ("day", "week", "month")
@@ -33,6 +35,8 @@ class UsageRow:
     cost_estimated: bool = False
     """Some of the cost rests on an estimated price or on estimated tokens."""
     unpriced_calls: int = 0
+    cost_classes: CostClasses | None = None
+    """The cost by class of tokens; None where `usage` had no prices, or no call has a cost."""
     sessions: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
 
@@ -40,12 +44,18 @@ class UsageRow:
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
+    def spend(self, cost_usd: float, classes: CostClasses | None) -> None:
+        """Add a cost."""
+        self.cost_usd = (self.cost_usd or 0.0) + cost_usd
+        if classes is not None:
+            self.cost_classes = (self.cost_classes or CostClasses()).plus(classes)
+
     def add(self, other: UsageRow) -> None:
         """Count the calls of another row too."""
         for name in ("model_calls", "unpriced_calls", *_TOKENS):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.cost_usd is not None:
-            self.cost_usd = (self.cost_usd or 0.0) + other.cost_usd
+            self.spend(other.cost_usd, other.cost_classes)
         self.cost_estimated |= other.cost_estimated
         self.sessions |= other.sessions
         self.models |= other.models
@@ -53,12 +63,18 @@ class UsageRow:
     def as_json(self) -> dict[str, Any]:
         """As `wk usage --json` prints it."""
         tokens = {name.removesuffix("_tokens"): getattr(self, name) for name in _TOKENS}
+        classes = None if self.cost_classes is None else self.cost_classes._asdict()
         return {
             "key": self.key,
             "sessions": len(self.sessions),
             "model_calls": self.model_calls,
             "tokens": tokens | {"total": self.total_tokens},
             "cost_usd": None if self.cost_usd is None else round(self.cost_usd, 10),
+            **(
+                {}
+                if classes is None
+                else {"cost_by_class": {name: round(usd, 10) for name, usd in classes.items()}}
+            ),
             "cost_estimated": self.cost_estimated,
             "unpriced_calls": self.unpriced_calls,
             "models": sorted(self.models),
@@ -68,9 +84,12 @@ class UsageRow:
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _SLOT_SECONDS = 900
 """Calls are summed by quarters of an hour: every time zone differs from UTC by whole ones."""
+_DAY_SECONDS = 86_400
+_PROMPT = "c.input_tokens + c.cache_read_tokens + c.cache_write_tokens"
 _CALLS = (
-    "SELECT {slot} AS slot, c.model, s.workspace, s.origin, s.id, count(*), sum(c.input_tokens), sum(c.output_tokens),"
-    " sum(c.cache_read_tokens), sum(c.cache_write_tokens), sum(c.cost_usd),"
+    "SELECT CAST(c.started_at / {slot_seconds} AS INTEGER) AS slot, c.model, s.workspace, s.origin, s.id,"
+    " CASE WHEN c.cost_usd > 0 THEN 1 WHEN c.cost_usd = 0 THEN 0 END AS charged, {prompt} AS prompt, count(*),"
+    " sum(c.input_tokens), sum(c.output_tokens), sum(c.cache_read_tokens), sum(c.cache_write_tokens), sum(c.cost_usd),"
     " max(CASE WHEN c.cost_usd IS NOT NULL AND (c.price_status = 'estimated' OR c.usage_exact = 0) THEN 1 ELSE 0 END),"
     " sum(CASE WHEN c.cost_usd IS NULL AND c.input_tokens + c.output_tokens + c.cache_read_tokens + c.cache_write_tokens"
     " > 0 THEN 1 ELSE 0 END)"
@@ -78,34 +97,49 @@ _CALLS = (
     " WHERE s.last_active >= ?1 - 86400 AND s.deleted_at IS NULL AND c.status <> 'running' AND c.started_at >= ?1"
     " AND c.started_at < ?2"
     " AND (s.origin <> 'fork' OR coalesce(c.commit_seq, 0) > coalesce(s.forked_at_seq, 0))"
-    " GROUP BY s.id, slot, c.model ORDER BY s.ordinal, min(c.id)"
+    " GROUP BY s.id, slot, c.model, charged, prompt ORDER BY s.ordinal, min(c.id)"
 )
 
 
+def models_used(connection: Connection) -> list[str]:
+    """Every model that was called: those whose prices `usage` needs."""
+    return [row[0] for row in connection.execute("SELECT DISTINCT model FROM model_calls ORDER BY model")]
+
+
 def usage(
-    connection: Connection, by: str = "day", *, since: float = 0.0, until: float = 1e11
+    connection: Connection,
+    by: str = "day",
+    *,
+    since: float = 0.0,
+    until: float = 1e11,
+    prices: Mapping[str, Periods] | None = None,
 ) -> tuple[list[UsageRow], UsageRow]:
     """The groups, and their sum. Periods come in order of time, other groups by cost, the most expensive first.
 
     `by` is one of `GROUPS`; `since` and `until` are seconds since 1970, and `until` is the first that does not count.
+    `prices` are the list prices of the models, which divide the costs by class; without them, nothing is divided.
     It reads the calls of the sessions that were active a day before `since` or later.
     """
     key = _keys(by)
     rows: dict[str, UsageRow] = {}
-    slot = f"CAST(c.started_at / {_SLOT_SECONDS} AS INTEGER)" if by in PERIODS else "0"
+    # Within a group of the query, all calls have the same rates: those of one day, for prompts of one size.
+    seconds = _SLOT_SECONDS if by in PERIODS else _DAY_SECONDS
+    query = _CALLS.format(slot_seconds=seconds, prompt=_prompt_sizes(prices or {}))
     for (
-        at,
+        slot,
         model,
         workspace,
         origin,
         session_id,
+        _,
+        prompt,
         calls,
         *tokens,
         cost,
         estimated,
         unpriced,
-    ) in connection.execute(_CALLS.format(slot=slot), (since, until)):
-        name = key(at, model, workspace, origin, session_id)
+    ) in connection.execute(query, (since, until)):
+        name = key(slot, model, workspace, origin, session_id)
         if (row := rows.get(name)) is None:
             row = rows[name] = UsageRow(name)
         row.model_calls += calls
@@ -115,7 +149,11 @@ def usage(
         row.cache_write_tokens += tokens[3]
         row.unpriced_calls += unpriced
         if cost is not None:
-            row.cost_usd = (row.cost_usd or 0.0) + cost
+            classes = None
+            if prices is not None:
+                rates = rates_on(prices.get(model, ()), slot * seconds, prompt)
+                classes = cost_classes(rates, Usage(*tokens), cost)
+            row.spend(cost, classes)
             row.cost_estimated |= bool(estimated)
         row.sessions.add(session_id)
         row.models.add(model)
@@ -125,6 +163,15 @@ def usage(
     if by in PERIODS:
         return [rows[name] for name in sorted(rows)], total
     return sorted(rows.values(), key=lambda row: (-(row.cost_usd or 0.0), -row.total_tokens, row.key)), total
+
+
+def _prompt_sizes(prices: Mapping[str, Periods]) -> str:
+    """In SQL: a size for each prompt that has the same rates as the prompt itself, whichever the model."""
+    starts = {start for periods in prices.values() for _, tiers in periods for start, _ in tiers if start > 0}
+    cases = " ".join(
+        f"WHEN {_PROMPT} > {int(start)} THEN {int(start) + 1}" for start in sorted(starts, reverse=True)
+    )
+    return f"CASE {cases} ELSE 0 END" if cases else "0"
 
 
 def _keys(by: str) -> Callable[[int, str, str, str, str], str]:

@@ -14,7 +14,9 @@ from tests.core.library.conftest import add_session
 from watchkeeper.cli import control
 from watchkeeper.cli.app import COMMANDS, HIDDEN
 from watchkeeper.cli.watch import discover
+from watchkeeper.models.registry import list_prices, listed_prices, price
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.messages import CostClasses, Usage, cost_classes, rates_on
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.replay import open_recording
@@ -477,6 +479,48 @@ class TestUsage:
             == expected[1]
         )
         assert len(wk("usage", "--by", by).out.splitlines()) == len(told["rows"]) + 2
+
+    @pytest.mark.parametrize("by", GROUPS)
+    def test_the_cost_is_divided_by_class_as_if_each_call_were_divided(
+        self, wk: Wk, spent: Path, by: str
+    ) -> None:
+        # Models with a price for long prompts, with one for an hour in the cache, and without any price.
+        models = ("openai/gpt-5.5", "anthropic/claude-sonnet-4-5", "local/unknown")
+        expected = CostClasses()
+        for (number,) in rows(spent, "SELECT id FROM model_calls ORDER BY id"):
+            model, at = models[number % 3], 1_790_000_000.0 + 50_000 * number
+            usage = Usage(150_000 * (number % 4), 900 * number, 40_000 * (number % 5), 7_000)
+            usd = price(model, usage, at=at, hour_writes=3_000 if number % 3 == 1 else 0).usd
+            if usd is None:
+                usd = 0.5 if number % 2 else None
+            elif number % 7 == 0:
+                usd *= 2  # as its log stated
+            change(
+                spent,
+                "UPDATE model_calls SET model = ?, started_at = ?, input_tokens = ?, output_tokens = ?, cache_read_tokens = ?,"
+                " cache_write_tokens = ?, cost_usd = ? WHERE id = ?",
+                model, at, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usd,
+                number,
+            )  # fmt: skip
+            (periods,) = list_prices([model], listed_prices).values()
+            if usd is not None:
+                expected = expected.plus(cost_classes(rates_on(periods, at, usage.prompt_tokens), usage, usd))
+        told = wk("usage", "--by", by, "--json").json
+        for row in (*told["rows"], told["total"]):
+            if row["cost_usd"] is not None:
+                assert sum(row["cost_by_class"].values()) == pytest.approx(row["cost_usd"])
+        whole = {
+            name: sum(row["cost_by_class"][name] for row in told["rows"] if row.get("cost_by_class"))
+            for name in expected._fields
+        }
+        assert whole == pytest.approx(expected._asdict())
+        assert told["total"]["cost_by_class"] == pytest.approx(whole)
+        if by == "day":
+            assert expected.cache_write_1h > 0
+            assert expected.other > 0
+        table = wk("usage", "--by", by, "--cost").out.splitlines()
+        assert len(table) == len(told["rows"]) + 2
+        assert f"{expected.cache_write_1h:,.4f}" in table[-1]
 
     def test_what_a_fork_copied_is_not_counted_again_and_what_it_did_is(self, wk: Wk, spent: Path) -> None:
         before = wk("usage", "--json").json["total"]

@@ -13,18 +13,25 @@ from genai_prices import calc_price
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.models.registry import (
     ModelConfig,
-    Periods,
     RememberedPrices,
     context_window,
-    cost_by_class,
     is_priced,
+    list_prices,
     listed_prices,
     listed_prices_apart,
     price,
     resolve,
 )
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.messages import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import (
+    Cost,
+    CostClasses,
+    Periods,
+    PriceStatus,
+    Usage,
+    cost_classes,
+    rates_on,
+)
 
 USAGE = Usage(
     input_tokens=1_000_000, output_tokens=100_000, cache_read_tokens=2_000_000, cache_write_tokens=400_000
@@ -190,25 +197,31 @@ def test_the_cost_of_a_call_is_divided_among_the_classes_of_its_tokens(
     usage = Usage(prompt, 2_000, cache_read_tokens=3 * prompt, cache_write_tokens=prompt)
     whole = price(model, usage, at=day, hour_writes=int(hour * prompt)).usd
     assert whole
-    parts = cost_by_class(model, usage, whole, day, listed_prices)
-    assert parts is not None
+    rates = rates_on(listed_prices(*model.split("/")), day, usage.prompt_tokens)
+    parts = cost_classes(rates, usage, whole)
     assert sum(parts) == pytest.approx(whole)
+    assert parts.other == 0
+    hour_writes = int(hour * prompt)
     # Each class costs what the call would cost more than the same call without it, within one tier of the price.
-    for place, kind in enumerate(("input_tokens", "", "cache_read_tokens", "output_tokens")):
+    for part, kind in zip(
+        parts, ("input_tokens", "cache_read_tokens", "", "", "output_tokens"), strict=False
+    ):
         if kind and usage.prompt_tokens < 100_000:
-            less = (
-                price(model, replace(usage, **{kind: 0}), at=day, hour_writes=int(hour * prompt)).usd or 0.0
-            )
-            assert parts[place] == pytest.approx(whole - less)
+            less = price(model, replace(usage, **{kind: 0}), at=day, hour_writes=hour_writes).usd or 0.0
+            assert part == pytest.approx(whole - less)
+    if rates is not None and rates.hour_write_usd > rates.cache_write_usd:
+        assert parts.cache_write_1h == pytest.approx(rates.hour_write_usd * hour_writes / 1e6)
+        assert parts.cache_write_5m == pytest.approx(rates.cache_write_usd * (prompt - hour_writes) / 1e6)
 
 
-def test_a_cost_that_no_list_price_explains_is_shared_and_that_of_an_unknown_model_is_not() -> None:
+def test_what_list_prices_do_not_explain_of_a_cost_is_a_part_of_its_own() -> None:
     usage = Usage(1_000, 1_000, cache_read_tokens=1_000)
     day = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
     whole = price("anthropic/claude-sonnet-4-5", usage, at=day).usd or 0.0
-    at_list = cost_by_class("anthropic/claude-sonnet-4-5", usage, whole, day, listed_prices)
-    twice = cost_by_class("anthropic/claude-sonnet-4-5", usage, 2 * whole, day, listed_prices)
-    assert at_list is not None
-    assert twice == pytest.approx(tuple(2 * part for part in at_list))
-    assert cost_by_class("local/unknown", usage, 1.0, day, listed_prices) is None
-    assert cost_by_class("local/unknown", usage, 0.0, day, listed_prices) == (0.0, 0.0, 0.0, 0.0)
+    (periods,) = list_prices(["anthropic/claude-sonnet-4-5"], listed_prices).values()
+    rates = rates_on(periods, day)
+    at_list = cost_classes(rates, usage, whole)
+    for stated in (2 * whole, whole / 2):
+        assert cost_classes(rates, usage, stated) == pytest.approx((*at_list[:-1], stated - whole))
+    assert cost_classes(None, usage, 1.0) == CostClasses(other=1.0)
+    assert cost_classes(rates, usage, 0.0) == CostClasses()

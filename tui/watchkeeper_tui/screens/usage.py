@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -13,10 +13,11 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual_plotext import PlotextPlot
 
+from watchkeeper.records.messages import CostClasses, Periods, Usage, cost_classes, rates_on
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.usage import PERIODS, CallPoint, CallSeries, UsageRow, call_series, usage
 from watchkeeper_tui import formatting
-from watchkeeper_tui.control import costs_by_class
+from watchkeeper_tui.control import model_prices
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import Snapshot
@@ -38,12 +39,97 @@ Found = tuple[list[UsageRow], list[UsageRow], UsageRow]
 """The groups, the days, and the sum of all."""
 
 
+_CLASSES = {
+    "input": ("input", "kind_messages"), "cache_read": ("read from the cache", "kind_system"),
+    "cache_write_5m": ("written for 5 min", "kind_tools"), "cache_write_1h": ("written for 1 h", "kind_facts"),
+    "output": ("output", "kind_observations"), "other": ("other", "money"),
+}  # fmt: skip
+"""The classes of a cost as they are stacked: what a legend calls them, and their roles."""
+
+
+class _CostScreen(PageScreen):
+    """A screen that divides costs among the classes of tokens: it has the list prices of the models that it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prices: dict[str, Periods] = {}
+        self._looking_up = False
+
+    def need_prices(self, models: Iterable[str]) -> None:
+        """Look up the prices that are missing, beside the reader: it may start a process. `priced` follows."""
+        missing = sorted(set(models) - self.prices.keys())
+        if missing and not self._looking_up:
+            self._looking_up = True
+            self.run_worker(lambda: self._look_up(missing), thread=True, exit_on_error=False, group="prices")
+
+    def _look_up(self, models: Sequence[str]) -> None:
+        """In a worker thread."""
+        found: dict[str, Periods] = dict.fromkeys(models, ())  # what failed once is not tried each second
+        try:
+            found |= model_prices(models)
+        except (OSError, ValueError) as error:
+            self.app.call_from_thread(self.say, f"! {self.trouble(error)}", "failed")
+        self.app.call_from_thread(self._looked_up, found)
+
+    def _looked_up(self, found: dict[str, Periods]) -> None:
+        self.prices |= found
+        self._looking_up = False
+        if self.is_usable:
+            self.priced()
+
+    def priced(self) -> None:
+        """More prices are known."""
+
+    def stack(
+        self,
+        plot: PlotextPlot,
+        places: Sequence[float],
+        bars: Sequence[Sequence[float]],
+        names: Sequence[tuple[str, str]],
+        words: Callable[[float], str],
+        sums: Sequence[float],
+        *,
+        width: float = 0.8,
+    ) -> None:
+        """Draw stacked bars, one at each place: for each name and role, its height in every bar. The legend has the sums."""
+        shown = [index for index in range(len(names)) if sums[index]] or [0]
+        # The library takes lists here; its types say otherwise.
+        looks: dict[str, Any] = {
+            "labels": [f"{names[index][0]} {words(sums[index])}" for index in shown],
+            "color": [self.rgb(names[index][1]) for index in shown],
+        }
+        tall = [list(bars[index]) for index in shown]
+        plot.plt.stacked_bar(list(places), tall, width=width, **looks)
+        self.scale(plot, max(map(sum, zip(*tall, strict=True))), words)
+
+    def scale(self, plot: PlotextPlot, top: float, words: Callable[[float], str]) -> None:
+        """The axis of values begins at zero."""
+        ticks = [top * part / 4 for part in range(5)]
+        plot.plt.ylim(0, top or 1)
+        plot.plt.yticks(ticks, [words(tick) for tick in ticks])
+
+    def rgb(self, role: str) -> tuple[int, int, int]:
+        """The colour of a role."""
+        colour = self.watch_app.palette[role].color
+        rgb = colour.get_truecolor() if colour is not None else (200, 200, 200)
+        return rgb[0], rgb[1], rgb[2]
+
+
+def stackable(classes: CostClasses) -> CostClasses:
+    """The same sum without a part below zero, which no bar can show: what was paid less than list prices, every class
+    was."""
+    if classes.other >= 0:
+        return classes
+    listed = sum(classes) - classes.other
+    return CostClasses(*(part * sum(classes) / listed for part in classes[:-1])) if listed else CostClasses()
+
+
 class UsageView(RowView[UsageRow]):
     """One row a group; periods with the newest first."""
 
     HEADINGS = True
     EMPTY = "no model call yet"
-    COLUMNS: ClassVar[Sequence[Column]] = (
+    _IN_TOKENS: ClassVar[Sequence[Column]] = (
         Column("", 12, flexible=True),
         Column("sessions", 8, right=True, drop=5),
         Column("calls", 8, right=True, drop=4),
@@ -54,7 +140,28 @@ class UsageView(RowView[UsageRow]):
         Column("cost", 11, right=True),
         Column("", _BAR_CELLS, drop=1),
     )
+    _IN_DOLLARS: ClassVar[Sequence[Column]] = (
+        Column("", 12, flexible=True),
+        Column("input", 9, right=True, drop=3),
+        Column("output", 9, right=True, drop=2),
+        Column("cached", 9, right=True, drop=2),
+        Column("5 min", 9, right=True, drop=2),
+        Column("1 h", 9, right=True, drop=2),
+        Column("other", 9, right=True, drop=2),
+        Column("cost", 11, right=True),
+        Column("", _BAR_CELLS, drop=4),
+    )
     most_usd = 0.0
+    in_dollars = False
+
+    def show_dollars(self, in_dollars: bool) -> None:
+        """What the columns show: US dollars by class, or tokens."""
+        self.in_dollars = in_dollars
+        self._widths_for = -1
+        self.refresh()
+
+    def columns(self) -> Sequence[Column]:
+        return self._IN_DOLLARS if self.in_dollars else self._IN_TOKENS
 
     def row_id(self, row: UsageRow) -> str:
         return row.key
@@ -64,17 +171,31 @@ class UsageView(RowView[UsageRow]):
         filled = (
             formatting.bar_cells((row.cost_usd or 0.0) / self.most_usd, _BAR_CELLS) if self.most_usd else 0
         )
-        return (
-            [(clip(sanitize(row.key), 200), "text")],
-            [(f"{len(row.sessions):,}", "muted")],
-            [(f"{row.model_calls:,}", "muted")],
-            *([(formatting.tokens(count), "tokens")] for count in counts),
+        name: Cell = [(clip(sanitize(row.key), 200), "text")]
+        ends: tuple[Cell, Cell] = (
             [(formatting.cost(row.cost_usd, row.unpriced_calls, estimated=row.cost_estimated), "money")],
             [("█" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
         )
+        if self.in_dollars:
+            return (name, *self._dollars(row), *ends)
+        return (
+            name,
+            [(f"{len(row.sessions):,}", "muted")],
+            [(f"{row.model_calls:,}", "muted")],
+            *([(formatting.tokens(count), "tokens")] for count in counts),
+            *ends,
+        )
+
+    def _dollars(self, row: UsageRow) -> list[Cell]:
+        if (usd := row.cost_classes) is None:
+            return [[("-", "faint")]] * 6
+        parts = (usd.input, usd.output, usd.cache_read, usd.cache_write_5m, usd.cache_write_1h, usd.other)
+        return [
+            [(formatting.money(part), "money") if abs(part) >= 5e-7 else ("-", "faint")] for part in parts
+        ]
 
 
-class UsageScreen(PageScreen):
+class UsageScreen(_CostScreen):
     """`$` opens it. Enter lists the sessions of a row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -82,6 +203,7 @@ class UsageScreen(PageScreen):
             Binding(key, f"group('{key}')", title, show=False, id=f"usage.{name}")
             for key, (name, title) in _GROUPS.items()
         ],
+        Binding("c", "dollars", "Cost by class", show=False, id="usage.classes"),
         Binding("y", "copy", "Copy", show=False, id="usage.copy"),
         Binding("escape,dollar_sign", "back", "Back", show=False, id="usage.back"),
     ]
@@ -114,11 +236,11 @@ class UsageScreen(PageScreen):
 
     def _read(self) -> None:
         self._read_at = self.watch_app.now()
-        key, by = self._key, _GROUPS[self._key][0]
+        key, by, prices = self._key, _GROUPS[self._key][0], dict(self.prices)
 
         def question(connection: Connection) -> Found:
-            days, total = usage(connection, "day")
-            return (days if by == "day" else usage(connection, by)[0], days, total)
+            days, total = usage(connection, "day", prices=prices)
+            return (days if by == "day" else usage(connection, by, prices=prices)[0], days, total)
 
         self.ask(question, lambda found: self._arrived(key, found))
 
@@ -132,6 +254,11 @@ class UsageScreen(PageScreen):
         self.view.refresh()
         self._plot()
         self.redraw_edges()
+        if self.view.in_dollars:
+            self.need_prices(found[2].models)
+
+    def priced(self) -> None:
+        self._read()
 
     @property
     def _is_period(self) -> bool:
@@ -146,25 +273,38 @@ class UsageScreen(PageScreen):
         plot = self.query_one(PlotextPlot)
         room = max(1, (self.app.size.width - 10) // _LABEL_CELLS)
         shown = rows[-room:] if self._is_period else rows[:room]
-        labels = [self._label(row.key) for row in shown]
-        colour = self.watch_app.palette["money"].color
+        cells = max(_LABEL_CELLS, (self.app.size.width - 10) // max(1, len(shown))) - 1
+        labels = [self._label(row.key, cells) for row in shown]
         plot.plt.clear_figure()
         if shown:
-            rgb = colour.get_truecolor() if colour is not None else (224, 192, 128)
             # Bars at numbers: labels alone would make one bar of two that are alike.
             places: list[float] = list(range(len(shown)))
-            plot.plt.bar(
-                places, [row.cost_usd or 0.0 for row in shown], width=0.6, color=(rgb[0], rgb[1], rgb[2])
-            )
+            if self.view.in_dollars:
+                parts = list(
+                    zip(*(stackable(row.cost_classes or CostClasses()) for row in shown), strict=True)
+                )
+                self.stack(
+                    plot,
+                    places,
+                    parts,
+                    list(_CLASSES.values()),
+                    formatting.money,
+                    [*map(sum, parts)],
+                    width=0.6,
+                )
+            else:
+                plot.plt.bar(
+                    places, [row.cost_usd or 0.0 for row in shown], width=0.6, color=self.rgb("money")
+                )
             plot.plt.xticks(places, labels)
         plot.plt.title(f"US dollars by {_GROUPS[self._key][0]}")
         plot.refresh()
 
-    def _label(self, key: str) -> str:
+    def _label(self, key: str, cells: int) -> str:
         text = sanitize(key)
         if self._is_period:
             return text[2:] if _GROUPS[self._key][0] == "month" else text[5:]
-        return clip(formatting.model_name(text).rsplit("/", 1)[-1], _LABEL_CELLS - 1)
+        return clip(formatting.model_name(text).rsplit("/", 1)[-1], cells)
 
     def heading(self) -> tuple[Widget, Sequence[Piece]]:
         of = "  own and imported sessions" if self._found is not None else ""
@@ -172,7 +312,11 @@ class UsageScreen(PageScreen):
 
     def keys(self) -> Sequence[KeyHint]:
         groups = (KeyHint(key, name, f"group('{key}')") for key, (_, name) in _GROUPS.items())
-        return (*groups, KeyHint("enter", "Sessions", "press('enter')"))
+        return (
+            *groups,
+            KeyHint("c", "Tokens" if self.view.in_dollars else "Cost by class", "dollars"),
+            KeyHint("enter", "Sessions", "press('enter')"),
+        )
 
     def standing(self, now: float) -> Sequence[Piece]:
         """What was spent."""
@@ -210,6 +354,14 @@ class UsageScreen(PageScreen):
         self._read()
         self.redraw_edges()
 
+    def action_dollars(self) -> None:
+        """Dollars by class of tokens in place of tokens, and back."""
+        self.view.show_dollars(not self.view.in_dollars)
+        self._plot()
+        self.redraw_edges()
+        if self._found is not None and self.view.in_dollars:
+            self.need_prices(self._found[2].models)
+
     def copied(self) -> str:
         row = self.view.selected
         return f"{sanitize(row.key)}\t{row.total_tokens}\t{row.cost_usd or 0:.4f}" if row is not None else ""
@@ -220,6 +372,10 @@ class UsageScreen(PageScreen):
                 "Usage",
                 [
                     *((key, f"by {name}") for key, (name, _) in _GROUPS.items()),
+                    (
+                        "c",
+                        "the cost by class of tokens, as list prices divide it, or the tokens; `other` is the difference",
+                    ),
                     ("enter", "the sessions of the row"),
                     ("y", "copy the line"),
                     ("esc, $", "back"),
@@ -231,17 +387,17 @@ class UsageScreen(PageScreen):
 # --- One agent, a subtree or a session over time ------------------------------------------------------------
 
 _CHARTS = ("context", "tokens per minute", "cost")
-_CLASSES = {
-    "input": "kind_messages", "written to the cache": "kind_tools", "read from the cache": "kind_system",
-    "output": "kind_observations", "not by class": "money",
-}  # fmt: skip
-"""The classes of tokens as they are stacked, with their roles; last, what a call cost whose model has no list price."""
+_TOKENS = (
+    ("input", "kind_messages"), ("written to the cache", "kind_tools"), ("read from the cache", "kind_system"),
+    ("output", "kind_observations"),
+)  # fmt: skip
+"""The classes of `CallPoint.tokens`, with their roles."""
 MOST_BARS = 60
 PLOT_SHARE = 25
 """A chart that took a second to draw is drawn again after so many: keys come first."""
 
 
-class ChartScreen(PageScreen):
+class ChartScreen(_CostScreen):
     """`T` opens it; `tab` goes on to the next chart."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -263,9 +419,6 @@ class ChartScreen(PageScreen):
         self._agents = tuple(agent_ids)
         self._chart = 0
         self._series: CallSeries | None = None
-        self._by_class: dict[int, tuple[float, float, float, float] | None] = {}
-        """What each call cost by class, as far as it was divided."""
-        self._dividing = False
         self._plot_seconds = 0.0
         """What the last drawing took."""
         self._read_at = 0.0
@@ -292,31 +445,18 @@ class ChartScreen(PageScreen):
         self._plot()
         self._plot_seconds = time.perf_counter() - begun
         self.redraw_edges()
-        if not self._dividing and (new := [each for each in series.calls if each.id not in self._by_class]):
-            self._dividing = True
-            # It may start a process, and the reader has other things to do.
-            self.run_worker(lambda: self._divide(new), thread=True, exit_on_error=False, group="prices")
+        self.need_prices(call.model for call in series.calls)
 
-    def _divide(self, calls: Sequence[CallPoint]) -> None:
-        """In a worker thread."""
-        try:
-            found = costs_by_class(calls)
-        except (OSError, ValueError) as error:
-            found = {}
-            self.app.call_from_thread(self.say, f"! {self.trouble(error)}", "failed")
-        self.app.call_from_thread(self._divided, found)
+    def priced(self) -> None:
+        self._plot()
+        self.redraw_edges()
 
-    def _divided(self, found: dict[int, tuple[float, float, float, float] | None]) -> None:
-        self._by_class |= found
-        self._dividing = not found  # what failed once is not tried each second
-        if self.is_usable:
-            self._plot()
-            self.redraw_edges()
-
-    def _usd(self, call: CallPoint) -> tuple[float, ...]:
-        """What a call cost, by class; last what no list price divides."""
-        parts = self._by_class.get(call.id)
-        return (*parts, 0.0) if parts is not None else (0.0, 0.0, 0.0, 0.0, call.cost_usd)
+    def _usd(self, call: CallPoint) -> CostClasses:
+        """What a call cost, by class."""
+        fresh, written, read, output = call.tokens
+        tokens = Usage(fresh, output, cache_read_tokens=read, cache_write_tokens=written)
+        rates = rates_on(self.prices.get(call.model, ()), call.at, tokens.prompt_tokens)
+        return stackable(cost_classes(rates, tokens, call.cost_usd))
 
     def _plot(self) -> None:
         series = self._series
@@ -338,19 +478,20 @@ class ChartScreen(PageScreen):
                 [at for at, _ in own],
                 [tokens for _, tokens in own],
                 marker="braille",
-                color=self._rgb("kind_messages"),
+                color=self.rgb("kind_messages"),
             )
-            self._scale(max((tokens for _, tokens in own), default=0), formatting.tokens)
+            self.scale(plot, max((tokens for _, tokens in own), default=0), formatting.tokens)
             plot.plt.title("context: tokens of each prompt; lines mark compactions")
         elif self._chart == 1:
-            self._stack(minutes, [point.tokens for point in series.calls], formatting.tokens)
+            self._stack(minutes, [point.tokens for point in series.calls], _TOKENS, formatting.tokens)
             plot.plt.title("tokens per minute; lines mark compactions")
         else:
-            self._stack(minutes, [self._usd(point) for point in series.calls], formatting.money, so_far=True)
+            costs = [self._usd(point) for point in series.calls]
+            self._stack(minutes, costs, list(_CLASSES.values()), formatting.money, so_far=True)
             plot.plt.title("cost: US dollars so far; lines mark compactions")
         shown = self._agents[:1] if self._chart == 0 else self._agents
         for at in (at for agent_id, at in series.compactions if agent_id in shown):
-            plot.plt.vline((at - begins) / 60, color=self._rgb("compaction"))
+            plot.plt.vline((at - begins) / 60, color=self.rgb("compaction"))
         plot.plt.xlabel("minutes")
         plot.refresh()
 
@@ -358,6 +499,7 @@ class ChartScreen(PageScreen):
         self,
         minutes: Sequence[float],
         values: Sequence[Sequence[float]],
+        names: Sequence[tuple[str, str]],
         words: Callable[[float], str],
         *,
         so_far: bool = False,
@@ -365,34 +507,15 @@ class ChartScreen(PageScreen):
         """Values by class in stacked bars, as many as fit: per minute, or their sum `so_far`. The legend has the sums."""
         bars = max(1, min(MOST_BARS, self.app.size.width // 5, len(values)))
         wide = max(minutes[-1] / bars, 1 / 60)
-        stacks = {name: [0.0] * bars for name in _CLASSES}
-        sums = dict.fromkeys(_CLASSES, 0.0)
+        stacks = [[0.0] * bars for _ in names]
         for at, point in zip(minutes, values, strict=True):
             place = min(bars - 1, int(at / wide))
-            for name, value in zip(_CLASSES, point, strict=False):
-                stacks[name][place] += value if so_far else value / wide
-                sums[name] += value
-        shown = [name for name in _CLASSES if sums[name]] or list(_CLASSES)[:1]
-        # The library takes lists here; its types say otherwise.
-        looks: dict[str, Any] = {
-            "labels": [f"{name} {words(sums[name])}" for name in shown],
-            "color": [self._rgb(_CLASSES[name]) for name in shown],
-        }
+            for index, value in enumerate(point):
+                stacks[index][place] += value
+        sums = [sum(stack) for stack in stacks]
+        tall = [list(accumulate(stack)) if so_far else [value / wide for value in stack] for stack in stacks]
         places = [round((place + 0.5) * wide, 1) for place in range(bars)]
-        tall = [list(accumulate(stacks[name])) if so_far else stacks[name] for name in shown]
-        self.query_one(PlotextPlot).plt.stacked_bar(places, tall, width=0.8, **looks)
-        self._scale(max(map(sum, zip(*tall, strict=True))), words)
-
-    def _scale(self, top: float, words: Callable[[float], str]) -> None:
-        """The axis of values begins at zero."""
-        plt, ticks = self.query_one(PlotextPlot).plt, [top * part / 4 for part in range(5)]
-        plt.ylim(0, top or 1)
-        plt.yticks(ticks, [words(tick) for tick in ticks])
-
-    def _rgb(self, role: str) -> tuple[int, int, int]:
-        colour = self.watch_app.palette[role].color
-        rgb = colour.get_truecolor() if colour is not None else (200, 200, 200)
-        return rgb[0], rgb[1], rgb[2]
+        self.stack(self.query_one(PlotextPlot), places, tall, names, words, sums)
 
     def standing(self, now: float) -> Sequence[Piece]:
         words: list[Piece] = [(self._title, "strong"), (f"  {_CHARTS[self._chart]}", "accent")]
