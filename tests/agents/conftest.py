@@ -15,6 +15,7 @@ from tests.support.scripted import call, inbox_of, last_results, said, task, tur
 
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.host import HostResult
+from watchkeeper.store.place import Place
 
 FAKE = Path(__file__).parent / "fake_acp.py"
 ENDED = {"done", "error", "denied", "cancelled", "unknown"}
@@ -34,8 +35,8 @@ def planner(request: ModelRequest, *, model: str, instructions: str) -> Any:
 class Programs(Bench):
     """A bench whose task `a` is done by a program of `[agents.fake]`."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, place: Place | None = None) -> None:
+        super().__init__(folder, place)
         self.fake = folder / "fake"
         self.fake.mkdir(exist_ok=True)
         (folder / "config").mkdir(exist_ok=True)

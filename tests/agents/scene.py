@@ -22,6 +22,8 @@ from tests.faults.scene import Scene
 from tests.support import scripted
 from tests.support.scripted import call, flat, inbox_of, role_of, said, task_of, turns
 
+from watchkeeper.store.place import folder_beside
+
 CALL = {"title": "bash", "kind": "execute", "rawInput": {"command": "true"}}
 QUESTION = {"toolCallId": "t2", **CALL}
 LIVES = [
@@ -41,11 +43,12 @@ LIVES = [
 class ProgramRun(Scene):
     """One task for a program that dies once by itself."""
 
-    name = "program"
+    name, file = "program", "watchkeeper.db"
+    on_server = has_hosts = True
 
     def work(self, folder: Path) -> int:
         os.environ["WATCHKEEPER_CONFIG_DIR"] = str(folder / "config")
-        programs = Programs(folder)
+        programs = Programs(folder, self.place(folder))
         session = session_of(programs.path)
         if session is None:
             programs.script(*LIVES)
@@ -54,7 +57,7 @@ class ProgramRun(Scene):
         return asyncio.run(programs.run()).exit_code
 
     def look(self, folder: Path) -> Any:
-        programs = Programs(folder)
+        programs = Programs(folder, self.place(folder))
         programs.take_over(str(session_of(programs.path)))
         programs.assert_whole()
         return {name: task["status"] for name, task in programs.tasks().items()}
@@ -123,15 +126,16 @@ def merging(request: Any, by_tools: bool = False) -> Any:
 class MergeRun(Scene):
     """A person keeps one side of a conflict."""
 
-    name = "merge"
+    name, file = "merge", "watchkeeper.db"
+    on_server = has_hosts = True
 
     def prepare(self, folder: Path) -> None:
-        repository(Bench(folder).workspace)
+        repository(Bench(folder, self.place(folder)).workspace)
 
     def work(self, folder: Path) -> int:
         os.environ["WATCHKEEPER_CONFIG_DIR"] = str(folder / "config")
         assert_no_half_merge(folder / "workspace")
-        bench = Bench(folder)
+        bench = Bench(folder, self.place(folder))
         session = session_of(bench.path)
         if session is None:
             bench.start(merging, allow=("write",), approval_timeout_seconds=None)
@@ -148,7 +152,7 @@ class MergeRun(Scene):
         return asyncio.run(bench.run_while(answer)).exit_code
 
     def look(self, folder: Path) -> Any:
-        bench, workspace = Bench(folder), folder / "workspace"
+        bench, workspace = Bench(folder, self.place(folder)), folder / "workspace"
         bench.session = str(session_of(bench.path))
         bench.assert_sound()
         assert_no_half_merge(workspace)
@@ -159,5 +163,5 @@ class MergeRun(Scene):
             "files": files,
             "asked": asked,
             "subjects": subjects,
-            "left": os.listdir(folder / "worktrees"),
+            "left": os.listdir(folder_beside(bench.path) / "worktrees"),
         }

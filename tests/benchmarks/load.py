@@ -1,11 +1,15 @@
 """Many agents in one host, and one very long session: does anything grow that should not?
 
-    python -m tests.benchmarks.load [--agents 1000] [--turns 100] every agent a task, all at once, a viewer
-    attached python -m tests.benchmarks.load --messages 1000000 opened by `wk show`, by a viewer, and resumed
+    python -m tests.benchmarks.load [--agents 1000] [--turns 100]    every agent a task, all at once, a viewer attached
+    python -m tests.benchmarks.load --messages 1000000    opened by `wk show`, by a viewer, and resumed
+    python -m tests.benchmarks.load --db scratch --workers 3 [--agents 100 --agents 1000] [--turns 20] [--sessions 6]
+        agents of several sessions, whose hosts `wk worker` processes start, on PostgreSQL: a server that is started for
+        it, or the one of an address
 
 Prints ratios and bounds: the processor time of a step as the agents' histories grow; memory for each agent;
 the largest write-ahead log while a viewer reads. `--hold` keeps one read open all along, as a hung viewer
-would.
+would. Over workers, for each number of agents: steps a second, the processor time of a step of the hosts and of the
+server, what a step adds to the database and to its log, and connections; from a fifth of the steps to nine tenths.
 """
 
 from __future__ import annotations
@@ -22,12 +26,15 @@ import tempfile
 import threading
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.terminals import Screen
+from tests.faults.command_line_trials import processes_below
 from tests.support.places import workspace_in
+from tests.support.postgres import FolderDatabases, server_for_trials
 from tests.support.scripted import PlannedRun, ScriptedModel, call, inbox_of, role_of, said, task
 
 from watchkeeper.records.messages import (
@@ -41,9 +48,12 @@ from watchkeeper.records.messages import (
     Usage,
 )  # fmt: skip
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.runtime.run_session import SWITCH_SECONDS
 from watchkeeper.store import database, driver, messages
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.place import Place
+from watchkeeper.store.workers import Needs
 
 AT_ONCE = 500
 VIEWER = """
@@ -66,6 +76,31 @@ while True:
         time.sleep(60)
     time.sleep(max(0.1, reads[-1]))
 """
+
+
+CROWD = """
+import importlib.abc, importlib.util, os, sys
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != "watchkeeper.runtime.host_factory":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def load(module):
+            from tests.benchmarks.load import Crowd
+
+            execute(module)
+            module.resolve = lambda *_, **__: Crowd(*map(int, os.environ["WATCHKEEPER_TEST_CROWD"].split()))
+
+        spec.loader.exec_module = load
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+"""A `sitecustomize` that gives hosts the model `Crowd`."""
 
 
 def rss_kib(process: int | str = "self") -> int:
@@ -138,6 +173,116 @@ def many_agents(
         "largest_wal_mib": round(gauge.largest_wal / (1 << 20), 1), "warnings": warnings, "viewer": "holds" if hold else "reads",
         **shown,
     }  # fmt: skip
+
+
+# --- Over workers, on PostgreSQL --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was used by a moment."""
+
+    at: float
+    steps: int
+    host_seconds: float
+    server_seconds: float
+    database_bytes: int
+    log_bytes: int
+
+
+class ProcessorTimes(dict[int, float]):
+    """Processor seconds by process; those of a process that has ended stay."""
+
+    def look(self, pids: Iterable[int]) -> float:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                self[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(self.values())
+
+
+def over_workers(
+    place: Place, folder: Path, *, agents: int, turns: int, workers: int, sessions: int
+) -> dict[str, Any]:
+    """So many agents in so many sessions, whose hosts the workers start."""
+    each = agents // sessions
+    (folder / "site").mkdir(parents=True)
+    (folder / "site" / "sitecustomize.py").write_text(CROWD)
+    environment = os.environ | {
+        "ANTHROPIC_API_KEY": "a key of nobody", "WATCHKEEPER_DB": getattr(place, "dsn", str(place)),
+        "WATCHKEEPER_TEST_CROWD": f"{each} {turns}", "XDG_DATA_HOME": str(folder / "data"),
+        "PYTHONPATH": os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", os.getcwd())]),
+    }  # fmt: skip
+    workspace, settings = workspace_in(folder), SessionSettings(max_parallel=each)
+    for number in range(sessions):
+        wanted = NewSession(
+            f"load {number}", workspace, "anthropic/claude-test", settings,
+            needs=Needs(("load",), path=str(workspace)),
+        )  # fmt: skip
+        create_session(place, wanted)
+    slots = -(-sessions // workers)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "watchkeeper", "worker", "--slots", str(slots), "--label", "load", "--name", f"m{number}"],
+            env=environment, stdout=subprocess.DEVNULL,
+        )
+        for number in range(workers)
+    ]  # fmt: skip
+    samples: list[Sample] = []
+    peaks = {"hosts_mib": 0, "connections": 0}
+    try:
+        with contextlib.closing(database.open_readonly(place)) as connection:
+            _watch(connection, started, agents * turns, samples, peaks)
+            statuses = [row[0] for row in connection.execute("SELECT status FROM sessions").fetchall()]
+    finally:
+        for worker in started:
+            worker.terminate()
+        for worker in started:
+            worker.wait(60)
+    steps = samples[-1].steps
+    first, last = (next(one for one in samples if one.steps >= share * steps) for share in (0.2, 0.9))
+    done = last.steps - first.steps
+    return {
+        "agents": each * sessions, "turns": turns, "sessions": sessions, "workers": workers,
+        "done": statuses.count("done"), "steps": steps, "seconds": round(samples[-1].at - samples[0].at, 1),
+        "steps_per_second": round(done / (last.at - first.at), 1),
+        "host_cpu_milliseconds_of_a_step": round(1000 * (last.host_seconds - first.host_seconds) / done, 2),
+        "server_cpu_milliseconds_of_a_step": round(1000 * (last.server_seconds - first.server_seconds) / done, 2),
+        "database_bytes_of_a_step": (last.database_bytes - first.database_bytes) // done,
+        "log_bytes_of_a_step": (last.log_bytes - first.log_bytes) // done, **peaks,
+    }  # fmt: skip
+
+
+def _watch(
+    connection: Connection,
+    started: Sequence[subprocess.Popen[bytes]],
+    wanted: int,
+    samples: list[Sample],
+    peaks: dict[str, int],
+) -> None:
+    """Sample until no session runs."""
+    hosts, server = ProcessorTimes(), ProcessorTimes()
+    mine = connection.execute("SELECT pg_backend_pid()").fetchone()[0]
+    start = connection.execute("SELECT CAST(pg_current_wal_lsn() AS text)").fetchone()[0]
+    while not samples or connection.execute("SELECT 1 FROM sessions WHERE status = 'running'").fetchone():
+        below = [pid for worker in started for pid in (worker.pid, *processes_below(worker.pid))]
+        pids = [row[0] for row in connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE pid <> ? AND (datname = current_database() OR datname IS NULL)", (mine,)
+        ).fetchall()]  # fmt: skip
+        steps, size, log = connection.execute(
+            "SELECT coalesce(sum(model_calls), 0), pg_database_size(current_database()),"
+            " CAST(pg_wal_lsn_diff(pg_current_wal_lsn(), CAST(? AS pg_lsn)) AS bigint) FROM sessions",
+            (start,),
+        ).fetchone()
+        samples.append(
+            Sample(time.monotonic(), int(steps), hosts.look(below), server.look(pids), int(size), int(log))
+        )
+        with contextlib.suppress(OSError):
+            peaks["hosts_mib"] = max(peaks["hosts_mib"], sum(rss_kib(pid) for pid in below) >> 10)
+        peaks["connections"] = max(peaks["connections"], len(pids))
+        if samples[-1].at - samples[0].at > 60 + wanted:
+            break
+        time.sleep(0.25)
 
 
 class Dashboard(threading.Thread):
@@ -303,18 +448,36 @@ class _Writing:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--agents", type=int, default=1000)
+    parser.add_argument(
+        "--agents", type=int, action="append", help="with --db: several numbers, one after the other"
+    )
     parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("--db", metavar="URL", help="over workers on PostgreSQL: a server, or `scratch`")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--sessions", type=int, default=6, help="over workers: so many share the agents")
     parser.add_argument("--messages", type=int, help="instead of agents: a session of that many messages")
     parser.add_argument("--hold", action="store_true", help="the viewer never ends its read")
     parser.add_argument("--dashboard", action="store_true", help="the dashboard itself is attached too")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    many = options.agents or [1000]
+    with tempfile.TemporaryDirectory() as name, server_for_trials(options.db) as server:
         os.environ["WATCHKEEPER_CONFIG_DIR"] = name
+        if server is not None:
+            databases = FolderDatabases(server)
+            for number, agents in enumerate(many):
+                folder = Path(name) / str(number)
+                databases.make(folder)
+                print(json.dumps(over_workers(
+                    databases.of(folder), folder, agents=agents, turns=options.turns, workers=options.workers,
+                    sessions=options.sessions,
+                ) | {"load": [round(one, 1) for one in os.getloadavg()]}), flush=True)  # fmt: skip
+                databases.drop(folder)
+            databases.close()
+            return
         if options.messages:
             figures = long_session(Path(name), options.messages)
         else:
-            figures = many_agents(Path(name), options.agents, options.turns, options.hold, options.dashboard)
+            figures = many_agents(Path(name), many[0], options.turns, options.hold, options.dashboard)
     print(json.dumps(figures | {"load": [round(one, 1) for one in os.getloadavg()]}))
 
 

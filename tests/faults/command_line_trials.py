@@ -173,7 +173,7 @@ class Trial:
         host = self._host()
         if host is None:
             return 0
-        below = list(_below(host))
+        below = list(processes_below(host))
         what = self._rng.choice(("host", "host", "workers", "all", "gently"))
         if what == "workers" and not below:
             return 0
@@ -272,11 +272,11 @@ class Trial:
             self.problems.append("a traceback was shown")
 
 
-def _below(process: int) -> Iterator[int]:
+def processes_below(process: int) -> Iterator[int]:
     """The processes that this one started, and theirs."""
     with contextlib.suppress(OSError):
         for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
-            yield from _below(int(child))
+            yield from processes_below(int(child))
             yield int(child)
 
 

@@ -3,8 +3,10 @@ judge the end.
 
     python -m tests.faults.crash_matrix                       the full matrix: every scene, point and hit
     python -m tests.faults.crash_matrix --every 10            each tenth hit only
-    python -m tests.faults.crash_matrix --random 50 --seed 1 up to four kills a trial, at random points and
-    moments python -m tests.faults.crash_matrix --scene fork one scene
+    python -m tests.faults.crash_matrix --random 50 --seed 1  up to four kills a trial, at random points and moments
+    python -m tests.faults.crash_matrix --scene fork          one scene
+    python -m tests.faults.crash_matrix --db scratch          on PostgreSQL: a server that is started for it, or the
+                                                              one of an address, where each trial has a database
 
 Every trial is processes of its own, forked from one that has imported everything. Prints one line of JSON for
 each trial that failed, one line for each point, and last the count of trials.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -31,7 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import oracle, scenario
+from tests.faults.history import record_here, record_into, violations
 from tests.faults.scene import Scene
+from tests.support.postgres import FolderDatabases, server_for_trials
 
 from watchkeeper.store import faultpoints
 
@@ -47,6 +52,7 @@ class Run(Scene):
     def __init__(self, memory: str) -> None:
         self.name = f"run-{memory}"
         self._memory = memory
+        self.on_server = self.has_hosts = True
 
     def prepare(self, folder: Path) -> None:
         (folder / "config").mkdir()
@@ -55,13 +61,13 @@ class Run(Scene):
 
     def work(self, folder: Path) -> int:
         os.environ["WATCHKEEPER_CONFIG_DIR"] = str(folder / "config")
-        return asyncio.run(scenario.run(folder / "run.db", folder / "workspace"))
+        return asyncio.run(scenario.run(self.place(folder), folder / "workspace"))
 
     def look(self, folder: Path) -> oracle.Outcome:
-        return oracle.look(folder / "run.db")
+        return oracle.look(self.place(folder), folder)
 
     def judge(self, reference: Any, folder: Path) -> list[str]:
-        return oracle.judge(reference, folder / "run.db")
+        return oracle.judge(reference, self.place(folder), folder)
 
 
 def scenes() -> list[Scene]:
@@ -117,6 +123,11 @@ class Bench:
         self.folder.mkdir()
         self._clean = self.folder / "clean"
         self._clean.mkdir()
+        self._databases = self.scene.databases
+        if self._databases is not None:
+            self._databases.make(self._clean)
+        os.environ["XDG_DATA_HOME"] = str(self._clean / "data")
+        record_into(None)
         if forked(lambda: self.scene.prepare(self._clean) or 0, self.folder / "prepare.log"):
             raise SystemExit(
                 f"{self.scene.name} cannot be prepared: {(self.folder / 'prepare.log').read_text()[-2000:]}"
@@ -140,13 +151,30 @@ class Bench:
             )
         self.hits: dict[str, int] = json.loads(counts.read_text())
         self.reference = self.scene.look(undisturbed)
-        if wrong := self.scene.judge(self.reference, undisturbed):
+        if wrong := self._judge(undisturbed):
             raise SystemExit(f"{self.scene.name} is not sound undisturbed: {wrong}")
 
     def _fresh(self, name: str) -> Path:
         place = self.folder / name
         shutil.copytree(self._clean, place)
+        if self._databases is not None:
+            self._databases.make(place, like=self._clean)
+        os.environ["XDG_DATA_HOME"] = str(place / "data")
+        record_into(place / "history")
         return place
+
+    def _judge(self, place: Path) -> list[str]:
+        found = self.scene.judge(self.reference, place)
+        return found + (
+            violations(place / "history", self.scene.place(place)) if self.scene.has_hosts else []
+        )
+
+    def _worked(self, place: Path, fault: str | None = None, seconds: float | None = None) -> int:
+        """Work to the end, or to a kill; the exit code."""
+        code = forked(lambda: self._armed(place, fault), place / "log", kill_after=seconds)
+        if code == KILLED and self._databases is not None:
+            self._databases.free_leases(place)
+        return code
 
     def trial(self, name: str, kills: list[tuple[str | None, float | None]]) -> tuple[int, list[str]]:
         """Kill the work by each of `kills` in turn (a fault specification, or seconds), then let it end.
@@ -157,18 +185,20 @@ class Bench:
         try:
             code = KILLED
             for fault, seconds in kills:
-                code = forked(lambda f=fault: self._armed(place, f), place / "log", kill_after=seconds)  # type: ignore[misc]
+                code = self._worked(place, fault, seconds)
                 met += code == KILLED
                 if code != KILLED:
                     break
             if code == KILLED:
-                code = forked(lambda: self.scene.work(place), place / "log")
+                code = self._worked(place)
             problems = [] if code == 0 else [f"exit {code}: {(place / 'log').read_text()[-600:]}"]
-            problems += self.scene.judge(self.reference, place)
+            problems += self._judge(place)
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
         if not problems:
             shutil.rmtree(place)
+            if self._databases is not None:
+                self._databases.drop(place)
         return met, problems
 
     def _armed(self, place: Path, fault: str | None) -> int:
@@ -241,16 +271,27 @@ def main() -> int:
     parser.add_argument("--scene", action="append", help="only this scene (may be given several times)")
     parser.add_argument("--point", help="only this fault point, or those of a pattern such as 'program.*'")
     parser.add_argument("--keep", type=Path, help="an empty folder for the files of failed trials")
+    parser.add_argument("--db", metavar="URL", help="a server of PostgreSQL, or `scratch`")
     options = parser.parse_args()
     from watchkeeper.memory.tokens import default_counter
 
     default_counter().count("warm")  # once, for all the children
+    record_here()
     count, began = Count(), time.monotonic()
     # A killed process loses nothing that it gave to the system, so memory will do for a disk, and is faster.
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+    with (
+        server_for_trials(options.db) as server,
+        tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name,
+        contextlib.ExitStack() as over,
+    ):
+        if server is not None:
+            Scene.databases = FolderDatabases(server)
+            over.callback(Scene.databases.close)
         for scene in scenes():
             if options.scene and scene.name not in options.scene:
+                continue
+            if server is not None and not scene.on_server:
                 continue
             place = (options.keep or Path(name)) / scene.name
             place.parent.mkdir(parents=True, exist_ok=True)

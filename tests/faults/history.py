@@ -13,6 +13,7 @@ A test that kills, stops or cuts off hosts runs them with `recorded(folder)` in 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections import Counter
@@ -21,17 +22,37 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store import database
+from watchkeeper.store import database, session_store
 from watchkeeper.store.place import Place
 
 RECORDER = Path(__file__).parent / "recording"
+FOLDER = "WATCHKEEPER_TEST_HISTORY"
+"""The variable that names the folder."""
 
 
 def recorded(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """An environment in which processes record their history in the folder."""
     folder.mkdir(exist_ok=True)
     roots = [str(RECORDER), *filter(None, [environ.get("PYTHONPATH")])]
-    return {**environ, "WATCHKEEPER_TEST_HISTORY": str(folder), "PYTHONPATH": os.pathsep.join(roots)}
+    return {**environ, FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(roots)}
+
+
+def record_into(folder: Path | None) -> None:
+    """Let the processes that are forked from this one record in the folder; None: nowhere. See `record_here`."""
+    os.environ.pop(FOLDER, None)
+    if folder is not None:
+        folder.mkdir(exist_ok=True)
+        os.environ[FOLDER] = str(folder)
+
+
+def record_here() -> None:
+    """Let this process, which may have imported the program already, and those that are forked from it record."""
+    spec = importlib.util.spec_from_file_location("watchkeeper_recorder", RECORDER / "sitecustomize.py")
+    assert spec is not None
+    assert spec.loader is not None
+    recorder = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recorder)
+    recorder.watch(session_store)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

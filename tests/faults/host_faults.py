@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.faults import oracle
+from tests.faults.history import record_here, record_into, violations
 from tests.faults.shortages import NEVER, Kind, Shortage
 from tests.support.scripted import PlannedRun, ScriptedModel, call, flat, last_results, said, task
 
@@ -212,6 +213,8 @@ class Trial:
             from watchkeeper.runtime import host_factory
 
             os.environ["WATCHKEEPER_CONFIG_DIR"] = str(self.folder / "config")
+            record_here()
+            record_into(self.folder / "history")
             host_faults.RETRY_SECONDS = (0.01, 0.02, 0.05)
             model = Model(self.folder / "ledger", shortage or Shortage(self.folder / "no counts", self.kind))
             setattr(host_factory, "resolve", lambda *_, **__: model)  # noqa: B010
@@ -248,6 +251,7 @@ class Trial:
                 return [tuple(row) for row in connection.execute(sql, parameters).fetchall()]
 
             self.problems += oracle.problems_of(read)
+            self.problems += violations(self.folder / "history", path)
             failed = read(
                 "SELECT kind, data FROM events WHERE kind IN ('tool.error', 'task.failed', 'agent.failed',"
                 " 'model.error')"

@@ -7,13 +7,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.faults import scenario
 
+from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.place import Place
 
 Read = Callable[..., list[Any]]
 
@@ -38,17 +41,25 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
 
-def look(path: Path) -> Outcome:
-    """Read the end state, and check what must hold of any file."""
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+@contextmanager
+def reading(place: Place) -> Iterator[Read]:
+    """Read a database. What only a file can be asked is answered for a server as if all were well there."""
+    file = isinstance(place, Path)
+    connection = sqlite3.connect(f"file:{place}?mode=ro", uri=True) if file else database.open_readonly(place)
 
     def read(sql: str, *parameters: Any) -> list[Any]:
+        if sql.startswith("PRAGMA") and not file:
+            return [("ok",)] if "integrity" in sql else []
         return connection.execute(sql, parameters).fetchall()
 
-    try:
-        return _look(read, path.with_suffix(".log"))
-    finally:
-        connection.close()
+    with closing(connection):
+        yield read
+
+
+def look(place: Place, folder: Path) -> Outcome:
+    """Read the end state, and the log of effects in the folder; check what must hold of any database."""
+    with reading(place) as read:
+        return _look(read, folder / scenario.LOG)
 
 
 def _look(read: Read, log: Path) -> Outcome:
@@ -67,7 +78,7 @@ def _look(read: Read, log: Path) -> Outcome:
         outputs=read("SELECT name, digest FROM outputs WHERE kind != 'tool_output' ORDER BY name, digest"),
         facts=read("SELECT text, scope, kind FROM facts ORDER BY text"),
         commands=read(
-            "SELECT dedupe_key, iif(dedupe_key = 'compactearly' AND status != 'queued', 'settled', status)"
+            "SELECT dedupe_key, CASE WHEN dedupe_key = 'compactearly' AND status != 'queued' THEN 'settled' ELSE status END"
             " FROM commands ORDER BY 1"
         ),
         inbox=Counter(
@@ -163,9 +174,9 @@ def problems_of(read: Read) -> Iterator[str]:
         yield "a finished attempt ran twice"
 
 
-def judge(reference: Outcome, path: Path) -> list[str]:
+def judge(reference: Outcome, place: Place, folder: Path) -> list[str]:
     """What is wrong with the end of a run that was killed; nothing, if all is well."""
-    ended = look(path)
+    ended = look(place, folder)
     problems = list(ended.problems)
     for name in ("tasks", "outputs", "facts", "commands", "inbox"):
         mine, theirs = getattr(ended, name), getattr(reference, name)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.faults.command_line_trials import LONGEST_SECONDS, Trial, _below
+from tests.faults.command_line_trials import LONGEST_SECONDS, Trial, processes_below
 from tests.faults.history import read, recorded, violations
 from tests.support.messages_server import MessagesServer
 from tests.support.postgres import SERVER, ScratchServer, database_url, on_server, programs
@@ -132,7 +132,7 @@ class ServerTrial(Trial):
             return
         self.faults[what] += 1
         proxy = self._rng.choice(self._proxies)
-        below = list(_below(host))
+        below = list(processes_below(host))
         if what in ("kill host", "kill all"):
             self._kill(host, what)
         if what in ("kill tools", "kill all"):

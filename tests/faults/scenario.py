@@ -43,6 +43,7 @@ from watchkeeper.runtime.host_factory import assemble
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.place import Place
 from watchkeeper.store.session_store import SessionStore
 
 STEPS = 18
@@ -64,6 +65,8 @@ EFFECTS = (
 )
 REPEATABLE = ("gamma-2",)
 """Labels of effects of the tool that is declared idempotent."""
+LOG = "run.log"
+"""The name of the file that has a line for each effect."""
 
 
 # --- the model ----------------------------------------------------------------------------------------------
@@ -218,7 +221,7 @@ class Outside:
         return ToolResult(text)
 
 
-def tools(path: Path, log: Path) -> dict[str, Outside]:
+def tools(path: Place, log: Path) -> dict[str, Outside]:
     """`effect` and `effect_again` (idempotent) append to the log, `check` reads it, `command` asks for a
     control command."""
 
@@ -290,13 +293,11 @@ def tools(path: Path, log: Path) -> dict[str, Outside]:
 # --- one process --------------------------------------------------------------------------------------------
 
 
-def session_of(path: Path) -> str | None:
+def session_of(path: Place) -> str | None:
     """The session that an earlier process has begun in this file, if it came so far."""
-    if not path.exists() or not path.stat().st_size:
+    if isinstance(path, Path) and not (path.exists() and path.stat().st_size and _has_sessions(path)):
         return None
-    connection = database.open_readonly(path) if _has_sessions(path) else None
-    if connection is None:
-        return None
+    connection = database.open_readonly(path)
     try:
         row = connection.execute("SELECT id FROM sessions LIMIT 1").fetchone()
         return row[0] if row else None
@@ -314,8 +315,8 @@ def _has_sessions(path: Path) -> bool:
         connection.close()
 
 
-async def run(path: Path, workspace: Path) -> int:
-    """Begin the run, or resume it where it stands; returns the host's exit code."""
+async def run(path: Place, workspace: Path) -> int:
+    """Begin the run, or resume it where it stands; returns the host's exit code. Effects are in `LOG` beside the workspace."""
     session = session_of(path)
     if session is None:
         settings = SessionSettings(max_parallel=5)
@@ -325,7 +326,7 @@ async def run(path: Path, workspace: Path) -> int:
     try:
         assembled = await assemble(store, clock, model=Model())
         environment = assembled.host.environment
-        own = tools(path, path.with_suffix(".log"))
+        own = tools(path, workspace.parent / LOG)
         names, permission = environment.tools_of, environment.permission
         environment.tools = {**environment.tools, **own}
         environment.tools_of = lambda role: [*names(role), *own]

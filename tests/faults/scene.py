@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from tests.support.postgres import FolderDatabases
+
+from watchkeeper.store.place import Place
 
 
 class Scene:
@@ -13,6 +17,17 @@ class Scene:
     name: str
     random = True
     """Whether it is worth kills at random moments too."""
+    on_server = False
+    """Whether it is a scene on PostgreSQL, too."""
+    has_hosts = False
+    """Whether hosts write in it, whose history is recorded and checked."""
+    file = "run.db"
+    databases: ClassVar[FolderDatabases | None] = None
+    """Those of the server on which the scenes happen; None: in files."""
+
+    def place(self, folder: Path) -> Place:
+        """The database of a trial's folder."""
+        return folder / self.file if self.databases is None else self.databases.of(folder)
 
     def prepare(self, folder: Path) -> None:
         """Make what the work starts from."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from tests.core.store.test_migrations import first_version
 from tests.faults import scenario
+from tests.faults.oracle import reading
 from tests.faults.scene import Scene
 
 from watchkeeper.cli.app import run as wk
@@ -17,7 +19,9 @@ from watchkeeper.store import database, library
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.library import back_up, delete_session
+from watchkeeper.store.place import Place
 from watchkeeper.store.prune import plan_prune, prune_sessions
+from watchkeeper.store.schema import BY_NAME
 from watchkeeper.store.search.index import index_batch
 
 DAY = 86_400.0
@@ -28,33 +32,29 @@ def store_scenes() -> list[Scene]:
     return [Migrating(), Importing(), Forking(), Pruning(), Indexing(), BackingUp()]
 
 
-def finished(folder: Path) -> Path:
-    """The file of a whole run."""
+def finished(scene: Scene, folder: Path) -> Place:
+    """The database of a whole run."""
     os.environ["WATCHKEEPER_CONFIG_DIR"] = str(folder / "config")
     (folder / "workspace").mkdir()
-    assert asyncio.run(scenario.run(folder / "run.db", folder / "workspace")) == 0
-    return folder / "run.db"
+    assert asyncio.run(scenario.run(scene.place(folder), folder / "workspace")) == 0
+    return scene.place(folder)
 
 
-def tables(path: Path, *, without: tuple[str, ...] = ()) -> dict[str, list[Any]]:
+def tables(place: Place, *, without: tuple[str, ...] = ()) -> dict[str, list[Any]]:
     """Every row of every table but the index's, sound or not at all."""
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "the file is damaged"
-        assert not connection.execute("PRAGMA foreign_key_check").fetchall(), (
-            "a row refers to one that is not there"
-        )
-        names = [
-            row[0]
-            for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-        ]
+    with reading(place) as read:
+        assert read("PRAGMA integrity_check") == [("ok",)], "the file is damaged"
+        assert not read("PRAGMA foreign_key_check"), "a row refers to one that is not there"
+        names: list[str] = sorted(BY_NAME)
+        if isinstance(place, Path):
+            names = [
+                row[0] for row in read("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+            ]
         return {
-            name: sorted(connection.execute(f"SELECT * FROM [{name}]").fetchall(), key=repr)
+            name: sorted(read(f"SELECT * FROM {name}"), key=repr)
             for name in names
             if not name.startswith(OF_THE_INDEX) and name not in without
         }
-    finally:
-        connection.close()
 
 
 def often() -> None:
@@ -139,13 +139,14 @@ class Forking(Scene):
     """A session is forked; a half-made fork is never seen, and goes with the next prune."""
 
     name = "fork"
+    on_server = True
 
     def prepare(self, folder: Path) -> None:
-        finished(folder)
+        finished(self, folder)
 
     def work(self, folder: Path) -> int:
         often()
-        path = folder / "run.db"
+        path = self.place(folder)
         connection = database.open_readonly(path)
         seen = connection.execute("SELECT id, origin FROM sessions WHERE deleted_at IS NULL").fetchall()
         connection.close()
@@ -154,7 +155,7 @@ class Forking(Scene):
         return 0
 
     def look(self, folder: Path) -> Any:
-        path = folder / "run.db"
+        path = self.place(folder)
         prune_sessions(path, plan_prune(path))  # what a kill left of a fork goes
         found = tables(path, without=("messages_fts_removed",))
         with_ids = {name: rows for name, rows in found.items() if name in ("artifacts",)}
@@ -173,14 +174,16 @@ class Pruning(Scene):
     """One of two sessions is deleted, and its rows are taken away when its time is over."""
 
     name = "prune"
+    on_server = True
 
     def prepare(self, folder: Path) -> None:
-        path = finished(folder)
+        path = finished(self, folder)
         fork_session(path, _query(path, "SELECT id FROM sessions")[0][0])
         with database.open_writable(path) as connection:  # an artifact of the first one alone
             connection.execute(
-                "INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at) SELECT 'ffff',"
-                " 1, 'text/plain', 'raw', x'00', 0"
+                "INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at) VALUES ('ffff',"
+                " 1, 'text/plain', 'raw', ?, 0)",
+                (b"\0",),
             )
             connection.execute(
                 "UPDATE outputs SET digest = 'ffff' WHERE id = (SELECT min(id) FROM outputs WHERE session_id"
@@ -190,7 +193,7 @@ class Pruning(Scene):
 
     def work(self, folder: Path) -> int:
         often()
-        path = folder / "run.db"
+        path = self.place(folder)
         found = _query(path, "SELECT id, deleted_at FROM sessions WHERE origin = 'run'")
         if found and found[0][1] is None:
             delete_session(path, found[0][0], now=1_000.0)
@@ -199,7 +202,7 @@ class Pruning(Scene):
 
     def look(self, folder: Path) -> Any:
         return {
-            name: rows for name, rows in tables(folder / "run.db").items() if name != "messages_fts_removed"
+            name: rows for name, rows in tables(self.place(folder)).items() if name != "messages_fts_removed"
         }
 
 
@@ -207,27 +210,33 @@ class Indexing(Scene):
     """Messages are entered into the index of words."""
 
     name = "index"
+    on_server = True
 
     def prepare(self, folder: Path) -> None:
-        path = finished(folder)
+        path = finished(self, folder)
         with database.open_writable(path) as connection:
+            if not isinstance(path, Path):
+                for kind in ("message", "fact"):
+                    connection.execute(f"DELETE FROM {kind}_words")
+                    connection.execute(f"DELETE FROM {kind}s_unindexed")
+                    connection.execute(f"INSERT INTO {kind}s_unindexed (id) SELECT id FROM {kind}s")
+                return
             connection.execute("INSERT INTO messages_fts (messages_fts) VALUES ('delete-all')")
             connection.execute("DELETE FROM messages_fts_sessions")
             connection.execute("UPDATE message_index SET indexed_through = 0")
 
     def work(self, folder: Path) -> int:
-        connection = database.open_writable(folder / "run.db")
+        connection = database.open_writable(self.place(folder))
         while index_batch(connection, most_messages=4).more:
             pass
         connection.close()
         return 0
 
     def look(self, folder: Path) -> Any:
-        connection = database.open_writable(folder / "run.db")
-        try:
-            return _indexed(connection), tables(folder / "run.db")
-        finally:
-            connection.close()
+        place = self.place(folder)
+        with closing(database.open_writable(place)) as connection:
+            indexed = _indexed if isinstance(place, Path) else _indexed_on_server
+            return indexed(connection), tables(place)
 
 
 def _indexed(connection: Connection) -> Any:
@@ -242,13 +251,22 @@ def _indexed(connection: Connection) -> Any:
     return hits, connection.execute("SELECT * FROM message_index").fetchall()
 
 
+def _indexed_on_server(connection: Connection) -> Any:
+    assert not connection.execute("SELECT id FROM messages_unindexed").fetchall()
+    assert not connection.execute("SELECT id FROM facts_unindexed").fetchall()
+    return [
+        connection.execute(f"SELECT id, CAST(words AS text) FROM {kind}_words ORDER BY id").fetchall()
+        for kind in ("message", "fact")
+    ]
+
+
 class BackingUp(Scene):
     """A backup stands under its name once it is whole, or not at all."""
 
     name = "backup"
 
     def prepare(self, folder: Path) -> None:
-        finished(folder)
+        finished(self, folder)
 
     def work(self, folder: Path) -> int:
         target = folder / "copy.db"
@@ -265,9 +283,6 @@ class BackingUp(Scene):
         return super().judge(tables(folder / "run.db"), folder)
 
 
-def _query(path: Path, sql: str) -> list[Any]:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        return connection.execute(sql).fetchall()
-    finally:
-        connection.close()
+def _query(place: Place, sql: str) -> list[Any]:
+    with reading(place) as read:
+        return read(sql)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.faults.kill_trials import Outcome, killed_at, undisturbed
+from tests.faults.kill_trials import Outcome, Trial, killed_at, undisturbed
 
 SAMPLE = [
     ("writer.before_commit", 2),
@@ -29,7 +29,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    outcome, _ = undisturbed(workspace, tmp_path_factory.mktemp("undisturbed"))
+    trial = Trial.in_folder(tmp_path_factory.mktemp("undisturbed") / "trial")
+    outcome, _ = undisturbed(workspace, trial)
     assert not outcome.problems
     return outcome
 
@@ -38,6 +39,6 @@ def reference(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Outc
 def test_a_host_killed_there_is_resumed_to_the_same_end_with_nothing_done_twice(
     point: str, hit: int, workspace: Path, reference: Outcome, tmp_path: Path
 ) -> None:
-    reached, problems = killed_at(point, hit, workspace, tmp_path, reference)
+    reached, problems = killed_at(point, hit, workspace, Trial.in_folder(tmp_path / "trial"), reference)
     assert reached
     assert not problems

@@ -56,7 +56,7 @@ async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_
     marks = [json.loads(row[0]) for row in query(path, "SELECT data FROM events WHERE kind = 'tool.unknown'")]
     assert {"tool": tool, "again": again}.items() <= {key: marks[0][key] for key in ("tool", "again")}.items()
     ((status, runs),) = query(path, "SELECT status, runs FROM tool_calls WHERE id = ?", marks[0]["call"])
-    ended = oracle.look(path)
+    ended = oracle.look(path, tmp_path)
     assert (status, runs, ended.effects[label]) == (("done", 2, 2) if again else ("unknown", 1, 1))
     assert not ended.problems
 
@@ -83,4 +83,4 @@ async def test_a_compaction_that_a_command_asked_for_is_not_made_again_by_the_ho
     assert passes[-1:] == [("applied",)]
     assert len(passes) <= len(settled) == 2
     assert settled[-1] == ("applied",)
-    assert not oracle.look(path).problems
+    assert not oracle.look(path, tmp_path).problems

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.history import recorded, violations
 from tests.faults.modules import write_modules
 
 from watchkeeper.runtime import control
@@ -26,9 +27,10 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def wk() -> Iterator[Start]:
-    """Starts the command line in processes of their own; ends what is left of them."""
+def wk(tmp_path: Path) -> Iterator[Start]:
+    """Starts the command line in processes of their own; ends what is left of them, and checks their history."""
     started: list[subprocess.Popen[str]] = []
+    environment = recorded(tmp_path / "history")
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -36,6 +38,7 @@ def wk() -> Iterator[Start]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            env=environment,
         )
         started.append(process)
         return process
@@ -44,6 +47,7 @@ def wk() -> Iterator[Start]:
     for process in started:
         process.kill()
         process.communicate()
+    assert violations(tmp_path / "history", tmp_path / "w.db") == []
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.store import database
+from watchkeeper.store.place import Place
 
 
 def workspace_in(folder: Path) -> Path:
@@ -18,7 +19,7 @@ def workspace_in(folder: Path) -> Path:
     return made
 
 
-def query(path: Path, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+def query(path: Place, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
     """Rows of a database, read over a connection of their own."""
     with closing(database.open_readonly(path)) as connection:
         return [tuple(row) for row in connection.execute(sql, parameters).fetchall()]

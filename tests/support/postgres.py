@@ -7,6 +7,8 @@ without privileges.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -38,11 +40,15 @@ def database_url(server: str, name: str) -> DatabaseUrl:
     return url
 
 
-def on_server(server: str, *statements: str) -> None:
-    """Run statements on the server, each in a transaction of its own."""
+def psycopg_connect(server: str) -> Any:
     import psycopg
 
-    with closing(psycopg.connect(server, autocommit=True)) as connection:
+    return psycopg.connect(server, autocommit=True)
+
+
+def on_server(server: str, *statements: str) -> None:
+    """Run statements on the server, each in a transaction of its own."""
+    with closing(psycopg_connect(server)) as connection:
         for statement in statements:
             connection.execute(statement)
 
@@ -138,6 +144,68 @@ class ScratchServer:
             [str(self._binaries / program), *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder, **self._user,
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def server_for_trials(wanted: str | None) -> Iterator[str | None]:
+    """The server that `--db` names: its address, or `scratch` for one that is started; None is for files."""
+    if wanted != "scratch":
+        yield wanted
+        return
+    binaries = programs()
+    if binaries is None:
+        raise SystemExit(
+            "no PostgreSQL is installed here; name a server, as --db postgresql://USER@HOST/postgres"
+        )
+    server = ScratchServer(binaries)
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.remove()
+
+
+class FolderDatabases:
+    """Databases on a server that belong to folders, as files in them would: each folder's has a name of its own."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._empty = f"wk_trials_{os.getpid()}"
+        on_server(server, f"CREATE DATABASE {self._empty}")
+        database.open_writable(database_url(server, self._empty)).close()
+
+    def of(self, folder: Path) -> DatabaseUrl:
+        """The database of a folder, which need not be there."""
+        digest = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+        return database_url(self._server, f"{self._empty}_{digest}")
+
+    def make(self, folder: Path, like: Path | None = None) -> None:
+        """Make the folder's database, with tables and no rows, or as that of another folder is."""
+        source = self._name(like) if like is not None else self._empty
+        on_server(
+            self._server,
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{source}'",
+            f"CREATE DATABASE {self._name(folder)} TEMPLATE {source} STRATEGY file_copy",
+        )
+
+    def drop(self, folder: Path) -> None:
+        on_server(self._server, f"DROP DATABASE IF EXISTS {self._name(folder)} WITH (FORCE)")
+
+    def free_leases(self, folder: Path) -> None:
+        """What a worker does when its host has ended: no one waits until the lease lapses."""
+        with closing(database.open_writable(self.of(folder))) as connection:
+            connection.execute("UPDATE sessions SET lease_until = NULL")
+
+    def close(self) -> None:
+        """Drop all of them."""
+        with closing(psycopg_connect(self._server)) as connection:
+            names = connection.execute(
+                "SELECT datname FROM pg_database WHERE datname LIKE %s", (f"{self._empty}%",)
+            ).fetchall()
+        on_server(self._server, *(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)" for (name,) in names))
+
+    def _name(self, folder: Path) -> str:
+        return self.of(folder).dsn.rpartition("/")[2].partition("?")[0]
 
 
 @pytest.fixture(scope="session")

@@ -19,13 +19,14 @@ from watchkeeper.runtime.host import HostResult, SessionHost
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database, state
 from watchkeeper.store.driver import Queries, sqlite3
+from watchkeeper.store.place import Place, absolute, place_of
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.user_secrets import user_redactor
 
 
 class Runtime:
-    """Starts and drives sessions in one database: by default that of `wk`. It must not be in the workspace of
-    a session.
+    """Starts and drives sessions in one database: by default that of `wk`, else a file or an address
+    (`postgresql://…`). A file must not be in the workspace of a session.
 
     `model` replaces every model reference of a session: any object with `ref`, `context_window` and
     `stream` (see `watchkeeper.records.messages.Model`). Without one, references such as `anthropic/<model>` are
@@ -40,13 +41,15 @@ class Runtime:
 
     def __init__(
         self,
-        database_path: str | Path | None = None,
+        database_path: str | Place | None = None,
         *,
         model: Model | None = None,
         clock: Clock | None = None,
         new_id: IdSource = random_id,
     ) -> None:
-        self.path = Path(database_path).expanduser().absolute() if database_path else database.default_place()
+        if isinstance(database_path, str | Path) and database_path:
+            database_path = absolute(place_of(database_path))
+        self.path: Place = database_path or database.default_place()
         self._model = model
         self._clock = clock or SystemClock()
         self._new_id = new_id

@@ -16,6 +16,7 @@ from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import agents, plans
+from watchkeeper.store.place import Place
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
@@ -23,10 +24,10 @@ from watchkeeper.store.transaction import Transaction
 class Bench:
     """A database, a workspace and a scripted model; drives one session in this process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, place: Place | None = None) -> None:
         self.workspace = folder / "workspace"
         self.workspace.mkdir(exist_ok=True)
-        self.path = folder / "watchkeeper.db"
+        self.path = place or folder / "watchkeeper.db"
         self.model = ScriptedModel(lambda request: [])
         self.runtime = Runtime(self.path, model=self.model)
         self.session = ""
@@ -119,7 +120,8 @@ class Bench:
 
     def assert_sound(self) -> None:
         """What must hold of the file whatever happened."""
-        assert self.query("PRAGMA integrity_check") == [("ok",)]
+        if isinstance(self.path, Path):
+            assert self.query("PRAGMA integrity_check") == [("ok",)]
         rows = self.query("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", self.session)
         assert [row[0] for row in rows] == list(range(1, len(rows) + 1))
         for agent_id, tokens, last in self.query("SELECT id, message_tokens, last_seq FROM agents"):

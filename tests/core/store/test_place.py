@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.__main__ import _without_password
 from watchkeeper.records.errors import BadInput
+from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.store.place import DatabaseUrl, absolute, file_of, folder_beside, place_of
 
 SECRETS = st.text(
@@ -66,6 +67,12 @@ def test_the_same_database_is_one_place_however_its_scheme_is_written() -> None:
     assert place_of("postgres://h/x") == place_of("POSTGRESQL://h/x")
     assert absolute(place_of("postgres://h/x")) == place_of("postgresql://h/x")
     assert str(place_of("postgresql:///x?host=/run/pg")) == "postgresql:///x?host=/run/pg"
+
+
+def test_a_program_of_ones_own_names_a_server_as_the_commands_do() -> None:
+    named = "postgresql://wk@db.example/runs"
+    assert Runtime(named).path == Runtime(place_of(named)).path == place_of(named)
+    assert Runtime("w.db").path == Path("w.db").absolute()
 
 
 def test_what_only_files_have_is_refused_with_what_to_do_instead() -> None:

@@ -2,6 +2,7 @@
 
 Each claim and each committed transaction becomes a line of JSON in `WATCHKEEPER_TEST_HISTORY/PID`, with the time
 before it was asked for and the time when it was known, by the monotonic clock that the processes of a machine share.
+The folder is looked up at each line: a process may be forked after it imported this, and be told another one then.
 """
 
 import importlib.abc
@@ -13,16 +14,21 @@ import threading
 import time
 from typing import Any
 
-FOLDER = os.environ.get("WATCHKEEPER_TEST_HISTORY")
+FOLDER = "WATCHKEEPER_TEST_HISTORY"
+_write = os.write  # tests of a full disk put something else there
+_files: dict[tuple[str, int], int] = {}
 
 
 def record(**said: object) -> None:
-    line = json.dumps(said | {"pid": os.getpid()}) + "\n"
-    descriptor = os.open(
-        os.path.join(FOLDER or "", str(os.getpid())), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
-    )
-    os.write(descriptor, line.encode())
-    os.close(descriptor)
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return
+    mine = folder, os.getpid()
+    if mine not in _files:  # it stays open: later there may be no descriptor left
+        _files[mine] = os.open(
+            os.path.join(folder, str(mine[1])), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+    _write(_files[mine], (json.dumps(said | {"pid": mine[1]}) + "\n").encode())
 
 
 def watch(module: Any) -> None:
@@ -99,5 +105,5 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if FOLDER:
+if os.environ.get(FOLDER):
     sys.meta_path.insert(0, Finder())

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from watchkeeper.store.driver import Connection, decode, encode, list_of, plain
+from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.search.words import WordLists, WordTable, indexed_text, session_word
 
 LONGEST_WORD_BYTES = 2_000
@@ -106,7 +107,9 @@ def index_batch(connection: Connection, *, most_messages: int, most_characters: 
         connection.execute(_PATIENT)
         indexed, more = _index_messages(connection, most_messages, most_characters)
         more = _index_facts(connection) or more
+        reach("message_index.before_commit")
         connection.execute("COMMIT")
+        reach("message_index.after_commit")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
