@@ -105,7 +105,7 @@ sys.meta_path.insert(0, Finder())
 
 def rss_kib(process: int | str = "self") -> int:
     with open(f"/proc/{process}/status", encoding="ascii") as status:
-        return int(next(line for line in status if line.startswith("VmRSS")).split()[1])
+        return next((int(line.split()[1]) for line in status if line.startswith("VmRSS")), 0)
 
 
 class Gauge(threading.Thread):
@@ -277,7 +277,7 @@ def _watch(
         samples.append(
             Sample(time.monotonic(), int(steps), hosts.look(below), server.look(pids), int(size), int(log))
         )
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # one has ended meanwhile
             peaks["hosts_mib"] = max(peaks["hosts_mib"], sum(rss_kib(pid) for pid in below) >> 10)
         peaks["connections"] = max(peaks["connections"], len(pids))
         if samples[-1].at - samples[0].at > 60 + wanted:

@@ -322,7 +322,8 @@ def delete_session(path: Place, session_id: str, *, now: float | None = None) ->
 
     def work(connection: Connection) -> DeleteResult:
         row = connection.execute(
-            "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1,"
+            # The raised epoch is no longer that of the lease which is held here, so it is freed here too.
+            "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1, lease_until = NULL,"
             " deletion_ordinal = (SELECT coalesce(max(deletion_ordinal), 0) + 1 FROM sessions) WHERE id = ?"
             " AND deleted_at IS NULL"
             " RETURNING substr(coalesce(title, goal), 1, 500)",

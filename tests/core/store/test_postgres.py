@@ -28,6 +28,7 @@ from watchkeeper.store import database, driver, external, messages
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.lease import Lease, Presence, is_watched, probe
+from watchkeeper.store.library import delete_session, restore_session
 from watchkeeper.store.place import DatabaseUrl, place_of
 from watchkeeper.store.postgres import EXPECTING_FENCE, FenceFailed, pipelined, translated
 from watchkeeper.store.session_store import SessionStore
@@ -184,6 +185,13 @@ def test_one_host_has_a_session_until_its_lease_is_over_and_then_never_again(
     run(second, lambda tx: tx.event("second"))
     second.close()
     assert probe(postgres_place, session_id) is None
+
+
+def test_a_session_that_was_deleted_is_restored_at_once(postgres_place: DatabaseUrl, tmp_path: Path) -> None:
+    session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
+    delete_session(postgres_place, session_id)
+    assert probe(postgres_place, session_id) is None
+    restore_session(postgres_place, session_id)
 
 
 def test_a_lease_without_a_host_is_extended_until_it_is_given_up(
