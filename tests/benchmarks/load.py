@@ -90,13 +90,16 @@ class Finder(importlib.abc.MetaPathFinder):
         execute = spec.loader.exec_module
 
         def load(module):
-            from tests.benchmarks.load import Crowd
-
             execute(module)
-            module.resolve = lambda *_, **__: Crowd(*map(int, os.environ["WATCHKEEPER_TEST_CROWD"].split()))
+            module.resolve = crowd
 
         spec.loader.exec_module = load
         return spec
+
+def crowd(*_, **__):
+    from tests.benchmarks.load import Crowd
+
+    return Crowd(*map(int, os.environ["WATCHKEEPER_TEST_CROWD"].split()))
 
 sys.meta_path.insert(0, Finder())
 """

@@ -5,8 +5,9 @@
 A scratch server is started (or `WATCHKEEPER_TEST_POSTGRES` names one, which is then not restarted). Several `wk
 worker` processes, each through a proxy of its own, drive one session a trial, as `command_line_trials` has them: four
 workers side by side with effects in the shell, edits, facts and artifacts. Meanwhile hosts, their tools and workers
-are killed with SIGKILL, hosts are stopped for longer than their lease and continued, connections are cut, refused,
-delayed and made to hang, and the server is restarted as after a power failure. No person resumes anything: workers do.
+are killed with SIGKILL, hosts are stopped for longer than their lease, inside a transaction or anywhere, and continued,
+connections are cut, half-closed, refused, delayed and made to hang, the clock of a worker and its hosts is stepped by up
+to a day, and the server is restarted as after a power failure. No person resumes anything: workers do.
 
 Prints a line for each trial, and last the faults, the effects, the take-over times, and the trials that failed.
 """
@@ -40,8 +41,10 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 
 LEASE_SECONDS = 3.0
-FAULTS = ("kill host", "kill host", "kill tools", "kill all", "kill worker", "stop host", "cut", "cut", "refuse",
-          "silence", "delay", "restart server")  # fmt: skip
+FAULTS = ("kill host", "kill host", "kill tools", "kill all", "kill worker", "stop host", "stop in transaction", "cut",
+          "half-close", "refuse", "silence", "delay", "step clock", "restart server")  # fmt: skip
+STOPS = 200
+"""How often a host is stopped until it is inside a transaction."""
 
 
 class ServerTrial(Trial):
@@ -110,10 +113,14 @@ class ServerTrial(Trial):
         return recorded(self._folder / "history", kept) | {
             "WATCHKEEPER_DB": f"postgresql://{self._user}127.0.0.1:{port}/{self._name}",
             "WATCHKEEPER_LEASE_SECONDS": str(LEASE_SECONDS),
+            "WATCHKEEPER_TEST_CLOCK": str(self._clock(self._through)),
         }
 
     _through = 0
     """The proxy that the next process uses."""
+
+    def _clock(self, worker: int) -> Path:
+        return self._folder / f"clock-{worker}"
 
     def _start_workers(self) -> None:
         for number, worker in enumerate(self._workers):
@@ -130,7 +137,6 @@ class ServerTrial(Trial):
         what = self._rng.choice(FAULTS)
         if what == "restart server" and self._server is None:
             return
-        self.faults[what] += 1
         proxy = self._rng.choice(self._proxies)
         below = list(processes_below(host))
         if what in ("kill host", "kill all"):
@@ -142,13 +148,21 @@ class ServerTrial(Trial):
             worker = self._rng.choice([one for one in self._workers if one is not None])
             self._kill(worker.pid, what)
             worker.wait(10)
+        if what == "stop in transaction":
+            what = self._stop_in_transaction(host)
         if what == "stop host":
             self._kill(host, what, signal.SIGSTOP)
+        if what.startswith("stop"):
             time.sleep(LEASE_SECONDS + self._rng.uniform(0.2, 2))
             self._kill(host, what, signal.SIGCONT)
         if what == "cut":
             for one in self._proxies:
                 one.cut()
+        if what == "half-close":
+            proxy.half_close(towards_server=self._rng.random() < 0.5)
+        if what == "step clock":
+            seconds = self._rng.choice((-86_400.0, -60.0, -5.0, 5.0, 60.0, 86_400.0))
+            self._clock(self._rng.randrange(len(self._workers))).write_text(str(seconds))
         if what == "refuse":
             proxy.refuses = True
             proxy.cut()
@@ -164,6 +178,23 @@ class ServerTrial(Trial):
             self._server.stop()
             time.sleep(self._rng.uniform(0, 1))
             self._server.start()
+        self.faults[what] += 1
+
+    def _stop_in_transaction(self, host: int) -> str:
+        """Stop the host while the server has a transaction of it that has written; or anywhere, if that never is."""
+        for _ in range(STOPS):
+            self._kill(host, "stop in transaction", signal.SIGSTOP)
+            time.sleep(0.01)  # until the server has worked off what was sent
+            if self._read(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
+                " AND backend_xid IS NOT NULL"
+            ):
+                return "stop in transaction"
+            self._kill(host, "stop in transaction", signal.SIGCONT)
+            time.sleep(self._rng.uniform(0, 0.01))
+            if not Path(f"/proc/{host}").exists():
+                break
+        return "stop host"
 
     # --- what is found --------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that delays what goes through it, and cuts, refuses or silences connections."""
+"""A TCP proxy on loopback that delays what goes through it, and cuts, half-closes, refuses or silences connections."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ class Proxy:
         for pair in pairs:
             _end(pair)
         return len(pairs)
+
+    def half_close(self, *, towards_server: bool) -> None:
+        """End one direction of every connection: one side is told that the other sends nothing more, and sees by
+        itself what became of what it had sent."""
+        for pair in list(self._pairs):
+            with contextlib.suppress(OSError):
+                pair[towards_server].shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Listen no more, and end every connection."""

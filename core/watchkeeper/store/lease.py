@@ -166,13 +166,12 @@ class ServerLease(Lease):
                 break
             time.sleep(LAPSE_SECONDS)  # it was killed on this machine: its lease soon ends
         self.epoch = taken[0] if taken else None
-        if taken is None:
-            if holder is not None:
-                self._connection.close()
-                raise DrivenElsewhere(
-                    f"session {session_id} is run by another background process ({holder}); watch it with `wk watch {session_id}`"
-                )
-            return  # no such session: who asked finds that out
+        if taken is None and holder is not None:
+            self._connection.close()
+            raise DrivenElsewhere(
+                f"session {session_id} is run by another background process ({holder}); watch it with `wk watch {session_id}`"
+            )
+        # If there is no such session, who asked finds that out, or makes it, and has it from epoch 0 on.
         self._extending = threading.Thread(target=self._extend, name="watchkeeper-lease", daemon=True)
         self._extending.start()
 
@@ -191,7 +190,7 @@ class ServerLease(Lease):
 
         self._stop_extending()
         with contextlib.suppress(Exception):  # it lapses by itself
-            self._connection.execute(postgres.RELEASE_LEASE, (self._session_id, self.epoch))
+            self._connection.execute(postgres.RELEASE_LEASE, (self._session_id, self.epoch or 0))
         self._connection.close()
 
     def _stop_extending(self) -> None:
@@ -205,7 +204,7 @@ class ServerLease(Lease):
 
         while not self._ended.wait(postgres.lease_seconds() / 3):
             with contextlib.suppress(Exception):  # tried again; at the worst it lapses
-                self._connection.execute(postgres.EXTEND_LEASE, (self._session_id, self.epoch))
+                self._connection.execute(postgres.EXTEND_LEASE, (self._session_id, self.epoch or 0))
 
 
 def server_holder(connection: Any, session_id: str) -> LeaseHolder | None:

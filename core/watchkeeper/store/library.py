@@ -172,6 +172,9 @@ def change(path: Place, session_id: str, what: str, work: Callable[[Connection],
         return work(connection)
 
 
+END_TRANSACTION = object()
+
+
 def in_short_transactions(
     connection: Connection,
     work: Iterable[object],
@@ -184,14 +187,16 @@ def in_short_transactions(
     were.
 
     `work` changes a few rows between two of its items. What it has changed when it raises is kept, except
-    since the last commit.
+    since the last commit. An item that is `END_TRANSACTION` is followed by a commit at once.
     """
     steps, count, over = iter(work), 0, False
     while not over:
         with driver.writing(connection, "library"):
             began = monotonic()
-            while not over and monotonic() - began < longest_seconds:
-                over = next(steps, connection) is connection
+            item: object = None
+            while not over and item is not END_TRANSACTION and monotonic() - began < longest_seconds:
+                item = next(steps, connection)
+                over = item is connection
         count += 1
         if not over:
             sleep(random.uniform(*PAUSE_SECONDS))

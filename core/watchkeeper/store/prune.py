@@ -14,7 +14,14 @@ from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.store import artifacts, database
 from watchkeeper.store.driver import IN_LIST, Connection, list_of
 from watchkeeper.store.lease import lock_path, probe
-from watchkeeper.store.library import BEING_PURGED, UNDO_DAYS, driven_by_nobody, in_short_transactions, opened
+from watchkeeper.store.library import (
+    BEING_PURGED,
+    END_TRANSACTION,
+    UNDO_DAYS,
+    driven_by_nobody,
+    in_short_transactions,
+    opened,
+)
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import is_postgres
 from watchkeeper.store.schema import TABLES, Table, owned
@@ -163,7 +170,7 @@ class _Pruning:
         self.candidates: set[str] = set()
         """Artifacts that sessions which went referred to."""
 
-    def rows(self, connection: Connection) -> Iterator[None]:
+    def rows(self, connection: Connection) -> Iterator[object]:
         """Take every session's rows away, each while its lease is held."""
         for one in self._doomed:
             try:
@@ -176,6 +183,8 @@ class _Pruning:
                     noted = json.dumps({_HELD: sorted(held)})
                     connection.execute("UPDATE sessions SET settings = ? WHERE id = ?", (noted, one.id))
                     yield from purge_all_but_its_row(connection, one.id)
+                    if is_postgres(connection):
+                        yield END_TRANSACTION  # freeing the lease, by its own connection, waits for the session's row
             except DrivenElsewhere as driven:
                 self.refused.append(str(driven))
                 continue

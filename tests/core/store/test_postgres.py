@@ -27,10 +27,16 @@ from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import database, driver, external, messages
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.fleet import FleetReader
+from watchkeeper.store.fork import fork_session
 from watchkeeper.store.lease import Lease, Presence, is_watched, probe
-from watchkeeper.store.library import delete_session, restore_session
+from watchkeeper.store.library import delete_session, in_short_transactions, restore_session
 from watchkeeper.store.place import DatabaseUrl, place_of
+<<<<<<< HEAD
 from watchkeeper.store.postgres import EXPECTING_FENCE, FenceFailed, pipelined, translated
+=======
+from watchkeeper.store.postgres import translated
+from watchkeeper.store.prune import plan_prune, prune_sessions
+>>>>>>> 983b9a9b (Prune and fork on PostgreSQL without waiting for their own leases)
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Writer
@@ -187,11 +193,25 @@ def test_one_host_has_a_session_until_its_lease_is_over_and_then_never_again(
     assert probe(postgres_place, session_id) is None
 
 
-def test_a_session_that_was_deleted_is_restored_at_once(postgres_place: DatabaseUrl, tmp_path: Path) -> None:
+def test_a_session_that_was_deleted_or_made_by_a_fork_is_free_at_once(
+    postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
     session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
     delete_session(postgres_place, session_id)
     assert probe(postgres_place, session_id) is None
     restore_session(postgres_place, session_id)
+    fork = fork_session(postgres_place, session_id).session_id
+    assert probe(postgres_place, fork) is None
+
+
+def test_small_sessions_are_pruned_in_transactions_that_end_before_their_leases(
+    postgres_place: DatabaseUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(in_short_transactions.__kwdefaults__, "longest_seconds", 60.0)
+    wanted = NewSession("goal", workspace_in(tmp_path), "test/model")
+    small = [create_session(postgres_place, wanted) for _ in range(2)]
+    pruned = prune_sessions(postgres_place, plan_prune(postgres_place, names=small))
+    assert (sorted(pruned.sessions), pruned.refused) == (sorted(small), ())
 
 
 def test_a_lease_without_a_host_is_extended_until_it_is_given_up(

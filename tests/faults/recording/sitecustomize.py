@@ -2,6 +2,7 @@
 
 Each claim and each committed transaction becomes a line of JSON in `WATCHKEEPER_TEST_HISTORY/PID`, with the time
 before it was asked for and the time when it was known, by the monotonic clock that the processes of a machine share.
+`WATCHKEEPER_TEST_CLOCK` names a file by which a test steps the clock of a process.
 The folder is looked up at each line: a process may be forked after it imported this, and be told another one then.
 """
 
@@ -105,5 +106,21 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def step_clock(file: str) -> None:
+    """Let this process's clock differ from the machine's by the seconds that the file has at the moment."""
+    now = time.time
+
+    def stepped() -> float:
+        try:
+            with open(file, encoding="ascii") as said:
+                return now() + float(said.read() or 0)
+        except OSError:
+            return now()
+
+    time.time = stepped
+
+
+if "WATCHKEEPER_TEST_CLOCK" in os.environ:
+    step_clock(os.environ["WATCHKEEPER_TEST_CLOCK"])
 if os.environ.get(FOLDER):
     sys.meta_path.insert(0, Finder())
