@@ -31,12 +31,8 @@ from watchkeeper.store.fork import fork_session
 from watchkeeper.store.lease import Lease, Presence, is_watched, probe
 from watchkeeper.store.library import delete_session, in_short_transactions, restore_session
 from watchkeeper.store.place import DatabaseUrl, place_of
-<<<<<<< HEAD
 from watchkeeper.store.postgres import EXPECTING_FENCE, FenceFailed, pipelined, translated
-=======
-from watchkeeper.store.postgres import translated
 from watchkeeper.store.prune import plan_prune, prune_sessions
->>>>>>> 983b9a9b (Prune and fork on PostgreSQL without waiting for their own leases)
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Writer
