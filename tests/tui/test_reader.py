@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import cast
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import FakeSession
 
+from watchkeeper.store.database import open_readonly
+from watchkeeper.store.driver import Connection
 from watchkeeper.store.snapshot import EVENTS_KEPT
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.reader import Reader
@@ -189,3 +194,29 @@ async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_m
         screen = app.screen
         assert isinstance(screen, LiveScreen)
         assert screen.newest is screen.snapshot is app.snapshot is newer
+
+
+@pytest.mark.parametrize(("screen", "key"), [("s", "j"), ("dollar_sign", "w")])
+async def test_a_question_of_a_screen_that_has_gone_is_answered_all_the_same(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, screen: str, key: str
+) -> None:
+    """Widgets may be gone when the reader comes to a question: neither it nor its answer touches one."""
+    held: list[tuple[Callable[[Connection], object], Callable[[object], object]]] = []
+    FakeSession(desk.session.connection, "older234", goal="nightly audit")
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        live = pilot.app.screen
+        await pilot.press(screen)
+        await until(pilot, lambda: "nightly audit" in text_of(pilot) or "by day" in text_of(pilot))
+        monkeypatch.setattr(Reader, "ask", lambda _, *asked: held.append(asked))
+        await pilot.press(key)
+        await until(pilot, lambda: bool(held))
+        pilot.app.pop_screen()
+        await until(pilot, lambda: pilot.app.screen is live)
+
+        def answer_all() -> None:
+            with closing(open_readonly(desk.path)) as connection:
+                for question, answer in held:
+                    answer(question(connection))
+
+        await asyncio.to_thread(answer_all)

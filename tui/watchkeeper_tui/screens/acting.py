@@ -267,10 +267,7 @@ class ActingScreen(WatchScreen):
         def question(connection: Connection) -> object:
             return load_grants(connection, session_id)
 
-        def answer(result: object) -> None:
-            self.app.call_later(self._grants_read, result)
-
-        self.watch_app.reader.ask(question, answer)
+        self.ask_reader(question, self._grants_read)
 
     def _grants_read(self, result: object) -> None:
         if not self.is_usable or not isinstance(result, list):

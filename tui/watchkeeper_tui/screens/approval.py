@@ -134,15 +134,7 @@ class ApprovalScreen(WatchScreen):
         def question(connection: Connection) -> object:
             return load_question(connection, path, approval_id)
 
-        self._ask_reader(question, arrived)
-
-    def _ask_reader(
-        self, question: Callable[[Connection], object], arrived: Callable[[object], None]
-    ) -> None:
-        def answer(result: object) -> None:
-            self.app.call_later(arrived, result)
-
-        self.watch_app.reader.ask(question, answer)
+        self.ask_reader(question, arrived)
 
     def _arrived(self, result: object) -> None:
         if not self.is_usable or self._is_leaving:
@@ -470,7 +462,7 @@ class ApprovalScreen(WatchScreen):
                 self.lay_out()
                 self.say("this is what y would run now", "accent")
 
-        self._ask_reader(sections, arrived)
+        self.ask_reader(sections, arrived)
         self._question = None  # what was shown is not what would run
         self._laid_out = None
         self._end_seen = False

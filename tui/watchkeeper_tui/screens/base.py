@@ -206,10 +206,20 @@ class WatchScreen(Screen[None]):
             except WatchkeeperError as error:
                 return error
 
-        def answer(result: Any) -> None:
-            self.app.call_later(self._answered, result, arrived, failed)
+        self.ask_reader(asked, lambda result: self._answered(result, arrived, failed))
 
-        self.watch_app.reader.ask(asked, answer)
+    def ask_reader(self, question: Callable[[Connection], object], arrived: Callable[[Any], None]) -> None:
+        """Have the reader answer, beside the screen. `arrived` gets the result, or the error, in the screen's own thread,
+        also if the screen has gone meanwhile.
+
+        `question` runs in the reader's thread: it must not touch the screen, whose widgets may be gone by then.
+        """
+        app = self.app  # a screen that has gone has none
+
+        def answer(result: object) -> None:
+            app.call_later(arrived, result)
+
+        self.watch_app.reader.ask(question, answer)
 
     def _answered(self, result: Any, arrived: Callable[[Any], None], failed: Callable[[], None]) -> None:
         if not self.is_usable:

@@ -459,12 +459,10 @@ class CompactionScreen(ActingScreen):
         """Read the pass, on the reader's thread."""
         wanted, facts = self.compaction_id, self._facts()
         self._read_for = facts
-
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, wanted, result)
-
         # In the reader's thread: it parses too.
-        self.watch_app.reader.ask(lambda connection: read_sides(connection, wanted), answer)
+        self.ask_reader(
+            lambda connection: read_sides(connection, wanted), lambda result: self._arrived(wanted, result)
+        )
 
     def _arrived(self, wanted: int, result: object) -> None:
         if wanted != self.compaction_id or not self.is_usable:

@@ -153,7 +153,7 @@ class ExternalQuestionScreen(ApprovalScreen):
         def question(connection: Connection) -> object:
             return store.load_external_question(connection, question_id)
 
-        self._ask_reader(question, arrived)
+        self.ask_reader(question, arrived)
 
     def _arrived(self, result: object) -> None:
         if not self.is_usable or self._is_leaving:

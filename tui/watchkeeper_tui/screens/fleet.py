@@ -286,11 +286,11 @@ class FleetScreen(WatchScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        app = self.watch_app
+        app, running = self.watch_app, self.app
 
         def answer(fleet: Fleet) -> None:
             # In the reader's thread: hand it over to the screen's own.
-            self.app.call_later(self._arrived, fleet)
+            running.call_later(self._arrived, fleet)
 
         question = FleetQuestion(self._ids, app.probe, app.now, lambda: app.snapshot.external)
         app.reader.keep_asking(question, answer)

@@ -182,10 +182,7 @@ class MessageScreen(WatchScreen):
         def question(connection: Connection) -> object:
             return read_around(connection, session_id, place, words, known, until)
 
-        def answer(result: object) -> None:
-            self.app.call_later(self._arrived, place, result)
-
-        self.watch_app.reader.ask(question, answer)
+        self.ask_reader(question, lambda result: self._arrived(place, result))
 
     def _arrived(self, place: Place, result: object) -> None:
         if place != self._place or not self.is_usable:

@@ -274,10 +274,6 @@ class SessionsScreen(WatchScreen):
             self._most,
         )
 
-        def answer(result: object) -> None:
-            # In the reader's thread: hand it over to the screen's own.
-            self.app.call_later(self._listed, asked, result)
-
         def question(connection: Connection) -> object:
             if asked != self._asked:
                 return None  # something else was typed meanwhile
@@ -294,7 +290,7 @@ class SessionsScreen(WatchScreen):
                 return error
 
         self.draw_chips()
-        self.watch_app.reader.ask(question, answer)
+        self.ask_reader(question, lambda result: self._listed(asked, result))
 
     def _listed(self, asked: int, result: object) -> None:
         if result is None or asked != self._asked or not self.is_usable:
@@ -455,17 +451,17 @@ class SessionsScreen(WatchScreen):
 
     def _read_preview(self) -> None:
         """Read what the pane shows of the selected session; not of those that were passed on the way."""
-        row = self.view.selected
-        if row is None or not self.is_usable or not self.query_one(PreviewPane).display:
+        if not self.is_usable:
+            return
+        view = self.view
+        row = view.selected
+        if row is None or not self.query_one(PreviewPane).display:
             return
 
         def question(connection: Connection) -> object:
-            return session_preview(connection, row.id) if row.id == self.view.selected_id else None
+            return session_preview(connection, row.id) if row.id == view.selected_id else None
 
-        def answer(result: object) -> None:
-            self.app.call_later(self._preview_read, result)
-
-        self.watch_app.reader.ask(question, answer)
+        self.ask_reader(question, self._preview_read)
 
     def _preview_read(self, result: object) -> None:
         if self.is_usable and isinstance(result, SessionPreview):

@@ -162,12 +162,7 @@ class StartScreen(WatchScreen):
             KeyHint("esc", "Back", "back"),
         )
         self._describe()
-
-        def answer(found: object) -> None:
-            # In the reader's thread: hand it over to the screen's own.
-            self.app.call_later(self._arrived, "workspace", found)
-
-        self.watch_app.reader.ask(_folders, answer)
+        self.ask_reader(_folders, lambda found: self._arrived("workspace", found))
 
     def tick(self, now: float) -> None:
         self._describe()

@@ -490,11 +490,10 @@ class TimelineScreen(PageScreen):
         elif agent is not None and span is not None and span.message_seq:
             self.watch_app.open_message(self.session_id, agent.id, span.message_seq)
         elif agent is not None:
-
-            def answer(seq: object) -> None:
-                self.app.call_later(self._message_found, agent.id, seq)
-
-            self.watch_app.reader.ask(lambda connection: message_at(connection, agent.id, at), answer)
+            self.ask_reader(
+                lambda connection: message_at(connection, agent.id, at),
+                lambda seq: self._message_found(agent.id, seq),
+            )
 
     def _message_found(self, agent_id: str, seq: object) -> None:
         if not self.is_current:
