@@ -129,7 +129,7 @@ def test_five_hundred_sessions_cost_one_query_while_nothing_changes(
 def test_the_first_reading_is_told_also_where_there_is_no_session(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    question = FleetQuestion((), lambda _: None, lambda: NOW)
+    question = FleetQuestion((), lambda _: {}, lambda: NOW)
     connection = create(tmp_path_factory.mktemp("none") / "watchkeeper.db")
     assert question(connection) == Fleet()
     assert question(connection) is None

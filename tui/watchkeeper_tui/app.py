@@ -51,7 +51,7 @@ from watchkeeper_tui.control import (
 )
 from watchkeeper_tui.formatting import event_facts
 from watchkeeper_tui.keymap import displaced, normal, shown_key, usable_keys
-from watchkeeper_tui.reader import Reader, lease_pid
+from watchkeeper_tui.reader import Reader, lease_pid, lease_pids
 from watchkeeper_tui.sanitize import HostileTextFilter, clip, sanitize, sanitize_text
 from watchkeeper_tui.screens.base import HelpScreen, WatchScreen
 from watchkeeper_tui.screens.live import LiveScreen
@@ -438,6 +438,10 @@ class WatchkeeperApp(ThemedApp):
     def probe(self, session_id: str) -> int | None:
         """The process that drives a session, or None."""
         return self._probe(self.database_path, session_id)
+
+    def hosts(self, session_ids: Iterable[str]) -> dict[str, int]:
+        """The processes that drive these sessions."""
+        return lease_pids(self.database_path, session_ids, self._probe)
 
     def remember(self, **changes: Any) -> None:
         """Keep how the screen is laid out for the next time."""

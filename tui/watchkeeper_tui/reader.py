@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.external import External, ExternalReader
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.place import Place
+from watchkeeper.store.postgres import LEASE_HOLDER, ask_ahead
 from watchkeeper.store.snapshot import (
     EVENTS_KEPT,
     AgentFacts,
@@ -274,12 +275,22 @@ Probe = Callable[[Place, str], "int | None"]
 """The pid of the process that drives a session, or None."""
 
 
-def lease_pid(path: Place, session_id: str) -> int | None:
-    """Ask the session's lock who holds it."""
+def lease_pid(path: Place, session_id: str, connection: Connection | None = None) -> int | None:
+    """Ask the session's lock who holds it; a server through `connection`, if there is one."""
     from watchkeeper.store.lease import probe
 
-    holder = probe(path, session_id)
+    holder = probe(path, session_id, connection)
     return holder.pid if holder else None
+
+
+def lease_pids(path: Place, session_ids: Iterable[str], probe: Probe = lease_pid) -> dict[str, int]:
+    """The processes that drive these sessions; a server is asked once for all of them."""
+    from watchkeeper.store.lease import probe_all
+
+    if not isinstance(path, Path):
+        return {session_id: holder.pid for session_id, holder in probe_all(path, session_ids).items()}
+    found = {session_id: probe(path, session_id) for session_id in session_ids}
+    return {session_id: pid for session_id, pid in found.items() if pid is not None}
 
 
 class ProcessWatch:
@@ -508,15 +519,21 @@ class Reader(threading.Thread):
                 connection.execute("COMMIT")
             if result is not None:
                 standing[1](result)
-        outside = self._external.read(connection, self._now())
         session_id = self._session_id  # read once: another thread may choose another session at any moment
+        now = self._now()
+        if session_id is not None:
+            ask_ahead(connection, [*self._external.asked(now), (LEASE_HOLDER, (session_id,))])
+        outside = self._external.read(connection, now)
         if session_id is None:
             if outside != self._snapshot.external:
                 shown = self._snapshot
                 self._snapshot = replace(shown, external=outside, problem=None, version=shown.version + 1)
                 self._publish(self._snapshot)
             return
-        host_pid = self._probe(self._path, session_id)
+        on_file = isinstance(self._path, Path)
+        host_pid = (
+            self._probe(self._path, session_id) if on_file else lease_pid(self._path, session_id, connection)
+        )
         still = self._snapshot.rates.is_still and not self._is_starting()
         same = host_pid == self._snapshot.host_pid and outside == self._snapshot.external
         if not changed and same and still:

@@ -6,7 +6,7 @@ without importing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -78,6 +78,10 @@ class WatchApp(Protocol):
 
     def probe(self, session_id: str) -> int | None:
         """The process that drives a session, or None."""
+        ...
+
+    def hosts(self, session_ids: Iterable[str]) -> dict[str, int]:
+        """The processes that drive these sessions."""
         ...
 
     def remember(self, **changes: Any) -> None:

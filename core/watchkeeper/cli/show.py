@@ -34,7 +34,7 @@ from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import database, driver, state
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
-from watchkeeper.store.lease import probe
+from watchkeeper.store.lease import probe_all
 from watchkeeper.store.place import Place
 from watchkeeper.store.programs import load_worktrees
 from watchkeeper.store.receipts import session_receipts
@@ -77,8 +77,9 @@ def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) ->
         rows = (
             state.summaries(opened, limit=limit) if search is None else _found_sessions(opened, search, limit)
         )
+    hosted = probe_all(path, [row["id"] for row in rows if row["status"] == "running"])
     for row in rows:
-        row["live"] = row["status"] == "running" and probe(path, row["id"]) is not None
+        row["live"] = row["id"] in hosted
         row["queued"] = row["status"] == "running" and not row["live"] and row["queued_at"] is not None
     nowhere = "" if database.is_there(path) else f": there is no database at {clean(path)}"
     none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`, or `wk import claude`"

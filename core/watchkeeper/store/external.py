@@ -175,6 +175,10 @@ class ExternalReader:
         self._asked: tuple[ExternalQuestion, ...] = ()
         self._last = External()
 
+    def asked(self, now: float) -> list[tuple[str, tuple[object, ...]]]:
+        """The statements of a reading, as far as they are known before (`postgres.ask_ahead`)."""
+        return [(self._sessions.sql, (now - ENDED_SECONDS,))]
+
     def read(self, connection: Connection, now: float) -> External:
         """The live sessions, those that ended lately, and the open questions; the same object where nothing changed."""
         sessions = self._sessions.read(connection, (now - ENDED_SECONDS,))

@@ -16,12 +16,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
+from watchkeeper.store.driver import list_of
 from watchkeeper.store.place import DatabaseUrl, Place, folder_beside
 
 _DARWIN = sys.platform == "darwin"
@@ -264,6 +265,20 @@ def probe(database_path: Place, session_id: str, connection: Any = None) -> Leas
             return ask_lock(descriptor)
         finally:
             os.close(descriptor)
+
+
+def probe_all(database_path: Place, session_ids: Iterable[str]) -> dict[str, LeaseHolder]:
+    """Who holds the leases of these sessions now; a server is asked once for all of them."""
+    if isinstance(database_path, Path):
+        found = {session_id: probe(database_path, session_id) for session_id in session_ids}
+        return {session_id: holder for session_id, holder in found.items() if holder is not None}
+    from watchkeeper.store import postgres
+
+    wanted = list_of(sorted(session_ids))
+    if not wanted.values:
+        return {}
+    rows = _kept_connection(database_path).execute(postgres.LEASE_HOLDERS, (wanted,)).fetchall()
+    return {row[0]: LeaseHolder(int(row[1] or 0), str(row[2] or "")) for row in rows}
 
 
 def holders(database_path: Path) -> Iterator[tuple[str, int]]:

@@ -24,7 +24,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, cast
 
 from watchkeeper.records.errors import BadInput, StoreUnusable
-from watchkeeper.store.driver import Connection, Listed, plain, sqlite3
+from watchkeeper.store.driver import IN_LIST, Connection, Listed, plain, sqlite3
 from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.schema import BY_NAME, Table
 from watchkeeper.store.search import postgres_index
@@ -97,6 +97,7 @@ TAKE_LEASE = (
 EXTEND_LEASE = f"UPDATE sessions SET lease_until = {_UNTIL} WHERE id = ? AND lease_epoch = ?"
 RELEASE_LEASE = "UPDATE sessions SET lease_until = NULL WHERE id = ? AND lease_epoch = ?"
 LEASE_HOLDER = f"SELECT host_pid, host_name FROM sessions WHERE id = ? AND lease_until >= {_NOW}"
+LEASE_HOLDERS = f"SELECT id, host_pid, host_name FROM sessions WHERE id {IN_LIST} AND lease_until >= {_NOW}"
 LEASE_IS_ENDING = f"(lease_until IS NULL OR lease_until < {_NOW} + ?)"
 """A condition on a row of `sessions`: its lease is free, or is in so many seconds unless it is extended."""
 LEASE_LEFT = f"SELECT lease_until, lease_until - {_NOW} FROM sessions WHERE id = ?"
@@ -446,6 +447,7 @@ class _Pipeline:
         self._prepared = prepared
         self._waiting: deque[_Answer] = deque()
         self._unsent = 0
+        self._synced = False
         self._stop = threading.Event()
         self._pgconn.enter_pipeline_mode()
 
@@ -468,6 +470,12 @@ class _Pipeline:
             self._pgconn.flush()
         return answer
 
+    def sync(self) -> None:
+        """Let the server answer; nothing more is sent before `close`."""
+        self._pgconn.pipeline_sync()
+        self._synced = True
+        self._pgconn.flush()
+
     def receive(self) -> None:
         """Wait for the answers of all that was sent.
 
@@ -479,7 +487,9 @@ class _Pipeline:
         pgconn, failed = self._pgconn, None
         ended = False
         with _clear_errors(), selectors.DefaultSelector() as selector:
-            pgconn.pipeline_sync()
+            if not self._synced:
+                pgconn.pipeline_sync()
+            self._synced = False
             selector.register(pgconn.socket, selectors.EVENT_READ)
             while not ended:
                 unsent = pgconn.flush() == 1
@@ -572,6 +582,8 @@ class PostgresConnection:
         self._pipeline: _Pipeline | None = None
         self._begins = False
         """A transaction begins with the next statement."""
+        self._ending: _Pipeline | None = None
+        """Holds a COMMIT whose answer was not waited for."""
         self._ahead: dict[tuple[str, tuple[Any, ...]], PostgresCursor] = {}
         self._prepared: dict[tuple[str, tuple[int, ...]], bytes] = {}
         """The statements that pipelines have prepared: SQL and types of parameters → name."""
@@ -585,6 +597,8 @@ class PostgresConnection:
         if sql == "BEGIN IMMEDIATE":
             self.execute("BEGIN")
             return self.execute(f"SELECT pg_advisory_xact_lock({UNFENCED_LOCK})")
+        if self._ending is not None:
+            self._settle()
         values = [list(value.values) if type(value) is Listed else value for value in parameters]
         if self._read_only and self._pipeline is None:
             answer = self._answer_of_viewer(sql, parameters)
@@ -616,9 +630,18 @@ class PostgresConnection:
 
     def ask_ahead(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
         """Ask several things in one round trip; `execute` then has the answer to each of them, once."""
-        with self.pipelined():
-            self._begin_now()
-            self._ahead = {(sql, tuple(values)): self.execute(sql, values) for sql, values in statements}
+        begins, inside = self._begins, self.in_transaction
+        self._ahead = {}
+        try:
+            with self.pipelined():
+                self._begin_now()
+                ahead = {(sql, tuple(values)): self.execute(sql, values) for sql, values in statements}
+        except sqlite3.OperationalError:
+            if inside or not self.is_closed:
+                raise
+            self._begins = begins  # the connection was lost: each is asked by itself, on a new one
+        else:
+            self._ahead = ahead
 
     def _answer_of_viewer(self, sql: str, parameters: Sequence[Any]) -> PostgresCursor | None:
         """What a connection that only reads need not ask now: an answer that is here already, or the begin of a
@@ -636,11 +659,32 @@ class PostgresConnection:
             if self._begins:  # nothing was asked in between
                 self._begins = False
                 return PostgresCursor(self, self._connection.cursor(), named=False)
+            self._end()
+            return PostgresCursor(self, self._connection.cursor(), named=False)
         if self._begins:
             with self.pipelined():
                 self._begin_now()
                 return self.execute(sql, parameters)
         return None
+
+    def _end(self) -> None:
+        """End a transaction that only reads, without waiting for the answer."""
+        if self.in_transaction:
+            with _clear_errors():
+                self._ending = _Pipeline(self._connection, self._prepared)
+                self._ending.send("ROLLBACK", ())
+                self._ending.sync()
+
+    def _settle(self) -> None:
+        """Take the answer to what ended the last transaction."""
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            try:
+                with contextlib.suppress(sqlite3.Error), _clear_errors():
+                    ending.close()
+            finally:
+                if self._connection.pgconn.pipeline_status != 0:
+                    self._connection.close()
 
     def _begin_now(self) -> None:
         if self._begins:
@@ -709,6 +753,7 @@ class PostgresConnection:
         if self._pipeline is not None:
             yield
             return
+        self._settle()
         with _clear_errors():
             self._open_again()
             pipeline = self._pipeline = _Pipeline(self._connection, self._prepared)
@@ -740,6 +785,7 @@ class PostgresConnection:
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open, failed or not."""
+        self._settle()
         status = self._connection.info.transaction_status
         return not self._connection.closed and status.name in ("INTRANS", "INERROR", "ACTIVE")
 
@@ -748,6 +794,7 @@ class PostgresConnection:
         return bool(self._connection.closed)
 
     def close(self) -> None:
+        self._ending = None
         self._connection.close()
 
     def __enter__(self) -> PostgresConnection:

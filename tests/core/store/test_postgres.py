@@ -28,12 +28,20 @@ from watchkeeper.store import database, driver, external, messages
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.fork import fork_session
-from watchkeeper.store.lease import Lease, Presence, is_watched, probe
+from watchkeeper.store.lease import Lease, Presence, is_watched, probe, probe_all
 from watchkeeper.store.library import delete_session, in_short_transactions, restore_session
 from watchkeeper.store.place import DatabaseUrl, place_of
-from watchkeeper.store.postgres import EXPECTING_FENCE, FenceFailed, pipelined, translated
+from watchkeeper.store.postgres import (
+    EXPECTING_FENCE,
+    LEASE_HOLDER,
+    FenceFailed,
+    ask_ahead,
+    pipelined,
+    translated,
+)
 from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Writer
 
@@ -121,6 +129,40 @@ async def test_a_step_commits_in_one_round_trip(far: DatabaseUrl, proxy: Proxy, 
         await store.commit(lambda tx, number=number: _step(tx, number))
     assert proxy.round_trips - before == 10
     store.close()
+
+
+def test_a_reading_of_the_dashboard_takes_two_round_trips_and_all_leases_one(
+    far: DatabaseUrl, proxy: Proxy, tmp_path: Path
+) -> None:
+    stores = [claimed(far, tmp_path / name) for name in "ab"]
+    ids = {store.session_id for store in stores}
+    with closing(database.open_readonly(far)) as connection:
+        fold, outside, moment = SessionSnapshotReader(stores[0].session_id), external.ExternalReader(far), 6.0
+
+        def read() -> None:
+            asked = (LEASE_HOLDER, (stores[0].session_id,))
+            ask_ahead(connection, [*outside.asked(moment), asked])
+            outside.read(connection, moment)
+            assert probe(far, stores[0].session_id, connection) is not None
+            connection.execute("BEGIN")
+            assert fold.read(connection, moment) is not None
+            connection.execute("COMMIT")  # is sent, and waited for by nobody
+
+        for _ in range(3):
+            read()
+        before = proxy.round_trips
+        read()
+        assert proxy.round_trips - before <= 3
+        assert probe_all(far, []) == {}
+        for _ in range(3):
+            assert set(probe_all(far, ids)) == ids
+        before = proxy.round_trips
+        probe_all(far, ids)
+        assert proxy.round_trips - before == 1
+        proxy.cut()
+        read()  # a lost connection is opened again
+    for store in stores:
+        store.close()
 
 
 def _step(tx: Transaction, number: int) -> None:

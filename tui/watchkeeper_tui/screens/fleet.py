@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -58,13 +58,13 @@ class FleetQuestion:
     def __init__(
         self,
         session_ids: Sequence[str],
-        probe: Callable[[str], int | None],
+        hosts: Callable[[Iterable[str]], Mapping[str, int]],
         now: Callable[[], float],
         outside: Callable[[], External] = External,
     ) -> None:
-        """`outside`: what sessions in other terminals do, as it was read last."""
+        """`hosts`: the processes that drive sessions; `outside`: what sessions in other terminals do, as it was read last."""
         self._reader = FleetReader(session_ids)
-        self._probe, self._now, self._outside = probe, now, outside
+        self._hosts, self._now, self._outside = hosts, now, outside
         self._probed_at = float("-inf")
         self._running: frozenset[str] = frozenset()
         self._last: Fleet | None = None
@@ -78,7 +78,7 @@ class FleetQuestion:
         hosted = before.hosted & running
         if running != self._running or not 0 <= now - self._probed_at < PROBE_SECONDS:
             self._probed_at, self._running = now, running
-            hosted = frozenset(session_id for session_id in running if self._probe(session_id) is not None)
+            hosted = frozenset(self._hosts(running))
         if self._last is not None and rows is self._last.rows and hosted == self._last.hosted:
             return None
         self._last = Fleet(rows, hosted)
@@ -292,7 +292,7 @@ class FleetScreen(WatchScreen):
             # In the reader's thread: hand it over to the screen's own.
             running.call_later(self._arrived, fleet)
 
-        question = FleetQuestion(self._ids, app.probe, app.now, lambda: app.snapshot.external)
+        question = FleetQuestion(self._ids, app.hosts, app.now, lambda: app.snapshot.external)
         app.reader.keep_asking(question, answer)
         self._describe()
 

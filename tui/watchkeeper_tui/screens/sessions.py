@@ -335,8 +335,7 @@ class SessionsScreen(WatchScreen):
 
     def _hosts(self, rows: tuple[SessionLine, ...]) -> dict[str, int]:
         """The hosts of those that say that they run; of the others only the open one's can live."""
-        found = {row.id: self.watch_app.probe(row.id) for row in rows if row.status == "running"}
-        return {session_id: pid for session_id, pid in found.items() if pid is not None}
+        return self.watch_app.hosts(row.id for row in rows if row.status == "running")
 
     def _nothing(self) -> str:
         """What to say of an empty list."""
