@@ -29,6 +29,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long", action="store_true", help="run the tests marked long too, which `.ci/heavy long` does"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long and has a shorter sibling, but where it is asked for."""
+    if not config.getoption("--long"):
+        long = [each for each in items if each.get_closest_marker("long")]
+        items[:] = [each for each in items if not each.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+
+
 _prepare_file, _configure = database._prepare_file, database._configure
 
 

@@ -113,7 +113,11 @@ def run_and_kill(place: Place, also_workers: bool) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "also_workers"),
-    [*((kind, True) for kind in Kind), (next(iter(Kind)), False), ("namespace-of-a-user", True)],
+    [
+        *((kind, True) for kind in Kind),
+        pytest.param(next(iter(Kind)), False, marks=pytest.mark.long),
+        pytest.param("namespace-of-a-user", True, marks=pytest.mark.long),
+    ],
 )
 def test_no_effect_of_a_killed_hosts_tool_comes_after_the_next_hosts_first_step(
     kind: str, also_workers: bool, server: MessagesServer, seen: list[list[int]]

@@ -17,7 +17,13 @@ SAMPLE = {
 """Scenes, and which n-th hit of every fault point is tried: the first of them at least."""
 
 
-@pytest.mark.parametrize("scenes", SAMPLE, ids=lambda scenes: scenes[0])
+@pytest.mark.parametrize(
+    "scenes",
+    [
+        pytest.param(each, marks=[pytest.mark.long] if "migrate" in each else [], id=each[0])
+        for each in SAMPLE
+    ],
+)
 def test_what_is_killed_there_is_carried_on_to_the_same_end_with_nothing_done_twice(
     scenes: tuple[str, ...],
 ) -> None:

@@ -370,7 +370,7 @@ def _wk(path: Path, *arguments: str, limit: int | None = None) -> subprocess.Com
     return wk(path, *arguments, "--headless", preexec_fn=lower)
 
 
-@pytest.mark.parametrize("limit", [18, 24, 32])
+@pytest.mark.parametrize("limit", [18, pytest.param(24, marks=pytest.mark.long), 32])
 def test_a_run_with_too_few_descriptors_pauses_with_one_line_and_ends_once_it_has_enough(
     tmp_path: Path, workspace: Path, limit: int
 ) -> None:

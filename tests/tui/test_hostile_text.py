@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.tui.conftest import Desk, until
@@ -160,6 +161,7 @@ async def test_no_screen_lets_hostile_text_act_hide_or_end_the_dashboard(tmp_pat
     assert [each[0] for each in tour.desk.session.commands() if each[0] not in ("pause", "steer")] == []
 
 
+@pytest.mark.long
 @settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(fragments, min_size=5, max_size=40))
 def test_no_mixture_of_such_texts_does_either(attacks: list[bytes]) -> None:

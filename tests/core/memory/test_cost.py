@@ -93,7 +93,7 @@ async def turns(manager: HierarchicalContextManager, count: int) -> None:
             assert manager.get_context()
 
 
-@pytest.mark.parametrize("summarises", [False, True])
+@pytest.mark.parametrize("summarises", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_turn_costs_the_same_after_a_thousand_and_after_ten_thousand_messages(
     summarises: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

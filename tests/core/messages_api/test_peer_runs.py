@@ -103,7 +103,9 @@ def test_aimock_plays_it_to_the_command_line(ground: Ground, aimock: Callable[..
     assert_whole(ground)
 
 
-@pytest.mark.parametrize("chaos", ["drop", "malformed", "disconnect", "ratelimit"])
+@pytest.mark.parametrize(
+    "chaos", ["drop", "malformed", "disconnect", pytest.param("ratelimit", marks=pytest.mark.long)]
+)
 async def test_aimocks_chaos_changes_nothing_of_a_run_but_its_retries(
     ground: Ground, aimock: Callable[..., str], chaos: str
 ) -> None:

@@ -75,6 +75,7 @@ async def test_a_shell_that_exits_is_followed_by_a_new_one(run, workspace):
     assert (await run("bash", command="pwd")).content == str(workspace)
 
 
+@pytest.mark.long
 async def test_a_gigabyte_of_output_costs_neither_memory_nor_the_result(run):
     before = psutil.Process().memory_info().rss
     result = await run("bash", command="yes 0123456789 | head -c 1000000000; echo the end")
