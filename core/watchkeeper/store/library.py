@@ -71,9 +71,12 @@ def outlast(
     """Wait for a host that soon ends; returns the holder of the session after that, if there is one.
 
     `on_wait` is called once with the holder, before the wait begins. There is no wait for a host that continues,
-    or that runs in this very process.
+    or that runs in this very process. One of this machine that was killed holds nothing: who takes its lease on a
+    server waits until that lapses.
     """
     holder = probe(path, session_id)
+    if holder is not None and holder.has_ended:
+        return None
     if holder is None or holder.is_this_process:
         return holder
     connection = database.open_readonly(path)

@@ -7,6 +7,8 @@ import asyncio
 import json
 import random
 import re
+import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,7 +31,7 @@ from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.lease import Lease, Presence, is_watched, probe, probe_all
-from watchkeeper.store.library import delete_session, in_short_transactions, restore_session
+from watchkeeper.store.library import delete_session, in_short_transactions, outlast, restore_session
 from watchkeeper.store.place import DatabaseUrl, place_of
 from watchkeeper.store.postgres import (
     EXPECTING_FENCE,
@@ -240,6 +242,21 @@ def test_a_session_that_was_deleted_or_made_by_a_fork_is_free_at_once(
     restore_session(postgres_place, session_id)
     fork = fork_session(postgres_place, session_id).session_id
     assert probe(postgres_place, fork) is None
+
+
+def test_a_host_of_this_machine_that_was_killed_goes_on_with_nothing(
+    postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
+    with subprocess.Popen(["true"]) as killed:
+        killed.wait()
+    with closing(database.open_writable(postgres_place)) as connection:
+        connection.execute(
+            "UPDATE sessions SET host_pid = ?, host_name = ?, lease_until = extract(epoch FROM now()) + 1 WHERE id = ?",
+            (killed.pid, socket.gethostname(), session_id),
+        )
+    waited_for: list[object] = []
+    assert (outlast(postgres_place, session_id, waited_for.append), waited_for) == (None, [])
 
 
 def test_small_sessions_are_pruned_in_transactions_that_end_before_their_leases(
