@@ -10,6 +10,7 @@
 - the same keys where the timeline or a chart of all agents is on the screen, which are read again once a second.
 - first paint, memory and idle processor time, also on a database of 1,000 sessions and 1,000,000 messages
   (`--large` keeps it between runs; it takes a minute to make).
+- with `--postgres URL`: `commit→pixel` of a session there, through a proxy that makes each round trip 1.4 ms longer.
 
 Other programs on the machine make every figure worse: the load is told, and the best of several runs counts.
 """
@@ -26,11 +27,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.benchmarks.terminals import BARE, Screen, figures  # noqa: E402
+from tests.support.proxy import far_away  # noqa: E402
 from tests.tui.fake_store import FakeSession, create, large_session  # noqa: E402
 
 WRITER = """
@@ -62,6 +65,43 @@ while True:
     time.sleep(max(0.0, 0.01 - (time.monotonic() - began)))
 """
 """Writes a hundred commits a second; with each, a fiftieth of the agents have another turn."""
+
+WRITER_ON_SERVER = """
+import asyncio, os, socket, sys, time
+from pathlib import Path
+from watchkeeper.records.ports import SystemClock
+from watchkeeper.runtime.lifecycle import NewSession, create_session
+from watchkeeper.store import agents
+from watchkeeper.store.place import place_of
+from watchkeeper.store.session_store import SessionStore
+place, count = place_of(sys.argv[1]), int(sys.argv[2])
+session_id = create_session(place, NewSession("measure", Path(sys.argv[3]), "test/model"))
+store = SessionStore.claim(place, session_id, SystemClock(), pid=os.getpid(), host_name=socket.gethostname())
+names = [f"{session_id}-{number:03d}" for number in range(count)]
+def make(tx):
+    for name in names:
+        agents.create(tx, agent_id=name, name=name, role="explorer", model="m", system="", goal="g", context_limit=9000)
+def work(tx, agent_id, title):
+    tx.event("tool.done", agent_id=agent_id, tool="bash", preview="line")
+    tx.execute("UPDATE agents SET turn = turn + 1, input_tokens = input_tokens + 900, last_active = ? WHERE id = ?", (tx.now, agent_id))
+    if title:
+        tx.execute("UPDATE sessions SET title = ? WHERE id = ?", (title, session_id))
+async def main():
+    await store.commit(make)
+    print(session_id, flush=True)
+    marker, due = 0, time.monotonic() + 4
+    while True:
+        began = time.monotonic()
+        if told := began >= due:
+            marker, due = marker + 1, began + 0.37
+        title = f"mark{marker:04d}x" if told else ""
+        await store.commit(lambda tx: work(tx, names[int(began * 100) % count], title))
+        if told:
+            print(marker, time.time(), flush=True)
+        await asyncio.sleep(max(0.0, 0.01 - (time.monotonic() - began)))
+asyncio.run(main())
+"""
+"""A host on PostgreSQL: a hundred commits a second at most, each with an event and another turn of an agent."""
 
 HOLD = """
 import sys, time, pathlib
@@ -163,6 +203,37 @@ def say_what_it_takes(screen: Screen) -> None:
     print(f"  busy                     {share * 100:5.1f} % of a processor   {screen.mebibytes():.0f} MiB")
 
 
+def on_server(url: str, agents: int, samples: int) -> None:
+    """Commit→pixel of the dashboard on PostgreSQL, through a proxy that makes each round trip 1.4 ms longer."""
+    parts = urlsplit(url)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        far_away((parts.hostname or "127.0.0.1", parts.port or 5432), 0.0014) as port,
+    ):
+        work = Path(folder) / "work"
+        work.mkdir()
+        user = f"{parts.username}@" if parts.username else ""
+        far = f"postgresql://{user}127.0.0.1:{port}{parts.path}"
+        command = [sys.executable, "-c", WRITER_ON_SERVER, url, str(agents), str(work)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            session_id = writer.stdout.readline().strip()
+            try:
+                with Screen(["-m", "watchkeeper", "watch", session_id, "--db", far]) as screen:
+                    pixels = []
+                    for each in range(samples + 3):
+                        number, committed = writer.stdout.readline().split()
+                        seen = screen.until(f"mark{int(number):04d}x".encode())
+                        if each >= 3:  # the screen has started
+                            pixels.append(seen - float(committed))
+                    print(f"  commit→pixel             {figures(pixels)}")
+                    print(
+                        f"  busy                     {screen.processor_share(5) * 100:5.1f} % of a processor"
+                    )
+            finally:
+                writer.kill()
+
+
 def bare(rows: int, samples: int) -> None:
     """The yardstick."""
     with Screen(["-c", BARE, str(rows)]) as screen:
@@ -243,8 +314,13 @@ def main() -> None:
         type=Path,
         help="a database of 1,000 sessions and 1,000,000 messages; made where there is none",
     )
+    parser.add_argument("--postgres", help="only a session on this empty database, 1.4 ms further away")
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+    if options.postgres:
+        print(f"the dashboard on PostgreSQL, {options.agents} agents:")
+        on_server(options.postgres, options.agents, options.samples)
+        return
     print(f"bare Textual, {options.agents} rows:")
     bare(options.agents, options.samples)
     path = Path(tempfile.mkdtemp()) / "bench.db"

@@ -70,6 +70,8 @@ class ChangeFeed:
         self._version: int | str | None = None
         self._files: dict[str, Identity] = {}
         self._let_go_until = 0.0
+        self._asked_at = float("-inf")
+        """When a server was asked last."""
         if not isinstance(path, Path):
             self._poll_seconds = SERVER_POLL_SECONDS
             return
@@ -83,6 +85,8 @@ class ChangeFeed:
         while not self._stop.is_set():
             left = deadline - time.monotonic()
             poll = self._poll_seconds * (RESTING if self._resting else 1)
+            if not isinstance(self._path, Path):  # it may have been some time since the last question
+                poll = max(0.0, self._asked_at + poll - time.monotonic())
             woken = self._woken.wait(max(0.0, min(left, poll)))
             self._woken.clear()
             if self._stop.is_set():
@@ -146,6 +150,7 @@ class ChangeFeed:
 
     def _changed_on_server(self) -> bool:
         """The snapshot of PostgreSQL changes whenever a transaction that writes begins or ends."""
+        self._asked_at = time.monotonic()
         try:
             if self._connection is None:
                 self._connection = database.open_readonly(self._path)
