@@ -259,6 +259,8 @@ STARTING_SECONDS = 8.0
 """How long a new session may be without a host before it counts as dead."""
 LOOK_SECONDS = 1.0
 """How often the lease is probed where nothing changes; a stopped host is visible within twice that."""
+SERVER_POLL_SECONDS = 0.02
+"""How often a server is asked whether anything is new; a person waits for it."""
 RETRY_SECONDS = 1.0
 LET_GO_SECONDS = 1.5
 """How long to wait before reopening a database whose files were removed."""
@@ -361,7 +363,10 @@ def change_feed(path: Place) -> Feed:
     from watchkeeper.store.change_feed import ChangeFeed
 
     return ChangeFeed(
-        path, step_milliseconds=FEED_MILLISECONDS, quiet_step_milliseconds=QUIET_FEED_MILLISECONDS
+        path,
+        step_milliseconds=FEED_MILLISECONDS,
+        quiet_step_milliseconds=QUIET_FEED_MILLISECONDS,
+        server_poll_seconds=SERVER_POLL_SECONDS,
     )
 
 

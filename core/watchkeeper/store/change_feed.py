@@ -52,6 +52,7 @@ class ChangeFeed:
         poll_seconds: float = POLL_SECONDS,
         step_milliseconds: int = STEP_MILLISECONDS,
         quiet_step_milliseconds: int | None = None,
+        server_poll_seconds: float = SERVER_POLL_SECONDS,
     ) -> None:
         """A screen may take longer than a host, and save a processor.
 
@@ -73,7 +74,7 @@ class ChangeFeed:
         self._asked_at = float("-inf")
         """When a server was asked last."""
         if not isinstance(path, Path):
-            self._poll_seconds = SERVER_POLL_SECONDS
+            self._poll_seconds = server_poll_seconds
             return
         self._thread = threading.Thread(target=self._watch, name="watchkeeper-changes", daemon=True)
         with suppress(RuntimeError):  # no thread can be started now: the poll in `wait` continues alone
