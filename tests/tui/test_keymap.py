@@ -101,3 +101,28 @@ async def test_the_users_key_acts_and_the_help_says_which_default_it_replaces(de
         await pilot.press("escape", key)
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
         assert "FROZEN" not in text_of(pilot)
+
+
+@pytest.mark.parametrize(
+    ("opens", "binding", "old", "own"),
+    [
+        ("dollar_sign", "usage.week", "w Weeks", "f6 Weeks"),
+        ("t", "timeline.next", "n Next mark", "f6 Next mark"),
+        ("s", "sessions.sort", "o Sort", "f6 Sort"),
+        ("d", "graph.revisions", "v Revisions", "f6 Revisions"),
+        ("w", "replay.play", "space Play", "f6 Play"),
+    ],
+)
+async def test_every_footer_shows_the_users_keys_and_a_path_says_where_it_is(
+    desk: Desk, opens: str, binding: str, old: str, own: str
+) -> None:
+    for keys, shown, gone in (({}, old, own), ({binding: "f6"}, own, old)):
+        async with desk.app(settings=Settings(keys=keys)).run_test(size=(200, 30)) as pilot:
+            await until(pilot, lambda: "Explore core" in text_of(pilot))
+            live = pilot.app.screen
+            await pilot.press(opens)
+            await until(pilot, lambda shown=shown: shown in text_of(pilot))  # type: ignore[misc]
+            assert pilot.app.screen is not live
+            assert gone not in text_of(pilot)
+            if opens not in "sw":
+                assert text_of(pilot).partition("›")[0].endswith(" migrate billing to cents ")

@@ -272,7 +272,7 @@ class ApprovalScreen(WatchScreen):
                 *(sides if question.allows_sides else ()),
                 *(replace(one, label=named.get(one.key, one.label)) for one in hints if one.key not in "ae"),
             ]
-        self.query_one(KeyLine).hints = tuple(hints)
+        self.show_keys(hints)
 
     def on_resize(self, event: events.Resize) -> None:
         self._draw_keys()

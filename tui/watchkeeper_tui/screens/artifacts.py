@@ -67,6 +67,8 @@ class ArtifactsScreen(PageScreen):
     """Enter folds and unfolds; `t` shows the text as it is; `y` copies, `s` saves, `p` and `e` open a pager and
     an editor."""
 
+    PLACE = "artifacts"
+
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-low"), (20, "-roomy")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -18,7 +18,7 @@ from textual.widget import Widget
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
-from watchkeeper_tui.keymap import SLASHES, CommandList, Parsed, parse
+from watchkeeper_tui.keymap import SLASHES, CommandList, Parsed, normal, parse
 from watchkeeper_tui.pages import blank
 from watchkeeper_tui.sanitize import clip, fit, sanitize, wrap
 from watchkeeper_tui.settings import SPLITS
@@ -129,6 +129,8 @@ class HelpScreen(ModalScreen[None]):
         self.query_one(_Lines).set_rows(lines)
 
 
+_KEY_NAMES = {"↵": "enter", "esc": "escape", "←": "left", "→": "right", "↑": "up", "↓": "down"}
+"""How the toolkit names keys that a footer shows in another way."""
 NOTICE_SECONDS = 6.0
 EXPORT_NOTICE_SECONDS = 30.0
 _USUAL_FORM = "html"
@@ -324,6 +326,34 @@ class WatchScreen(Screen[None]):
         target = self.app.screen_stack[event.depth]
         while self.app.screen is not target:
             self.app.pop_screen()
+
+    # Keys.
+
+    def show_keys(self, hints: Sequence[KeyHint]) -> None:
+        """Show in the footer what can be done now, by the user's own keys."""
+        if self.watch_app.settings.keys:
+            hints = [self._with_own_keys(hint) for hint in hints]
+        self.query_one(KeyLine).hints = tuple(hints)
+
+    def _with_own_keys(self, hint: KeyHint) -> KeyHint:
+        """The hint as its bindings are set: those of the widget with the focus go before those of the screen."""
+        bindings = [
+            each
+            for owner in (self.focused, self)
+            for kind in type(owner).__mro__
+            for each in kind.__dict__.get("BINDINGS", ())
+            if isinstance(each, Binding) and each.id
+        ]
+        keys = []
+        for key in hint.key.split():
+            named = normal(_KEY_NAMES.get(key, key))
+            found = next((each.id for each in bindings if named & normal(each.key)), None)
+            keys.append(self.watch_app.key_for(found, key) if found is not None else key)
+        own = " ".join(filter(None, keys))
+        if own == hint.key:
+            return hint
+        action = f"press({own!r})" if hint.action.startswith("press(") else hint.action
+        return replace(hint, key=own, action=action)
 
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
         self.call_later(self.run_action, event.action)
@@ -551,7 +581,15 @@ class WatchScreen(Screen[None]):
 class PageScreen(WatchScreen):
     """One subject over the whole screen. A subclass says what it shows, in words and keys; `esc` goes back."""
 
+    PLACE: ClassVar[str] = ""
+    """What the path calls it."""
+
+    @property
+    def crumbs(self) -> tuple[Crumb, ...]:
+        return (Crumb(self.PLACE, "", self.PLACE),)
+
     def compose(self) -> ComposeResult:
+        yield PathLine()
         yield from self.body()
         yield Prompt()
         yield StatusLine()
@@ -574,14 +612,11 @@ class PageScreen(WatchScreen):
         return ""
 
     def tick(self, now: float) -> None:
+        self.draw_path()
         if (heading := self.heading()) is not None:
             set_title(*heading, self.watch_app.palette)
         self.query_one(StatusLine).pieces = tuple(self.notice(now) or self.standing(now))
-        self.query_one(KeyLine).hints = (
-            *self.keys(),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
-        )
+        self.show_keys((*self.keys(), KeyHint("esc", "Back", "back"), KeyHint("?", "Help", "help")))
 
     def redraw_edges(self) -> None:
         """Draw the title, the status line and the keys again."""

@@ -532,17 +532,19 @@ class CompactionScreen(ActingScreen):
         self.query_one(StatusLine).pieces = tuple(
             self.notice(now) or status_pieces(target.snapshot, target, self.sent, now)
         )
-        self.query_one(KeyLine).hints = (
-            KeyHint("u", "Undo", "undo", self._why_not_undo()),
-            KeyHint("R", "Compact again…", "again", BY_ID["compact"].why_not(target)),
-            KeyHint("!", "All" if self._only_lost else "Omitted only", "only_lost"),
-            KeyHint("tab", "Other side", "other_side"),
-            KeyHint("↵", "Unfold", "open"),
-            KeyHint("m", "Messages behind", "behind"),
-            KeyHint("P", "Pin", "pin", BY_ID["pin"].why_not(target)),
-            KeyHint("[ ]", "Older, newer", "step(1)"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
+        self.show_keys(
+            (
+                KeyHint("u", "Undo", "undo", self._why_not_undo()),
+                KeyHint("R", "Compact again…", "again", BY_ID["compact"].why_not(target)),
+                KeyHint("!", "All" if self._only_lost else "Omitted only", "only_lost"),
+                KeyHint("tab", "Other side", "other_side"),
+                KeyHint("↵", "Unfold", "open"),
+                KeyHint("m", "Messages behind", "behind"),
+                KeyHint("P", "Pin", "pin", BY_ID["pin"].why_not(target)),
+                KeyHint("[ ]", "Older, newer", "step(1)"),
+                KeyHint("esc", "Back", "back"),
+                KeyHint("?", "Help", "help"),
+            )
         )
 
     # Acting.

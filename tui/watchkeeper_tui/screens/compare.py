@@ -57,6 +57,8 @@ class CompareView(RowView[CompareRow]):
 class CompareScreen(PageScreen):
     """`!` leaves only what differs; esc goes back."""
 
+    PLACE = "compare"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("exclamation_mark", "only_different", "Only what differs", show=False, id="compare.only"),
         Binding("w", "swap", "Swap sides", show=False, id="compare.swap"),

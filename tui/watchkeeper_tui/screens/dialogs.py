@@ -159,6 +159,8 @@ class StepsView(RowView[StepRow]):
 class ForkScreen(PageScreen):
     """Enter on a step says what the fork would be, and `y` makes it."""
 
+    PLACE = "fork"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", show=False, id="fork.filter"),
         Binding("escape", "back", "Back", show=False, id="fork.back"),

@@ -37,7 +37,7 @@ from watchkeeper_tui.screens.approval import ApprovalScreen
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.dialogs import PromptScreen
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine
+from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import PageLine, Piece
 
 KEPT_BYTES = 8 << 20
@@ -173,12 +173,14 @@ class ExternalQuestionScreen(ApprovalScreen):
 
     def _draw_keys(self) -> None:
         verb = "answer" if self._asked.choices else "allow once"
-        self.query_one(KeyLine).hints = (
-            KeyHint("y", verb, "approve"),
-            KeyHint("n", "deny", "deny"),
-            KeyHint("r", "deny, say why", "deny_with_reason"),
-            KeyHint("esc", "later", "back"),
-            KeyHint("?", "help", "help"),
+        self.show_keys(
+            (
+                KeyHint("y", verb, "approve"),
+                KeyHint("n", "deny", "deny"),
+                KeyHint("r", "deny, say why", "deny_with_reason"),
+                KeyHint("esc", "later", "back"),
+                KeyHint("?", "help", "help"),
+            )
         )
 
     def action_approve(self) -> None:

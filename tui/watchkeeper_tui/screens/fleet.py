@@ -374,16 +374,18 @@ class FleetScreen(WatchScreen):
         if self._fleet is None and not problem:
             standing = [("reading …", "muted")]
         self.query_one(StatusLine).pieces = tuple(self.with_notice(standing, now))
-        self.query_one(KeyLine).hints = (
-            KeyHint("enter", "Open", "press('enter')"),
-            *([KeyHint("e", "Next that needs you", "attention")] if needy else []),
-            *(self._terminal_hints(outside) if outside is not None else ()),
-            KeyHint("t", "Timeline", "timeline"),
-            KeyHint("v", "Read-only", "view"),
-            KeyHint("s", "Sessions", "sessions"),
-            KeyHint("w", "Workers", "workers"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
+        self.show_keys(
+            (
+                KeyHint("enter", "Open", "press('enter')"),
+                *([KeyHint("e", "Next that needs you", "attention")] if needy else []),
+                *(self._terminal_hints(outside) if outside is not None else ()),
+                KeyHint("t", "Timeline", "timeline"),
+                KeyHint("v", "Read-only", "view"),
+                KeyHint("s", "Sessions", "sessions"),
+                KeyHint("w", "Workers", "workers"),
+                KeyHint("esc", "Back", "back"),
+                KeyHint("?", "Help", "help"),
+            )
         )
 
     def _terminal_hints(self, outside: ExternalSession) -> Iterator[KeyHint]:
@@ -521,6 +523,8 @@ class WorkersView(RowView[WorkerRow]):
 
 class WorkersScreen(PageScreen):
     """`w` in the fleet opens it. Enter opens the first session of the selected worker."""
+
+    PLACE = "workers"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "copy", "Copy", show=False, id="workers.copy"),

@@ -327,22 +327,24 @@ class MessageScreen(WatchScreen):
             if self._place.observation is not None
             else KeyHint("[ ]", "Earlier, later", "page(1)")
         )
-        self.query_one(KeyLine).hints = (
-            KeyHint("n N", "Next, previous", "hit(1)", alone),
-            KeyHint("↵", "Unfold", "open"),
-            go,
-            KeyHint("{ }", "Message", "jump('message')"),
-            KeyHint("E", "Error", "jump('error')"),
-            KeyHint(
-                "c",
-                "Compaction",
-                "compaction",
-                "" if around is not None and around.passes else "nothing was compacted",
-            ),
-            KeyHint("o", "Open the session", "session"),
-            KeyHint("y", "Copy", "copy"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
+        self.show_keys(
+            (
+                KeyHint("n N", "Next, previous", "hit(1)", alone),
+                KeyHint("↵", "Unfold", "open"),
+                go,
+                KeyHint("{ }", "Message", "jump('message')"),
+                KeyHint("E", "Error", "jump('error')"),
+                KeyHint(
+                    "c",
+                    "Compaction",
+                    "compaction",
+                    "" if around is not None and around.passes else "nothing was compacted",
+                ),
+                KeyHint("o", "Open the session", "session"),
+                KeyHint("y", "Copy", "copy"),
+                KeyHint("esc", "Back", "back"),
+                KeyHint("?", "Help", "help"),
+            )
         )
 
     def tick(self, now: float) -> None:

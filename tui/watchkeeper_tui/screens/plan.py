@@ -168,6 +168,8 @@ class GraphView(RowView[GraphRow]):
 class PlanScreen(PageScreen):
     """`d` opens it; `v` switches between the graph and the revisions."""
 
+    PLACE = "plan"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "switch", "Revisions", show=False, id="graph.revisions"),
         Binding("y", "copy", "Copy", show=False, id="graph.copy"),

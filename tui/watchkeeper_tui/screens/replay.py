@@ -30,7 +30,15 @@ from watchkeeper_tui.screens.base import SessionScreen
 from watchkeeper_tui.snapshot import SESSION_BADGES, Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.bars import ChipLine, Crumb, Header, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import (
+    ChipLine,
+    Crumb,
+    Header,
+    KeyHint,
+    KeyLine,
+    Prompt,
+    StatusLine,
+)
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView, content, pieces_width, set_title
 
@@ -441,7 +449,7 @@ class ReplayScreen(SessionScreen):
         """What follows the user's position at once, before the panes do."""
         self.query_one(ReplayHeader).update_replay(self.snapshot, self.playback, self.roster)
         self.scrubber.update(self.playback, self._marks)
-        self.query_one(KeyLine).hints = tuple(self._hints())
+        self.show_keys(self._hints())
         self._describe()
 
     def _describe(self) -> None:

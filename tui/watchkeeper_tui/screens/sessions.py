@@ -422,7 +422,7 @@ class SessionsScreen(WatchScreen):
             hints.insert(1, KeyHint("m", "Message", "message"))
         if self.gone or self.shows_deleted:
             hints.insert(0, KeyHint("u", "Restore" if self.shows_deleted else "Undo delete", "undo"))
-        self.query_one(KeyLine).hints = tuple(hints)
+        self.show_keys(hints)
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
         """Another reading of the open session; the list is read again now and then."""

@@ -156,10 +156,12 @@ class StartScreen(WatchScreen):
             pieces = [("Continue ", "strong"), (clip(self._called, 60), "text")]
             pieces.append(("   with its plan and facts, in a new session", "muted"))
         set_title(self.query_one("#form"), pieces, self.watch_app.palette)
-        self.query_one(KeyLine).hints = (
-            KeyHint("ctrl+s", "Start…", "begin"),
-            KeyHint("↑↓", "Field", "app.focus_next"),
-            KeyHint("esc", "Back", "back"),
+        self.show_keys(
+            (
+                KeyHint("ctrl+s", "Start…", "begin"),
+                KeyHint("↑↓", "Field", "app.focus_next"),
+                KeyHint("esc", "Back", "back"),
+            )
         )
         self._describe()
         self.ask_reader(_folders, lambda found: self._arrived("workspace", found))

@@ -24,7 +24,7 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import SessionState
-from watchkeeper_tui.widgets.bars import Crumb, KeyHint, PathLine
+from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 READ_SECONDS = 1.0
@@ -362,6 +362,8 @@ class TimelineView(RowView[TimelineAgent]):
 class TimelineScreen(PageScreen):
     """`t` opens it. Enter goes to the moment in replay."""
 
+    PLACE = "timeline"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "copy", "Copy", show=False, id="timeline.copy"),
         Binding("m", "message", "Message", show=False, id="timeline.message"),
@@ -377,12 +379,7 @@ class TimelineScreen(PageScreen):
         self._asked = False
         self._reader: tuple[Connection, TimelineReader] | None = None
 
-    @property
-    def crumbs(self) -> tuple[Crumb, ...]:
-        return (Crumb("timeline", "", "timeline"),)
-
     def body(self) -> ComposeResult:
-        yield PathLine()
         yield TimelineView()
 
     @property
@@ -391,7 +388,6 @@ class TimelineScreen(PageScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self.draw_path()
         self._read()
 
     @property

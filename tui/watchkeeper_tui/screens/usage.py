@@ -198,6 +198,8 @@ class UsageView(RowView[UsageRow]):
 class UsageScreen(_CostScreen):
     """`$` opens it. Enter lists the sessions of a row."""
 
+    PLACE = "usage"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         *[
             Binding(key, f"group('{key}')", title, show=False, id=f"usage.{name}")
@@ -399,6 +401,8 @@ PLOT_SHARE = 25
 
 class ChartScreen(_CostScreen):
     """`T` opens it; `tab` goes on to the next chart."""
+
+    PLACE = "charts"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab,right,l", "next(1)", "Next chart", show=False, id="chart.next"),

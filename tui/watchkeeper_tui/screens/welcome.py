@@ -209,13 +209,15 @@ class WelcomeScreen(WatchScreen):
             ("`wk doctor` checks the installation", "faint"),
         )
         has_logs = bool(found is not None and found.logs)
-        self.query_one(KeyLine).hints = (
-            *((KeyHint("w", "Watch", "watch"), KeyHint("i", "Import", "import")) if has_logs else ()),
-            KeyHint("r", "Start a run", "start"),
-            KeyHint("d", "Demo", "demo"),
-            KeyHint("q", "Quit", "leave"),
-            KeyHint(":", "Command", "command_bar"),
-            KeyHint("?", "Help", "help"),
+        self.show_keys(
+            (
+                *((KeyHint("w", "Watch", "watch"), KeyHint("i", "Import", "import")) if has_logs else ()),
+                KeyHint("r", "Start a run", "start"),
+                KeyHint("d", "Demo", "demo"),
+                KeyHint("q", "Quit", "leave"),
+                KeyHint(":", "Command", "command_bar"),
+                KeyHint("?", "Help", "help"),
+            )
         )
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
