@@ -315,8 +315,8 @@ class UsageScreen(_CostScreen):
     def keys(self) -> Sequence[KeyHint]:
         groups = (KeyHint(key, name, f"group('{key}')") for key, (_, name) in _GROUPS.items())
         return (
+            KeyHint("c", "Tokens" if self.view.in_dollars else "By class", "dollars"),
             *groups,
-            KeyHint("c", "Tokens" if self.view.in_dollars else "Cost by class", "dollars"),
             KeyHint("enter", "Sessions", "press('enter')"),
         )
 
