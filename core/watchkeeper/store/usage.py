@@ -87,7 +87,8 @@ _SLOT_SECONDS = 900
 _DAY_SECONDS = 86_400
 _PROMPT = "c.input_tokens + c.cache_read_tokens + c.cache_write_tokens"
 _CALLS = (
-    "SELECT CAST(c.started_at / {slot_seconds} AS INTEGER) AS slot, c.model, s.workspace, s.origin, s.id,"
+    # Whole numbers are divided: PostgreSQL rounds where SQLite cuts off.
+    "SELECT CAST(c.started_at * 1000 AS INTEGER) / {slot_milliseconds} AS slot, c.model, s.workspace, s.origin, s.id,"
     " CASE WHEN c.cost_usd > 0 THEN 1 WHEN c.cost_usd = 0 THEN 0 END AS charged, {prompt} AS prompt, count(*),"
     " sum(c.input_tokens), sum(c.output_tokens), sum(c.cache_read_tokens), sum(c.cache_write_tokens), sum(c.cost_usd),"
     " max(CASE WHEN c.cost_usd IS NOT NULL AND (c.price_status = 'estimated' OR c.usage_exact = 0) THEN 1 ELSE 0 END),"
@@ -124,7 +125,7 @@ def usage(
     rows: dict[str, UsageRow] = {}
     # Within a group of the query, all calls have the same rates: those of one day, for prompts of one size.
     seconds = _SLOT_SECONDS if by in PERIODS else _DAY_SECONDS
-    query = _CALLS.format(slot_seconds=seconds, prompt=_prompt_sizes(prices or {}))
+    query = _CALLS.format(slot_milliseconds=seconds * 1000, prompt=_prompt_sizes(prices or {}))
     for (
         slot,
         model,
