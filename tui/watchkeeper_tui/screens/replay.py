@@ -36,6 +36,7 @@ from watchkeeper_tui.widgets.bars import (
     Header,
     KeyHint,
     KeyLine,
+    PathLine,
     Prompt,
     StatusLine,
 )
@@ -327,6 +328,7 @@ class ReplayScreen(SessionScreen):
 
     def compose(self) -> ComposeResult:
         yield ReplayHeader()
+        yield PathLine()
         yield ChipLine()
         with Container(id="panes"):
             yield ReplayPlan()
@@ -450,6 +452,7 @@ class ReplayScreen(SessionScreen):
         self.query_one(ReplayHeader).update_replay(self.snapshot, self.playback, self.roster)
         self.scrubber.update(self.playback, self._marks)
         self.show_keys(self._hints())
+        self.draw_path()
         self._describe()
 
     def _describe(self) -> None:

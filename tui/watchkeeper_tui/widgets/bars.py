@@ -985,7 +985,7 @@ class Crumb:
 class PathLine(Widget):
     """By which screens the user came here, this one last. A click on one goes back to it."""
 
-    DEFAULT_CSS = "PathLine { height: 1; dock: top; background: $panel; }"
+    DEFAULT_CSS = "PathLine { height: 1; background: $panel; }"
     MOST_CELLS, LEAST_CELLS = 40, 18
     """Of one place, however wide the screen is; of the first one, where there is little room."""
 
