@@ -247,6 +247,8 @@ def main() -> int:
         server = ScratchServer(binaries)
         server.start("fsync=on")
         url = server.url
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
     faults: Counter[str] = Counter()
     gaps: list[float] = []
     failed = effects = unknown = trials = 0

@@ -104,6 +104,8 @@ class TimelineReader:
         self._ended: dict[str, list[Span]] = {}
         self._spans: dict[str, tuple[Span, ...]] = {}
         self._changed: set[str] = set()
+        self._endless: set[str] = set()
+        """Agents with calls that are over and whose end is not known: a kill that is read later tells it."""
         self._event_seq = 0
         self._at = 0.0
         """When the last event happened."""
@@ -122,7 +124,8 @@ class TimelineReader:
             self._read_calls(name)
             passing += [span for span in self._open[name].values() if span.begins != _NOT_BEGUN]
         for agent_id in self._changed:
-            self._spans[agent_id] = tuple(sorted(self._ended[agent_id], key=lambda span: span.begins))
+            closed = map(self._closed, self._ended[agent_id])
+            self._spans[agent_id] = tuple(sorted(closed, key=lambda span: span.begins))
         self._changed.clear()
         spans = dict(self._spans)
         for span in passing:
@@ -180,11 +183,15 @@ class TimelineReader:
                 opened[number] = span
 
     def _end(self, span: Span) -> None:
-        span = self._until_kill(span)
-        self._ended.setdefault(span.agent_id, []).append(
-            span if span.ends else replace(span, ends=span.begins)
-        )
+        self._ended.setdefault(span.agent_id, []).append(span)
         self._changed.add(span.agent_id)
+        if span.ends is None:
+            self._endless.add(span.agent_id)
+
+    def _closed(self, span: Span) -> Span:
+        """A call that is over; one whose end is not known, and that no kill ended, took no time."""
+        span = self._until_kill(span)
+        return span if span.ends is not None else replace(span, ends=span.begins)
 
     def _until_kill(self, span: Span) -> Span:
         """A call whose end is not known ended with the process; a question, a limit or a pause outlasts it."""
@@ -222,6 +229,7 @@ class TimelineReader:
             if kind == "host.started":
                 if self._at and not self._rests:
                     self._kills.append(self._at)
+                    self._changed |= self._endless
                     self._marks.append(
                         Mark(MarkKind.KILLED, self._at, None, "the background process stopped", seq - 1)
                     )

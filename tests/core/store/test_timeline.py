@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.tui.fake_store import NOW, FakeSession, create, insert
 
@@ -76,6 +76,7 @@ def do(run: FakeSession, deed: str, agent: str, at: float) -> None:
         run.event("session.paused", at=at)
 
 
+@example([("tool", "a1", False), ("unknown", "a1", True), ("compacted", "a1", False), ("kill", "a1", False)])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     deeds=st.lists(

@@ -144,11 +144,12 @@ async def test_idle_shells_beyond_the_limit_are_closed_and_their_agents_told(mak
 
 
 async def test_closing_leaves_no_process(make_pool, workspace):
+    others = set(psutil.Process().children(recursive=True))  # such as a server that other tests share
     pool = make_pool(2)
     run = caller(pool, workspace)
     under_way = asyncio.create_task(run("bash", command="sleep 1000"))
     await asyncio.gather(*(run("list_folder") for _ in range(4)))
-    mine = {child.pid for child in psutil.Process().children(recursive=True)}
+    mine = {child.pid for child in psutil.Process().children(recursive=True) if child not in others}
     assert len(mine) >= 2
     await pool.aclose()
     assert (await under_way).is_error
