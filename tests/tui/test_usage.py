@@ -8,6 +8,8 @@ import pytest
 from tests.tui.conftest import NOW, Desk, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession
 from tests.tui.pictures import assert_agreed
+from textual.geometry import Region
+from textual_plotext import PlotextPlot
 
 from watchkeeper.records.messages import Rates
 from watchkeeper_tui.screens.sessions import SessionsScreen
@@ -139,3 +141,18 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(
         spent.session.event("model.replied", "explorer1", at=NOW + 9)
         spent.feed.wake()
         await until(pilot, lambda: "11 calls" in text_of(pilot))
+
+
+@pytest.mark.parametrize("theme", ["terminal", "day-watch"])
+async def test_the_words_of_a_chart_can_be_read_in_the_theme(spent: Desk, theme: str) -> None:
+    async with spent.app(theme=theme).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("dollar_sign")
+        await until(pilot, lambda: "US dollars by day" in text_of(pilot))
+        lines = pilot.app.screen.query_one(PlotextPlot).render_lines(Region(0, 0, 120, 10))
+        words = [part for line in lines for part in line if part.style and part.text.strip("█ ")]
+        assert words
+        for part in words:
+            assert part.style is not None
+            colour = part.style.color
+            assert colour is None or colour.is_default or colour != part.style.bgcolor, part

@@ -21,6 +21,7 @@ from watchkeeper_tui.control import model_prices
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.theming import TERMINAL_THEME
 from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
@@ -80,6 +81,14 @@ class _CostScreen(PageScreen):
     def priced(self) -> None:
         """More prices are known."""
 
+    @property
+    def plot(self) -> PlotextPlot:
+        """The chart, in colours that can be read in the theme."""
+        plot = self.query_one(PlotextPlot)
+        # The sixteen colours of a terminal have no values: words would stand black on black.
+        plot.theme = "clear" if self.app.theme == TERMINAL_THEME else "auto"
+        return plot
+
     def stack(
         self,
         plot: PlotextPlot,
@@ -100,12 +109,14 @@ class _CostScreen(PageScreen):
         }
         tall = [list(bars[index]) for index in shown]
         plot.plt.stacked_bar(list(places), tall, width=width, **looks)
-        self.scale(plot, max(map(sum, zip(*tall, strict=True))), words)
+        self.scale(plot, max(map(sum, zip(*tall, strict=True))), words, above=0.3)
 
-    def scale(self, plot: PlotextPlot, top: float, words: Callable[[float], str]) -> None:
-        """The axis of values begins at zero."""
+    def scale(
+        self, plot: PlotextPlot, top: float, words: Callable[[float], str], *, above: float = 0.0
+    ) -> None:
+        """The axis of values begins at zero. `above`: the share of its height that is left free for a legend."""
         ticks = [top * part / 4 for part in range(5)]
-        plot.plt.ylim(0, top or 1)
+        plot.plt.ylim(0, top * (1 + above) or 1)
         plot.plt.yticks(ticks, [words(tick) for tick in ticks])
 
     def rgb(self, role: str) -> tuple[int, int, int]:
@@ -272,7 +283,7 @@ class UsageScreen(_CostScreen):
     def _plot(self) -> None:
         """Bars of cost; the newest periods that fit, or the most expensive groups."""
         rows = self._groups()
-        plot = self.query_one(PlotextPlot)
+        plot = self.plot
         room = max(1, (self.app.size.width - 10) // _LABEL_CELLS)
         shown = rows[-room:] if self._is_period else rows[:room]
         cells = max(_LABEL_CELLS, (self.app.size.width - 10) // max(1, len(shown))) - 1
@@ -464,7 +475,7 @@ class ChartScreen(_CostScreen):
 
     def _plot(self) -> None:
         series = self._series
-        plot = self.query_one(PlotextPlot)
+        plot = self.plot
         plot.plt.clear_figure()
         if series is None or not series.calls:
             plot.plt.title("no model call yet")
@@ -519,7 +530,7 @@ class ChartScreen(_CostScreen):
         sums = [sum(stack) for stack in stacks]
         tall = [list(accumulate(stack)) if so_far else [value / wide for value in stack] for stack in stacks]
         places = [round((place + 0.5) * wide, 1) for place in range(bars)]
-        self.stack(self.query_one(PlotextPlot), places, tall, names, words, sums)
+        self.stack(self.plot, places, tall, names, words, sums)
 
     def standing(self, now: float) -> Sequence[Piece]:
         words: list[Piece] = [(self._title, "strong"), (f"  {_CHARTS[self._chart]}", "accent")]
