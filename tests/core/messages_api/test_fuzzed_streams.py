@@ -28,7 +28,7 @@ from tests.support.scripted import task
 from watchkeeper.models.stream import Timeouts
 
 EXAMPLES = int(os.environ.get("WATCHKEEPER_FUZZ", "12"))
-HASTY = Timeouts(connect=20.0, first_event=20.0, silence=2.0, progress=2.0)
+HASTY = Timeouts(connect=20.0, first_event=20.0, silence=5.0, progress=5.0)
 
 GOOD = Reply([
     thinking("I think."), text("I look it up."), tool("remember", {"text": "a note"}, "t1"),
