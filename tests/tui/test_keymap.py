@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 from textual.binding import Binding
@@ -104,17 +106,17 @@ async def test_the_users_key_acts_and_the_help_says_which_default_it_replaces(de
 
 
 @pytest.mark.parametrize(
-    ("opens", "binding", "old", "own"),
+    ("opens", "binding", "old", "own", "explained"),
     [
-        ("dollar_sign", "usage.week", "w Weeks", "f6 Weeks"),
-        ("t", "timeline.next", "n Next mark", "f6 Next mark"),
-        ("s", "sessions.sort", "o Sort", "f6 Sort"),
-        ("d", "graph.revisions", "v Revisions", "f6 Revisions"),
-        ("w", "replay.play", "space Play", "f6 Play"),
+        ("dollar_sign", "usage.week", "w Weeks", "f6 Weeks", "f6 +by week"),
+        ("t", "timeline.next", "n Next mark", "f6 Next mark", "f6 N +next and previous failure"),
+        ("s", "sessions.sort", "o Sort", "f6 Sort", "f6 +sort: "),
+        ("d", "graph.revisions", "v Revisions", "f6 Revisions", "f6 +the graph, or"),
+        ("w", "replay.play", "space Play", "f6 Play", "f6 +play, pause"),
     ],
 )
-async def test_every_footer_shows_the_users_keys_and_a_path_says_where_it_is(
-    desk: Desk, opens: str, binding: str, old: str, own: str
+async def test_every_footer_and_help_shows_the_users_keys_and_a_path_says_where_it_is(
+    desk: Desk, opens: str, binding: str, old: str, own: str, explained: str
 ) -> None:
     for keys, shown, gone in (({}, old, own), ({binding: "f6"}, own, old)):
         async with desk.app(settings=Settings(keys=keys)).run_test(size=(200, 30)) as pilot:
@@ -126,3 +128,6 @@ async def test_every_footer_shows_the_users_keys_and_a_path_says_where_it_is(
             assert gone not in text_of(pilot)
             if opens not in "sw":
                 assert text_of(pilot).partition("›")[0].endswith(" migrate billing to cents ")
+            await pilot.press("question_mark")
+            pattern = re.compile(explained.replace("f6", re.escape(shown.split()[0]), 1))
+            await until(pilot, lambda pattern=pattern: pattern.search(text_of(pilot)))  # type: ignore[misc]

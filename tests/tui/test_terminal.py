@@ -28,9 +28,20 @@ HOLD = "import sys, time, pathlib; from watchkeeper.store.lease import Lease; Le
 class Terminal:
     """A process in a pseudo-terminal, and all that it wrote."""
 
-    def __init__(self, path: Path, *, columns: int = 120, rows: int = 40, hears_hangups: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        columns: int = 120,
+        rows: int = 40,
+        hears_hangups: bool = True,
+        errors: Path | None = None,
+    ) -> None:
+        """`errors`: where standard error goes, if not to the terminal."""
         pid, self.descriptor = pty.fork()
         if pid == 0:
+            if errors is not None:
+                os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
             if not hears_hangups:
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -135,6 +146,16 @@ def test_a_viewer_writes_nothing_into_the_database(terminal: Terminal, database:
     terminal.press("jjk3\x1b[C2")
     terminal.until(lambda text: "list_folder" in text)
     assert connection.execute("PRAGMA data_version").fetchone()[0] == before
+
+
+def test_the_screen_is_on_the_terminal_where_errors_go_to_a_file(database: Path, tmp_path: Path) -> None:
+    small_session(create(database)).connection.close()
+    opened = Terminal(database, errors=tmp_path / "errors")
+    opened.until(lambda text: "Explore core" in text)
+    opened.press("q")
+    assert opened.ended() == 0
+    os.close(opened.descriptor)
+    assert (tmp_path / "errors").read_bytes() == b""
 
 
 @pytest.mark.parametrize("hears_hangups", [True, False], ids=["told by the kernel", "as under nohup"])

@@ -737,9 +737,15 @@ HANGUP_EXIT_CODE = 128 + signal.SIGHUP
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, with two cases added in which a terminal and its program lose each other."""
+    """Textual's driver, with three cases added in which a terminal and its program lose each other."""
 
     _watched = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Textual draws on standard error, which may be a file (`wk watch 2>log`): then on standard output.
+        streams = (sys.__stderr__, sys.__stdout__)
+        self._file = next((each for each in streams if each is not None and each.isatty()), self._file)
 
     def start_application_mode(self) -> None:
         super().start_application_mode()  # type: ignore[no-untyped-call]

@@ -400,7 +400,8 @@ def usage(
     """Show tokens and cost of all sessions, own and imported.
 
     Each model call counts once, also if sessions were forked. A week starts on Monday. `input` is what no cache
-    served. List prices divide the cost by class; `other` is what they do not explain.
+    served, `cached` what one did; `written` is what was kept there, for `5 min` or `1 h`. List prices divide the
+    cost by class; `other` is what they do not explain.
     """
     from watchkeeper.models.registry import list_prices, listed_prices, remembered_prices
 
@@ -430,13 +431,13 @@ def _usage_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str
         return [*(f"{count:,}" for count in counts), cost_of(row.as_json())]
 
     if rows:
-        columns = ("calls", "input", "output", "cache read", "cache write", "cost")
+        columns = ("calls", "input", "output", "cached", "written", "cost")
         yield from _usage_table(by, columns, [(row.key, cells(row)) for row in (*rows, total)])
 
 
 def _cost_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]:
-    columns = {"input": "input", "output": "output", "cache_read": "cache read", "cache_write_5m": "write 5 min",
-               "cache_write_1h": "write 1 h", "other": "other"}  # fmt: skip
+    columns = {"input": "input", "output": "output", "cache_read": "cached", "cache_write_5m": "5 min",
+               "cache_write_1h": "1 h", "other": "other"}  # fmt: skip
 
     def cells(row: UsageRow) -> list[str]:
         usd = None if row.cost_classes is None else row.cost_classes._asdict()
@@ -449,10 +450,12 @@ def _cost_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]
 
 
 def _usage_table(by: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """A heading, and a line for each key with its cells."""
+    """A heading, and a line for each key with its cells. Columns are as wide as what is in them."""
     width = max(len(by), *(min(50, len(clean(key))) for key, _ in rows))
+    widths = [max(map(len, column)) for column in zip(columns, *(cells for _, cells in rows), strict=True)]
     for key, cells in ((by, columns), *rows):
-        yield " ".join((f"{clean(key, width):<{width}}", *(f"{cell:>13}" for cell in cells)))
+        padded = (f"{cell:>{cell_width}}" for cell, cell_width in zip(cells, widths, strict=True))
+        yield "  ".join((f"{clean(key, width):<{width}}", *padded))
 
 
 SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}

@@ -3,7 +3,9 @@ four panes that the live screen and the replay show a session in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -53,6 +55,7 @@ Answer = TypeVar("Answer")
 
 WIDTH = 92
 KEY_CELLS = 32
+"""The widest column of keys."""
 NARROW = 64
 """With fewer columns, descriptions go below their keys."""
 WIDE = 110
@@ -106,22 +109,22 @@ class HelpScreen(ModalScreen[None]):
         if height < CRAMPED[1]:
             lines.append(PageLine("how", ((self._title, "strong"), ("  esc closes", "muted"))))
         beside = width >= NARROW
-        # The border, the padding, the scrollbar, and the column of keys.
+        # The border, the padding, the scrollbar.
         whole = max(10, min(WIDTH, int(width * 0.96)) - 6)
-        room = whole - 2 - (KEY_CELLS if beside else 0)
         for title, keys in self._groups:
+            key_cells = min(KEY_CELLS, max(KEY_CELLS // 2, *(len(key) + 2 for key, _ in keys), 0))
+            room = whole - 2 - (key_cells if beside else 0)
             lines += [
                 PageLine(f"{title}.{row}", ((part, "strong"),)) for row, part in enumerate(wrap(title, whole))
             ]
             for number, (key, words) in enumerate(keys):
                 if not beside:
                     lines.append(PageLine(f"{title}.{number}", ((key, "key"),)))
-                elif len(key) >= KEY_CELLS:
+                elif len(key) >= key_cells:
                     lines.append(PageLine(f"{title}.{number}", (("  ", "text"), (key, "key"))))
                 for row, part in enumerate(wrap(words, max(10, room))):
-                    before = (
-                        fit(key if row == 0 and len(key) < KEY_CELLS else "", KEY_CELLS) if beside else ""
-                    )
+                    shown = key if row == 0 and len(key) < key_cells else ""
+                    before = fit(shown, key_cells) if beside else ""
                     lines.append(
                         PageLine(f"{title}.{number}.{row}", (("  ", "text"), (before, "key"), (part, "text")))
                     )
@@ -131,6 +134,9 @@ class HelpScreen(ModalScreen[None]):
 
 _KEY_NAMES = {"↵": "enter", "esc": "escape", "←": "left", "→": "right", "↑": "up", "↓": "down"}
 """How the toolkit names keys that a footer shows in another way."""
+_BETWEEN_KEYS = re.compile(r"([\s,]+)")
+_LEGENDS = ("States", "Glyphs")
+"""Parts of the help that explain glyphs, not keys."""
 NOTICE_SECONDS = 6.0
 EXPORT_NOTICE_SECONDS = 30.0
 _USUAL_FORM = "html"
@@ -337,23 +343,35 @@ class WatchScreen(Screen[None]):
 
     def _with_own_keys(self, hint: KeyHint) -> KeyHint:
         """The hint as its bindings are set: those of the widget with the focus go before those of the screen."""
-        bindings = [
-            each
-            for owner in (self.focused, self)
-            for kind in type(owner).__mro__
-            for each in kind.__dict__.get("BINDINGS", ())
-            if isinstance(each, Binding) and each.id
-        ]
-        keys = []
-        for key in hint.key.split():
-            named = normal(_KEY_NAMES.get(key, key))
-            found = next((each.id for each in bindings if named & normal(each.key)), None)
-            keys.append(self.watch_app.key_for(found, key) if found is not None else key)
-        own = " ".join(filter(None, keys))
+        own = self._own_keys(hint.key, (self.focused, self))
         if own == hint.key:
             return hint
         action = f"press({own!r})" if hint.action.startswith("press(") else hint.action
         return replace(hint, key=own, action=action)
+
+    def _own_keys(self, keys: str, owners: Iterable[object]) -> str:
+        """`keys`, named as a footer or a help names them, as the user has set the bindings of `owners`, the first of
+        which goes first; each key once. What is no key of theirs stays."""
+        bindings = [
+            each
+            for owner in owners
+            for kind in type(owner).__mro__
+            for each in kind.__dict__.get("BINDINGS", ())
+            if isinstance(each, Binding) and each.id
+        ]
+        own: dict[str, str] = {}
+        between = ""
+        for place, part in enumerate(_BETWEEN_KEYS.split(keys)):
+            if place % 2:
+                between = part
+                continue
+            *modifiers, key = part.split("+") if len(part) > 1 else [part]
+            named = normal("+".join([*modifiers, _KEY_NAMES.get(key, key)])) if part else frozenset()
+            found = next((each.id for each in bindings if named & normal(each.key)), None)
+            shown = self.watch_app.key_for(found, part) if found is not None else part
+            if shown and shown not in own:
+                own[shown] = between if own else ""
+        return "".join(before + key for key, before in own.items())
 
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
         self.call_later(self.run_action, event.action)
@@ -474,8 +492,7 @@ class WatchScreen(Screen[None]):
 
     def action_help(self) -> None:
         changes = self.watch_app.key_changes
-        groups = [
-            *([("Your keys", changes)] if changes else []),
+        groups: list[tuple[str, Sequence[tuple[str, str]]]] = [
             *self.help_groups(),
             (
                 "Everywhere",
@@ -488,9 +505,16 @@ class WatchScreen(Screen[None]):
                     ("esc", "back"),
                 ],
             ),
-            ("Commands", [(f"/{slash.name} {slash.argument}".strip(), slash.help) for slash in SLASHES]),
         ]
-        self.app.push_screen(HelpScreen(groups))
+        if changes:
+            owners = (self.focused, self, *self.query("*"))
+            for place, (title, rows) in enumerate(groups):
+                if title not in _LEGENDS:
+                    own = [(self._own_keys(keys, owners), words) for keys, words in rows]
+                    groups[place] = (title, [row for row in own if row[0]])
+            groups.insert(0, ("Your keys", changes))
+        commands = [(f"/{slash.name} {slash.argument}".strip(), slash.help) for slash in SLASHES]
+        self.app.push_screen(HelpScreen([*groups, ("Commands", commands)]))
 
     def action_leave(self) -> None:
         """Leave this screen, or the dashboard."""
@@ -632,6 +656,57 @@ class PageScreen(WatchScreen):
 
     def action_back(self) -> None:
         self.app.pop_screen()
+
+
+class ReadingScreen(PageScreen):
+    """A page over an answer of the reader, which is asked when the page opens, and again when something has changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_seconds = 1.0
+        """From one reading to the next, at least."""
+        self._read_at = -math.inf
+        self._asked: Callable[[Connection], Any] | None = None
+        """What the reader has not answered yet."""
+
+    def question(self) -> Callable[[Connection], Any]:
+        """What to ask. It runs in the reader's thread: it must not touch the screen."""
+        raise NotImplementedError
+
+    def arrived(self, answer: Any) -> None:
+        """Show the answer to the newest question."""
+        raise NotImplementedError
+
+    def failed(self) -> None:
+        """There is no answer; the user has read why."""
+        self._asked = None
+
+    def on_mount(self) -> None:
+        self.read()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a new reading may have another answer."""
+        return self.watch_app.snapshot.read_at > self._read_at
+
+    def tick(self, now: float) -> None:
+        is_fresh = 0 <= now - self._read_at < self.read_seconds
+        if self._asked is None and not is_fresh and self.has_changed:
+            self.read()
+        super().tick(now)
+
+    def read(self) -> None:
+        """Ask now; an older question is not answered any more."""
+        self._read_at = self.watch_app.now()
+        self._asked = asked = self.question()
+
+        def arrived(answer: Any) -> None:
+            if asked is self._asked:
+                self._asked = None
+                self.arrived(answer)
+                self.redraw_edges()
+
+        self.ask(asked, arrived, self.failed)
 
 
 PANES = ("plan", "events", "agent", "compaction")

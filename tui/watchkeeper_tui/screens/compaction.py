@@ -696,7 +696,6 @@ class CompactionScreen(ActingScreen):
             (
                 "Compaction",
                 [
-                    ("- + !", "removed, added, omitted"),
                     ("enter", "unfold a message or an observation; → and ! lead to the messages"),
                     ("m", "the message in its transcript; the messages behind an observation"),
                     ("tab", "before, after"),
@@ -708,5 +707,6 @@ class CompactionScreen(ActingScreen):
                     ("P", "pin a line to every prompt, in your words"),
                     ("y", "copy"),
                 ],
-            )
+            ),
+            ("Glyphs", [("- + !", "removed, added, omitted")]),
         ]

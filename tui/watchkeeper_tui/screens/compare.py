@@ -148,13 +148,13 @@ class CompareScreen(PageScreen):
             (
                 "Compare",
                 [
-                    ("≠", "the two sides differ"),
                     ("!", "only what differs"),
                     ("w", "swap the sides"),
                     ("y", "copy the line"),
                     ("esc", "back"),
                 ],
-            )
+            ),
+            ("Glyphs", [("≠", "the two sides differ")]),
         ]
 
 

@@ -21,7 +21,7 @@ from watchkeeper.store.workers import WorkerRow, load_workers
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import PageScreen, WatchScreen
+from watchkeeper_tui.screens.base import ReadingScreen, WatchScreen
 from watchkeeper_tui.screens.external import answer_question_of, ask_instructions, show_dropped
 from watchkeeper_tui.snapshot import SESSION_BADGES, Condition, SessionState, Snapshot, session_state
 from watchkeeper_tui.watch_app import watch_app
@@ -521,7 +521,7 @@ class WorkersView(RowView[WorkerRow]):
         )
 
 
-class WorkersScreen(PageScreen):
+class WorkersScreen(ReadingScreen):
     """`w` in the fleet opens it. Enter opens the first session of the selected worker."""
 
     PLACE = "workers"
@@ -533,7 +533,7 @@ class WorkersScreen(PageScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._read_at = float("-inf")
+        self.read_seconds = PROBE_SECONDS
 
     def body(self) -> ComposeResult:
         yield WorkersView(id="workers", classes="pane")
@@ -544,24 +544,20 @@ class WorkersScreen(PageScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self._read()
 
-    def tick(self, now: float) -> None:
-        if not 0 <= now - self._read_at < PROBE_SECONDS:
-            self._read()
-        super().tick(now)
+    @property
+    def has_changed(self) -> bool:
+        return True  # other machines' workers say so in no event of this session
 
-    def _read(self) -> None:
-        self._read_at = self.watch_app.now()
-        self.ask(lambda connection: load_workers(Queries(connection)), self._arrived)
+    def question(self) -> Callable[[Connection], list[WorkerRow]]:
+        return lambda connection: load_workers(Queries(connection))
 
-    def _arrived(self, found: list[WorkerRow]) -> None:
+    def arrived(self, found: list[WorkerRow]) -> None:
         view = self.view
         view.set_rows(found)
         view.repaint_changed()
         if found and view.selected_id is None:
             view.select(found[0].id, tell=False)
-        self.redraw_edges()
 
     def heading(self) -> tuple[Widget, Sequence[Piece]]:
         rows = self.view.rows

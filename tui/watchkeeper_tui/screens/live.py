@@ -92,13 +92,13 @@ PANE_HELP: dict[str, Group] = {
 }
 
 
-def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
-    """Titles, each with keys and what they do. `key_for` gives the key that the user has for something."""
+def live_help(pane: str) -> list[Group]:
+    """Titles, each with keys and what they do."""
     return [
         PANE_HELP[pane],
         (
             "Act on the selected agent, or on those marked with space",
-            [(key_for(f"act.{action.id}", action.key), action.help) for action in ACTIONS if action.key],
+            [(action.key, action.help) for action in ACTIONS if action.key],
         ),
         (
             "Look around",
@@ -636,7 +636,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.act("pin" if event.pinned else "unpin", event.which)
 
     def help_groups(self) -> list[Group]:
-        return live_help(self.active_pane, self.watch_app.key_for)
+        return live_help(self.active_pane)
 
     # Commands that only this screen knows; the rest stand for actions.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,13 +22,11 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.store.timeline import Activity, Mark, MarkKind, Span, Timeline, TimelineAgent, TimelineReader
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import PageScreen
+from watchkeeper_tui.screens.base import ReadingScreen
 from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
-READ_SECONDS = 1.0
-"""How often a live session is read again."""
 SHORTEST_CELL = 0.05
 """Seconds; no cell of the axis is shorter."""
 _STEPS = (
@@ -359,7 +357,7 @@ class TimelineView(RowView[TimelineAgent]):
         return "".join(text)
 
 
-class TimelineScreen(PageScreen):
+class TimelineScreen(ReadingScreen):
     """`t` opens it. Enter goes to the moment in replay."""
 
     PLACE = "timeline"
@@ -375,8 +373,6 @@ class TimelineScreen(PageScreen):
         super().__init__()
         self.session_id = session_id
         self._moment = moment
-        self._read_at = -math.inf
-        self._asked = False
         self._reader: tuple[Connection, TimelineReader] | None = None
 
     def body(self) -> ComposeResult:
@@ -388,22 +384,16 @@ class TimelineScreen(PageScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self._read()
 
     @property
     def _is_live(self) -> bool:
         return self.watch_app.snapshot.state is SessionState.LIVE
 
-    def tick(self, now: float) -> None:
-        changed = self._is_live or self.watch_app.snapshot.read_at > self._read_at
-        if now - self._read_at >= READ_SECONDS and changed:
-            self._read()
-        super().tick(now)
+    @property
+    def has_changed(self) -> bool:
+        return self._is_live or super().has_changed
 
-    def _read(self) -> None:
-        if self._asked:
-            return
-        self._asked, self._read_at = True, self.watch_app.now()
+    def question(self) -> Callable[[Connection], Timeline]:
         live = self._is_live
 
         def question(connection: Connection) -> Timeline:
@@ -411,19 +401,18 @@ class TimelineScreen(PageScreen):
                 self._reader = (connection, TimelineReader(connection, self.session_id))
             return self._reader[1].read(live=live)
 
-        self.ask(question, self._arrived, self._failed)
+        return question
 
-    def _failed(self) -> None:
-        self._asked, self._reader = False, None
+    def failed(self) -> None:
+        super().failed()
+        self._reader = None
 
-    def _arrived(self, timeline: Timeline) -> None:
-        self._asked = False
+    def arrived(self, timeline: Timeline) -> None:
         now = self.watch_app.now()
         self.view.update(timeline, max(timeline.ends, now) if self._is_live else timeline.ends)
         if self._moment is not None:
             self.view.look_at(self._moment)
             self._moment = None
-        self.redraw_edges()
 
     def heading(self) -> tuple[Widget, Sequence[Piece]]:
         timeline, axis = self.view.timeline, self.view.axis

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -19,8 +20,7 @@ from watchkeeper.store.usage import PERIODS, CallPoint, CallSeries, UsageRow, ca
 from watchkeeper_tui import formatting
 from watchkeeper_tui.control import model_prices
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import PageScreen
-from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.screens.base import ReadingScreen
 from watchkeeper_tui.theming import TERMINAL_THEME
 from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
@@ -35,6 +35,12 @@ _GROUPS = {
 _BAR_CELLS = 14
 _LABEL_CELLS = 7
 """Columns of the chart that one bar and its label need."""
+LEAST_USD = 5e-7
+"""What costs less, costs nothing."""
+FEWEST_BARS = 6
+"""A chart has room for so many, so that a single bar does not fill it."""
+LEGEND_SHARE = 0.3
+"""Of the height of a chart with a legend, above its bars."""
 
 Found = tuple[list[UsageRow], list[UsageRow], UsageRow]
 """The groups, the days, and the sum of all."""
@@ -48,7 +54,7 @@ _CLASSES = {
 """The classes of a cost as they are stacked: what a legend calls them, and their roles."""
 
 
-class _CostScreen(PageScreen):
+class _CostScreen(ReadingScreen):
     """A screen that divides costs among the classes of tokens: it has the list prices of the models that it shows."""
 
     def __init__(self) -> None:
@@ -101,7 +107,9 @@ class _CostScreen(PageScreen):
         width: float = 0.8,
     ) -> None:
         """Draw stacked bars, one at each place: for each name and role, its height in every bar. The legend has the sums."""
+        # The library gives the lowest part a row, however small it is: the largest class is below.
         shown = [index for index in range(len(names)) if sums[index]] or [0]
+        shown.sort(key=lambda index: -sums[index])
         # The library takes lists here; its types say otherwise.
         looks: dict[str, Any] = {
             "labels": [f"{names[index][0]} {words(sums[index])}" for index in shown],
@@ -109,13 +117,13 @@ class _CostScreen(PageScreen):
         }
         tall = [list(bars[index]) for index in shown]
         plot.plt.stacked_bar(list(places), tall, width=width, **looks)
-        self.scale(plot, max(map(sum, zip(*tall, strict=True))), words, above=0.3)
+        self.scale(plot, max(map(sum, zip(*tall, strict=True))), words, above=LEGEND_SHARE)
 
     def scale(
         self, plot: PlotextPlot, top: float, words: Callable[[float], str], *, above: float = 0.0
     ) -> None:
         """The axis of values begins at zero. `above`: the share of its height that is left free for a legend."""
-        ticks = [top * part / 4 for part in range(5)]
+        ticks = round_ticks(top, steps=max(2, min(5, _rows(plot) // 2)))
         plot.plt.ylim(0, top * (1 + above) or 1)
         plot.plt.yticks(ticks, [words(tick) for tick in ticks])
 
@@ -124,6 +132,24 @@ class _CostScreen(PageScreen):
         colour = self.watch_app.palette[role].color
         rgb = colour.get_truecolor() if colour is not None else (200, 200, 200)
         return rgb[0], rgb[1], rgb[2]
+
+
+def _rows(plot: PlotextPlot) -> int:
+    """The rows that bars can fill: without the frame, the title and the labels."""
+    return max(1, plot.size.height - 4)
+
+
+def round_ticks(top: float, *, steps: int = 5) -> list[float]:
+    """From zero to `top`, at most so many steps of 1, 2, 2.5 or 5 times a power of ten."""
+    if top <= 0:
+        return [0.0]
+    power = 10.0 ** math.floor(math.log10(top / steps))
+    step = next(power * part for part in (1, 2, 2.5, 5, 10) if power * part >= top / steps)
+    return [step * part for part in range(math.floor(top / step * 1.000001) + 1)]
+
+
+def _short_model(name: str) -> str:
+    return formatting.model_name(name).rpartition("/")[2]
 
 
 def stackable(classes: CostClasses) -> CostClasses:
@@ -152,18 +178,22 @@ class UsageView(RowView[UsageRow]):
         Column("", _BAR_CELLS, drop=1),
     )
     _IN_DOLLARS: ClassVar[Sequence[Column]] = (
-        Column("", 12, flexible=True),
-        Column("input", 9, right=True, drop=3),
-        Column("output", 9, right=True, drop=2),
-        Column("cached", 9, right=True, drop=2),
-        Column("5 min", 9, right=True, drop=2),
-        Column("1 h", 9, right=True, drop=2),
-        Column("other", 9, right=True, drop=2),
+        Column("", 10, flexible=True),
+        Column("input", 8, right=True, drop=3),
+        Column("output", 8, right=True, drop=2),
+        Column("cached", 8, right=True, drop=2),
+        Column("5 min", 8, right=True, drop=2),
+        Column("1 h", 8, right=True, drop=2),
+        Column("other", 8, right=True, drop=2),
         Column("cost", 11, right=True),
         Column("", _BAR_CELLS, drop=4),
     )
+    _COLUMN_CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "other")
+    """Their cells have the colours that the chart has."""
     most_usd = 0.0
     in_dollars = False
+    _has_cost: Sequence[bool] = (True,) * 6
+    """Of each class of costs."""
 
     def show_dollars(self, in_dollars: bool) -> None:
         """What the columns show: US dollars by class, or tokens."""
@@ -171,8 +201,22 @@ class UsageView(RowView[UsageRow]):
         self._widths_for = -1
         self.refresh()
 
+    def update(self, rows: Sequence[UsageRow]) -> None:
+        """Show these rows. A class in which none of them cost anything has no column."""
+        self.most_usd = max((row.cost_usd or 0.0 for row in rows), default=0.0)
+        costs = [row.cost_classes for row in rows if row.cost_classes is not None]
+        self._has_cost = [
+            any(abs(getattr(each, name)) >= LEAST_USD for each in costs) for name in self._COLUMN_CLASSES
+        ]
+        self._widths_for = -1
+        self.set_rows(rows)
+        self.refresh()
+
     def columns(self) -> Sequence[Column]:
-        return self._IN_DOLLARS if self.in_dollars else self._IN_TOKENS
+        if not self.in_dollars:
+            return self._IN_TOKENS
+        name, *classes = self._IN_DOLLARS
+        return (name, *compress(classes, [*self._has_cost, True, True]))
 
     def row_id(self, row: UsageRow) -> str:
         return row.key
@@ -182,13 +226,16 @@ class UsageView(RowView[UsageRow]):
         filled = (
             formatting.bar_cells((row.cost_usd or 0.0) / self.most_usd, _BAR_CELLS) if self.most_usd else 0
         )
-        name: Cell = [(clip(sanitize(row.key), 200), "text")]
+        key = sanitize(row.key)
+        if self.size.width < 100 and not key.startswith("/"):
+            key = _short_model(key)
+        name: Cell = [(clip(key, 200), "text")]
         ends: tuple[Cell, Cell] = (
             [(formatting.cost(row.cost_usd, row.unpriced_calls, estimated=row.cost_estimated), "money")],
             [("█" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
         )
         if self.in_dollars:
-            return (name, *self._dollars(row), *ends)
+            return (name, *compress(self._dollars(row), self._has_cost), *ends)
         return (
             name,
             [(f"{len(row.sessions):,}", "muted")],
@@ -200,9 +247,10 @@ class UsageView(RowView[UsageRow]):
     def _dollars(self, row: UsageRow) -> list[Cell]:
         if (usd := row.cost_classes) is None:
             return [[("-", "faint")]] * 6
-        parts = (usd.input, usd.output, usd.cache_read, usd.cache_write_5m, usd.cache_write_1h, usd.other)
         return [
-            [(formatting.money(part), "money") if abs(part) >= 5e-7 else ("-", "faint")] for part in parts
+            [(formatting.money(part), _CLASSES[name][1]) if abs(part) >= LEAST_USD else ("-", "faint")]
+            for name in self._COLUMN_CLASSES
+            for part in (getattr(usd, name),)
         ]
 
 
@@ -223,9 +271,9 @@ class UsageScreen(_CostScreen):
 
     def __init__(self) -> None:
         super().__init__()
+        self.read_seconds = READ_SECONDS
         self._key = "d"
         self._found: Found | None = None
-        self._read_at = 0.0
 
     def body(self) -> ComposeResult:
         yield PlotextPlot()
@@ -237,41 +285,30 @@ class UsageScreen(_CostScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self._read()
 
     def on_resize(self) -> None:
         self.set_class(self.app.size.height < 20 or self.app.size.width < 50, "-nothing")
         self._plot()
 
-    def snapshot_changed(self, snapshot: Snapshot) -> None:
-        if self.watch_app.now() - self._read_at >= READ_SECONDS:
-            self._read()
-
-    def _read(self) -> None:
-        self._read_at = self.watch_app.now()
-        key, by, prices = self._key, _GROUPS[self._key][0], dict(self.prices)
+    def question(self) -> Callable[[Connection], Found]:
+        by, prices = _GROUPS[self._key][0], dict(self.prices)
 
         def question(connection: Connection) -> Found:
             days, total = usage(connection, "day", prices=prices)
             return (days if by == "day" else usage(connection, by, prices=prices)[0], days, total)
 
-        self.ask(question, lambda found: self._arrived(key, found))
+        return question
 
-    def _arrived(self, key: str, found: Found) -> None:
-        if key != self._key:
-            return
+    def arrived(self, found: Found) -> None:
         self._found = found
         rows = self._groups()
-        self.view.most_usd = max((row.cost_usd or 0.0 for row in rows), default=0.0)
-        self.view.set_rows(rows[::-1] if self._is_period else rows)
-        self.view.refresh()
+        self.view.update(rows[::-1] if self._is_period else rows)
         self._plot()
-        self.redraw_edges()
         if self.view.in_dollars:
             self.need_prices(found[2].models)
 
     def priced(self) -> None:
-        self._read()
+        self.read()
 
     @property
     def _is_period(self) -> bool:
@@ -286,7 +323,7 @@ class UsageScreen(_CostScreen):
         plot = self.plot
         room = max(1, (self.app.size.width - 10) // _LABEL_CELLS)
         shown = rows[-room:] if self._is_period else rows[:room]
-        cells = max(_LABEL_CELLS, (self.app.size.width - 10) // max(1, len(shown))) - 1
+        cells = max(_LABEL_CELLS, (self.app.size.width - 10) // max(FEWEST_BARS, len(shown))) - 1
         labels = [self._label(row.key, cells) for row in shown]
         plot.plt.clear_figure()
         if shown:
@@ -306,10 +343,11 @@ class UsageScreen(_CostScreen):
                     width=0.6,
                 )
             else:
-                plot.plt.bar(
-                    places, [row.cost_usd or 0.0 for row in shown], width=0.6, color=self.rgb("money")
-                )
+                spent = [row.cost_usd or 0.0 for row in shown]
+                plot.plt.bar(places, spent, width=0.6, color=self.rgb("money"))
+                self.scale(plot, max(spent), formatting.money)
             plot.plt.xticks(places, labels)
+            plot.plt.xlim(-0.5, max(len(shown), FEWEST_BARS) - 0.5)
         plot.plt.title(f"US dollars by {_GROUPS[self._key][0]}")
         plot.refresh()
 
@@ -317,7 +355,7 @@ class UsageScreen(_CostScreen):
         text = sanitize(key)
         if self._is_period:
             return text[2:] if _GROUPS[self._key][0] == "month" else text[5:]
-        return clip(formatting.model_name(text).rsplit("/", 1)[-1], cells)
+        return clip(_short_model(text), cells)
 
     def heading(self) -> tuple[Widget, Sequence[Piece]]:
         of = "  own and imported sessions" if self._found is not None else ""
@@ -364,7 +402,7 @@ class UsageScreen(_CostScreen):
     def action_group(self, key: str) -> None:
         self._key, self._found = key, None
         self.view.selected_id = None
-        self._read()
+        self.read()
         self.redraw_edges()
 
     def action_dollars(self) -> None:
@@ -405,6 +443,8 @@ _TOKENS = (
     ("output", "kind_observations"),
 )  # fmt: skip
 """The classes of `CallPoint.tokens`, with their roles."""
+_TIME_UNITS = ((240, "hours", 1 / 60), (4, "minutes", 1), (0, "seconds", 60))
+"""From so many minutes on, what an axis counts, and how many of it a minute has."""
 MOST_BARS = 60
 PLOT_SHARE = 25
 """A chart that took a second to draw is drawn again after so many: keys come first."""
@@ -434,32 +474,21 @@ class ChartScreen(_CostScreen):
         self._agents = tuple(agent_ids)
         self._chart = 0
         self._series: CallSeries | None = None
-        self._plot_seconds = 0.0
-        """What the last drawing took."""
-        self._read_at = 0.0
 
     def body(self) -> ComposeResult:
         yield PlotextPlot()
 
-    def on_mount(self) -> None:
-        self._read()
-
     def on_resize(self) -> None:
         self._plot()
 
-    def snapshot_changed(self, snapshot: Snapshot) -> None:
-        if self.watch_app.now() - self._read_at >= max(1.0, self._plot_seconds * PLOT_SHARE):
-            self._read()
+    def question(self) -> Callable[[Connection], CallSeries]:
+        agents = self._agents
+        return lambda connection: call_series(connection, agents)
 
-    def _read(self) -> None:
-        self._read_at = self.watch_app.now()
-        self.ask(lambda connection: call_series(connection, self._agents), self._arrived)
-
-    def _arrived(self, series: CallSeries) -> None:
+    def arrived(self, series: CallSeries) -> None:
         self._series, begun = series, time.perf_counter()
         self._plot()
-        self._plot_seconds = time.perf_counter() - begun
-        self.redraw_edges()
+        self.read_seconds = max(1.0, (time.perf_counter() - begun) * PLOT_SHARE)
         self.need_prices(call.model for call in series.calls)
 
     def priced(self) -> None:
@@ -483,6 +512,7 @@ class ChartScreen(_CostScreen):
             return
         begins = series.calls[0].at
         minutes = [(point.at - begins) / 60 for point in series.calls]
+        unit, factor = next((unit, factor) for above, unit, factor in _TIME_UNITS if minutes[-1] >= above)
         if self._chart == 0:
             own = [
                 (at, point.prompt)
@@ -507,7 +537,10 @@ class ChartScreen(_CostScreen):
         shown = self._agents[:1] if self._chart == 0 else self._agents
         for at in (at for agent_id, at in series.compactions if agent_id in shown):
             plot.plt.vline((at - begins) / 60, color=self.rgb("compaction"))
-        plot.plt.xlabel("minutes")
+        ticks = round_ticks(minutes[-1] * factor)
+        plot.plt.xlim(0, max(minutes[-1], 1 / 60))
+        plot.plt.xticks([tick / factor for tick in ticks], [f"{tick:g}" for tick in ticks])
+        plot.plt.xlabel(unit)
         plot.refresh()
 
     def _stack(
