@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 from watchkeeper.records import secret_context
 from watchkeeper.records.secret_context import (
     TELLING,
+    is_other_name,
     is_path,
     looks_random,
     may_be_named,
@@ -291,7 +292,12 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
     if name == "api-key":
         # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
         return lambda match: mark if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
+    if name == "prefixed-key":
+        return lambda match: mark if _is_key_behind_prefix(match[0]) else match[0]
     if name in (
+        "twitter-token",
+        "fauna-secret",
+        "appsync-key",
         "fireworks-key",
         "crates-token",
         "facebook-token",
@@ -316,6 +322,28 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
         return kept + mark
 
     return replaced
+
+
+def _is_key_behind_prefix(token: str) -> bool:
+    """Whether what follows `acme_api_` is random, and the prefix no name of an id."""
+    match = _PREFIXED.match(token)
+    if match is None:
+        return False
+    prefix, random = match[1], match[2]
+    if prefix.rpartition("_")[2].endswith(("key", "token")) and is_other_name(prefix):
+        return False
+    if _UUID_OR_HASH.fullmatch(random):
+        return prefix.endswith(("sk", "secret", "token", "pat"))
+    return (
+        looks_random(random)
+        and any(map(str.isdigit, random))
+        and any(map(str.islower, random))
+        and any(map(str.isupper, random))
+    )
+
+
+_PREFIXED = re.compile(r"\A(.*[a-z0-9])[_-]((?:[0-9a-f]{8}-[0-9a-f-]{27}|[A-Za-z0-9]{20,})[A-Za-z0-9_-]*)\Z")
+_UUID_OR_HASH = re.compile(r"[0-9a-f-]{32,}")
 
 
 def _is_random(part: str) -> bool:

@@ -46,13 +46,14 @@ _FIRST = lazily(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
 
 _TAILS = {
     "password": "asswords?|ASSWORDS?|asswd|ASSWD|hrase|HRASE|asscode|ASSCODE|nemonic|NEMONIC|_pass|-pass|Pass|_PASS|HPASS|"
-    "PASS(?=[=\"'])|pass(?=["
+    "PASS(?=[=\"'])|pass(?=\\[\\][ =]|["
     " \\t]{0,20}[\\\\\"'=:])|REDISCLI_AUTH|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw|[dt]pw|_psk|_PSK|(?<![A-Za-z0-9])psk"
     r"|(?<![A-Za-z0-9])[Pp][Ww](?=[ \t]{0,5}[=:])|[a-z]pw(?=[ \t]{0,5}[=:])"
-    "|asswort|ennwort|mot_de_passe",
+    "|asswort|ennwort|mot[_ ]de[_ ]passe|ontrase.a|achtwoord",
     "secret": "ecrets?|ECRETS?",
     "token": r"okens(?=[\"':= ]{1,6}\[)|oken|uthIdent|OKENS?|jwt|JWT|_PAT|_pat|Pat",
-    "key": r"_keys?|-key|(?:api|auth)key|(?:pi|PI|ss|et|te|on)[. ](?:[Kk]ey|KEY)|Keys?|KEYS?|_salt|Salt|_SALT",
+    "key": r"_keys?|-key|(?:pi|uth|rite|ccess|ecret|rivate|aster|icense|igning|erver|ccount)key|ey_?string|EY_?STRING"
+    r"|(?:pi|PI|ss|et|te|on)[. ](?:[Kk]ey|KEY)|[a-z]\.key(?=[ \t]{0,3}[=:])|Keys?|KEYS?|[_.-]salt|Salt|_SALT",
     "credential": "redentials?|REDENTIALS?|[Cc]reds|CREDS",
     "session": "SESSID|SESSIONID",
     "auth": r"_auth|(?<![A-Za-z])AUTH(?==)|_AUTH(?==)|userpass|auth(?=\\{0,7}[\"'])",
@@ -71,7 +72,7 @@ _PRINTED_HINT = _PRINTED.replace("→", r"\?")
 _SIGN = r"(?:=>|:-|:=|\?=|={1,3}|:)"
 _TYPED = (
     r":[ \t]{0,3}(?:Optional\[str\]|SecretStr|SecureString|[Ss]tr(?:ing)?|&?(?:'static )?str|const char ?\*|char ?\*)"
-    r"(?: ?\| ?(?:None|null|undefined))?[ \t]{0,3}="
+    r"(?: ?\| ?(?:None|null|undefined))?[ \t]{0,3}=|[ \t]As[ \t]String[ \t]{0,3}="
 )
 _WRAPPED = (
     rf"(?:(?:new )?(?:String|bytes|Buffer|bytearray|SecretStr|Secret|SecureString|Password|binascii|hex|base64|Base64|Key|Fernet|Some|str|Box)"
@@ -99,6 +100,7 @@ _SEPARATOR = (
     rf"|(?:{_QUOTE})?[ \t]{{0,5}},?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?[Vv]alue"  # name: NAME, value: …
     rf"(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"
     rf"|{_QUOTE}[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value')
+    r"|,(?=[^\s,\"']{6})"  # NAME,value
     rf"|(?:{_QUOTE})?>(?:\s{{0,20}}<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
     rf"|[({{](?={_QUOTE})"  # setName("value"), name{{"value"}}
     r"|(?:\*{1,2}[ \t]?:|:\*{1,2}|:</\w{1,8}>)[ \t]{0,5}"  # **Name:** value
@@ -118,7 +120,7 @@ _LONGEST_NAME = 64
 _TAKES_A_WORD = lazily(
     r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv|setenv|#define"
     r"|set-env[ \t]\S+|env:set|env set"
-    r"|set -[a-zA-Z]{1,4})[ \t]+\\{0,7}[\"']?[\w./:-]*\Z"
+    r"|set -[a-zA-Z]{1,4}|\b(?:put|set|write|add|push)(?:[ \t]+[\w./:-]+)?)[ \t]+\\{0,7}[\"']?[\w./:-]*\Z"
 )
 """What makes `NAME value` an assignment: an option, or a command that sets names."""
 _PAIR_COMMAND = lazily(
@@ -131,7 +133,7 @@ _KNOWN_KEYS = lazily(
     r"(?:api|access|secret|private|encrypt(?:ion)?|sign(?:ing)?|master|auth|account|shared|client|license|service|deploy|ssh|webhook"
     r"|hmac|session|storage|app(?:lication)?|admin|root|security|integration|ingest|write|rest|server|crypt|cipher|aes|rsa|jwt"
     r"|cookie|token|user|subscription|function|consumer|partner|merchant|live|prod|nonce|loggedin|unseal|recovery|aes|hash"
-    r"|fernet)(?:keys?|salt)[0-9a-z]{0,12}\Z"
+    r"|fernet|password)(?:keys?|keystring|salt)[0-9a-z]{0,12}\Z"
 )
 _CLOUD_KEYS = lazily(r"(?:primary|secondary)(?:master|readonlymaster)?key\Z")
 """Azure's; a database has a primary key, too, but none so long."""
@@ -205,9 +207,32 @@ def looks_random(value: str) -> bool:
     mean = sum(map(len, runs)) / len(runs)
     if any(map(str.isdigit, value)):
         return mean <= 3.2 or (
-            mean <= 4 and len(value) >= 16 and len(runs) >= 5 and value.isalnum() and value.isupper()
+            mean <= 4
+            and len(runs) >= 5
+            and value.isalnum()
+            and ((value.isupper() and len(value) >= 16) or (value.islower() and len(value) >= 20))
         )
     return len(value) >= 12 and mean <= 2.6
+
+
+def is_chosen(value: str) -> bool:
+    """Whether a word is what people and password managers choose, and no name in a program: capitals, small
+    letters and at least two digits, or a sign between them."""
+    return (
+        8 <= len(value) <= 128
+        and (
+            len(_DIGIT.findall(value)) >= 2
+            or (len(value) >= 12 and any(map(str.isdigit, value)) and looks_random(value))
+        )
+        and _SMALL_LETTER.search(value) is not None
+        and _CAPITAL.search(value) is not None
+        and _SIGNS_OF_CODE.search(value) is None
+        and not is_placeholder(value)
+    )
+
+
+_DIGIT, _SMALL_LETTER, _CAPITAL = lazily("[0-9]"), lazily("[a-z]"), lazily("[A-Z]")
+_SIGNS_OF_CODE = lazily(r"[(){}\[\]<>/\\,;|\s]|::|\A\w+\.\w+\.")
 
 
 def is_path(value: str) -> bool:
@@ -333,6 +358,12 @@ class _Judged(NamedTuple):
         return self.name.isupper() and self.is_line
 
 
+def is_other_name(name: str) -> bool:
+    """Whether a name such as `cache_key` ends like a secret's and is none."""
+    words = [word.lower() for word in _NAME_WORDS.findall(name)]
+    return len(words) > 1 and words[-2] in _OTHER_NAMES
+
+
 @lru_cache(maxsize=4_096)
 def _is_strong(kind: str, name: str) -> bool | None:
     """Whether a name is a secret's for certain, may be one's (False), or is not (None)."""
@@ -349,7 +380,11 @@ def _is_strong(kind: str, name: str) -> bool | None:
         return None  # `bypass`, `unauth`
     if flat in ("compass", "bypass"):
         return None
-    if len(words) > 1 and words[-2] in _OTHER_NAMES and words[-1] not in ("password", "passwd", "passphrase"):
+    if (
+        len(words) > 1
+        and words[-2] in _OTHER_NAMES
+        and words[-1] not in ("password", "passwd", "passphrase", "salt")
+    ):
         return False if _CLOUD_KEYS.search(flat) else None
     if words and words[0] == "existing":
         return None
@@ -360,7 +395,7 @@ def _is_strong(kind: str, name: str) -> bool | None:
     if kind == "token":
         return len(flat.removesuffix("s")) > len("token") or name.startswith("-")
     if kind == "key":
-        return bool(_KNOWN_KEYS.search(flat)) or (False if len(flat) > 3 else None)
+        return bool(_KNOWN_KEYS.search(flat)) or (False if len(flat) > 3 or name.startswith("-") else None)
     return False
 
 
@@ -386,6 +421,8 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
             return not is_placeholder(pair[1])
         of_npm = judged.name.endswith("_auth") and judged.is_line
         is_mixed = judged.is_line and _is_mixed(value)
+        if judged.is_line and judged.kind == "credential" and is_chosen(value):
+            return True
         return _is_basic(value) or (
             len(value) >= 16
             and (judged.is_quoted or not _is_code(value))
@@ -407,7 +444,9 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
             or (judged.is_line and len(value) in (32, 40, 64))
             or _CLOUD_KEYS.search(judged.name.replace("_", "").lower()) is not None
         )
-        if len(value) < least or not looks_random(value) or is_uuid or (not is_key and _HASH.match(value)):
+        if is_uuid:
+            return judged.is_variable and judged.kind == "key"
+        if len(value) < least or not looks_random(value) or (not is_key and _HASH.match(value)):
             return False
         return judged.is_quoted or not _is_code(value)
     if value.isdigit():
@@ -551,7 +590,7 @@ def _kind_of(match: re.Match[str]) -> str:
 
 # --- assignments --------------------------------------------------------------------------------------------
 
-_OPENS = lazily(r"(?:[bru@$]|rb)?(\"\"\"|\'\'\'|\\{0,7}[\"'`])")
+_OPENS = lazily(r"(?:[bru@$]|rb)?(\"\"\"|\'\'\'|(?:\\{1,7}\"){3}|\\{0,7}[\"'`])")
 _BARE = lazily(
     r"[A-Za-z0-9_+/.%~-]{128,4096}={0,2}(?![^\s\"'`,;&)}\]<|\\])|[^\s\"'`]{1,128}(?![^\s\"'`])|[^\s\"'`,;&=:)}\]<>|\\]{1,128}(?=[,;&)}\]<>|\\])"
 )
@@ -560,13 +599,18 @@ it."""
 _ESCAPE = lazily(r"\\+(?:[nrtu\"'\\]|$)")
 _INSIDE = lazily(r"[,;&)}\]|<>]")
 _REST_OF_LINE = lazily(r"[ \t]*(?:#.*)?(?:\r?\n|\\+[rn\"]|\"|\Z)")
+_CELL_END = lazily(r"[ \t]*\|")
+_CELL_BEFORE = lazily(
+    r"(?:[^\s:]{1,60}:[0-9]{1,7}:)?[^\w|]{0,20}(?:[0-9]{1,7}(?:→|\t|\\t))?[^\w|]{0,20}(?:\||\Z)"
+)
+_LINE_NUMBER = lazily(r":[0-9]{1,6}::\Z")
 _LINE_BEFORE = lazily(
     r"(?:\A|\n|\\n|\\+\"|: ?\")(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:"
     r"|-]))?[ \t]*[+>-]?[ \t]*(?:[-*] )?(?:\*{1,2}|<\w{1,8}>)?(?:- |export |set "
     r"|declare -x )?[ \t]*\Z"
 )
 """The beginning of a line, also as `cat -n`, `grep -n` and `diff` print it."""
-_SHELL_BEFORE = lazily(r"(?:\A|[\s;&|(\"'`→=]|[0-9][:-]|\\n|\\t)\Z")
+_SHELL_BEFORE = lazily(r"(?:\A|[\s;&|({,\"'`→=]|[0-9][:-]|\\n|\\t)\Z")
 
 
 _GETTER = lazily(
@@ -616,7 +660,9 @@ def _assigned(text: str) -> Iterator[Span]:
             and (word := _WORD_BEFORE.search(text, max(0, begin - 24), begin)) is not None
         ):
             name = f"{word[0].strip()}_{name}"
-        if text.startswith("::", begin - 2) or (separator == ":" and text.startswith(":", begin - 1)):
+        if (
+            text.startswith("::", begin - 2) and _LINE_NUMBER.search(text, max(0, begin - 9), begin) is None
+        ) or (separator == ":" and text.startswith(":", begin - 1)):
             continue  # a part of a longer name, as in `AWS::IAM::AccessKey` and `arn:aws:…:secret:name`
         at = match.end()
         found = _value(text, begin, name, kind, separator, at)
@@ -680,12 +726,23 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     is_variable = (
         bare == "="
         and not separator.startswith((" ", "\t"))
-        and name.isupper()
+        and (name.isupper() or name.startswith("TF_VAR_"))
         and _SHELL_BEFORE.search(ahead) is not None
     )
     is_line = _REST_OF_LINE.match(text, at + len(value)) is not None and (
         "alue" in bare or _LINE_BEFORE.search(ahead[max(0, ahead.rfind("\n")) :]) is not None
     )
+    if bare == ",":
+        is_line = (
+            _LINE_BEFORE.search(ahead) is not None and text[at + len(value) : at + len(value) + 1] != ")"
+        )
+        if not is_line:
+            return None
+    if bare.endswith("|"):
+        is_line = is_line or (
+            _CELL_BEFORE.match(_LINE_END.split(ahead)[-1].rpartition('"')[2]) is not None
+            and _CELL_END.match(text, at + len(value)) is not None
+        )
     if re.search("[a-z(]", bare) or _is_told(ahead):
         is_line = is_line or (kind == "password" and _REST_OF_WORD.match(text, at + len(value)) is not None)
     is_option = bare in ("=", ":") and bare == separator and name.startswith("-")
@@ -703,6 +760,13 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     )
     if bare != ":-" and is_secret_value(value, judged):
         return at, end
+    if (
+        bare == "=" == separator
+        and kind in ("password", "secret")
+        and text[end : end + 1].isspace()
+        and is_chosen(value)
+    ):
+        return at, end  # in a message
     if bare == ":-" or text.startswith("${", begin - 2):
         value = value.partition("}")[0]
         end = at + len(value)
@@ -810,7 +874,7 @@ _SESSION = lazily(
 )
 _USER = lazily(
     rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkLi][A-Za-z]{{0,5}})?[ua]|--user|--proxy-user|-U|--?auth|--(?:\w+-)?creds"
-    rf"|--basic-auth)[\"',=\s]{{0,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):(?:{_QUOTE})?([^\s\"'\\]{{4,256}})"
+    rf"|--basic-auth)[\"',=\s]{{0,5}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):(?:{_QUOTE})?([^\s\"'\\]{{4,256}})"
 )
 _LONGEST_COMMAND = 2_000
 _HTTP_CLIENT = lazily(r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|java|hey|ngrok|etcdctl|skopeo|oras|wrk)\b")
@@ -880,7 +944,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     ("dotnet nuget|nuget push|nuget sources", r"…-(?:-api-key|k|ApiKey|-password|p|Password)[ \t]+", "nuget push|nuget sources|dotnet nuget"),
     ("nuget setapikey", "", "nuget setapikey"),
-    ("sqlplus|rman target|impdp|expdp|sqlldr", r"(?:-\w+[ \t]+)*[\w.$#]+/(?!@)", "sqlplus |rman target|impdp |expdp |sqlldr "),
+    ("sqlplus|rman target|impdp|expdp|sqlldr", r"(?:-\w+[ \t]+)*[\w.$#-]+/(?!@)", "sqlplus |rman target|impdp |expdp |sqlldr "),
     (
         "requirepass|masterauth|bindpw|rootpw|enable password|enable secret|wpa-psk|olcRootPW:",
         r"(?:(?:[0-9]|--?[\w-]+)[ \t]+){0,3}",
@@ -967,6 +1031,7 @@ _DATA_ITEM = lazily(r"\\*[\"'][\w.-]+\\*[\"']\s*:\s*\\*[\"']([^\"'\\]{6,4096})")
 
 
 _V = rf"(?:{_QUOTE})?([^\s\"'\\`]{{6,256}})"
+_MIXED = r"(?=\S{0,60}[0-9])(?=\S{0,60}[A-Z])"
 _PRINTS_SECRET = (
     *(
         "openssl rand ",
@@ -1048,6 +1113,43 @@ _PLACES: tuple[tuple[str, str], ...] = (
         ),
         rf"(?:[Ll]og ?in|[Cc]red(?:ential)?s|[Uu]ser(?:name)?/[Pp]ass(?:word)?)(?: (?:with|as|is|are|for"
         rf"|via) ?\w{{0,20}}){{0,2}}[:=]? [\w.@-]{{1,60}} ?[/:] ?(?=[^\s/]{{0,200}}[0-9-]){_V}",
+    ),
+    (
+        'se [a-z_-]+:[^ "]{8}\nith [a-z_-]+:[^ "]{8}\nn as [a-z_-]+:[^ "]{8}\nin: [a-z_-]+:[^ "]{8}',
+        rf"\b(?:[Uu]se|[Ww]ith|[Ii]n as|[Ll]ogin:) [a-z][\w.-]{{1,40}}:{_MIXED}{_V}",
+    ),
+    (
+        'exec [^ /"]+/[^ :"]+:\nsecretsdump',
+        rf"\b(?:impacket-|)(?:\w+exec|secretsdump)\b(?: -\S+){{0,4}} [\w.-]{{1,60}}/[\w.$-]{{1,60}}:{_V}(?=@)",
+    ),
+    (
+        'ecret_?[iI][dD]["\\\\:= \t]+[0-9a-f]{8}-\nccessor',
+        rf"[Ss]ecret_?[Ii][Dd](?:{_QUOTE})?[ \t]*[:=]?[ \t]*(?:{_QUOTE})?([0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}})(?![0-9a-f-])",
+    ),
+    (
+        "\n".join(
+            rf"[xX]-[A-Za-z-]*{word}[A-Za-z-]*:"
+            for word in ("[aA]pi", "[aA]uth", "[kK]ey", "[tT]oken", "[sS]ecret", "[aA]ccess")
+        ),
+        r"\b[xX]-[A-Za-z-]{0,40}(?:[aA]pi|[aA]uth|[kK]ey|[tT]oken|[sS]ecret|[aA]ccess)[A-Za-z-]{0,40}:[ \t]*"
+        r"((?=[^\s]{0,60}[0-9])[A-Za-z0-9_.~+/=-]{16,2048})(?=\s|\\|[\"']|\Z)",
+    ),
+    (
+        'user create [^ ]+ [^ "-]\nuser add [^ ]+ [^ "-]\nuser setpassword ',
+        rf"\buser (?:create|add|setpassword) [\w.@-]{{1,60}} {_MIXED}{_V}",
+    ),
+    (
+        r"(?:[\r\n\t+]|\\+[nt]|\x92|^)[ ]*key[ ]*=[ ]*\\*[\"']?[A-Za-z0-9]",
+        rf"(?:\A|[\n+\t→]|\\[nt])[ ]*key[ ]*=[ ]*(?:{_QUOTE})?({_MIXED}(?=\S{{0,60}}[a-z])[A-Za-z0-9_.+=-]{{14,128}})"
+        r"(?=\\?[\"'\s]|\\[nr]|\Z)",
+    ),
+    (
+        "[\"']-p[^ \"',-]{6}",
+        rf"(?<=[\"'])-p({_MIXED}[^\s\"'\\]{{8,128}})(?=\\{{0,7}}[\"'])",
+    ),
+    (
+        "lient_assertion\nlientAssertion\node_verifier\nodeVerifier\nalidationKey=\necryptionKey=",
+        rf"(?:[Cc]lient_?[Aa]ssertion|[Cc]ode_?[Vv]erifier|(?:validation|decryption)Key)\\{{0,7}}[\"']?[ \t]*[:=][ \t]*{_V}",
     ),
     ("\\(password\\)\n\\(pass\\)", rf"(?<=[/:|])[ ]?{_V}(?:{_QUOTE})? \((?:password|pw|pass)\)"),
     (" \\* \\\\*[\"']", rf"\S[ \t]+\*[ \t]+{_QUOTE}([^\s\"'\\]{{6,128}}){_QUOTE}[ \t]+\*"),
@@ -1219,6 +1321,12 @@ _PLACES: tuple[tuple[str, str], ...] = (
 """What else gives a password: how a log has it, and the expression whose first group is the password."""
 _SOUGHT = [(telling.split("\n"), lazily(expression)) for telling, expression in _PLACES]
 _OTHER_P = lazily(r"(?:mysql|mariadb|docker|podman|psql|mkdir|\bssh|\bscp|nmap|\bcp|useradd|rsync)[^\n|;]*\Z")
+_OTHER_OPTION = lazily(
+    r"\b(?:git|hg|docker|podman|nerdctl|kubectl|ssh|scp|tar|mkdir|cp|mv|ls|ps|grep|rg|find|make|python[0-9.]*|pytest|perl|ruby|node|patch"
+    r"|tmux|screen|date|touch|install|rsync|nmap|lsof|netstat|ss|kill|pgrep|pkill|xargs|cut|sort|head|tail)\b[^\n|;]*\Z"
+)
+"""Commands whose short options take no secret."""
+_SHORT_OPTION = lazily(r"(?<=[ \t])-[tkpwPW][ \t]+\\{0,7}[\"']?([^\s\"'\\/]{10,256})")
 """Commands whose `-p` is no password, or one that is asked for."""
 _SENT = lazily(
     rf"(?:\bsend(?:_user)?[ \t]+(?:--[ \t]+)?|\.send(?:line)?\()(?:[bru])?{_QUOTE}([^\s\"'\\]{{6,128}})"
@@ -1231,6 +1339,20 @@ _CODE_ITEM = lazily(
     r"(?:\s|\\+[nrt]|[\"',]|[0-9]{1,4}(?:[.)] |→)"
     r"|[-*] ){1,40}((?=[a-zA-Z-]{0,12}[0-9])[A-Za-z0-9]{4,12}(?:[- ][A-Za-z0-9]{4,12}){0,3})(?![A-Za-z0-9])"
 )
+_CALL = lazily(r"\b([A-Za-z_][\w.]{2,60})\((?=\\{0,7}[\"'`])")
+_CALL_NAME = lazily(
+    r"[Aa]uth|[Ll]og_?[Ii]n|[Ss]ign_?[Ii]n|[Cc]onnect|[Cc]redential|[Ss]equelize|[Bb]ind|[Uu]ser|[Aa]ccount"
+)
+_EMAIL = lazily(r"@[\w-]+\.")
+_ARGUMENT = lazily(r"(?<=,)\s{0,3}\\{0,7}[\"'`]([^\s\"'`\\]{8,128})(?=\\{0,7}[\"'`]\s{0,3}[,)])")
+
+
+def _call_end(text: str, at: int) -> int:
+    """Where the arguments of a call end, on its line."""
+    ends = [text.find(sign, at, at + 400) for sign in ")\n"]
+    return min([end + 1 for end in ends if end != -1], default=min(len(text), at + 400))
+
+
 _USERS_OF = lazily(
     rf"chpasswd(?:{_QUOTE})?:(?:[^\n\\]{{0,60}}{_LINE_BREAK}){{1,4}}?[^\n\\]{{0,60}}\b(?:list|users):[ \t]*["
     rf"|>]?[+-]?{_LINE_BREAK}"
@@ -1252,6 +1374,18 @@ def _places(text: str) -> Iterator[Span]:
                     continue
                 if _is_given(match[1]) and not match[1].startswith("[redacted:"):
                     yield Span(match.start(1), match.end(1), "password")
+    for match in _SHORT_OPTION.finditer(text):
+        if (
+            is_chosen(match[1])
+            or _UUID.match(match[1])
+            or (len(match[1]) >= 32 and match[1].isalnum() and looks_random(match[1]))
+        ) and _OTHER_OPTION.search(text, max(0, match.start() - 200), match.start()) is None:
+            yield Span(match.start(1), match.end(1), "secret")
+    for match in _CALL.finditer(text):
+        if _CALL_NAME.search(match[1]):
+            for argument in _ARGUMENT.finditer(text, match.end(), _call_end(text, match.end())):
+                if is_chosen(argument[1]) and _EMAIL.search(argument[1]) is None:
+                    yield Span(argument.start(1), argument.end(1), "password")
     for match in _SENT.finditer(text):
         around = text[max(0, match.start() - _ASKED) : match.end() + _ASKED]
         if (
@@ -1422,6 +1556,82 @@ def _headers(text: str) -> Iterator[Span]:
         yield Span(match.start(1), match.end(1), "authorization")
 
 
+_NEAR_NAME = (
+    "login|auth|authenticate|unlock|activate|nemonic|seed|Seed|asswords?|ASSWORD|asswd|hrase|mot de passe|ecret|ECRET|oken|OKEN"
+    "|redentials?|[a-z]key|_key|_KEY|-key|(?:pi|PI|ss|et|te) (?:[Kk]ey|KEY)"
+)
+_NEAR = Sought(rf"(?:{_NEAR_NAME})(?![A-Za-z])", _NEAR_NAME)
+_NEAR_GAP = 60
+_SEED = lazily(r"[^\n]{0,60}?[\"'`]([a-z]{3,8}(?: [a-z]{3,8}){11,23})\\{0,7}[\"'`]")
+_NEAR_QUOTED = lazily(r"(?<=[\"'`])([^\s\"'`\\]{8,256})(?=\\{0,7}[\"'`])")
+_NEAR_WORD = lazily(
+    r"[\"'`*)\]]{0,3}(?:[ \t]{1,40}|[ \t]?:[ \t]{1,20})((?![A-Za-z-]+[.,:;]?(?:\s|\Z))[^\s\"'`\\,;(){}<>]{8,256})(?=[.]?(?:\s|\\|\"|\Z))"
+)
+_RANDOM_WORD = lazily(r"[A-Za-z0-9]{16,}")
+
+
+def _is_near(kind: str, value: str) -> bool:
+    """Whether a word behind a secret's name is one, whatever is between them."""
+    if is_placeholder(value) or value.startswith("[redacted:"):
+        return False
+    if kind == "password" and is_chosen(value):
+        return True
+    word = _RANDOM_WORD.search(value)
+    return (
+        word is not None
+        and len(value) >= 20
+        and "/" not in value
+        and _CAPITAL.search(word[0]) is not None
+        and _SMALL_LETTER.search(word[0]) is not None
+        and _DIGIT.search(word[0]) is not None
+        and looks_random(word[0])
+    )
+
+
+_VERBS = frozenset({"login", "auth", "authenticate", "unlock", "activate"})
+"""Subcommands that take a secret."""
+
+
+def _near(text: str) -> Iterator[Span]:
+    """What looks like a secret behind the name of one, on its line: an argument of a call or a command that no rule
+    knows, the next column of a listing."""
+    for match in _NEAR.finditer(text):
+        kind = "password" if match[0].lower().startswith(("assw", "hrase", "mot")) else "secret"
+        if match[0] in ("nemonic", "hrase", "seed", "Seed"):
+            if (seed := _SEED.match(text, match.end())) is not None and not any(
+                word in _TALK for word in seed[1].split()
+            ):
+                yield Span(seed.start(1), seed.end(1), "password")
+            continue
+        is_verb = match[0] in _VERBS
+        word = _NEAR_WORD.match(text, match.end())
+        if word is not None and (
+            _is_near(kind, word[1])
+            or (
+                (_HASH.match(word[1]) is not None or (is_verb and _UUID.match(word[1]) is not None))
+                and len(word[1]) in (32, 36, 40, 64)
+                and looks_random(word[1].replace("-", ""))
+                and text[match.end()] in " \t"
+                and match[0].lower() != "ecret"
+                and (
+                    is_verb or _TAKES_A_WORD.search(text, max(0, match.start() - 80), match.end()) is not None
+                )
+            )
+        ):
+            yield Span(word.start(1), word.end(1), kind)
+        if is_verb:
+            continue
+        line = _LINE_END.search(text, match.end(), match.end() + _NEAR_GAP)
+        end = line.start() if line is not None else min(len(text), match.end() + _NEAR_GAP)
+        for quoted in _NEAR_QUOTED.finditer(text, match.end(), min(len(text), end + 256)):
+            if (
+                quoted.start(1) <= end
+                and "\n" not in text[match.end() : quoted.start()]
+                and _is_near(kind, quoted[1])
+            ):
+                yield Span(quoted.start(1), quoted.end(1), kind)
+
+
 def _commands(text: str) -> Iterator[Span]:
     clients: list[int] | None = None
     for match in _USER.finditer(text):
@@ -1575,6 +1785,7 @@ def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -
         _headers: {"headers"},
         _commands: {"commands"},
         _files: {"files"},
+        _near: {"near"},
     }
     for span in sorted(
         span
@@ -1635,7 +1846,7 @@ _TELLS = (
 )
 _ASSIGNS = (
     rf"{_SUFFIX}(?:{_Q}|[\]\[)])*(?:[ \t]|\\+t)*"
-    rf"(?:(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*|[({{]{_Q}|,[ \t]*{_Q}+"
+    rf"(?:(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|@?{_Q})*|[({{]{_Q}|,[ \t]*{_Q}+"
     rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]*=[ \t]*{_Q}*"
     rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*|[ \t]*(?:\|\|?|\?\?)=?[ \t]*{_Q}*"
     rf"|{_EQUALS}[ \t]*\[{_ANY}|[ \t]\([^()\s]+\):[ \t]+|{_TELLS}){_VALUE}"
@@ -1644,20 +1855,20 @@ _ASSIGNS = (
 )
 _ASSIGNS_WORD = (
     rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>|\*\*[ \t]?:[ \t]*{_Q}*|[ \t][A-Za-z:]+(?:="
-    rf"|\\+u003[dD]){_Q}[^>\r\n]*(?:>|u003[eE])|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|[\[|*]|</[a-z]+>|{_W})*(?:[bruf]{_Q}+"
+    rf"|\\+u003[dD]){_Q}[^>\r\n]*(?:>|u003[eE])|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|[\[|*]|</[a-z]+>|{_W})*(?:[bruf@]{_Q}+"
     rf"|(?:\[\])?[A-Za-z_.:]*\({_Q}+|\(?ConvertTo-SecureString[^\"'\\]*{_Q}+)?){_ANY_VALUE}"
-    rf"|[ \t](?:string|String|\[\]byte)[ \t]*=|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:=]*=[ \t]*{_Q}+"
+    rf"|[ \t](?:(?:As[ \t])?[Ss]tring|\[\]byte)[ \t]*=|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:=]*=[ \t]*{_Q}+"
     rf"|{_SUFFIX}(?:[({{]{_Q}+|:-){_ANY_VALUE}"
     rf"|{_SUFFIX}{_Q}+[ \t]+[Vv]alue{_EQUALS}|[ \t]is(?:[ \t]set[ \t]to)?:?[ \t]{_Q}+{_ANY_VALUE})"
 )
 
 _UPPER_TAILS = (
     "ASSWORDS?|ASSWD|HRASE|ASSCODE|NEMONIC|_PASS|HPASS|ECRETS?|OKENS?|_PAT|_KEYS?"
-    "|_PWD|_JWT|REDENTIAL|SESSI|_SALT|PI [Kk]ey|PI KEY|_PSK"
+    "|_PWD|_JWT|REDENTIAL|SESSI|_SALT|EY_?STRING|PI [Kk]ey|PI KEY|_PSK"
 )
 _LOWER_TAILS = (
-    "asswords?|asswd|hrase|asscode|nemonic|Pass|pass|ecrets?|oken|_keys?|-key|apikey|authkey|(?:pi|ss|et|te|on)[. ][Kk]ey|_pat"
-    "|redentials?|auth|_salt|Salt|_psk"
+    "asswor[dt]s?|asswd|hrase|asscode|nemonic|Pass|passe?|ecrets?|oken|_keys?|-key|ey_?string|[a-z]key|(?:pi|ss|et|te|on)[. ][Kk]ey|_pat"
+    '|redentials?|auth|[_.-]salt|Salt|_psk|achtwoord|ontrase(?:[^"\\\\][^"\\\\]|\\\\+u00[fF]1|n)a'
 )
 _PASSWORD_TAILS = "asswords?|asswd|hrase|asscode|nemonic|Pass|pass"
 _SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|PW|pw|psk|Pat|jwt|JWT|Keys?|KEYS?"
@@ -1665,6 +1876,7 @@ _USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])*[^ \t\r\n:\"'=\\-][^ \t\r\n:\"'
 _NAME_FIELD = rf"(?:name|key|Name|Key|KEY|NAME|ariable){_Q}*[ \t]*(?:{_EQUALS}|>)[ \t]*{_Q}*[A-Za-z0-9_.-]*"
 
 _SHORT_USER_OPTIONS = [
+    rf"{_Q}-u{_USER_OPTION}",
     *(rf" -{letter}{_USER_OPTION}" for letter in "uUa"),
     *(rf" -{letter}[A-Za-z]*u{_USER_OPTION}" for letter in "sSkLi"),
 ]
@@ -1674,7 +1886,7 @@ TELLING: dict[str, list[str]] = {
         rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})",
         rf"(?:{_PASSWORD_TAILS})[ \t]+(?:{_Q}*{_VALUE}"
         rf"|[A-Za-z-]{{6}}[A-Za-z-]*(?:[\r\n\"]|\\+[nr\"]|$))"
-        rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:[,;\t][^\r\n\\]*)?(?:[\r\n]|\\+[nr])[^\r\n\\]*[,;\t]"
+        rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:(?:[,;\t]|\\+t)(?:[^\r\n\\]|\\+t)*)?(?:[\r\n]|\\+[nr])(?:[^\r\n\\]|\\+t)*(?:[,;\t]|\\+t)"
         rf"|(?:assword|ecret|oken|_key)[^():\r\n]*\)[ \t\\nr]*(?:values|VALUES)"
         rf"|(?:assword|ecret|oken|_key)s?(?:[^\r\n\\\"]|\"[^\r\n\\:])*\"?(?:[\r\n]|\\+[nr])[^\r\n\\-]*---|uthIdent",
         rf"(?:{_UPPER_TAILS})(?:[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
@@ -1684,6 +1896,7 @@ TELLING: dict[str, list[str]] = {
         rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}",
+        rf"[a-z]\.key[ \t]*[=:][ \t]*{_Q}*[A-Za-z0-9]{{16}}|(?:{_UPPER_TAILS}),{_LETTER}{{6}}|(?:{_LOWER_TAILS}),{_VALUE}",
     ],
     "settings": [
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|setenv|#define|set-env [^ \"]+|env:set"
@@ -1732,12 +1945,22 @@ TELLING: dict[str, list[str]] = {
         *(f"{name}(?:=|\\\\+u003[dD])" for name in (";Pwd", ";PWD", ";pwd", "; Pwd", "; PWD", "; pwd")),
         "oracle:thin:",
     ],
+    "near": [
+        rf"(?:{_NEAR_NAME})(?:[^A-Za-z\"\\\r\n]|[\"\\]+[ )\]])(?:[^\"\\\r\n]|\\+[\"'])*\"?"
+        r"(?:[A-Z][A-Za-z0-9@!#$_.+-]*[0-9]|[0-9][A-Za-z0-9@!#$_.+-]*[A-Z])",
+        r"(?:oken|[a-z]key|_key|login|auth|unlock|activate|authenticate)[ \t]+(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-)",
+        r"(?:nemonic|hrase|seed|Seed)[^\r\n]*[\"'`][a-z]+(?: [a-z]+){11}",
+    ],
     "fields": [
         rf"alue{_Q}*[ \t]*{_EQUALS}[ \t]*{_Q}*{_ANY_VALUE}{_LETTER}*{_Q}*[ ,;/]*{_ANY}{_NAME_FIELD}"
         rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})",
     ],
 }
+_NO_SIGN = r"[^ \t\r\n\"'`\\(){},]"
 TELLING["places"] = [
+    r" -[tkpwPW][ \t]+\\*[\"']?[^ \t\r\n\"'\\/0-9]*[0-9][^ \t\r\n\"'\\/]{5}",
+    rf"(?:[Aa]uth|[Ll]og_?[Ii]n|[Ss]ign_?[Ii]n|[Cc]onnect|[Cc]redential|[Ss]equelize|[Bb]ind|[Uu]ser|[Aa]ccount)[A-Za-z0-9_]*\({_Q}"
+    rf"(?:[^\"'`\\(){{}}\r\n,]*{_Q}?,[ ]?{_Q}?)+{_NO_SIGN}*(?:[A-Z]{_NO_SIGN}*[0-9]|[0-9]{_NO_SIGN}*[A-Z])",
     *(pattern for tellings, _ in _SOUGHT for pattern in tellings),
     *(
         r"\.sendline\(",

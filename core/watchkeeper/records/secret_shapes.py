@@ -37,6 +37,8 @@ _PART = r"""[^\s/?#:@\"'<>\\`]"""
 WORD, LETTERS, HEX = "[A-Za-z0-9_-]", "[A-Za-z0-9]", "[a-f0-9]"
 BASE64 = "[A-Za-z0-9+/]"
 _UUID = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}"
+_MARKED = "(?:sk|key|tok|token|tkn|secret|sec|pat|oat|auth|pw|api|live|prod)"
+"""What providers name in a token's prefix: what it is, and of what it is one."""
 _LATIN_PART = _PART.replace(r"\s", r" \t\r\n")
 """Without other spaces: where a text is searched by its bytes, they are parts of letters."""
 _UUID_START = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}"
@@ -76,7 +78,10 @@ def _token(name: str, prefix: str, characters: str, least: int) -> Shape:
     shown = characters.replace("/", r"/\\")
     rest = "=*" if "/" in characters else ""
     telling = _SHARED.get(prefix, f"{escaped}{shown}{{{min(least, _ENOUGH_TO_TELL)}}}")
-    return Shape(name, prefix, f"{before}{escaped}{characters}{{{least},}}{rest}", telling)
+    # A longer token than documented is one whole.
+    return Shape(
+        name, prefix, f"{before}{escaped}{characters}{{{least},}}{rest or '[A-Za-z0-9_-]*'}", telling
+    )
 
 
 _SK = rf"sk-(?:ant-|proj-|svcacct-|admin-|{WORD}*{LETTERS}{{16}})"
@@ -278,6 +283,22 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("paddle-key", "pdl_", "(?:live|sdbx)_[a-z]{2,8}_[A-Za-z0-9_]", 20),
     ("statsig-key", "secret-", "[A-Za-z0-9]", 40),
     ("posthog-key", "phs_", LETTERS, 40),
+    ("checkly-key", "cu_", HEX, 32),
+    ("daytona-key", "dtn_", HEX, 64),
+    ("llama-key", "llx-", WORD, 40),
+    ("mem0-key", "m0-", LETTERS, 40),
+    ("dingtalk-secret", "SEC", HEX, 64),
+    ("appsync-key", "da2-", "[a-z0-9]", 26),
+    ("aws-mws-token", "amzn.mws.", _UUID_START, 12),
+    ("defined-key", "dnkey-", "[A-Z0-9-]", 60),
+    ("onesignal-key", "os_v2_", "(?:app|org)_[a-z0-9]", 60),
+    ("onfido-token", "api_", r"(?:live|sandbox)(?:_[a-z]{2})?\.[A-Za-z0-9_-]{8,16}\.[A-Za-z0-9_-]", 30),
+    ("firebase-key", "AAAA", "[A-Za-z0-9_-]{7}:APA91b[A-Za-z0-9_-]", 100),
+    ("tinybird-token", "p.eyJ", r"[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]", 20),
+    ("twitter-token", "AAAAAAAAAAAAAAAAAAAA", "[A-Za-z0-9%]", 60),
+    ("fauna-secret", "fnA", WORD, 36),
+    *(("cloudflare-key", f"cf{kind}_", f"{LETTERS}{{40}}[a-f0-9]", 8) for kind in ("at", "ut", "k")),
+    ("klaviyo-key", "pk_", HEX, 34),
 )
 """Name, prefix, the characters behind it, and how often the last of them comes at least."""
 
@@ -337,6 +358,11 @@ SHAPES: tuple[Shape, ...] = (
                             rf"[A-Za-z0-9+/=_-])",
           "\n".join(f"{mark}[A-Za-z0-9+/\\\\_-]{{4}}" for mark in _AZURE_MARKS.replace(r"\+", "").split("|"))),
     Shape("azure-key", "JQQJ9", rf"{_APART}{LETTERS}{{40,60}}JQQJ9{LETTERS}{{15,40}}(?!{LETTERS})", "JQQJ9"),
+    Shape("rapidapi-key", "msh", rf"{_APART}{HEX}{{10}}msh{HEX}{{15}}p1{HEX}{{6}}jsn{HEX}{{12}}", f"msh{HEX}{{15}}p1"),
+    Shape("mailgun-key", "-", rf"(?<![A-Za-z0-9-]){HEX}{{32}}-{HEX}{{8}}-{HEX}{{8}}(?![A-Za-z0-9-])", f"{HEX}{{32}}-{HEX}{{8}}-{HEX}{{8}}"),
+    Shape("salesforce-token", "00D", rf"{_APART}00D{LETTERS}{{12}}(?:{LETTERS}{{3}})?![A-Za-z0-9_.]{{60,}}", f"00D{LETTERS}{{12,15}}!"),
+    Shape("authress-key", ".acc", rf"{_APART}(?:sc|ext|scauth|authress)_[A-Za-z0-9]{{5,30}}\.[A-Za-z0-9]{{4,6}}"
+          r"\.acc[_-][A-Za-z0-9-]{10,32}\.[A-Za-z0-9+/_=-]{30,}", r"\.acc[_-]"),
     Shape("maxmind-key", "_mmk", rf"{_APART}{LETTERS}{{6}}_{LETTERS}{{29}}_mmk", "_mmk"),
     Shape("url-token", "@", r"(?P<kept>https://)(?=[^\s/:@\"']{0,100}[0-9])[^\s/:@\"'<>\\$]{8,200}(?=@(?:github\.com"
                             r"|gitlab\.com|bitbucket\.org|dev\.azure\.com))",
@@ -383,6 +409,9 @@ SHAPES: tuple[Shape, ...] = (
           rf"eyJ{WORD}{{10,}}\.{WORD}*\."),
     Shape("url-password", "://", rf"(?P<kept>://{_PART}{{0,200}}:)(?![$<{{*\[]|%[^0-9A-Fa-f]){_PART}{{6,200}}(?=@[A-Za-z0-9\[])",
           URL),
+    Shape("prefixed-key", "", rf"(?<![A-Za-z0-9_-])(?!p(?:k|ub)_)(?:[a-z][a-z0-9]{{0,14}}[_-]){{0,3}}[a-z0-9]{{0,8}}"
+          rf"{_MARKED}[_-](?:{_UUID}|{LETTERS}{{20,}}{WORD}*)",
+          rf"{_MARKED}[_-](?:{LETTERS}{{20}}|{_UUID_START})"),
 )  # fmt: skip
 """In this order: what comes first names what two would find."""
 

@@ -375,6 +375,11 @@ DB_PASSWORD=***
 DB_PASSWORD=<password>
 DB_PASSWORD=your-password-here
 DATABASE_PASSWORD=changeme
+def load_private_key(self) -> Ed25519PrivateKey | X25519PrivateKey | Ed448PrivateKey: ...
+docker run -p 8080:80 Image2Name3 && git log -p 4Fa9bC2d1E0f7A6b
+tokenizer = get("Qwen2.5-7B-Instruct-GPTQ-Int4")
+cache_key_4Fa9bC2d1E0f7A6b4Fa9bC2d1E0f7A6b toolu_01Ab2Cd3Ef4Gh5Ij6Kl7Mn8
+auth 2 of 3 passed; login Utf8Decoder
 OPENAI_API_KEY=sk-xxxxxxxxxxxxxxxxxxxxxxxx
 GH_TOKEN="github_pat_xxxx"
 STRIPE_API_KEY=phc_your_production_key
@@ -606,6 +611,27 @@ BY_STRUCTURE = {
     f"https://f.azurewebsites.net/api/x?a=1&code={_V * 4}": _V * 4,
     "access_token$production$a1b2c3d4e5f6g7h8$" + "0a1b" * 8: "0a1b" * 8,
     "pat" + "aB3dE6gH9jK2mN"[:14] + "." + "0a1b" * 16: "0a1b" * 16,
+    # No rule knows these names, commands and calls: the words around them tell.
+    f"name,value\nACME_API_KEY,{_V}": _V,
+    f"| ACME_KEY | {'0a1b' * 8} |": "0a1b" * 8,
+    f"acme.openai.key={'0a1b' * 8}": "0a1b" * 8,
+    "ACME_RECORD_KEY=6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e": "6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e",
+    f"(401): db_password={_V} is not valid": _V,
+    f"acmectl put /db/password {_V}": _V,
+    "acme set token " + "0a1b" * 10: "0a1b" * 10,
+    "acme auth " + "0a1b" * 10: "0a1b" * 10,
+    f"acme -u me -w {_V}": _V,
+    "page.getByLabel('Password').fill('Harbor_4021')": "Harbor_4021",
+    "db.connect('h', 'me', 'Harbor_4021Xy')": "Harbor_4021Xy",
+    "proxy_password Harbor_4021": "Harbor_4021",
+    "use admin:Harbor_4021 to log in": "Harbor_4021",
+    'Dim password As String = "Harbor_4021"': "Harbor_4021",
+    'NSString *apiSecret = @"Harbor_4021"': "Harbor_4021",
+    "Passwort: Harbor_4021": "Harbor_4021",
+    "ldap.bind.credentials=Harbor.4021": "Harbor.4021",
+    f"Mnemonic.fromPhrase('{'zoo abuse wolf ' * 4}zoo')": "zoo abuse wolf zoo",
+    f"acme_api_{_V * 2}": _V * 2,
+    f"X-Acme-Api: {_V * 2}": _V * 2,
 }
 
 
