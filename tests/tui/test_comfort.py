@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper_tui.pages.memory import seconds_to_compaction
 from watchkeeper_tui.screens.live import LiveScreen
-from watchkeeper_tui.settings import Layout, load_layout, load_settings
+from watchkeeper_tui.settings import Layout, Settings, load_layout, load_settings
 
 WIDE = (120, 40)
 
@@ -100,6 +100,17 @@ async def test_whoever_opens_it_first_is_told_the_keys_once(desk: Desk, tmp_path
         async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
             await opened(pilot)
             assert ("new here?" in text_of(pilot)) is hinted
+
+
+async def test_the_first_keys_are_those_of_the_user_and_those_that_do_something(
+    desk: Desk, tmp_path: Path
+) -> None:
+    keys = Settings(keys={"sessions": "f6"})
+    desk.host_pid = None
+    desk.session.set(status="done")
+    async with desk.app(layout_path=tmp_path / "layout.json", settings=keys).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "w replays" in text_of(pilot) and "f6 lists sessions" in text_of(pilot))
+        assert "p pauses" not in text_of(pilot)
 
 
 async def test_reduced_motion_moves_nothing(
@@ -321,7 +332,7 @@ async def test_the_help_breaks_long_lines_and_cuts_none(desk: Desk) -> None:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         await pilot.press("question_mark")
         await until(pilot, lambda: "This pane: the plan" in text_of(pilot))
-        assert "…" not in "".join(line for line in text_of(pilot).splitlines() if "│   " in line)
+        assert "…" not in "".join(line[3:77] for line in text_of(pilot).splitlines())  # the rest is behind it
 
 
 async def test_keys_typed_faster_than_the_screen_is_drawn_go_to_the_line_that_was_opened(desk: Desk) -> None:

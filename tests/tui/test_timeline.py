@@ -109,7 +109,7 @@ async def test_marks_are_found_zoomed_into_and_replayed_from(busy: Desk) -> None
         await pilot.press("N")
         await until(pilot, lambda: "▸ resumed" in text_of(pilot))
         await pilot.press("N")
-        await until(pilot, lambda: "† killed the background process stopped" in text_of(pilot))
+        await until(pilot, lambda: "† killed: the background process stopped" in text_of(pilot))
         whole = screen.view.axis
         await pilot.press("plus", "plus")
         assert screen.view.axis.seconds < whole.seconds

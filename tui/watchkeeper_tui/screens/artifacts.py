@@ -11,7 +11,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
@@ -22,12 +22,11 @@ from textual.widget import Widget
 
 from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
 from watchkeeper.store.artifacts import get, ref_of
-from watchkeeper.store.driver import Queries
+from watchkeeper.store.driver import Connection, Queries
 from watchkeeper_tui import formatting
 from watchkeeper_tui.rendering.documents import LineCache, artifact_units, lazy
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
-from watchkeeper_tui.screens.base import PageScreen
-from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.screens.base import ReadingScreen
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, PageView, Piece, RowView, set_title
 
@@ -46,7 +45,7 @@ class ArtifactList(RowView[ArtifactFacts]):
     )
     HEADINGS = True
     IDLE_SELECTION = True
-    EMPTY = "no artifacts yet"
+    EMPTY = "no artifacts"
 
     def row_id(self, row: ArtifactFacts) -> str:
         return f"{row.kind}/{row.name}"
@@ -63,7 +62,7 @@ class ArtifactList(RowView[ArtifactFacts]):
         )
 
 
-class ArtifactsScreen(PageScreen):
+class ArtifactsScreen(ReadingScreen):
     """Enter folds and unfolds; `t` shows the text as it is; `y` copies, `s` saves, `p` and `e` open a pager and
     an editor."""
 
@@ -102,7 +101,6 @@ class ArtifactsScreen(PageScreen):
         self.page.following = False
         self.page.focus()
         set_title(self.listed, [("Artifacts", "strong")], self.watch_app.palette)
-        self._read_list()
 
     @property
     def listed(self) -> ArtifactList:
@@ -114,10 +112,12 @@ class ArtifactsScreen(PageScreen):
 
     # Reading.
 
-    def _read_list(self) -> None:
-        self.ask(lambda connection: session_artifacts(connection, self._session_id), self._listed)
+    def question(self) -> Callable[[Connection], list[ArtifactFacts]]:
+        session_id = self._session_id
+        return lambda connection: session_artifacts(connection, session_id)
 
-    def _listed(self, found: list[ArtifactFacts]) -> None:
+    def arrived(self, found: list[ArtifactFacts]) -> None:
+        self.set_class(not found, "-nothing")
         self.listed.set_rows(found)
         self.listed.refresh(layout=True)
         if self._shown is None and found:
@@ -141,10 +141,6 @@ class ArtifactsScreen(PageScreen):
 
         self.ask(lambda connection: get(Queries(connection), ref_of(artifact.digest)), arrived)
         self.redraw()
-
-    def snapshot_changed(self, snapshot: Snapshot) -> None:
-        super().snapshot_changed(snapshot)
-        self._read_list()
 
     # Drawing.
 
@@ -179,10 +175,12 @@ class ArtifactsScreen(PageScreen):
         return self.page, pieces
 
     def keys(self) -> Sequence[KeyHint]:
+        if self._shown is None:
+            return ()
         return (
             KeyHint("n N", "Next, previous", "step(1)"),
             KeyHint("↵", "Fold", "open"),
-            KeyHint("t", "As text", "text"),
+            KeyHint("t", "Rendered" if self._as_text else "As text", "text"),
             KeyHint("y", "Copy", "copy"),
             KeyHint("s", "Save", "save"),
             KeyHint("p", "Pager", "pager"),

@@ -141,7 +141,11 @@ VARIANTS: dict[str, dict[str, str]] = {
 """The fixed arguments of commands that take no free text, with the action of each."""
 
 
-FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? shows all keys"
+_FIRST_KEYS = (("j k", "choose an agent"), ("p", "pauses it"), ("C", "compacts"), ("u", "undoes that"), ("/", "searches"),
+               ("s", "lists sessions"), ("?", "shows all keys"))  # fmt: skip
+_FIRST_KEYS_WHEN_OVER = (("j k", "choose an agent"), ("enter", "opens it"), ("w", "replays"), ("t", "shows the timeline"), ("/", "searches"),
+                         ("s", "lists sessions"), ("?", "shows all keys"))  # fmt: skip
+"""What somebody is told who opens the dashboard for the first time."""
 _ACTS_WHEN_OVER = frozenset({"answer", "resume", "rerun", "compact"})
 _SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("artifacts", "v", "Artifacts"), ("agent.report", "i", "Report"),
                     ("export", "x", "Export"), ("fork", "K", "Fork"))  # fmt: skip
@@ -237,9 +241,6 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.agent_pane.set_reactive(AgentPane.tab, tab)
         self.plan.set_reactive(PlanView.order, remembered.order)
         self._arrange()
-        if not remembered.hinted:
-            self.say(FIRST_HINT, "accent", seconds=15)
-            self.watch_app.remember(hinted=True)
         if self.watch_app.snapshot.session is not None:  # read before this screen watched
             self.snapshot_changed(self.watch_app.snapshot)
 
@@ -265,8 +266,26 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.snapshot = replace(self.snapshot, detail=snapshot.detail)
         if self.is_in_sight:
             self.redraw_edges()
+            if snapshot.session is not None and not self.watch_app.layout_kept.hinted:
+                self._hint_keys()
         if self._resumes is not None:
             self.resume_when_shown(self._resumes)
+
+    def _hint_keys(self) -> None:
+        """Tell somebody who is new the first keys, once."""
+        owners = (self.plan, self)
+        hints = (
+            (self._own_keys(keys, owners), words)
+            for keys, words in (_FIRST_KEYS_WHEN_OVER if self._is_over else _FIRST_KEYS)
+        )
+        words = ", ".join(f"{keys} {words}" for keys, words in hints if keys)
+        self.say(f"new here? {words}", "accent", seconds=15)
+        self.watch_app.remember(hinted=True)
+
+    @property
+    def _is_over(self) -> bool:
+        """The session has ended, or is only looked at."""
+        return self.newest.state is not SessionState.LIVE or bool(self.target.not_ours)
 
     def watch_snapshot(self) -> None:
         # While another screen covers it, nothing is drawn here.
@@ -377,7 +396,7 @@ class LiveScreen(SessionScreen, ActingScreen):
     def _hints(self) -> list[KeyHint]:
         """What can be done now, the most important first."""
         target, key_for, session = self.target, self.watch_app.key_for, self.newest.session
-        is_over = self.newest.state is not SessionState.LIVE or bool(target.not_ours)
+        is_over = self._is_over
         acts = [BY_ID[name] for name in _SHOWN_KEYS if not is_over or name in _ACTS_WHEN_OVER]
         if self.newest.approvals or self._terminal is not None:
             acts.sort(key=lambda action: action.id != "answer")

@@ -25,7 +25,7 @@ from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import ReadingScreen
 from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.widgets.bars import KeyHint
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
+from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, content
 
 SHORTEST_CELL = 0.05
 """Seconds; no cell of the axis is shorter."""
@@ -53,9 +53,10 @@ _STEPS = (
     86_400,
 )
 """Seconds a cell, from one zoom to the next."""
-_TICK_CELLS = 16
+_TICK_CELLS = 14
+"""Between two times of the axis, at least."""
 _NAMES = (12, 40)
-"""Columns of the names: a fifth of the width, within these."""
+"""Columns of the names: as many as they need, up to a quarter of the width, within these."""
 
 LOOKS: dict[Activity, tuple[str, str]] = {
     Activity.QUESTION: ("?", "waiting"),
@@ -181,12 +182,14 @@ class TimelineView(RowView[TimelineAgent]):
         self.now = 0.0
         self.fits = True
         """The whole session is in sight, and stays so while it grows."""
+        self._longest_name = 0
         self._marks: dict[str | None, list[Mark]] = {}
         self._drawn: dict[str, tuple[object, list[tuple[str, str]]]] = {}
 
     @property
     def name_cells(self) -> int:
-        return max(_NAMES[0], min(_NAMES[1], self.scrollable_content_region.width // 5))
+        most = min(_NAMES[1], self.scrollable_content_region.width // 4)
+        return max(_NAMES[0], min(most, self._longest_name))
 
     def row_id(self, row: TimelineAgent) -> str:
         return row.id
@@ -195,8 +198,7 @@ class TimelineView(RowView[TimelineAgent]):
         return (Column("agent", self.name_cells), Column(self._ticks(), 10, flexible=True))
 
     def row_cells(self, row: TimelineAgent) -> Sequence[Cell]:
-        name = "  " * min(row.depth, 3) + sanitize(row.name)
-        task = f"  {sanitize(row.task)}" if row.task else ""
+        name, task = _names(row)
         room = max(0, self.name_cells - len(name))
         return ([(clip(name, self.name_cells), "text"), (clip(task, room), "muted")], self._axis_pieces(row))
 
@@ -209,8 +211,8 @@ class TimelineView(RowView[TimelineAgent]):
             self._marks.setdefault(mark.agent_id, []).append(mark)
         if not self.cursor or at_end:
             self.cursor = now
-        if self.fits:
-            self._fit()
+        self._longest_name = max((len("".join(_names(row))) for row in timeline.agents), default=0)
+        self.laid_out()
         self.set_rows(timeline.agents)
         self.refresh()
 
@@ -346,11 +348,14 @@ class TimelineView(RowView[TimelineAgent]):
     def _ticks(self) -> str:
         """The times below which the cells stand, since the session began."""
         text = [" "] * self.axis.cells
-        for cell in range(0, self.axis.cells, _TICK_CELLS):
-            at = self.axis.begins + cell * self.axis.seconds - self.timeline.begins
-            label = f"╷{formatting.clock(max(0.0, at))}"
-            if cell + len(label) <= len(text):
-                text[cell : cell + len(label)] = label
+        step = next((step for step in _STEPS if step >= _TICK_CELLS * self.axis.seconds), _STEPS[-1])
+        begins = self.timeline.begins
+        for tick in range(max(0, math.ceil((self.axis.begins - begins) / step)), len(text)):
+            cell = self.axis.cell(begins + tick * step + 1e-6)
+            label = f"╷{formatting.clock(tick * step)}"
+            if cell + len(label) > len(text):
+                break
+            text[cell : cell + len(label)] = label
         at = self.axis.cell(self.cursor)
         if 0 <= at < len(text):
             text[at] = "▼"
@@ -424,6 +429,25 @@ class TimelineScreen(ReadingScreen):
             ("  ● live" if self._is_live and self.view.fits else "", "working"),
         )
 
+    def on_resize(self) -> None:
+        legend = [
+            *((look, activity.value) for activity, look in LOOKS.items()),
+            (MARKS[MarkKind.FAILED], "failed"),
+        ]
+        legend += [(MARKS[MarkKind.KILLED], "process stopped"), (MARKS[MarkKind.RESUMED], "resumed")]
+        legend.sort(
+            key=lambda each: (
+                each[1] not in ("working", "tool", "waiting for you", "failed", "process stopped")
+            )
+        )
+        pieces: list[Piece] = []
+        left = self.size.width - 6
+        for (glyph, role), words in legend:
+            left -= len(words) + 4
+            if left >= 0:
+                pieces += [(f" {glyph}", role), (f" {words} ", "muted")]
+        self.view.border_subtitle = content(pieces, self.watch_app.palette)
+
     def standing(self, now: float) -> Sequence[Piece]:
         """What the selected agent did at the cursor."""
         view = self.view
@@ -436,7 +460,9 @@ class TimelineScreen(ReadingScreen):
         ]
         if mark is not None:
             glyph, role = MARKS[mark.kind]
-            pieces.append((f"{glyph} {mark.kind.value} {_line(mark.label)}  ", role))
+            words = _line(mark.label) or mark.kind.value
+            kind = "" if mark.kind is MarkKind.ENDED or not mark.label else f"{mark.kind.value}: "
+            pieces.append((f"{glyph} {kind}{words}  ", role))
         if span is not None:
             glyph, role = LOOKS[span.activity]
             lasts = (view.now if span.ends is None else span.ends) - span.begins
@@ -514,6 +540,11 @@ class TimelineScreen(ReadingScreen):
                 ],
             ),
         ]
+
+
+def _names(row: TimelineAgent) -> tuple[str, str]:
+    """An agent's name below the one that started it, and its task."""
+    return "  " * min(row.depth, 3) + sanitize(row.name), f"  {sanitize(row.task)}" if row.task else ""
 
 
 def _seconds(seconds: float) -> str:
