@@ -6,6 +6,7 @@ Each value says whether it is exact, estimated, or unpriced.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -98,6 +99,7 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
     return [*lines, blank("asked.end")]
 
 
+_MESSAGE = re.compile(r"message://[^/\s]+/(\d+)")
 _VERDICTS = {"evidence": ("✓", "done"), "no evidence": ("!", "waiting"), "contradicted": ("✗", "failed")}
 
 
@@ -109,10 +111,11 @@ def _evidence(view: PageContext, report: ReportFacts) -> list[PageLine]:
     lines = [heading("evidence", "Evidence", sanitize(found.summary))]
     for number, claim in enumerate(found.claims[:40]):
         glyph, role = _VERDICTS.get(claim.verdict, ("·", "muted"))
+        about, note = clip(sanitize(claim.about), 60), _MESSAGE.sub(r"message #\1", sanitize(claim.note))
         pieces: tuple[Piece, ...] = (
             (f"  {glyph} ", role),
-            (clip(sanitize(claim.about), 60), "text"),
-            (f"  {clip(sanitize(claim.note), max(10, view.width - 70))}", "muted"),
+            (about, "text"),
+            (f"  {clip(note, max(10, view.width - len(about) - 8))}", "muted"),
         )
         lines.append(PageLine(f"evidence.{number}", pieces, copy=claim.said))
     return [*lines, blank("evidence.end")]

@@ -28,6 +28,8 @@ class Field:
     name: str
     label: str
     help: str
+    empty: str = ""
+    """What an empty line stands for."""
 
 
 FIELDS = (
@@ -37,20 +39,23 @@ FIELDS = (
         "model",
         "Model",
         "provider/model; empty: the configured one; ↓ lists those that can be used here",
+        "as configured",
     ),
-    Field("budget_usd", "Budget, USD", "the run pauses when this much is spent; empty: no limit"),
-    Field("max_parallel", "Sub-agents", "how many work at a time; empty: as configured"),
+    Field("budget_usd", "Budget, USD", "the run pauses when this much is spent; empty: no limit", "no limit"),
+    Field("max_parallel", "Sub-agents", "how many work at a time; empty: as configured", "as configured"),
     Field(
         "allow_models",
         "Roles",
         "models that roles of the workspace may use although they cost more; by spaces; ↓ lists what they ask for",
+        "none",
     ),
     Field(
         "allow",
         "Allow",
         "tools that run without a question, by spaces, such as bash edit; empty: as configured",
+        "as configured",
     ),
-    Field("deny", "Deny", "tools that never run, by spaces"),
+    Field("deny", "Deny", "tools that never run, by spaces; empty: as configured", "as configured"),
 )
 
 
@@ -136,7 +141,8 @@ class StartScreen(WatchScreen):
                 with Horizontal(classes="field"):
                     yield Label(field.label, markup=False)
                     given = self._given.get(field.name, "")
-                    yield TextLine(given, id=f"start-{field.name}", select_on_focus=False, compact=True)
+                    name = f"start-{field.name}"
+                    yield TextLine(given, field.empty, id=name, select_on_focus=False, compact=True)
         yield ChoicesView(id="choices", classes="pane")
         yield Prompt()
         yield StatusLine()

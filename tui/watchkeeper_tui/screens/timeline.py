@@ -212,8 +212,8 @@ class TimelineView(RowView[TimelineAgent]):
         if not self.cursor or at_end:
             self.cursor = now
         self._longest_name = max((len("".join(_names(row))) for row in timeline.agents), default=0)
-        self.laid_out()
         self.set_rows(timeline.agents)
+        self.laid_out()  # with the width that a scrollbar leaves
         self.refresh()
 
     def look_at(self, moment: float) -> None:

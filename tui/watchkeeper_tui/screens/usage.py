@@ -37,6 +37,8 @@ _LABEL_CELLS = 7
 """Columns of the chart that one bar and its label need."""
 LEAST_USD = 5e-7
 """What costs less, costs nothing."""
+_NAME_CELLS = 12
+"""The same where the label is a name."""
 FEWEST_BARS = 6
 """A chart has room for so many, so that a single bar does not fill it."""
 LEGEND_SHARE = 0.3
@@ -232,7 +234,7 @@ class UsageView(RowView[UsageRow]):
         name: Cell = [(clip(key, 200), "text")]
         ends: tuple[Cell, Cell] = (
             [(formatting.cost(row.cost_usd, row.unpriced_calls, estimated=row.cost_estimated), "money")],
-            [("█" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
+            [("▓" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
         )
         if self.in_dollars:
             return (name, *compress(self._dollars(row), self._has_cost), *ends)
@@ -321,9 +323,10 @@ class UsageScreen(_CostScreen):
         """Bars of cost; the newest periods that fit, or the most expensive groups."""
         rows = self._groups()
         plot = self.plot
-        room = max(1, (self.app.size.width - 10) // _LABEL_CELLS)
+        label_cells = _LABEL_CELLS if self._is_period else _NAME_CELLS
+        room = max(1, (self.app.size.width - 10) // label_cells)
         shown = rows[-room:] if self._is_period else rows[:room]
-        cells = max(_LABEL_CELLS, (self.app.size.width - 10) // max(FEWEST_BARS, len(shown))) - 1
+        cells = max(label_cells, (self.app.size.width - 10) // max(FEWEST_BARS, len(shown))) - 1
         labels = [self._label(row.key, cells) for row in shown]
         plot.plt.clear_figure()
         if shown:

@@ -242,9 +242,15 @@ class Header(Widget):
         """What fits into `width` columns."""
         groups = self._groups()
         shown = list(range(len(groups)))
-        while len(shown) > 1 and sum(pieces_width(groups[index][1]) for index in shown) > width:
-            shown.remove(max(shown, key=lambda index: groups[index][0]))
-        used = sum(pieces_width(groups[index][1]) for index in shown)
+        used = sum(pieces_width(group) for _, group in groups)
+        wanted = pieces_width(self._goal(44))
+        while len(shown) > 1:
+            least = max(shown, key=lambda index: groups[index][0])
+            # The goal goes before what is of little use.
+            if used + (wanted if groups[least][0] > 7 else 0) <= width:
+                break
+            shown.remove(least)
+            used -= pieces_width(groups[least][1])
         flat = [piece for index in shown for piece in groups[index][1]]
         goal = self._goal(width - used)
         if goal:
@@ -259,7 +265,7 @@ class Header(Widget):
         session = self._snapshot.session
         if session is None or cells < 12:
             return []
-        text = clip(sanitize(session.title or session.goal), min(cells - 4, 48))
+        text = clip(sanitize(session.title or session.goal), min(cells - 4, max(48, self.size.width // 3)))
         return [(f"“{text}”  ", "strong")]
 
     def _groups(self) -> list[tuple[int, list[Piece]]]:
@@ -987,7 +993,7 @@ class PathLine(Widget):
 
     DEFAULT_CSS = "PathLine { height: 1; background: $panel; }"
     MOST_CELLS, LEAST_CELLS = 40, 18
-    """Of one place, however wide the screen is; of the first one, where there is little room."""
+    """Of one place, on a screen that is not wide; of the first one, where there is little room."""
 
     class Chosen(Message):
         """A place was clicked."""
@@ -1016,7 +1022,8 @@ class PathLine(Widget):
     def _groups(self) -> list[tuple[Crumb | None, list[Piece]]]:
         """The places that fit, the last in any case: the first is cut short, then those in the middle are left out, the
         earliest of them before the others."""
-        names = [clip(" ".join(sanitize(crumb.text[:400]).split()), self.MOST_CELLS) for crumb in self.crumbs]
+        most = max(self.MOST_CELLS, self.size.width // 3)
+        names = [clip(" ".join(sanitize(crumb.text[:400]).split()), most) for crumb in self.crumbs]
         shown = list(range(len(names)))
         cut = False
 
