@@ -82,8 +82,10 @@ class Tour:
                      ("4", "enter"), ("tab", "y", "P", "escape"), ("j", "m"), ("n", "m"), ("escape", "escape", "escape"),
                      ("2", "g", "enter"), ("c", "escape"), ("G", "enter"), ("E", "c", "escape"), ("1", "enter", "escape"), ("question_mark", "escape"), ("C", "n"),
                      ("X", "n"), ("R", "n"), ("a", "escape"), ("m", "escape"), ("slash", "a", "escape"), ("colon", "m", "escape"),
-                     ("ctrl+p",), ("escape",), ("z", "o", "z", "e"), ("v", "j", "t", "enter", "n", "y", "escape"),
-                     ("W", "e", "y", "question_mark", "escape", "w", "y", "escape", "escape")):  # fmt: skip
+                     ("ctrl+p",), ("escape",), ("z", "o", "z", "e"), ("v", "j", "t", "enter", "n", "y"), ("escape",),
+                     ("t", "j", "n", "y", "plus"), ("question_mark", "escape", "escape"), ("d", "j", "y"), ("v", "y", "escape"),
+                     ("T", "2", "3"), ("escape",), ("dollar_sign", "c"), ("m", "y"), ("p", "o"), ("escape",),
+                     ("1", "W", "e", "y"), ("question_mark", "escape", "w", "y"), ("escape", "escape")):  # fmt: skip
             await self.keys(*keys)
 
     async def news(self) -> None:
@@ -157,6 +159,13 @@ async def test_no_screen_lets_hostile_text_act_hide_or_end_the_dashboard(tmp_pat
         "ReplayScreen",
         "HelpScreen",
         "StartScreen",
+        "TimelineScreen",
+        "PlanScreen",
+        "ChartScreen",
+        "UsageScreen",
+        "FleetScreen",
+        "WorkersScreen",
+        "ArtifactsScreen",
     } <= tour.seen
     assert [each[0] for each in tour.desk.session.commands() if each[0] not in ("pause", "steer")] == []
 

@@ -199,7 +199,7 @@ def _plan(row: FleetRow) -> list[Piece]:
     filled = formatting.bar_cells(row.tasks_done / row.tasks, _BAR_CELLS)
     count = f" {row.tasks_done}/{row.tasks}"
     return [
-        ("█" * filled, "done"),
+        ("▓" * filled, "done"),
         ("░" * (_BAR_CELLS - filled), "bar_empty"),
         (count, "failed" if row.tasks_failed else "text"),
         *([("✗", "failed")] if row.tasks_failed else []),
@@ -361,7 +361,8 @@ class FleetScreen(WatchScreen):
             (f"  {formatting.plural(len(view.rows), 'session')}", "muted"),
         ]
         title += [(f"  ● {live} live", "working")] if live else []
-        title += [(f"  ? {formatting.plural(needy, 'needs you', 'need you')}", "waiting")] if needy else []
+        if needy:
+            title += [("  ", "text"), (f"? {formatting.plural(needy, 'needs you', 'need you')}", "waiting")]
         pace = sum(row.cost_per_minute for row in fleet.rows)
         title += [(f"  {formatting.rate(pace)} $/m", "money")] if pace else []
         set_title(view, title, self.watch_app.palette)

@@ -295,7 +295,7 @@ def graph_rows(snapshot: Snapshot) -> list[GraphRow]:
         if open_needs and task.status not in _OVER:
             names = ", ".join(_line(need.title or need.name) for need in open_needs[:MOST_NAMES])
             more = f" and {len(open_needs) - MOST_NAMES} more" if len(open_needs) > MOST_NAMES else ""
-            words.append((f"  waits for {names}{more}", "waiting"))
+            words += [("  ", "text"), (f"waits for {names}{more}", "waiting")]
         if waiting.get(task.id) and task.status not in _OVER:
             words.append(
                 (f"  {waiting[task.id]:,} {'waits' if waiting[task.id] == 1 else 'wait'} for it", "muted")

@@ -24,7 +24,7 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import ReadingScreen
 from watchkeeper_tui.snapshot import SessionState
-from watchkeeper_tui.widgets.bars import KeyHint
+from watchkeeper_tui.widgets.bars import KeyHint, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, content
 
 SHORTEST_CELL = 0.05
@@ -278,6 +278,8 @@ class TimelineView(RowView[TimelineAgent]):
         ]
         later = [mark for mark in marks if (self.axis.cell(mark.at) - cell) * direction > 0]
         if not later:
+            where = "later" if direction > 0 else "earlier"
+            self.post_message(StatusLine.Said(f"no {where} failure, kill or resume"))
             return
         nearest = min(later, key=lambda mark: abs(mark.at - self.cursor))
         if nearest.agent_id is not None:
@@ -445,7 +447,7 @@ class TimelineScreen(ReadingScreen):
         for (glyph, role), words in legend:
             left -= len(words) + 4
             if left >= 0:
-                pieces += [(f" {glyph}", role), (f" {words} ", "muted")]
+                pieces += [(" ", "text"), (glyph, role), (f" {words} ", "muted")]
         self.view.border_subtitle = content(pieces, self.watch_app.palette)
 
     def standing(self, now: float) -> Sequence[Piece]:

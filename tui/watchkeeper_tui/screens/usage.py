@@ -191,7 +191,6 @@ class UsageView(RowView[UsageRow]):
         Column("", _BAR_CELLS, drop=4),
     )
     _COLUMN_CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "other")
-    """Their cells have the colours that the chart has."""
     most_usd = 0.0
     in_dollars = False
     _has_cost: Sequence[bool] = (True,) * 6
@@ -250,7 +249,7 @@ class UsageView(RowView[UsageRow]):
         if (usd := row.cost_classes) is None:
             return [[("-", "faint")]] * 6
         return [
-            [(formatting.money(part), _CLASSES[name][1]) if abs(part) >= LEAST_USD else ("-", "faint")]
+            [(formatting.money(part), "money") if abs(part) >= LEAST_USD else ("-", "faint")]
             for name in self._COLUMN_CLASSES
             for part in (getattr(usd, name),)
         ]

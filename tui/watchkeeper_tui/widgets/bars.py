@@ -66,7 +66,7 @@ class _Need:
         """It, with a reason of at most so many columns."""
         told = [
             (self.before, self.role),
-            (self.name, "strong"),
+            (self.name, self.role),
             (self.verb + clip(self.why, most), self.role),
             *self.after,
         ]

@@ -567,10 +567,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         strip = self._line(strip, glyph, role, width)
         if look.chosen:
             under = palette["selected" if look.focused else "selected_idle"]
-            strip = Strip(
-                [Segment(text, on_selection(style, under) if style else under) for text, style, _ in strip],
-                width,
-            )
+            strip = Strip([Segment(text, _selected(text, style, under)) for text, style, _ in strip], width)
         return strip
 
     def _look(self, place: int) -> _Look | None:
@@ -590,6 +587,13 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             return strip.adjust_cell_length(width)
         palette = self.watch_app.palette
         return Strip([Segment(glyph, palette[role]), *strip], strip.cell_length + 1).adjust_cell_length(width)
+
+
+def _selected(text: str, style: Style | None, under: Style) -> Style:
+    """The style of a segment of the selected row. A bar keeps its colour: reversed, it would be a gap."""
+    if style is None or not text.strip("█"):
+        return style or under
+    return on_selection(style, under)
 
 
 class PageView(RowView[PageLine]):
