@@ -134,6 +134,27 @@ def test_a_session_that_has_just_begun_is_starting_and_not_dead(desk: Desk, publ
     thread.join(5)
 
 
+def test_rates_die_away_while_nothing_else_is_read(
+    desk: Desk, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watchkeeper_tui.reader.LOOK_SECONDS", 0.01)
+    desk.session.call("planner", started_at=desk.time - 2)
+    thread = Reader(
+        desk.path, desk.session.id, published.append, feed_factory=lambda _: desk.feed, probe=lambda _, __: desk.host_pid,
+        now=lambda: desk.time, tick_seconds=0.005,
+    )  # fmt: skip
+    thread.start()
+    first = published.until(lambda snapshot: snapshot.rates.tokens_per_minute > 0)
+    desk.session.set(goal="not yet read")  # and the feed says nothing
+    desk.time += 120
+    last = published.until(lambda snapshot: snapshot.rates.is_still)
+    assert last.session is first.session and last.agents is first.agents and last.read_at == desk.time
+    desk.feed.wake()
+    published.until(lambda snapshot: snapshot.session is not None and snapshot.session.goal == "not yet read")
+    thread.close()
+    thread.join(5)
+
+
 def test_the_reader_cannot_write(desk: Desk, reader: Reader, published: Published) -> None:
     published.until(lambda snapshot: snapshot.session is not None)
     answers: list[object] = []

@@ -252,7 +252,7 @@ class ReceiptWatch:
 
 
 TICK_SECONDS = 0.03
-FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 40
+FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 5, 40
 """How often file events are collected, and how often when none came for a while: a dashboard is open all
 day."""
 STARTING_SECONDS = 8.0
@@ -398,6 +398,8 @@ class Reader(threading.Thread):
         self._stopping = threading.Event()
         self._stale = threading.Event()
         """There is something to read: the database changed, or the user looks at something else."""
+        self._taken = threading.Event()
+        """A reading has begun since the database was seen to change."""
         self._feed: Feed | None = None
         self._focus: str | None = None
         self._questions: deque[tuple[Callable[[Connection], Any], Callable[[Any], None]]] = deque()
@@ -447,6 +449,7 @@ class Reader(threading.Thread):
         """Stop reading. Returns at once."""
         self._stopping.set()
         self._stale.set()
+        self._taken.set()
         if self._feed is not None:
             self._feed.close()
 
@@ -458,8 +461,9 @@ class Reader(threading.Thread):
         self._feed = feed = self._feed_factory(self._path)
         while not self._stopping.is_set():
             if feed.wait(LOOK_SECONDS):
+                self._taken.clear()
                 self._stale.set()
-                self._stopping.wait(self._tick_seconds)
+                self._taken.wait(LOOK_SECONDS)
         feed.close()
 
     def run(self) -> None:
@@ -468,6 +472,7 @@ class Reader(threading.Thread):
         while not self._stopping.is_set():
             started = time.monotonic()
             self._stale.clear()
+            self._taken.set()
             try:
                 self._read(changed)
             except Exception as error:
@@ -539,9 +544,14 @@ class Reader(threading.Thread):
         host_pid = (
             self._probe(self._path, session_id) if on_file else lease_pid(self._path, session_id, connection)
         )
-        still = self._snapshot.rates.is_still and not self._is_starting()
-        same = host_pid == self._snapshot.host_pid and outside == self._snapshot.external
-        if not changed and same and still:
+        shown = self._snapshot
+        same = host_pid == shown.host_pid and outside == shown.external
+        if not changed and same and not self._is_starting():
+            if self._fold is not None and not shown.rates.is_still:
+                rates = self._fold.rates(connection, now)
+                if rates is not shown.rates:
+                    self._snapshot = replace(shown, rates=rates, version=shown.version + 1, read_at=now)
+                    self._publish(self._snapshot)
             return
         connection.execute("BEGIN")
         try:

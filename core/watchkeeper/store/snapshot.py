@@ -518,6 +518,11 @@ class SessionSnapshotReader:
             events_anew=whole,
         )
 
+    def rates(self, connection: Connection, now: float) -> Rates:
+        """The rates now, where nothing else changed since the last reading: time alone makes them smaller."""
+        assert self._facts is not None
+        return self._pace.read(connection, now, self._facts)
+
     def _asked(self, now: float) -> Iterator[tuple[str, tuple[object, ...]]]:
         """The statements of a reading, as far as they are known before."""
         only = (self.session_id,)
