@@ -15,7 +15,9 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -93,7 +95,13 @@ class ScratchServer:
         return f"postgresql://wk@127.0.0.1:{self.port}/postgres"
 
     def start(self, *options: str) -> None:
-        """Start it and wait until it answers; `options` are settings, as `name=value`."""
+        """Start it and wait until it answers; `options` are settings, as `name=value`. SIGTERM ends this process by
+        SystemExit from now on, so that whoever started the server also removes it."""
+        if (
+            signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            and threading.current_thread() is threading.main_thread()
+        ):
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         settings = (
             "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "fsync=off", "max_connections=100",
             "shared_buffers=32MB", "autovacuum_naptime=10min", "logging_collector=off", *options,
