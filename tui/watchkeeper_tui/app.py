@@ -69,6 +69,9 @@ from watchkeeper_tui.theming import ThemedApp
 NEAR = 0.8
 """The share of a budget from which on it is near."""
 UNATTENDED_SECONDS = 60.0
+
+REST_SECONDS = 10.0
+"""After so long without a change the times on the screen move every other second: a dashboard is open all day."""
 """Without a key for so long, a terminal that never tells of its focus counts as looked away from."""
 Severity = Literal["information", "warning", "error"]
 
@@ -280,6 +283,7 @@ class WatchkeeperApp(ThemedApp):
         self._live = LiveScreen()
         self._presence: Presence | None = None
         self._present_at: tuple[str | None, int] = (None, 0)
+        self._ticks = 0
         self.set_keymap(self._usable_keys())
         self.reader = reader_factory(database_path, session_id, self._receive)
 
@@ -373,6 +377,9 @@ class WatchkeeperApp(ThemedApp):
 
     def _tick(self) -> None:
         self.release_lost()
+        self._ticks += 1
+        if self.now() - self.snapshot.read_at > REST_SECONDS and self._ticks % 2:
+            return  # only the clock moves: it moves in steps of two seconds
         for screen in self.screen_stack:
             if isinstance(screen, WatchScreen) and screen.is_usable:
                 screen.tick(self.now())

@@ -252,7 +252,7 @@ class ReceiptWatch:
 
 
 TICK_SECONDS = 0.03
-FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 5, 40
+FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 40
 """How often file events are collected, and how often when none came for a while: a dashboard is open all
 day."""
 STARTING_SECONDS = 8.0

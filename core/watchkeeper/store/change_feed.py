@@ -83,6 +83,8 @@ class ChangeFeed:
     def wait(self, timeout_seconds: float) -> bool:
         """Block until the database has changed, probably, or the time has passed; True for a change."""
         deadline = time.monotonic() + timeout_seconds
+        if isinstance(self._path, Path) and self._version is not None and self._changed():
+            return True  # where much is written, file events come later than this question
         while not self._stop.is_set():
             left = deadline - time.monotonic()
             poll = self._poll_seconds * (RESTING if self._resting else 1)
