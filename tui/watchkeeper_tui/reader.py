@@ -20,7 +20,7 @@ from watchkeeper.records.errors import StoreUnusable, WatchkeeperError
 from watchkeeper.store import agent_snapshot
 from watchkeeper.store.agent_snapshot import ReportReader, StoredMessage, ViewFacts
 from watchkeeper.store.database import Identity, identities, refuse_second_name, taken_away
-from watchkeeper.store.driver import Connection, Queries, sqlite3
+from watchkeeper.store.driver import Connection, Queries, release_memory, sqlite3
 from watchkeeper.store.external import External, ExternalReader
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.place import Place
@@ -467,7 +467,7 @@ class Reader(threading.Thread):
         feed.close()
 
     def run(self) -> None:
-        changed = True
+        changed, rested = True, False
         watching: threading.Thread | None = None
         while not self._stopping.is_set():
             started = time.monotonic()
@@ -492,6 +492,9 @@ class Reader(threading.Thread):
             if self._stopping.wait(max(self._tick_seconds - spent, spent)):
                 break
             changed = self._stale.wait(LOOK_SECONDS)
+            if not changed and not rested and self._connection is not None and isinstance(self._path, Path):
+                release_memory(self._connection)  # what starting took
+                rested = True
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import random
-import sqlite3 as _types
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +32,7 @@ else:
     except ImportError:
         import sqlite3
 
-Connection = _types.Connection
+Connection = sqlite3.Connection
 Row = tuple[object, ...]
 
 SAFE_SQLITE = (3, 51, 3)
