@@ -30,6 +30,16 @@ def test_the_dashboard_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_first_paint_waits_for_no_module_that_it_does_not_need() -> None:
+    later = [
+        f"watchkeeper.store.{name}"
+        for name in ("fork", "library", "history", "prune", "fleet", "writer", "search.index")
+    ]
+    program = f"import sys, watchkeeper_tui.app; print([name for name in {later!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_dashboards_imports_form_no_circle() -> None:
     graph = grimp.build_graph("watchkeeper_tui")
     TopologicalSorter(

@@ -148,7 +148,9 @@ def test_rates_die_away_while_nothing_else_is_read(
     desk.session.set(goal="not yet read")  # and the feed says nothing
     desk.time += 120
     last = published.until(lambda snapshot: snapshot.rates.is_still)
-    assert last.session is first.session and last.agents is first.agents and last.read_at == desk.time
+    assert last.session is first.session
+    assert last.agents is first.agents
+    assert last.read_at == desk.time
     desk.feed.wake()
     published.until(lambda snapshot: snapshot.session is not None and snapshot.session.goal == "not yet read")
     thread.close()

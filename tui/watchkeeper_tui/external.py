@@ -9,13 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from watchkeeper.store.external import NO_HOOK, External, ExternalQuestion, ExternalSession
-from watchkeeper.store.fleet import FleetRow
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import Condition
+
+if TYPE_CHECKING:
+    from watchkeeper.store.fleet import FleetRow
 
 NOTHING_ASKED = "no pending questions"
 ASKS_NOBODY = f"{NOTHING_ASKED}; plain `claude -p` asks no question"
@@ -149,6 +152,8 @@ def needy(external: External, now: float, besides: str | None) -> Iterable[tuple
 
 def row_of(session: ExternalSession) -> FleetRow:
     """The row of a session whose log was not imported yet."""
+    from watchkeeper.store.fleet import FleetRow
+
     return FleetRow(
         id=session.session_id, goal=name_of(session), title=None, model="", origin=session.program, status="running",
         status_reason=None, last_active=session.last_active, event_seq=0, input_tokens=0, output_tokens=0,

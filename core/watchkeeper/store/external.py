@@ -13,13 +13,15 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import NotFound
 from watchkeeper.store.driver import Connection, decode, encode, row_lines
 from watchkeeper.store.place import Place, folder_beside
 from watchkeeper.store.snapshot import IncrementalQuery, Raw
-from watchkeeper.store.writer import Group, Writer
+
+if TYPE_CHECKING:
+    from watchkeeper.store.writer import Group
 
 SILENT_SECONDS = 300.0
 """A session that is busy, and of which neither a hook nor the log reported anything for so long, is silent."""
@@ -316,6 +318,8 @@ def answer_question(
         "reason": reason,
         "choices": sorted((choices or {}).values()),
     }
+    from watchkeeper.store.writer import Writer
+
     writer = Writer(database)
     try:
         writer.submit(lambda group: _mark_sent(group, question.id, kept, by)).result()

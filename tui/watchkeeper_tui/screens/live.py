@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -12,7 +12,6 @@ from textual.containers import Container
 
 from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
 from watchkeeper.store.external import ExternalSession
-from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import external as terminals
@@ -39,6 +38,9 @@ from watchkeeper_tui.widgets.bars import (
 )
 from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView
+
+if TYPE_CHECKING:
+    from watchkeeper.store.fork import ForkResult
 
 Group = tuple[str, list[tuple[str, str]]]
 PANE_HELP: dict[str, Group] = {
