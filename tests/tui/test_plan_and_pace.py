@@ -114,6 +114,7 @@ async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(
             row = next(line for line in text_of(pilot).splitlines() if "Check it" in line)
             assert "checker (.claude/agents/ch" in row
         desk.session.set(roles="[]")
+        desk.feed.wake()
         await until(pilot, lambda: "role checker" not in text_of(pilot).splitlines()[1])
 
 

@@ -70,6 +70,9 @@ NEAR = 0.8
 """The share of a budget from which on it is near."""
 UNATTENDED_SECONDS = 60.0
 
+FIRST_READING_SECONDS = 0.1
+"""How long the first paint waits for what it could show; most databases are read in a tenth of that."""
+
 REST_SECONDS = 10.0
 """After so long without a change the times on the screen move every other second: a dashboard is open all day."""
 """Without a key for so long, a terminal that never tells of its focus counts as looked away from."""
@@ -316,6 +319,9 @@ class WatchkeeperApp(ThemedApp):
         elif self._first_screen == "fleet":
             self.open_fleet()
         self.reader.start()
+        # Beside the first layout, which needs the interpreter too, a reading would take ten times as long.
+        if self.reader.has_read.wait(FIRST_READING_SECONDS):
+            self.snapshot = self.reader.newest
         self._theme_watch.start()
         self.set_interval(1.0, self._tick)
         problems = [*self.settings.problems, *self.theme_problems, *self.key_problems]
@@ -346,13 +352,13 @@ class WatchkeeperApp(ThemedApp):
 
     def _follow_answers(self, before: Snapshot, snapshot: Snapshot) -> None:
         """Say what became of answers that were sent to other terminals."""
-        from watchkeeper_tui.screens.external import outcome_words
-
         still = {each.id for each in snapshot.external.questions}
         for each in before.external.questions:
             if each.id not in still:
 
                 def answer(found: object, asked: ExternalQuestion = each) -> None:
+                    from watchkeeper_tui.screens.external import outcome_words
+
                     # An answer may be sent and confirmed between two readings.
                     if isinstance(found, ExternalQuestion) and found.decided_by:
                         self.call_later(self._say_in_front, outcome_words(asked, found), "accent")

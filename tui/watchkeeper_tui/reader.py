@@ -400,6 +400,8 @@ class Reader(threading.Thread):
         """There is something to read: the database changed, or the user looks at something else."""
         self._taken = threading.Event()
         """A reading has begun since the database was seen to change."""
+        self.has_read = threading.Event()
+        """The first reading is over, whatever came of it."""
         self._feed: Feed | None = None
         self._focus: str | None = None
         self._questions: deque[tuple[Callable[[Connection], Any], Callable[[Any], None]]] = deque()
@@ -418,6 +420,11 @@ class Reader(threading.Thread):
         self._receipts = ReceiptWatch(path, self._nudge)
         self._joined: tuple[tuple[object, ...], tuple[AgentFacts, ...]] = ((), ())
         """What the agents were joined of, and they."""
+
+    @property
+    def newest(self) -> Snapshot:
+        """What was published last; an empty one before the first reading."""
+        return self._snapshot
 
     def look_at(self, agent_id: str | None) -> None:
         """Read this agent's transcript, calls and memory too."""
@@ -478,10 +485,12 @@ class Reader(threading.Thread):
             except Exception as error:
                 # Whatever it is: a reader that ended in silence would leave a screen that looks alive.
                 self._fail(error)
+                self.has_read.set()
                 self._stopping.wait(self._retry_seconds)
                 self._retry_seconds = RETRY_SECONDS
                 changed = True
                 continue
+            self.has_read.set()
             if watching is None:
                 # After the first reading: nothing may stand before the first paint.
                 watching = threading.Thread(target=self._watch, name="watchkeeper-watch", daemon=True)

@@ -29,7 +29,7 @@ from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.event_text import event_text, subject_name
 from watchkeeper.records.host_faults import host_fault, message_of
 from watchkeeper.records.text import cost_text, countdown, json_text, plural
-from watchkeeper.store import budgets, state
+from watchkeeper.store import budgets
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import decode
 from watchkeeper.store.place import Place
@@ -130,6 +130,8 @@ def follow(path: Place, session_id: str) -> int:
 
 def print_result(path: Place, session_id: str, *, as_json: bool) -> None:
     """Print the result as one line of JSON, or the summary."""
+    from watchkeeper.store import state
+
     opened = SessionHandle(path, session_id)
     try:
         result = state.result(opened, session_id)
@@ -156,9 +158,11 @@ def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any
     say(f"  tasks      {tasks or 'none'}")
     say(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {row['hosted_seconds']:.1f} s")
     say(f"  compacted  {plural(result['compactions'], 'time')}")
+    from watchkeeper.store.state import artifacts
+
     made = [
         clean(one["name"], 60)
-        for one in state.artifacts(opened, session_id)
+        for one in artifacts(opened, session_id)
         if one["kind"] == "artifact" and "/" not in one["name"]
     ]
     if made:

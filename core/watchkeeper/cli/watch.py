@@ -38,7 +38,6 @@ from watchkeeper.records.event_text import called_tools
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import cost_text, plural
 from watchkeeper.store import database
-from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.place import Place
 from watchkeeper.store.sessions import newest_session
 from watchkeeper.store.user_secrets import config_text
@@ -363,6 +362,8 @@ def _programs_with_logs() -> list[str]:
 
 def _print_fleet(path: Place, session_ids: list[str]) -> int:
     """Print the sessions once, a line each."""
+    from watchkeeper.store.fleet import FleetReader
+
     opened = SessionHandle(path)
     try:
         rows = FleetReader(session_ids).read(opened.connection, time.time())

@@ -134,7 +134,7 @@ class Header(Widget):
             groups = [need.pieces(most) for need in needs]
             if sum(pieces_width(group) + 3 for group in groups) <= width - 10:
                 break
-        if not groups:
+        if not groups or width <= 10:  # before the first layout there is no width
             return []
         pieces: list[Piece] = [(" ", "text")]
         for group in groups:
