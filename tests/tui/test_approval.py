@@ -142,8 +142,8 @@ async def test_the_conflict_of_a_merge_is_shown_whole_and_has_answers_of_its_own
     )
     async with desk.app().run_test(size=(110, 24)) as pilot:
         await opened(pilot, desk)
-        for words in ("wants to merge q, which conflicts", "conflict in a.txt", *list(conflict.values())[1:], "keep ours",
-                      "keep theirs", "the planner resolves it", "cancel the merge"):  # fmt: skip
+        for words in ("wants to merge q, which conflicts", "conflict in a.txt", *list(conflict.values())[1:], "Keep ours",
+                      "Keep theirs", "The planner resolves it", "Cancel the merge"):  # fmt: skip
             assert words in text_of(pilot)
         await pilot.press(*keys)
         await until(pilot, lambda: bool(written(desk)))

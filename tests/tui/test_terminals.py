@@ -194,9 +194,9 @@ async def test_an_answer_is_sent_and_then_confirmed(
         await fleet(pilot, "shop")
         await pilot.press("e", "a")
         await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))
-        for words in ("Claude Code (process", "wants to run Bash", "rm -r build", "/srv/shop", "allow once"):
+        for words in ("Claude Code (process", "wants to run Bash", "rm -r build", "/srv/shop", "Allow once"):
             assert words in text_of(pilot)
-        assert "always" not in text_of(pilot)
+        assert "Always" not in text_of(pilot)
         await pilot.press("a")
         await until(pilot, lambda: "allowed once" in text_of(pilot))
         await pilot.press(*keys)

@@ -254,20 +254,20 @@ class ApprovalScreen(WatchScreen):
 
     def _draw_keys(self) -> None:
         hints = [
-            KeyHint("y", "approve once", "approve"),
-            KeyHint("a", "always", "always"),
-            KeyHint("e", "edit", "edit"),
-            KeyHint("n", "deny", "deny"),
-            KeyHint("r", "deny, say why", "deny_with_reason"),
-            KeyHint("esc", "later", "back"),
-            KeyHint("?", "help", "help"),
+            KeyHint("y", "Approve once", "approve"),
+            KeyHint("a", "Always", "always"),
+            KeyHint("e", "Edit", "edit"),
+            KeyHint("n", "Deny", "deny"),
+            KeyHint("r", "Deny, say why", "deny_with_reason"),
+            KeyHint("esc", "Later", "back"),
+            KeyHint("?", "Help", "help"),
         ]
         if self.app.size.width < CRAMPED[0] or self.app.size.height < CRAMPED[1]:
             hints = [*hints[1:], hints[0]]  # the last one is shown alone
         question = self._question
         if question is not None and question.cause == CONFLICT:
-            sides = [KeyHint("o", "keep ours", "keep('ours')"), KeyHint("t", "keep theirs", "keep('theirs')")]
-            named = {"y": "the planner resolves it", "n": "cancel the merge", "r": "cancel, say why"}
+            sides = [KeyHint("o", "Keep ours", "keep('ours')"), KeyHint("t", "Keep theirs", "keep('theirs')")]
+            named = {"y": "The planner resolves it", "n": "Cancel the merge", "r": "Cancel, say why"}
             hints = [
                 *(sides if question.allows_sides else ()),
                 *(replace(one, label=named.get(one.key, one.label)) for one in hints if one.key not in "ae"),
@@ -427,8 +427,8 @@ class ApprovalScreen(WatchScreen):
         area.load_text(question.editable)
         self.add_class("-editing")
         self.query_one(KeyLine).asked = (
-            KeyHint("ctrl+s", "show the edit", "edited"),
-            KeyHint("esc", "drop it", "back"),
+            KeyHint("ctrl+s", "Show the edit", "edited"),
+            KeyHint("esc", "Drop it", "back"),
         )
         self.set_focus(area)
         self._describe()

@@ -172,14 +172,14 @@ class ExternalQuestionScreen(ApprovalScreen):
         self._describe()
 
     def _draw_keys(self) -> None:
-        verb = "answer" if self._asked.choices else "allow once"
+        verb = "Answer" if self._asked.choices else "Allow once"
         self.show_keys(
             (
                 KeyHint("y", verb, "approve"),
-                KeyHint("n", "deny", "deny"),
-                KeyHint("r", "deny, say why", "deny_with_reason"),
-                KeyHint("esc", "later", "back"),
-                KeyHint("?", "help", "help"),
+                KeyHint("n", "Deny", "deny"),
+                KeyHint("r", "Deny, say why", "deny_with_reason"),
+                KeyHint("esc", "Later", "back"),
+                KeyHint("?", "Help", "help"),
             )
         )
 

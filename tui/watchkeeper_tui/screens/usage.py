@@ -41,8 +41,8 @@ _NAME_CELLS = 12
 """The same where the label is a name."""
 FEWEST_BARS = 6
 """A chart has room for so many, so that a single bar does not fill it."""
-LEGEND_SHARE = 0.3
-"""Of the height of a chart with a legend, above its bars."""
+LEAST_BAR_ROWS = 4
+"""A legend that leaves its bars fewer is left out."""
 
 Found = tuple[list[UsageRow], list[UsageRow], UsageRow]
 """The groups, the days, and the sum of all."""
@@ -108,18 +108,21 @@ class _CostScreen(ReadingScreen):
         *,
         width: float = 0.8,
     ) -> None:
-        """Draw stacked bars, one at each place: for each name and role, its height in every bar. The legend has the sums."""
+        """Draw stacked bars, one at each place: for each name and role, its height in every bar. The legend has the sums; a
+        low chart has none."""
         # The library gives the lowest part a row, however small it is: the largest class is below.
         shown = [index for index in range(len(names)) if sums[index]] or [0]
         shown.sort(key=lambda index: -sums[index])
         # The library takes lists here; its types say otherwise.
-        looks: dict[str, Any] = {
-            "labels": [f"{names[index][0]} {words(sums[index])}" for index in shown],
-            "color": [self.rgb(names[index][1]) for index in shown],
-        }
+        looks: dict[str, Any] = {"color": [self.rgb(names[index][1]) for index in shown]}
+        bar_rows = _rows(plot) - len(shown)
+        has_legend = bar_rows >= LEAST_BAR_ROWS
+        if has_legend:
+            looks["labels"] = [f"{names[index][0]} {words(sums[index])}" for index in shown]
         tall = [list(bars[index]) for index in shown]
         plot.plt.stacked_bar(list(places), tall, width=width, **looks)
-        self.scale(plot, max(map(sum, zip(*tall, strict=True))), words, above=LEGEND_SHARE)
+        above = len(shown) / bar_rows if has_legend else 0.0
+        self.scale(plot, max(map(sum, zip(*tall, strict=True))), words, above=above)
 
     def scale(
         self, plot: PlotextPlot, top: float, words: Callable[[float], str], *, above: float = 0.0
