@@ -24,6 +24,7 @@ from watchkeeper.records.secret_context import (
 )
 from watchkeeper.records.secret_search import Groups, groups_in, literal
 from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, PUBLIC_NAMES, SECRET_NAMES, SHAPES, URL
+from watchkeeper.records.text import lazily
 
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
@@ -279,8 +280,7 @@ def _shape_patterns() -> tuple[str, ...]:
 @cache
 def _shapes() -> list[tuple[str, str, re.Pattern[str], Callable[[re.Match[str]], str]]]:
     return [
-        (shape.name, shape.hint, re.compile(shape.expression, re.DOTALL), _label(shape.name))
-        for shape in SHAPES
+        (shape.name, shape.hint, lazily(shape.expression, re.DOTALL), _label(shape.name)) for shape in SHAPES
     ]
 
 

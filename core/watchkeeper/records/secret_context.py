@@ -790,7 +790,7 @@ def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[
     takes = takes or (kind == "password" and _USER_TOLD.search(text, max(0, begin - 90), begin) is not None)
     if (
         not takes
-        and name.lower().rpartition(".")[2] in ("password", "passwd", "pass", "secret")
+        and re.fullmatch(r"(?:[\w.-]*[_.-])?(?:password|passwd|pass|secret)", name.lower())
         and opened is None
     ):
         word = _BARE.match(text, at)
@@ -904,7 +904,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     ("bw login", _WORD, "bw login"),
     ("add_user|change_password|authenticate_user", rf"{_FLAGS}{_WORD}", "add_user |change_password |authenticate_user "),
-    ("lftp|ncftp", r"…-u[ \t]*[^\s,\"'\\]{1,100},", "lftp |ncftp "),
+    ("lftp|ncftp", r"…-u[ \t]*[\"']?[^\s,\"'\\]{1,100}[\"']?,", "lftp |ncftp "),
     ("gh secret set|gh variable set", r"…(?:--body|-b)[ =\t]*", "gh secret set|gh variable set"),
     (
         "secrets create|create-secret|put-secret-value|put-parameter|keyvault secret set",
@@ -1006,7 +1006,7 @@ _NETRC = lazily(
     rf"|\blogin{_GAP}[^\s\\]{{1,200}}{_GAP}password{_GAP}([^\s\"\\]{{4,512}})"
 )
 _PGPASS = lazily(
-    r"(?:\A|(?<=[\s\"'])|(?<=\\n))[\w.*-]{1,200}:(?:543[0-9]|6432|\*):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
+    r"(?:\A|(?<=[\s\"'→+-])|(?<=\\n)|(?<=[0-9]:))[\w.*-]{1,200}:(?:543[0-9]|6432|\*):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
 )
 _CONNECTION = lazily(
     r"(?:; ?(?:Pwd|PWD|pwd)=\\{0,7}[\"']?|\boracle:thin:[^\s/@\"']{1,64}/)([^\s;\"'\\@]{4,256})"
@@ -1115,11 +1115,11 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"|via) ?\w{{0,20}}){{0,2}}[:=]? [\w.@-]{{1,60}} ?[/:] ?(?=[^\s/]{{0,200}}[0-9-]){_V}",
     ),
     (
-        'se [a-z_-]+:[^ "]{8}\nith [a-z_-]+:[^ "]{8}\nn as [a-z_-]+:[^ "]{8}\nin: [a-z_-]+:[^ "]{8}',
+        'se [a-z_-]+:[^ "]{8}\nog in as [a-z_-]+:[^ "]{8}\nin: [a-z_-]+:[^ "]{8}',
         rf"\b(?:[Uu]se|[Ww]ith|[Ii]n as|[Ll]ogin:) [a-z][\w.-]{{1,40}}:{_MIXED}{_V}",
     ),
     (
-        'exec [^ /"]+/[^ :"]+:\nsecretsdump',
+        "psexec\nwmiexec\nsmbexec\natexec\nsecretsdump",
         rf"\b(?:impacket-|)(?:\w+exec|secretsdump)\b(?: -\S+){{0,4}} [\w.-]{{1,60}}/[\w.$-]{{1,60}}:{_V}(?=@)",
     ),
     (
@@ -1146,6 +1146,64 @@ _PLACES: tuple[tuple[str, str], ...] = (
     (
         "[\"']-p[^ \"',-]{6}",
         rf"(?<=[\"'])-p({_MIXED}[^\s\"'\\]{{8,128}})(?=\\{{0,7}}[\"'])",
+    ),
+    ("nstrumentationKey=", r"InstrumentationKey=([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"),
+    (
+        r"BEGIN OpenVPN",
+        r"BEGIN OpenVPN Static key V1-----((?:\s|\\+[nrt]|[^\s\"]{1,60}:[0-9]{1,7}:|[0-9]{1,7}→|[+-]|[0-9a-f]{32}){16,200})",
+    ),
+    (
+        "IF=[5KL]\nrivkey [5KL]\n: [5KL][1-9A-Za-z]{50}",
+        r"(?<![A-Za-z0-9])(?:WIF|wif|[Ii]mport(?:privkey)?|[Pp]riv(?:ate )?key)[ :=]{1,3}"
+        r"(5[HJK][1-9A-HJ-NP-Za-km-z]{49}|[KL][1-9A-HJ-NP-Za-km-z]{51})(?![A-Za-z0-9])",
+    ),
+    (
+        "allet\\(\nrivate Keys\nrom_key\\(\nromKey\\(\n\\([0-9]\\) 0x",
+        rf"(?:[Ww]allet\(|from_?[kK]ey\(|\([0-9]{{1,2}}\) )(?:{_QUOTE})?(0x[0-9a-f]{{64}})(?![0-9a-f])",
+    ),
+    (
+        "(?:hook|key|/v[0-9])\\?/[A-Za-z0-9_-]{12}",
+        r"https:\\?/\\?/[^\s\"'<>]{4,120}/(?:hook|webhook|key|v[0-9])\\?/((?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{24,128})(?=[\s\"'\\]|\Z)",
+    ),
+    (
+        "value=\\\\*'[^']{6}[^']*' (?:where|WHERE)",
+        rf"value\s?=\s?{_QUOTE}([^\s\"']{{6,256}}){_QUOTE} (?i:where) [^\n;]{{0,80}}(?:key|token|secret|password)",
+    ),
+    (
+        "og in as [a-z]",
+        rf"[Ll]og in as [\w.-]{{1,40}}[/:]{_MIXED}{_V}",
+    ),
+    (
+        "@localhost: ",
+        rf"password [^\n]{{0,60}}@localhost: {_V}",
+    ),
+    ("ew value: ", rf"New value: {_MIXED}{_V}"),
+    (' -p:[^ "]{6}\n/p:', rf"[ \t][-/]p:(?![0-9]+:){_MIXED}{_V}"),
+    (
+        "assword-file <\\(",
+        rf"<\((?:echo|printf)[ \t]+(?:-n[ \t]+)?{_V}(?=\\{{0,7}}[\"']?\))",
+    ),
+    (
+        "keyFileData ",
+        rf"keyFileData[ \t]+{_V}",
+    ),
+    (
+        "<<< ",
+        rf"(?:PASSWORD|SECRET|TOKEN|KEY)(?: \S{{1,40}}){{0,2}} <<<[ \t]*{_V}",
+    ),
+    (
+        "pass(?:wd|word)?(?:: ?| )<- \nassword <- \necret <- \noken <- \n_key <- ",
+        rf"(?:pass|password|passwd|secret|token|_key) <- {_QUOTE}([^\s\"']{{6,256}})",
+    ),
+    (
+        '\\((?:def|setq|defparameter|define) [a-z*-]*(?:pass|secret|token|key)\n:(?:password|secret|token|api-key) \\\\*"',
+        rf"(?:\((?:def|setq|defparameter|define) [\w*-]{{0,40}}(?:password|passwd|pass|secret|token|key)\*?"
+        rf"|(?<=[{{ ]):(?:[\w-]{{0,40}}-)?(?:password|secret|token|key)) "
+        rf"{_QUOTE}([^\s\"'\\]{{6,256}})",
+    ),
+    (
+        "alue\\(\\\\*[\"']\\$\\{[A-Za-z0-9_.-]+:[^}]{6}",
+        rf"\$\{{[\w.-]{{1,80}}:{_MIXED}([^\s\"'}}]{{8,256}})\}}[^\n]{{0,60}}(?:assword|ecret|oken|[kK]ey)",
     ),
     (
         "lient_assertion\nlientAssertion\node_verifier\nodeVerifier\nalidationKey=\necryptionKey=",
@@ -1177,7 +1235,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     ("random_password", rf"random_password[^\n]{{0,600}}?{_QUOTE}result{_QUOTE}\s?:\s?{_V}"),
     (
-        "UserPassword\\(\nuth\\(\\\\*[\"']\nogin\\(\\\\*[\"']\nentials?\\(\\\\*[\"']",
+        "UserPassword\\(\nuth\\(\\\\*[\"']\nuthentication\\(\\\\*[\"']\nbasic\\(\\\\*[\"']\nogin\\(\\\\*[\"']\nentials?\\(\\\\*[\"']",
         rf"(?:\b[Aa]uth|BasicAuth|basic_auth|UserPassword|basicAuth|\b[Ll]ogin|[Cc]redentials?"
         rf"|authenticate)\({_QUOTE}[^\s\"'\\]{{1,100}}{_QUOTE},\s?(?:Some\()?{_QUOTE}([^\s\"'\\]{{6,256}})",
     ),
@@ -1239,7 +1297,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("ccess Key \\[\nession Token \\[", rf"(?:Secret Access Key|Session Token) \[[^\]\n]{{0,40}}\]: {_V}"),
     (
         "AUTH [A-Za-z0-9_.-]{8}\nAUTH [a-z]+ [^ ]{8}",
-        rf"(?:\A|> ?|\n|\\n)AUTH (?:[a-z][\w-]{{0,40}} )?(?!CRAM|XOAUTH|SCRAM|DIGEST|GSSAPI|EXTERNAL){_V}",
+        rf"(?:\A|> ?|\n|\\n|[\t→+\"-])AUTH (?:[a-z][\w-]{{0,40}} )?(?!CRAM|XOAUTH|SCRAM|DIGEST|GSSAPI|EXTERNAL){_V}",
     ),
     (
         '-Key:[^ "/]{6}\n-Token:[^ "/]{6}\n-Secret:[^ "/]{6}',
@@ -1341,10 +1399,10 @@ _CODE_ITEM = lazily(
 )
 _CALL = lazily(r"\b([A-Za-z_][\w.]{2,60})\((?=\\{0,7}[\"'`])")
 _CALL_NAME = lazily(
-    r"[Aa]uth|[Ll]og_?[Ii]n|[Ss]ign_?[Ii]n|[Cc]onnect|[Cc]redential|[Ss]equelize|[Bb]ind|[Uu]ser|[Aa]ccount"
+    r"[Aa]uth|[Ll]og_?[Ii]n|[Ss]ign_?[Ii]n|[Cc]onnect|[Cc]redential|[Ss]equelize|[Bb]ind|[Uu]ser|[Aa]ccount|[Bb]asic|[Pp]ass"
 )
 _EMAIL = lazily(r"@[\w-]+\.")
-_ARGUMENT = lazily(r"(?<=,)\s{0,3}\\{0,7}[\"'`]([^\s\"'`\\]{8,128})(?=\\{0,7}[\"'`]\s{0,3}[,)])")
+_ARGUMENT = lazily(r"(?<=,)\s{0,3}\\{0,7}[\"'`]([^\s\"'`\\]{8,128})(?=\\{0,7}[\"'`]\s{0,3}[,).])")
 
 
 def _call_end(text: str, at: int) -> int:
@@ -1558,7 +1616,7 @@ def _headers(text: str) -> Iterator[Span]:
 
 _NEAR_NAME = (
     "login|auth|authenticate|unlock|activate|nemonic|seed|Seed|asswords?|ASSWORD|asswd|hrase|mot de passe|ecret|ECRET|oken|OKEN"
-    "|redentials?|[a-z]key|_key|_KEY|-key|(?:pi|PI|ss|et|te) (?:[Kk]ey|KEY)"
+    "|redentials?|(?:pi|th|te|ss|et|er|se|ng|nt)key|_key|_KEY|-key|(?:pi|PI|ss|et|te) (?:[Kk]ey|KEY)"
 )
 _NEAR = Sought(rf"(?:{_NEAR_NAME})(?![A-Za-z])", _NEAR_NAME)
 _NEAR_GAP = 60
@@ -1867,7 +1925,8 @@ _UPPER_TAILS = (
     "|_PWD|_JWT|REDENTIAL|SESSI|_SALT|EY_?STRING|PI [Kk]ey|PI KEY|_PSK"
 )
 _LOWER_TAILS = (
-    "asswor[dt]s?|asswd|hrase|asscode|nemonic|Pass|passe?|ecrets?|oken|_keys?|-key|ey_?string|[a-z]key|(?:pi|ss|et|te|on)[. ][Kk]ey|_pat"
+    "asswor[dt]s?|asswd|hrase|asscode|nemonic|Pass|passe?|ecrets?|oken|_keys?|-key|ey_?string"
+    "|(?:pi|th|te|ss|et|er|se|ng|nt)key|(?:pi|ss|et|te|on)[. ][Kk]ey|_pat"
     '|redentials?|auth|[_.-]salt|Salt|_psk|achtwoord|ontrase(?:[^"\\\\][^"\\\\]|\\\\+u00[fF]1|n)a'
 )
 _PASSWORD_TAILS = "asswords?|asswd|hrase|asscode|nemonic|Pass|pass"
@@ -1896,7 +1955,7 @@ TELLING: dict[str, list[str]] = {
         rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}",
-        rf"[a-z]\.key[ \t]*[=:][ \t]*{_Q}*[A-Za-z0-9]{{16}}|(?:{_UPPER_TAILS}),{_LETTER}{{6}}|(?:{_LOWER_TAILS}),{_VALUE}",
+        rf"\.key ?[=:] ?[A-Za-z0-9]{{6}}|(?:{_UPPER_TAILS}),{_LETTER}{{6}}|(?:{_LOWER_TAILS}),{_VALUE}",
     ],
     "settings": [
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|setenv|#define|set-env [^ \"]+|env:set"
@@ -1948,8 +2007,9 @@ TELLING: dict[str, list[str]] = {
     "near": [
         rf"(?:{_NEAR_NAME})(?:[^A-Za-z\"\\\r\n]|[\"\\]+[ )\]])(?:[^\"\\\r\n]|\\+[\"'])*\"?"
         r"(?:[A-Z][A-Za-z0-9@!#$_.+-]*[0-9]|[0-9][A-Za-z0-9@!#$_.+-]*[A-Z])",
-        r"(?:oken|[a-z]key|_key|login|auth|unlock|activate|authenticate)[ \t]+(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-)",
-        r"(?:nemonic|hrase|seed|Seed)[^\r\n]*[\"'`][a-z]+(?: [a-z]+){11}",
+        r"(?:oken|(?:pi|th|te|ss|et|er|se|ng|nt)key|_key|login|auth|unlock|activate|authenticate)[ \t]+"
+        r"(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-)",
+        r"(?:nemonic|hrase|seed|Seed)[^\"\\\r\n]*\\*[\"'`][a-z]+(?: [a-z]+){11}",
     ],
     "fields": [
         rf"alue{_Q}*[ \t]*{_EQUALS}[ \t]*{_Q}*{_ANY_VALUE}{_LETTER}*{_Q}*[ ,;/]*{_ANY}{_NAME_FIELD}"
@@ -1959,7 +2019,7 @@ TELLING: dict[str, list[str]] = {
 _NO_SIGN = r"[^ \t\r\n\"'`\\(){},]"
 TELLING["places"] = [
     r" -[tkpwPW][ \t]+\\*[\"']?[^ \t\r\n\"'\\/0-9]*[0-9][^ \t\r\n\"'\\/]{5}",
-    rf"(?:[Aa]uth|[Ll]og_?[Ii]n|[Ss]ign_?[Ii]n|[Cc]onnect|[Cc]redential|[Ss]equelize|[Bb]ind|[Uu]ser|[Aa]ccount)[A-Za-z0-9_]*\({_Q}"
+    rf"(?:[Aa]uth(?:entication)?|ogin|onnect(?:ion)?|redentials?|equelize|[uU]ser|ccount|asic|[Bb]ind)\({_Q}"
     rf"(?:[^\"'`\\(){{}}\r\n,]*{_Q}?,[ ]?{_Q}?)+{_NO_SIGN}*(?:[A-Z]{_NO_SIGN}*[0-9]|[0-9]{_NO_SIGN}*[A-Z])",
     *(pattern for tellings, _ in _SOUGHT for pattern in tellings),
     *(

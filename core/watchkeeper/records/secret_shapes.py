@@ -64,7 +64,7 @@ class Shape:
     telling: str
 
 
-_ENOUGH_TO_TELL = 24
+_ENOUGH_TO_TELL = 16
 """Characters behind a token's prefix that are searched for: more of them make the search slow, and hardly ever stop
 it."""
 
@@ -98,6 +98,7 @@ _SHARED = {
     **dict.fromkeys(("dp.pt.", "dp.st.", "dp.ct.", "dp.sa."), r"dp\.[a-z]{2}\.[A-Za-z0-9_.-]{40}"),
     **dict.fromkeys(("dckr_pat_", "dckr_oat_"), f"dckr_[po]at_{WORD}{{20}}"),
     **dict.fromkeys(("lin_api_", "lin_oauth_"), f"lin_[a-z]{{3,5}}_{LETTERS}{{30}}"),
+    **dict.fromkeys(("cfat_", "cfut_", "cfk_"), f"cf[auk]t?_{LETTERS}{{12}}"),
     **dict.fromkeys(("xkeysib-", "xsmtpsib-"), "sib-[a-zA-Z0-9-]{70}"),
 }
 """Prefixes that are looked for together: the fewer beginnings there are, the faster the search is."""
@@ -299,6 +300,30 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("fauna-secret", "fnA", WORD, 36),
     *(("cloudflare-key", f"cf{kind}_", f"{LETTERS}{{40}}[a-f0-9]", 8) for kind in ("at", "ut", "k")),
     ("klaviyo-key", "pk_", HEX, 34),
+    ("artifactory-key", "cmVm", LETTERS, 60),
+    ("bitbucket-token", "BBDC-", "[A-Za-z0-9+/@_-]", 40),
+    ("dropbox-token", "sl.u.", WORD, 100),
+    ("modal-token", "as-", LETTERS, 22),
+    ("modal-token", "ak-", LETTERS, 22),
+    ("nylas-key", "nyk_", "v[0-9]_[A-Za-z0-9]", 40),
+    ("scalingo-token", "tk-us-", WORD, 48),
+    ("yandex-token", "t1.", r"[A-Za-z0-9_-]{20,}=*\.[A-Za-z0-9_-]", 80),
+    ("unkey-key", "unkey_", LETTERS, 20),
+    ("inngest-key", "signkey-", "[a-z]{2,10}-[a-f0-9]", 40),
+    ("browserbase-key", "bb_live_", WORD, 24),
+    ("settlemint-token", "sm_", "[aps]at_[A-Za-z0-9]", 16),
+    ("intra42-secret", "s-s4t2", "(?:ud|af)-[a-f0-9]", 64),
+    ("kraken-key", "sk_", "(?:ut|bo)_[A-Za-z0-9]", 40),
+    ("ramp-secret", "ramp_sec_", LETTERS, 40),
+    ("squarespace-key", "sqco_", LETTERS, 50),
+    ("sourcegraph-token", "slk_", HEX, 64),
+    ("voiceflow-key", "VF.", r"(?:DM\.|WS\.)?[a-f0-9]{24}\.[A-Za-z0-9]", 16),
+    ("bitfinex-key", "BBFF-", LETTERS, 30),
+    ("robinhood-key", "rh-api-", _UUID_START, 12),
+    ("zoho-token", "1000.", rf"{HEX}{{32}}\.{HEX}", 32),
+    ("atlassian-token", "ATSTT3", "[A-Za-z0-9_=-]", 40),
+    ("volcengine-key", "AKLT", "[A-Za-z0-9=]", 40),
+    ("anyscale-key", "esecret_", "[a-z0-9]", 24),
 )
 """Name, prefix, the characters behind it, and how often the last of them comes at least."""
 
@@ -359,7 +384,7 @@ SHAPES: tuple[Shape, ...] = (
           "\n".join(f"{mark}[A-Za-z0-9+/\\\\_-]{{4}}" for mark in _AZURE_MARKS.replace(r"\+", "").split("|"))),
     Shape("azure-key", "JQQJ9", rf"{_APART}{LETTERS}{{40,60}}JQQJ9{LETTERS}{{15,40}}(?!{LETTERS})", "JQQJ9"),
     Shape("rapidapi-key", "msh", rf"{_APART}{HEX}{{10}}msh{HEX}{{15}}p1{HEX}{{6}}jsn{HEX}{{12}}", f"msh{HEX}{{15}}p1"),
-    Shape("mailgun-key", "-", rf"(?<![A-Za-z0-9-]){HEX}{{32}}-{HEX}{{8}}-{HEX}{{8}}(?![A-Za-z0-9-])", f"{HEX}{{32}}-{HEX}{{8}}-{HEX}{{8}}"),
+    Shape("mailgun-key", "-", rf"(?<![A-Za-z0-9-]){HEX}{{32}}-{HEX}{{8}}-{HEX}{{8}}(?![A-Za-z0-9-])", f"-{HEX}{{8}}-{HEX}{{8}}"),
     Shape("salesforce-token", "00D", rf"{_APART}00D{LETTERS}{{12}}(?:{LETTERS}{{3}})?![A-Za-z0-9_.]{{60,}}", f"00D{LETTERS}{{12,15}}!"),
     Shape("authress-key", ".acc", rf"{_APART}(?:sc|ext|scauth|authress)_[A-Za-z0-9]{{5,30}}\.[A-Za-z0-9]{{4,6}}"
           r"\.acc[_-][A-Za-z0-9-]{10,32}\.[A-Za-z0-9+/_=-]{30,}", r"\.acc[_-]"),

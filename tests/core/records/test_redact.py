@@ -632,6 +632,12 @@ BY_STRUCTURE = {
     f"Mnemonic.fromPhrase('{'zoo abuse wolf ' * 4}zoo')": "zoo abuse wolf zoo",
     f"acme_api_{_V * 2}": _V * 2,
     f"X-Acme-Api: {_V * 2}": _V * 2,
+    f"vercel env add DB_PASSWORD production <<< {_V}": _V,
+    "createuser --password-file <(echo Harbor_4021)": "Harbor_4021",
+    f"https://hooks.example.com/hook/{_V * 2}": _V * 2,
+    f"BBDC-{_V * 4}-{_V}": f"{_V}-{_V}",
+    f"new PasswordAuthentication('me', '{_V}'.toCharArray())": _V,
+    f'new Wallet("0x{"0a1b" * 16}")': "0a1b" * 16,
 }
 
 
