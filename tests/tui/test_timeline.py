@@ -59,6 +59,9 @@ def test_what_needs_a_person_wins_a_cell_and_else_what_fills_most_of_it() -> Non
     assert drawn(axis, work, Span("a", Activity.COMPACTION, 5, 25)) == "▚▂▂─"
     assert drawn(axis, work, marks=(Mark(MarkKind.KILLED, 15), Mark(MarkKind.RESUMED, 25))) == "█†▸─"
     assert drawn(replace(axis, begins=-20.0)) == "  ──"
+    assert (
+        drawn(replace(axis, begins=-20.0), marks=(Mark(MarkKind.KILLED, -15),)) == "  ──"
+    )  # before it was there
 
 
 @pytest.fixture

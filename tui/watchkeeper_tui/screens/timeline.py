@@ -123,7 +123,8 @@ def axis_cells(
     ]
     for mark in marks:
         cell = axis.cell(mark.at)
-        if 0 <= cell < axis.cells and mark.kind in MARKS:
+        was_there = mark.agent_id is not None or born <= cell <= gone  # a host's end is all its agents'
+        if 0 <= cell < axis.cells and mark.kind in MARKS and was_there:
             row[cell] = MARKS[mark.kind]
     return row
 
