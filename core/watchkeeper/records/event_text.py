@@ -24,6 +24,7 @@ _SUBJECTS = {
     "command": "control",
     "inbox": "notice",
     "worktree": "files",
+    "assistant": "reply",
 }
 """What the subject of an event is called, where its kind's first word is not a reader's."""
 

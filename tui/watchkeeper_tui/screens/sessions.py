@@ -802,7 +802,7 @@ class SessionsScreen(WatchScreen):
         live = [row for row in rows if row.id in self.view.hosts]
         if live:
             self.say(
-                f"Delete: {clip(session_name(live[0]), 60)} is live; open it and pause it first", "muted"
+                f"Delete: {clip(session_name(live[0]), 30)} is live; open it and pause it first", "muted"
             )
             return
         tokens = sum(row.tokens for row in rows)
@@ -890,7 +890,7 @@ class SessionsScreen(WatchScreen):
         if row is None:
             return
         if row.id in self.view.hosts:
-            self.say(f"Fork: {clip(session_name(row), 60)} is live; open it and pause it first", "muted")
+            self.say(f"Fork: {clip(session_name(row), 30)} is live; open it and pause it first", "muted")
             return
         if reason := self.why_not_fork():
             self.say(f"Fork: {reason}", "muted")
