@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ from watchkeeper.store.snapshot import (
     LiveFacts,
     SessionFacts,
     SessionSnapshotReader,
+    Statement,
     Undone,
     accept_any_text,
 )
@@ -148,6 +149,13 @@ class DetailFold:
         self._system: str | None = None
         self._detail: AgentDetail | None = None
         self._parts: tuple[object, ...] = ()
+
+    def asked(self, agent: AgentFacts) -> Iterator[Statement]:
+        """The statements of the next reading, as far as they are known from the last one."""
+        yield from self._fold.asked()
+        yield from self._report.asked(agent)
+        if self._last_seq:
+            yield agent_snapshot.asked_after(agent.id, self._last_seq, MESSAGES_KEPT)
 
     def read(self, connection: Connection, agent: AgentFacts) -> AgentDetail:
         """The agent's transcript, calls, facts and context as they stand: the same object where nothing
@@ -477,7 +485,7 @@ class Reader(threading.Thread):
         changed, rested = True, False
         watching: threading.Thread | None = None
         while not self._stopping.is_set():
-            started = time.monotonic()
+            started, used = time.monotonic(), time.thread_time()
             self._stale.clear()
             self._taken.set()
             try:
@@ -495,10 +503,9 @@ class Reader(threading.Thread):
                 # After the first reading: nothing may stand before the first paint.
                 watching = threading.Thread(target=self._watch, name="watchkeeper-watch", daemon=True)
                 watching.start()
-            spent = time.monotonic() - started
-            # A slow read (thousands of agents) is paced by its own cost, so that the screen keeps its
-            # processor.
-            if self._stopping.wait(max(self._tick_seconds - spent, spent)):
+            spent, used = time.monotonic() - started, time.thread_time() - used
+            # A reading that needs the processor for long (thousands of agents) leaves it to the screen as long.
+            if self._stopping.wait(max(self._tick_seconds - spent, used)):
                 break
             changed = self._stale.wait(LOOK_SECONDS)
             if not changed and not rested and self._connection is not None and isinstance(self._path, Path):
@@ -586,7 +593,7 @@ class Reader(threading.Thread):
             self._fold, self._detail, self._undone = SessionSnapshotReader(session_id), None, Undone()
             self._events.clear()
             self._lines = ()
-        reading = self._fold.read(connection, now)
+        reading = self._fold.read(connection, now, self._asked_of_agent(shown))
         if reading is None:
             problem = f"session {session_id} is no longer in the database; press s for the others"
             return shown.with_problem(problem, now) if shown.problem != problem else None
@@ -625,6 +632,11 @@ class Reader(threading.Thread):
             unproven=self._receipts.read(facts, agents),
         )
         return None if snapshot.shows_the_same(shown) else snapshot
+
+    def _asked_of_agent(self, shown: Snapshot) -> Iterator[Statement]:
+        agent = shown.agents_by_id.get(self._focus or "")
+        if agent is not None and self._detail is not None and self._detail.agent_id == agent.id:
+            yield from self._detail.asked(agent)
 
     def _join(
         self, agents: tuple[AgentFacts, ...], facts: SessionFacts, outside: External

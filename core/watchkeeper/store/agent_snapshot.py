@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
-from watchkeeper.store.programs import Worktree, load_worktree
+from watchkeeper.store.programs import WORKTREE_OF_TASK, Worktree, load_worktree
 from watchkeeper.store.snapshot import (
     COMPACTION_COLUMNS,
     AgentFacts,
     CompactionFacts,
     EventFacts,
     IncrementalQuery,
+    Statement,
     compaction_facts,
 )
 
@@ -227,6 +228,12 @@ class AgentSnapshotReader:
         self._views = IncrementalQuery(_VIEWS, lambda raw: ViewFacts(*raw))
         self._inbox = IncrementalQuery(_INBOX, lambda raw: InboxFacts(*raw))
 
+    def asked(self) -> Iterator[Statement]:
+        """The statements of a reading."""
+        for fold in (self._tool_calls, self._calls, self._views, self._inbox):
+            yield fold.sql, (self._agent_id,)
+        yield self._facts.sql, (self._agent_id, self._session_id)
+
     def read(self, connection: Connection) -> AgentReading:
         """The agent's present state. Call it inside one transaction."""
         agent = (self._agent_id,)
@@ -268,8 +275,12 @@ def newest_messages(
 
 def messages_after(connection: Connection, agent_id: str, seq: int, limit: int) -> list[StoredMessage]:
     """At most `limit` messages that followed `seq`, oldest first."""
-    sql = _MESSAGES.format(LARGEST_MESSAGE_CHARS, "")
-    return [StoredMessage(*row) for row in connection.execute(sql, (agent_id, seq + 1, _LARGEST, limit))]
+    return [StoredMessage(*row) for row in connection.execute(*asked_after(agent_id, seq, limit))]
+
+
+def asked_after(agent_id: str, seq: int, limit: int) -> Statement:
+    """The statement of `messages_after`."""
+    return _MESSAGES.format(LARGEST_MESSAGE_CHARS, ""), (agent_id, seq + 1, _LARGEST, limit)
 
 
 def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | None:
@@ -467,6 +478,18 @@ class ReportReader:
         self._stood: tuple[object, ...] = ()
         """What the artifacts were read for."""
         self._report: ReportFacts | None = None
+
+    def asked(self, agent: AgentFacts) -> Iterator[Statement]:
+        """The statements of a reading, as far as they are known before."""
+        yield _TASK, (agent.task_id, agent.id)
+        yield _HANDED, (self._session_id, agent.id)
+        yield _OLDEST_TURN, (agent.id, RECENT - 1)
+        yield _TOOLS, (agent.id, self._through, _ALL)
+        yield _OUTPUTS_OF_AGENT, (agent.id, MOST_ARTIFACTS)
+        yield _OLDEST_CALL, (agent.id, RECENT - 1)
+        yield _CALLS, (agent.id, self._through_call, _ALL)
+        if agent.task_id is not None:
+            yield WORKTREE_OF_TASK, (agent.task_id,)
 
     def read(self, connection: Connection, agent: AgentFacts) -> ReportFacts:
         """The present report; the same object if nothing changed. Call it inside one transaction."""

@@ -158,9 +158,12 @@ _WORKTREE = (
 )
 
 
+WORKTREE_OF_TASK = f"SELECT {_WORKTREE} FROM worktrees WHERE task_id = ?"
+
+
 def load_worktree(reads: Any, task_id: str) -> Worktree | None:
     """The worktree of a task, or None."""
-    row = reads.one(f"SELECT {_WORKTREE} FROM worktrees WHERE task_id = ?", (task_id,))
+    row = reads.one(WORKTREE_OF_TASK, (task_id,))
     return _worktree(row) if row is not None else None
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from watchkeeper.records.messages import context_used
@@ -22,6 +23,8 @@ from watchkeeper.store.postgres import ask_ahead
 T = TypeVar("T")
 Raw = list[Any]
 """One row as parsed from JSON."""
+Statement = tuple[str, tuple[object, ...]]
+"""SQL and its parameters."""
 
 
 class IncrementalQuery(Generic[T]):
@@ -491,9 +494,12 @@ class SessionSnapshotReader:
         self._last_seq = 0
         self._pace = _Pace(session_id)
 
-    def read(self, connection: Connection, now: float) -> SessionReading | None:
-        """The present session; None if it was deleted or never existed. Call it inside one transaction."""
-        ask_ahead(connection, self._asked(now))
+    def read(
+        self, connection: Connection, now: float, beside: Iterable[Statement] = ()
+    ) -> SessionReading | None:
+        """The present session; None if it was deleted or never existed. Call it inside one transaction. A server is asked
+        what is read `beside` in the same round trip."""
+        ask_ahead(connection, chain(self._asked(now), beside))
         row = connection.execute(_SESSION, (self.session_id,)).fetchone()
         if row is None:
             return None
@@ -523,7 +529,7 @@ class SessionSnapshotReader:
         assert self._facts is not None
         return self._pace.read(connection, now, self._facts)
 
-    def _asked(self, now: float) -> Iterator[tuple[str, tuple[object, ...]]]:
+    def _asked(self, now: float) -> Iterator[Statement]:
         """The statements of a reading, as far as they are known before."""
         only = (self.session_id,)
         folds = (self._tasks, self._agents, self._compactions, self._approvals, self._commands, self._budgets)

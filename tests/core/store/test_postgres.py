@@ -26,7 +26,7 @@ from watchkeeper.records.messages import Message
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.control import submit
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import database, driver, external, messages
+from watchkeeper.store import agents, database, driver, external, messages
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.fork import fork_session
@@ -46,6 +46,7 @@ from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Writer
+from watchkeeper_tui.reader import Reader
 
 
 @pytest.fixture
@@ -165,6 +166,44 @@ def test_a_reading_of_the_dashboard_takes_two_round_trips_and_all_leases_one(
         read()  # a lost connection is opened again
     for store in stores:
         store.close()
+
+
+def test_a_reading_of_the_dashboard_with_one_agent_takes_three_round_trips(
+    far: DatabaseUrl, proxy: Proxy, tmp_path: Path
+) -> None:
+    store = claimed(far, tmp_path)
+    run(
+        store,
+        lambda tx: agents.create(
+            tx,
+            agent_id="a1",
+            name="a1",
+            role="explorer",
+            model="test/model",
+            system="",
+            goal="g",
+            context_limit=9000,
+        ),
+    )
+
+    def said(tx: Transaction, number: int) -> None:
+        _step(tx, number)
+        tx.execute("UPDATE agents SET last_seq = ? WHERE id = 'a1'", (number,))
+
+    run(store, lambda tx: said(tx, 1))
+    reader = Reader(far, store.session_id, lambda _: None)
+    reader.look_at("a1")
+    for number in range(2, 6):
+        reader._read(True)
+        run(store, lambda tx, number=number: said(tx, number))
+        before = proxy.round_trips
+        reader._read(True)
+        asked = proxy.round_trips - before
+    assert reader.newest.detail is not None
+    assert reader.newest.detail.transcript[-1].seq == 5
+    assert asked <= 3
+    reader.close()
+    store.close()
 
 
 def _step(tx: Transaction, number: int) -> None:
