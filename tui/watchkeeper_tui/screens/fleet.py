@@ -199,7 +199,7 @@ def _plan(row: FleetRow) -> list[Piece]:
     filled = formatting.bar_cells(row.tasks_done / row.tasks, _BAR_CELLS)
     count = f" {row.tasks_done}/{row.tasks}"
     return [
-        ("▓" * filled, "done"),
+        ("█" * filled, "done"),
         ("░" * (_BAR_CELLS - filled), "bar_empty"),
         (count, "failed" if row.tasks_failed else "text"),
         *([("✗", "failed")] if row.tasks_failed else []),

@@ -145,7 +145,7 @@ VARIANTS: dict[str, dict[str, str]] = {
 
 _FIRST_KEYS = (("j k", "choose an agent"), ("p", "pauses it"), ("C", "compacts"), ("u", "undoes that"), ("/", "searches"),
                ("s", "lists sessions"), ("?", "shows all keys"))  # fmt: skip
-_FIRST_KEYS_WHEN_OVER = (("j k", "choose an agent"), ("enter", "opens it"), ("w", "replays"), ("t", "shows the timeline"), ("/", "searches"),
+_FIRST_KEYS_WHEN_OVER = (("j k", "choose an agent"), ("w", "replays"), ("t", "shows the timeline"), ("/", "searches"),
                          ("s", "lists sessions"), ("?", "shows all keys"))  # fmt: skip
 """What somebody is told who opens the dashboard for the first time."""
 _ACTS_WHEN_OVER = frozenset({"answer", "resume", "rerun", "compact"})

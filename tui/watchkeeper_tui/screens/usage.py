@@ -236,7 +236,7 @@ class UsageView(RowView[UsageRow]):
         name: Cell = [(clip(key, 200), "text")]
         ends: tuple[Cell, Cell] = (
             [(formatting.cost(row.cost_usd, row.unpriced_calls, estimated=row.cost_estimated), "money")],
-            [("▓" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
+            [("█" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
         )
         if self.in_dollars:
             return (name, *compress(self._dollars(row), self._has_cost), *ends)

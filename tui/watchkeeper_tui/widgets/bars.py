@@ -243,11 +243,11 @@ class Header(Widget):
         groups = self._groups()
         shown = list(range(len(groups)))
         used = sum(pieces_width(group) for _, group in groups)
-        wanted = pieces_width(self._goal(44))
+        wanted = pieces_width(self._goal(44)) if width >= 100 else 0  # else there is room for no words of it
         while len(shown) > 1:
             least = max(shown, key=lambda index: groups[index][0])
             # The goal goes before what is of little use.
-            if used + (wanted if groups[least][0] > 7 else 0) <= width:
+            if used + (wanted if groups[least][0] > 6 else 0) <= width:
                 break
             shown.remove(least)
             used -= pieces_width(groups[least][1])
@@ -309,8 +309,8 @@ class Header(Widget):
         )
         if session.missing_logs:
             logs = formatting.plural(session.missing_logs, "log")
-            groups.append((3, [("  partial", "waiting")]))
-            groups.append((6, [(f" ({logs} missing)", "muted")]))
+            groups.append((3, [("  ", "text"), ("partial", "waiting")]))
+            groups.append((7, [(f" ({logs} missing)", "muted")]))
         if snapshot.state is SessionState.LIVE:
             groups.append((8, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
         if self.is_mounted and self.screen.size.height < ROOMY_ROWS:
