@@ -993,7 +993,7 @@ _PIPED = lazily(
     rf"(?:(?<![:\w])[\w.-]{{1,64}}:(?=[^\n]{{1,300}}chpasswd))?([^\s\"'\\|:]{{6,256}})(?:{_QUOTE})?[ \t]{{0,5}}\|[ \t]{{0,5}}"
     r"(?:(?:sudo[ \t])?(?:chpasswd|passwd[ \t]|su[ \t]|kinit|cryptsetup)|sudo[ \t]+-[A-Za-z]*S"
     r"|[^\n|]{1,200}(?:password-stdin|with-token|passphrase-fd|passwd-on-stdin|stdinpass|pass stdin"
-    r"|lpass login|secrets? (?:put|set|create|add)|variable set|env add|pass insert|data-file=-))"
+    r"|realm join|lpass login|secrets? (?:put|set|create|add)|variable set|env add|pass insert|data-file=-))"
 )
 """`echo value | docker login --password-stdin`."""
 _OPENSSL = lazily(r"(?<=[\s\"'=])pass:([^\s\"'\\]{4,256})")
@@ -1128,11 +1128,11 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     (
         "\n".join(
-            rf"[xX]-[A-Za-z-]*{word}[A-Za-z-]*:"
+            rf"[xX]-[A-Za-z-]*{word}[A-Za-z-]*[: ]"
             for word in ("[aA]pi", "[aA]uth", "[kK]ey", "[tT]oken", "[sS]ecret", "[aA]ccess")
         ),
-        r"\b[xX]-[A-Za-z-]{0,40}(?:[aA]pi|[aA]uth|[kK]ey|[tT]oken|[sS]ecret|[aA]ccess)[A-Za-z-]{0,40}:[ \t]*"
-        r"((?=[^\s]{0,60}[0-9])[A-Za-z0-9_.~+/=-]{16,2048})(?=\s|\\|[\"']|\Z)",
+        r"\b[xX]-[A-Za-z-]{0,40}(?:[aA]pi|[aA]uth|[kK]ey|[tT]oken|[sS]ecret|[aA]ccess)[A-Za-z-]{0,40}(?::[ \t]*|[ \t])"
+        r"((?=[^\s]{0,60}[0-9])[A-Za-z0-9_.~+/=-]{16,2048})(?=[\s;]|\\|[\"']|\Z)",
     ),
     (
         'user create [^ ]+ [^ "-]\nuser add [^ ]+ [^ "-]\nuser setpassword ',
@@ -1177,6 +1177,10 @@ _PLACES: tuple[tuple[str, str], ...] = (
         "@localhost: ",
         rf"password [^\n]{{0,60}}@localhost: {_V}",
     ),
+    ('/passw[a-z]*:[^ "]{6}', rf"[ \t]/passw\w{{0,6}}:{_V}"),
+    (' login=[^ :"]+:', rf"[ \t]login=[\w.-]{{1,40}}:(?!PASS\b){_V}"),
+    ("_authtok", rf"\w_authtok[ \t]*=[ \t]*{_V}"),
+    ("ookieParser\\(\\\\*[\"']", rf"cookieParser\({_V}(?=\\{{0,7}}[\"'])"),
     ("ew value: ", rf"New value: {_MIXED}{_V}"),
     (' -p:[^ "]{6}\n/p:', rf"[ \t][-/]p:(?![0-9]+:){_MIXED}{_V}"),
     (
@@ -1397,9 +1401,9 @@ _CODE_ITEM = lazily(
     r"(?:\s|\\+[nrt]|[\"',]|[0-9]{1,4}(?:[.)] |→)"
     r"|[-*] ){1,40}((?=[a-zA-Z-]{0,12}[0-9])[A-Za-z0-9]{4,12}(?:[- ][A-Za-z0-9]{4,12}){0,3})(?![A-Za-z0-9])"
 )
-_CALL = lazily(r"\b([A-Za-z_][\w.]{2,60})\((?=\\{0,7}[\"'`])")
+_CALL = lazily(r"\b([A-Za-z_][\w.]{2,60})\((?=[^\n(),]{1,100},)")
 _CALL_NAME = lazily(
-    r"[Aa]uth|[Ll]og_?[Ii]n|[Ss]ign_?[Ii]n|[Cc]onnect|[Cc]redential|[Ss]equelize|[Bb]ind|[Uu]ser|[Aa]ccount|[Bb]asic|[Pp]ass"
+    r"[Aa]uth|[Ll]og_?[Ii]n|[Ss]ign_?[Ii]n|[Cc]onnect|[Cc]redential|[Ss]equelize|[Bb]ind|[Uu]ser|[Aa]ccount|[Bb]asic|[Pp]ass|_pw_"
 )
 _EMAIL = lazily(r"@[\w-]+\.")
 _ARGUMENT = lazily(r"(?<=,)\s{0,3}\\{0,7}[\"'`]([^\s\"'`\\]{8,128})(?=\\{0,7}[\"'`]\s{0,3}[,).])")
@@ -1979,6 +1983,8 @@ TELLING: dict[str, list[str]] = {
         *(
             "sudo -[A-Za-z]*S",
             "password-stdin",
+            "passwd-on-stdin",
+            "realm join",
             "with-token",
             "chpasswd",
             "passwd --stdin",
@@ -2019,8 +2025,8 @@ TELLING: dict[str, list[str]] = {
 _NO_SIGN = r"[^ \t\r\n\"'`\\(){},]"
 TELLING["places"] = [
     r" -[tkpwPW][ \t]+\\*[\"']?[^ \t\r\n\"'\\/0-9]*[0-9][^ \t\r\n\"'\\/]{5}",
-    rf"(?:[Aa]uth(?:entication)?|ogin|onnect(?:ion)?|redentials?|equelize|[uU]ser|ccount|asic|[Bb]ind)\({_Q}"
-    rf"(?:[^\"'`\\(){{}}\r\n,]*{_Q}?,[ ]?{_Q}?)+{_NO_SIGN}*(?:[A-Z]{_NO_SIGN}*[0-9]|[0-9]{_NO_SIGN}*[A-Z])",
+    rf"(?:[Aa]uth(?:entication)?|ogin|onnect(?:ion)?|redentials?|equelize|[uU]ser|ccount|asic|[Bb]ind(?:_s)?|pw_set)\({_Q}?"
+    rf"(?:[$A-Za-z0-9_@.=:/-]*{_Q}?,[ ]?{_Q}?)+{_NO_SIGN}*(?:[A-Z]{_NO_SIGN}*[0-9]|[0-9]{_NO_SIGN}*[A-Z])",
     *(pattern for tellings, _ in _SOUGHT for pattern in tellings),
     *(
         r"\.sendline\(",
