@@ -155,22 +155,32 @@ class ScratchServer:
 
 
 @contextlib.contextmanager
+def scratch_server(*options: str) -> Iterator[str | None]:
+    """The address of a server that is started for the while, with these settings; None where no PostgreSQL is installed."""
+    binaries = programs()
+    if binaries is None:
+        yield None
+        return
+    server = ScratchServer(binaries)
+    try:
+        server.start(*options)
+        yield server.url
+    finally:
+        server.remove()
+
+
+@contextlib.contextmanager
 def server_for_trials(wanted: str | None) -> Iterator[str | None]:
     """The server that `--db` names: its address, or `scratch` for one that is started; None is for files."""
     if wanted != "scratch":
         yield wanted
         return
-    binaries = programs()
-    if binaries is None:
-        raise SystemExit(
-            "no PostgreSQL is installed here; name a server, as --db postgresql://USER@HOST/postgres"
-        )
-    server = ScratchServer(binaries)
-    try:
-        server.start()
-        yield server.url
-    finally:
-        server.remove()
+    with scratch_server() as url:
+        if url is None:
+            raise SystemExit(
+                "no PostgreSQL is installed here; name a server, as --db postgresql://USER@HOST/postgres"
+            )
+        yield url
 
 
 class FolderDatabases:
@@ -224,15 +234,10 @@ def postgres_server() -> Iterator[str]:
     if given:
         yield given
         return
-    binaries = programs()
-    if binaries is None:
-        pytest.skip(f"no PostgreSQL is installed here; {SERVER} may name a server")
-    server = ScratchServer(binaries)
-    try:
-        server.start()
-        yield server.url
-    finally:
-        server.remove()
+    with scratch_server() as url:
+        if url is None:
+            pytest.skip(f"no PostgreSQL is installed here; {SERVER} may name a server")
+        yield url
 
 
 @pytest.fixture(scope="session")
