@@ -13,6 +13,7 @@ import json
 import logging
 import os
 from contextlib import ExitStack
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def mangled(changes: list[tuple[str, int, int, Any]]) -> bytes:
             case "drop":
                 del events[at]
             case "double":
-                events.insert(other, events[at])
+                events.insert(other, deepcopy(events[at]))
             case "end":
                 del events[at + 1 :]
             case "move":
@@ -92,9 +93,9 @@ def mangled(changes: list[tuple[str, int, int, Any]]) -> bytes:
             case "set":
                 parts = [part for part in _objects(events[at]) if isinstance(part, dict)]
                 if parts:
-                    parts[second % len(parts)][what[0]] = what[1]
+                    parts[second % len(parts)][what[0]] = deepcopy(what[1])
             case "event" | "raw":
-                events.insert(at, what)
+                events.insert(at, deepcopy(what))  # examples share what is drawn
             case "huge":
                 delta = {
                     "type": what,
