@@ -191,6 +191,11 @@ class PlanRows(Sequence[PlanRow]):
         place = self.place_of(row_id)
         return None if place is None else self[place]
 
+    def first_working_task(self) -> PlanRow | None:
+        """The first task that is worked on; no row is made for the agents."""
+        rows = (self[number] for number, place in enumerate(self.shape.places) if place.task_id is not None)
+        return next((row for row in rows if row.condition.role == "working"), None)
+
     def agent_ids(self) -> list[str]:
         """The agents that have a row, in the order shown."""
         return [place.agent_id for place in self.shape.places if place.agent_id is not None]

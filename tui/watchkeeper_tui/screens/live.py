@@ -388,9 +388,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             return
         busy = None
         if self.roster.counts().get("●"):
-            busy = next(
-                (row for row in self.plan.shown if row.task and row.condition.role == "working"), None
-            )
+            busy = self.plan.shown.first_working_task()
         with_agent = busy or next((row for row in self.plan.shown if row.agent is not None), None)
         if with_agent is not None and with_agent.id != self.plan.selected_id:
             self.plan.select(with_agent.id, tell=False)
