@@ -1128,7 +1128,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     (
         "\n".join(
-            rf"[xX]-[A-Za-z-]*{word}[A-Za-z-]*[: ]"
+            rf"[xX]-[A-Za-z-]*{word}[A-Za-z-]*:? ?[A-Za-z0-9+/=_.~-]{{12}}"
             for word in ("[aA]pi", "[aA]uth", "[kK]ey", "[tT]oken", "[sS]ecret", "[aA]ccess")
         ),
         r"\b[xX]-[A-Za-z-]{0,40}(?:[aA]pi|[aA]uth|[kK]ey|[tT]oken|[sS]ecret|[aA]ccess)[A-Za-z-]{0,40}(?::[ \t]*|[ \t])"

@@ -64,7 +64,7 @@ class Shape:
     telling: str
 
 
-_ENOUGH_TO_TELL = 16
+_ENOUGH_TO_TELL = 24
 """Characters behind a token's prefix that are searched for: more of them make the search slow, and hardly ever stop
 it."""
 
@@ -320,7 +320,6 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("voiceflow-key", "VF.", r"(?:DM\.|WS\.)?[a-f0-9]{24}\.[A-Za-z0-9]", 16),
     ("bitfinex-key", "BBFF-", LETTERS, 30),
     ("dub-key", "dub_", LETTERS, 24),
-    ("ionic-token", "ion_", LETTERS, 40),
     ("jumpcloud-key", "jca_", LETTERS, 36),
     ("mintlify-key", "mint_", LETTERS, 24),
     ("qovery-token", "qov_", LETTERS, 50),
