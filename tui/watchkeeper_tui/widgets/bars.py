@@ -243,7 +243,7 @@ class Header(Widget):
         groups = self._groups()
         shown = list(range(len(groups)))
         used = sum(pieces_width(group) for _, group in groups)
-        wanted = pieces_width(self._goal(44)) if width >= 100 else 0  # else there is room for no words of it
+        wanted = pieces_width(self._goal(26)) if width >= 100 else 0  # else there is room for no words of it
         while len(shown) > 1:
             least = max(shown, key=lambda index: groups[index][0])
             # The goal goes before what is of little use.
@@ -298,7 +298,7 @@ class Header(Widget):
         groups.append((1, [(formatting.clock(self._elapsed(session, now)), "text"), ("  ", "text")]))
         if snapshot.state is SessionState.LIVE and snapshot.host_pid:
             groups.append((9, [(f"pid {snapshot.host_pid}  ", "faint")]))
-        groups.append((7, [(f"{formatting.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
+        groups.append((8, [(f"{formatting.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
         groups.append((2, self._counts()))
         cost = formatting.bill(session)
         groups.append((3, [(cost, "money")]))
@@ -310,9 +310,9 @@ class Header(Widget):
         if session.missing_logs:
             logs = formatting.plural(session.missing_logs, "log")
             groups.append((3, [("  ", "text"), ("partial", "waiting")]))
-            groups.append((7, [(f" ({logs} missing)", "muted")]))
+            groups.append((8, [(f" ({logs} missing)", "muted")]))
         if snapshot.state is SessionState.LIVE:
-            groups.append((8, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
+            groups.append((9, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
         if self.is_mounted and self.screen.size.height < ROOMY_ROWS:
             # Else the line of attention has them.
             if snapshot.state is SessionState.LIVE:
@@ -337,7 +337,7 @@ class Header(Widget):
         why = watch_app(self).read_only
         if not why:
             return []
-        return [(0, [(" ≡ READ-ONLY ", "badge_plain"), (" ", "text")]), (8, [(f"{why}  ", "muted")])]
+        return [(0, [(" ≡ READ-ONLY ", "badge_plain"), (" ", "text")]), (7, [(f"{why}  ", "muted")])]
 
     def _counts(self) -> list[Piece]:
         counted, roles = self._roster.counts(), self._roster.roles
