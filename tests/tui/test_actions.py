@@ -350,7 +350,7 @@ async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(
     desk.session.approval("explorer1", "\n".join(f"line {number} of a long command" for number in range(12)))
     async with desk.app().run_test(size=size) as pilot:
         await choose(pilot, "task:t-core")
-        for key, words in (("C", "y yes"), ("a", "y approve"), ("q", "detach")):
+        for key, words in (("C", "y yes"), ("a", "y Approve once"), ("q", "detach")):
             await pilot.press(key)
             await until(pilot, lambda words=words: words in text_of(pilot))
             await pilot.press("escape")
