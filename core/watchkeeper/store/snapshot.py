@@ -405,7 +405,7 @@ _AGENTS = row_lines(
         [
             *(f"a.{each}" for each in _AGENT_COLUMNS),
             *(f"l.{each}" for each in _LIVE_COLUMNS),
-            "substr(l.text, -4000), substr(a.current_goal, 1, 4000)",
+            "substr(l.text, 1, 4000), substr(a.current_goal, 1, 4000)",
             _AGENT_ESTIMATED,
             "(SELECT program FROM agent_programs WHERE agent_id = a.id)",
         ]

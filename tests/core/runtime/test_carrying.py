@@ -227,9 +227,9 @@ async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(fixed,
     goal = "Port the parser. Always use tabs."
     Old(fixed.path, fixed.workspace, origin=origin, goal=goal).done()
     session = await fixed.carried(goal)
-    assert fixed.one("SELECT count(*) FROM facts WHERE session_id = ? AND pinned", session) == (pinned,)
+    assert fixed.one("SELECT count(*) FROM facts WHERE session_id = ? AND pinned = 1", session) == (pinned,)
     other = await fixed.carried("Go on. Always use tabs.")
-    assert fixed.one("SELECT count(*) FROM facts WHERE session_id = ? AND pinned", other) == (1,)
+    assert fixed.one("SELECT count(*) FROM facts WHERE session_id = ? AND pinned = 1", other) == (1,)
 
 
 async def test_an_old_cursor_scope_or_inbox_cannot_be_taken_for_the_new_ones(fixed):

@@ -24,11 +24,11 @@ OF_SQLITE = {
     "transcripts/opencode/database.py": "the database of another program",
 }
 IS_SQL = re.compile(
-    r"\b(SELECT|INSERT|DELETE FROM|WHERE|ORDER BY|ON CONFLICT|GROUP BY)\b|\bUPDATE\b.*\bSET\b"
+    r"\b(SELECT|INSERT|DELETE FROM|WHERE|ORDER BY|ON CONFLICT|GROUP BY)\b|\bsubstr\(|\bUPDATE\b.*\bSET\b"
 )
 NOT_PORTABLE = re.compile(
     r"\browid\b|\bjson_\w+\(|->|\b(INSERT|UPDATE) OR\b|\bREPLACE INTO\b|\bGLOB\b|\bMATCH\b|\bsqlite_master\b"
-    r"|\b(ifnull|iif|total|group_concat|instr|typeof|char)\(|\b(max|min)\([^()]*,|\bIS (NOT )?\?"
+    r"|\b(ifnull|iif|total|group_concat|instr|typeof|char)\(|\bsubstr\([^,()]*, *-|\b(max|min)\([^()]*,|\bIS (NOT )?\?"
 )
 
 
