@@ -31,7 +31,9 @@ async def test_what_an_agent_showed_last_stays_in_its_row_and_nothing_of_it_is_h
     assert shown[:] == (100, 2_000)
     live.stream("a0", "late")  # what is not held is not added to
     await live.flush()
-    assert store.one("SELECT substr(text, length(text) - 5) FROM live WHERE agent_id = 'a0'")[:] == ("words ",)
+    assert store.one("SELECT substr(text, length(text) - 5) FROM live WHERE agent_id = 'a0'")[:] == (
+        "words ",
+    )
 
 
 async def test_an_agent_that_works_again_is_shown_again(store: SessionStore) -> None:
