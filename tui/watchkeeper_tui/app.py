@@ -73,7 +73,7 @@ UNATTENDED_SECONDS = 60.0
 FIRST_READING_SECONDS = 0.1
 """How long the first paint waits for what it could show; most databases are read in a tenth of that."""
 
-REST_SECONDS = 10.0
+REST_SECONDS = 5.0
 """After so long without a change the times on the screen move every other second: a dashboard is open all day."""
 """Without a key for so long, a terminal that never tells of its focus counts as looked away from."""
 Severity = Literal["information", "warning", "error"]
