@@ -1,9 +1,9 @@
 """A plugin for pytest: every database that the tests keep in a file is a database of a PostgreSQL server instead.
 
-    .ci/heavy postgres-suites tests/core/runtime
+    .ci/heavy postgres-suites [tests/core/runtime …]
 
-So whole suites that were written for files run on PostgreSQL. What they do to the files themselves, and statements
-that only SQLite knows, fail there. Leases stay those of files.
+So whole suites that were written for files run on PostgreSQL: those of the store and the runtime, unless others are named.
+Left out is what is about the files themselves (`OF_FILES`), and what runs on a server anyway. Leases stay those of files.
 """
 
 from __future__ import annotations
@@ -22,6 +22,16 @@ from watchkeeper.store import database, postgres
 from watchkeeper.store.driver import Connection
 
 TEMPLATE = "wk_files_template"
+OF_FILES = {
+    "test_database", "test_migrations", "test_folders", "test_lease_files", "test_changes", "test_query_plans",
+    "test_writer", "test_writer_shortages", "test_placement",
+    "test_carrying_imported",  # imports go to files
+    "test_an_artifact_that_was_damaged_in_the_file_is_told_and_never_returned",
+    "test_messages_observations_and_views_come_back_as_they_were",  # NUL, which PostgreSQL cannot hold
+    "test_a_jump_reads_no_more_in_a_longer_session", "test_without_a_budget_no_reservation_is_written",  # SQLite's own steps
+    "test_a_host_whose_epoch_was_taken_writes_nothing_more",  # opens the file by itself
+}  # fmt: skip
+"""Modules and tests about files, or about what only SQLite does."""
 _INSTEAD = {
     "integrity_check": "SELECT 'ok'",
     "data_version": "SELECT CAST(pg_current_snapshot() AS text)",
@@ -70,6 +80,18 @@ def _open_readonly(
     return _opened(path, read_only=True)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not about the store's contract; the summary counts it."""
+    out = [one for one in items if _is_left_out(one)]
+    items[:] = [one for one in items if one not in out]
+    config.hook.pytest_deselected(items=out)
+
+
+def _is_left_out(test: pytest.Item) -> bool:
+    names = {test.path.stem, test.name.partition("[")[0]}
+    return bool(names & OF_FILES) or "postgres_server" in getattr(test, "fixturenames", ())
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Start a server, or use the one that is named, and put it in the place of files."""
     import os
@@ -101,4 +123,5 @@ def _databases_of_this_test_alone() -> Iterator[None]:
 if __name__ == "__main__":
     import sys
 
-    sys.exit(pytest.main(["-q", "-n", "0", "-p", "tests.support.files_on_postgres", *sys.argv[1:]]))
+    wanted = sys.argv[1:] or ["tests/core/store", "tests/core/runtime"]
+    sys.exit(pytest.main(["-q", "-n", "0", "-p", "tests.support.files_on_postgres", *wanted]))

@@ -25,7 +25,7 @@ async def test_tasks_run_in_the_order_of_their_dependencies_and_the_session_is_d
     bench.start(PlannedRun([*diamond, task("report", needs=("join",), role="writer")]))
     result = await bench.run()
     assert (result.status, result.exit_code) == ("done", 0)
-    ended = [row[0] for row in bench.query("SELECT name FROM tasks ORDER BY ended_at, rowid")]
+    ended = [row[0] for row in bench.query("SELECT name FROM tasks ORDER BY ended_at, position")]
     assert set(ended[:2]) == {"left", "right"}
     assert ended[2:] == ["join", "report"]
     assert {one["attempt"] for one in bench.tasks().values()} == {1}
