@@ -40,7 +40,7 @@ import { existsSync, readFileSync, readdirSync, renameSync, unlinkSync, writeFil
 const FOLDER = %(folder)s
 const ANSWER = %(answer)s
 const parents = new Map() // session of a sub-agent -> the session that started it
-const told = new Map() // session -> busy, idle or failed
+const reported = new Map() // session -> busy, idle or failed
 const asked = new Map() // request -> the file of its question
 
 const clip = (text) => (typeof text === "string" ? text.slice(0, 2000) : "")
@@ -70,15 +70,15 @@ function tell(id, event, more) {
 }
 
 function change(id, state, event, more) {
-  if (told.get(id) === state) return
-  if (told.size > 1000) told.clear()
-  told.set(id, state)
+  if (reported.get(id) === state) return
+  if (reported.size > 1000) reported.clear()
+  reported.set(id, state)
   tell(id, event, more)
 }
 
 function ask(request, client) {
   if (![request.id, request.sessionID].every((id) => typeof id === "string" && /^[\\w-]+$/.test(id))) return
-  process.kill(Number(readFileSync(`${FOLDER}/listening`, "utf8")), 0) // throws where nobody listens
+  process.kill(Number(readFileSync(`${FOLDER}/listening`, "utf8")), 0) // throws where no one listens
   const nonce = randomBytes(16).toString("hex")
   const input = { ...request.metadata, patterns: request.patterns }
   const file = write("asks", nonce, request.sessionID, "PermissionRequest", { tool_name: request.permission, tool_input: input })
@@ -106,7 +106,7 @@ function replied(id, request, reply) {
     quietly(() => unlinkSync(`${FOLDER}/answers/${question.nonce}.json`))
     tell(id, "PermissionReplied", { question: question.nonce, reply })
   }
-  told.delete(root(id))
+  reported.delete(root(id))
   change(root(id), "busy", "UserPromptSubmit")
 }
 
@@ -116,7 +116,7 @@ function take(type, about, client) {
     if (about.info?.parentID && parents.size < 10000) parents.set(id, about.info.parentID)
     else if (type === "session.created") tell(id, "SessionStart", { source: "startup", cwd: about.info?.directory })
   } else if (type === "permission.asked" || type === "question.asked") {
-    told.delete(root(id))
+    reported.delete(root(id))
     tell(id, "PermissionRequest", { tool_name: about.permission ?? "question" })
     if (ANSWER && type === "permission.asked") quietly(() => ask(about, client))
   } else if (type === "permission.replied" || type === "question.replied" || type === "question.rejected") {
@@ -129,7 +129,7 @@ function take(type, about, client) {
     if (about.error?.name === "MessageAbortedError") change(id, "idle", "Interrupt")
     else change(id, "failed", "StopFailure", { error: clip(about.error?.data?.message ?? about.error?.name) })
   } else if (type === "session.idle") {
-    if (told.get(id) !== "failed") change(id, "idle", "Stop")
+    if (reported.get(id) !== "failed") change(id, "idle", "Stop")
   } else if (type === "session.compacted") {
     tell(id, "PostCompact")
   } else if (type === "session.deleted") {

@@ -120,7 +120,7 @@ def _drive_once(
     placement: Placement | None,
 ) -> HostResult:
     if placement is not None:
-        # Loaded while an earlier host still has the lease, so that nobody waits for it afterwards.
+        # Loaded while an earlier host still has the lease, so that no one waits for it afterwards.
         import_module("watchkeeper.runtime.host_factory")
         await_lapse(database_path, session_id)
     store = SessionStore.claim(

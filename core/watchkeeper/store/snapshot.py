@@ -560,7 +560,7 @@ class _Pace:
         self._rates = Rates()
 
     def is_due(self, now: float) -> bool:
-        """Whether the next reading computes the rates anew."""
+        """Whether the next reading computes the rates again."""
         return self._read_at is None or not 0 <= now - self._read_at < RATES_SECONDS
 
     def read(self, connection: Connection, now: float, facts: SessionFacts) -> Rates:

@@ -103,7 +103,7 @@ class Group:
         return fence
 
     def prove(self) -> None:
-        """Make sure, before COMMIT is sent, that it can be told later whether it was done: by an event `seq`, or by
+        """Make sure, before COMMIT is sent, that it can be found out later whether it was done: by an event `seq`, or by
         the number of the transaction.
 
         Raises:

@@ -147,7 +147,7 @@ _FIRST_KEYS = (("j k", "choose an agent"), ("p", "pauses it"), ("C", "compacts")
                ("s", "lists sessions"), ("?", "shows all keys"))  # fmt: skip
 _FIRST_KEYS_WHEN_OVER = (("j k", "choose an agent"), ("w", "replays"), ("t", "shows the timeline"), ("/", "searches"),
                          ("s", "lists sessions"), ("?", "shows all keys"))  # fmt: skip
-"""What somebody is told who opens the dashboard for the first time."""
+"""What a new user reads on opening the dashboard for the first time."""
 _ACTS_WHEN_OVER = frozenset({"answer", "resume", "rerun", "compact"})
 _SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("artifacts", "v", "Artifacts"), ("agent.report", "i", "Report"),
                     ("export", "x", "Export"), ("fork", "K", "Fork"))  # fmt: skip
@@ -274,7 +274,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.resume_when_shown(self._resumes)
 
     def _hint_keys(self) -> None:
-        """Tell somebody who is new the first keys, once."""
+        """Show a new user the first keys, once."""
         owners = (self.plan, self)
         hints = (
             (self._own_keys(keys, owners), words)

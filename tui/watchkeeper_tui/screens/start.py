@@ -29,7 +29,7 @@ class Field:
     label: str
     help: str
     empty: str = ""
-    """What an empty line stands for."""
+    """What an empty line means."""
 
 
 FIELDS = (

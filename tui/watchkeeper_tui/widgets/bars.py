@@ -64,13 +64,13 @@ class _Need:
 
     def pieces(self, most: int) -> list[Piece]:
         """It, with a reason of at most so many columns."""
-        told = [
+        said = [
             (self.before, self.role),
             (self.name, self.role),
             (self.verb + clip(self.why, most), self.role),
             *self.after,
         ]
-        return [piece for piece in told if piece[0]]
+        return [piece for piece in said if piece[0]]
 
 
 class Header(Widget):
