@@ -121,7 +121,7 @@ def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(
         assert host.stdout is not None
         try:
             assert host.stdout.readline().strip() == "held"
-            terminal.until(lambda text: "LIVE" in text and f"pid {host.pid}" in text)
+            terminal.until(lambda text: "LIVE" in text)
         finally:
             host.kill()
     assert terminal.until(lambda text: "STOPPED" in text, 10) < 2.5
