@@ -21,7 +21,7 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
 
 # A busy machine takes for one example what an idle one takes for a hundred: how long one took says nothing.
-settings.register_profile("unhurried", deadline=None, max_examples=25)
+settings.register_profile("unhurried", deadline=None, max_examples=16)
 settings.load_profile("unhurried")
 
 # Whoever starts the tests in the background of a script has them, and all that they start, ignore these.

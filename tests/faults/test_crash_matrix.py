@@ -20,7 +20,9 @@ SAMPLE = {
 @pytest.mark.parametrize(
     "scenes",
     [
-        pytest.param(each, marks=[pytest.mark.long] if "migrate" in each else [], id=each[0])
+        pytest.param(
+            each, marks=[pytest.mark.long] if {"migrate", "run-observational"} & {*each} else [], id=each[0]
+        )
         for each in SAMPLE
     ],
 )

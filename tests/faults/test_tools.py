@@ -87,6 +87,7 @@ LIES = {
 """How a server lies, and whether the call must fail for it."""
 
 
+@pytest.mark.long  # tests/core/tools/test_mcp.py has some of these one by one
 async def test_a_server_that_lies_costs_one_call_and_tells_no_other_calls_result(workspace: Path) -> None:
     made = {
         f"liar{i}": McpServer(sys.executable, (str(LIAR), how), timeout_seconds=4.0)
