@@ -123,5 +123,6 @@ def _databases_of_this_test_alone() -> Iterator[None]:
 if __name__ == "__main__":
     import sys
 
-    wanted = sys.argv[1:] or ["tests/core/store", "tests/core/runtime"]
-    sys.exit(pytest.main(["-q", "-n", "0", "-p", "tests.support.files_on_postgres", *wanted]))
+    named = any(one.startswith("tests") for one in sys.argv[1:])
+    suites = [] if named else ["tests/core/store", "tests/core/runtime"]
+    sys.exit(pytest.main(["-q", "-n", "0", "-p", "tests.support.files_on_postgres", *suites, *sys.argv[1:]]))
