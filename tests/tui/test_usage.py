@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.tui.conftest import NOW, Desk, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession
 from tests.tui.pictures import assert_agreed
@@ -13,7 +15,7 @@ from textual_plotext import PlotextPlot
 
 from watchkeeper.records.messages import Rates
 from watchkeeper_tui.screens.sessions import SessionsScreen
-from watchkeeper_tui.screens.usage import UsageScreen
+from watchkeeper_tui.screens.usage import ChartScreen, UsageScreen, thinned
 
 DAY = 86_400
 
@@ -159,3 +161,40 @@ async def test_the_words_of_a_chart_can_be_read_in_the_theme(spent: Desk, theme:
             assert part.style is not None
             colour = part.style.color
             assert colour is None or colour.is_default or colour != part.style.bgcolor, part
+
+
+async def test_the_other_charts_are_drawn_before_their_key_is_pressed(
+    spent: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spent.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("T")
+        await until(pilot, lambda: "9 calls" in text_of(pilot))
+        screen = pilot.app.screen
+        assert isinstance(screen, ChartScreen)
+        for _ in range(3):
+            screen.tick(NOW)
+
+        def build(_: object) -> str:
+            raise AssertionError("a chart was drawn while its key waited")
+
+        monkeypatch.setattr("textual_plotext.plot.Plot.build", build)
+        for title in ("tokens per minute;", "US dollars so far", "context: tokens"):
+            await pilot.press("tab")
+            await until(pilot, lambda title=title: title in text_of(pilot))  # type: ignore[misc]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), max_size=300).map(sorted), st.integers(1, 20)
+)
+def test_a_thinned_line_keeps_its_ends_and_its_extremes(
+    points: list[tuple[float, float]], columns: int
+) -> None:
+    drawn = list(thinned(points, columns))
+    assert drawn == sorted(drawn)
+    assert set(drawn) <= set(points)
+    assert len(drawn) <= 4 * (columns + 1)
+    if points:
+        heights, kept = [height for _, height in points], [height for _, height in drawn]
+        assert (drawn[0], drawn[-1]) == (points[0], points[-1])
+        assert (min(heights), max(heights)) == (min(kept), max(kept))

@@ -6,10 +6,11 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
-from itertools import accumulate, compress
+from itertools import accumulate, compress, groupby
+from operator import itemgetter
 from typing import Any, ClassVar
 
-from textual.app import ComposeResult
+from textual.app import ComposeResult, RenderResult
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual_plotext import PlotextPlot
@@ -151,6 +152,21 @@ def round_ticks(top: float, *, steps: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(top / steps))
     step = next(power * part for part in (1, 2, 2.5, 5, 10) if power * part >= top / steps)
     return [step * part for part in range(math.floor(top / step * 1.000001) + 1)]
+
+
+def thinned(points: Sequence[tuple[float, float]], columns: int) -> Sequence[tuple[float, float]]:
+    """Points in order of their first number, without those that a line through all would not show: of each of so many
+    columns the first, the least, the greatest and the last."""
+    if len(points) <= 4 * columns:
+        return points
+    first, last = points[0][0], points[-1][0]
+    wide = (last - first) / columns or 1.0
+    kept = []
+    for _, column in groupby(points, key=lambda point: int((point[0] - first) / wide)):
+        near = list(column)
+        ends = (near[0], near[-1], min(near, key=itemgetter(1)), max(near, key=itemgetter(1)))
+        kept += sorted(set(ends))
+    return kept
 
 
 def _short_model(name: str) -> str:
@@ -452,7 +468,34 @@ _TIME_UNITS = ((240, "hours", 1 / 60), (4, "minutes", 1), (0, "seconds", 60))
 """From so many minutes on, what an axis counts, and how many of it a minute has."""
 MOST_BARS = 60
 PLOT_SHARE = 25
-"""A chart that took a second to draw is drawn again after so many: keys come first."""
+"""Charts that took a second to draw are drawn again after so many: keys come first."""
+
+
+class _Charts(PlotextPlot):
+    """One of several charts, each drawn once for each answer, size and theme: drawing is what takes the time of a key."""
+
+    def __init__(self, paint: Callable[[int], None]) -> None:
+        """`paint(n)` puts chart n into `plt`."""
+        super().__init__()
+        self._paint = paint
+        self._drawn: dict[int, tuple[object, RenderResult]] = {}
+        """Of each chart: for which size and theme, and its picture."""
+        self.chart = 0
+
+    def draw(self, chart: int) -> RenderResult:
+        """Draw this chart now."""
+        self._paint(chart)
+        picture = super().render()
+        self._drawn[chart] = (self._look, picture)
+        return picture
+
+    @property
+    def _look(self) -> object:
+        return (self.size, self.app.theme)
+
+    def render(self) -> RenderResult:
+        look, picture = self._drawn.get(self.chart, (None, ""))
+        return picture if look == self._look else self.draw(self.chart)
 
 
 class ChartScreen(_CostScreen):
@@ -477,27 +520,46 @@ class ChartScreen(_CostScreen):
         super().__init__()
         self._title = title
         self._agents = tuple(agent_ids)
-        self._chart = 0
         self._series: CallSeries | None = None
+        self._minutes: list[float] = []
+        self._costs: list[CostClasses] = []
+        self._stale: list[int] = []
+        """The charts out of sight that show an older answer."""
 
     def body(self) -> ComposeResult:
-        yield PlotextPlot()
+        yield _Charts(self._paint)
 
-    def on_resize(self) -> None:
-        self._plot()
+    @property
+    def charts(self) -> _Charts:
+        return self.query_one(_Charts)
 
     def question(self) -> Callable[[Connection], CallSeries]:
         agents = self._agents
         return lambda connection: call_series(connection, agents)
 
     def arrived(self, series: CallSeries) -> None:
-        self._series, begun = series, time.perf_counter()
-        self._plot()
-        self.read_seconds = max(1.0, (time.perf_counter() - begun) * PLOT_SHARE)
+        begun = time.perf_counter()
+        self._series = series
+        self._minutes = [(point.at - series.calls[0].at) / 60 for point in series.calls]
+        self._draw()
+        self.read_seconds = max(1.0, (time.perf_counter() - begun) * len(_CHARTS) * PLOT_SHARE)
         self.need_prices(call.model for call in series.calls)
 
+    def _draw(self) -> None:
+        """Draw the chart in sight, and the others at the next ticks."""
+        calls = self._series.calls if self._series is not None else ()
+        self._costs = [self._usd(point) for point in calls]
+        self.charts.draw(self.charts.chart)
+        self.charts.refresh()
+        self._stale = [chart for chart in range(len(_CHARTS)) if chart != self.charts.chart]
+
+    def tick(self, now: float) -> None:
+        if self._stale:
+            self.charts.draw(self._stale.pop(0))
+        super().tick(now)
+
     def priced(self) -> None:
-        self._plot()
+        self._draw()
         self.redraw_edges()
 
     def _usd(self, call: CallPoint) -> CostClasses:
@@ -507,50 +569,46 @@ class ChartScreen(_CostScreen):
         rates = rates_on(self.prices.get(call.model, ()), call.at, tokens.prompt_tokens)
         return stackable(cost_classes(rates, tokens, call.cost_usd))
 
-    def _plot(self) -> None:
-        series = self._series
+    def _paint(self, chart: int) -> None:
+        series, minutes = self._series, self._minutes
         plot = self.plot
         plot.plt.clear_figure()
         if series is None or not series.calls:
             plot.plt.title("no model call yet")
-            plot.refresh()
             return
         begins = series.calls[0].at
-        minutes = [(point.at - begins) / 60 for point in series.calls]
         unit, factor = next((unit, factor) for above, unit, factor in _TIME_UNITS if minutes[-1] >= above)
-        if self._chart == 0:
+        if chart == 0:
             own = [
                 (at, point.prompt)
                 for at, point in zip(minutes, series.calls, strict=True)
                 if point.agent_id == self._agents[0]
             ]
+            drawn = thinned(own, 2 * plot.size.width)
             plot.plt.plot(
-                [at for at, _ in own],
-                [tokens for _, tokens in own],
+                [at for at, _ in drawn],
+                [tokens for _, tokens in drawn],
                 marker="braille",
                 color=self.rgb("kind_messages"),
             )
             self.scale(plot, max((tokens for _, tokens in own), default=0), formatting.tokens)
             plot.plt.title("context: tokens of each prompt; lines mark compactions")
-        elif self._chart == 1:
-            self._stack(minutes, [point.tokens for point in series.calls], _TOKENS, formatting.tokens)
+        elif chart == 1:
+            self._stack([point.tokens for point in series.calls], _TOKENS, formatting.tokens)
             plot.plt.title("tokens per minute; lines mark compactions")
         else:
-            costs = [self._usd(point) for point in series.calls]
-            self._stack(minutes, costs, list(_CLASSES.values()), formatting.money, so_far=True)
+            self._stack(self._costs, list(_CLASSES.values()), formatting.money, so_far=True)
             plot.plt.title("cost: US dollars so far; lines mark compactions")
-        shown = self._agents[:1] if self._chart == 0 else self._agents
+        shown = self._agents[:1] if chart == 0 else self._agents
         for at in (at for agent_id, at in series.compactions if agent_id in shown):
             plot.plt.vline((at - begins) / 60, color=self.rgb("compaction"))
         ticks = round_ticks(minutes[-1] * factor)
         plot.plt.xlim(0, max(minutes[-1], 1 / 60))
         plot.plt.xticks([tick / factor for tick in ticks], [f"{tick:g}" for tick in ticks])
         plot.plt.xlabel(unit)
-        plot.refresh()
 
     def _stack(
         self,
-        minutes: Sequence[float],
         values: Sequence[Sequence[float]],
         names: Sequence[tuple[str, str]],
         words: Callable[[float], str],
@@ -558,6 +616,7 @@ class ChartScreen(_CostScreen):
         so_far: bool = False,
     ) -> None:
         """Values by class in stacked bars, as many as fit: per minute, or their sum `so_far`. The legend has the sums."""
+        minutes = self._minutes
         bars = max(1, min(MOST_BARS, self.app.size.width // 5, len(values)))
         wide = max(minutes[-1] / bars, 1 / 60)
         stacks = [[0.0] * bars for _ in names]
@@ -571,7 +630,7 @@ class ChartScreen(_CostScreen):
         self.stack(self.plot, places, tall, names, words, sums)
 
     def standing(self, now: float) -> Sequence[Piece]:
-        words: list[Piece] = [(self._title, "strong"), (f"  {_CHARTS[self._chart]}", "accent")]
+        words: list[Piece] = [(self._title, "strong"), (f"  {_CHARTS[self.charts.chart]}", "accent")]
         if self._series is not None:
             calls = self._series.calls
             spent = sum(point.cost_usd for point in calls)
@@ -586,11 +645,11 @@ class ChartScreen(_CostScreen):
         return (*charts, KeyHint("tab", "Next", "next(1)"))
 
     def action_next(self, step: int) -> None:
-        self.action_choose((self._chart + step) % len(_CHARTS))
+        self.action_choose((self.charts.chart + step) % len(_CHARTS))
 
     def action_choose(self, place: int) -> None:
-        self._chart = place
-        self._plot()
+        self.charts.chart = place
+        self.charts.refresh()
         self.redraw_edges()
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
