@@ -109,8 +109,19 @@ def program_of(payload: dict[str, Any]) -> str:
     return "codex" if isinstance(log, str) and log.rpartition("/")[2].startswith("rollout-") else PROGRAM
 
 
+def _is_older(at: float, state: SessionState, now: float) -> bool:
+    """Whether more is known since. What was known at a time to come was known before the clock was set back."""
+    return at < state.changed_at <= now
+
+
 def apply(
-    state: SessionState, event: str, payload: dict[str, Any], at: float, *, log_bytes: int | None
+    state: SessionState,
+    event: str,
+    payload: dict[str, Any],
+    at: float,
+    *,
+    now: float,
+    log_bytes: int | None = None,
 ) -> None:
     """What one event says about its session. Text is redacted already.
 
@@ -134,7 +145,7 @@ def apply(
                 one["ended_at"] = at
     if past:
         state.details["compactions"] = past[-COMPACTIONS_KEPT:]
-    if at < state.changed_at:
+    if _is_older(at, state, now):
         return
     was, state.changed_at = state.status, at
     if event == "SessionStart" and payload.get("source") != "compact":
@@ -173,6 +184,8 @@ class _Asked:
     path: Path
     log: Path
     tool_input: dict[str, Any]
+    started: str = ""
+    """The kernel's start time of the process that asks."""
     begun: int = 0
     """The log's size when the question was found: a result before it belongs to an earlier call."""
     offset: int | None = None
@@ -240,21 +253,32 @@ def _was_refused(block: dict[str, Any]) -> bool:
     return any(word in text for word in _REFUSALS)
 
 
+def _process(pid: int) -> list[str]:
+    """What the kernel says of a process behind its name; empty where it says nothing (no Linux)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def process_start(pid: int) -> str:
+    """The kernel's start time of a process, which tells it from a later one with the same number; empty: not known."""
+    return "".join(_process(pid)[19:20])
+
+
 def process_is_alive(pid: int, started: str = "") -> bool:
-    """Whether this process runs. `started`: the kernel's start time where the program recorded it; another process with
-    the same number has another."""
+    """Whether this process runs. `started`: the kernel's start time where it is known; another process with the same
+    number has another."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
         pass
-    if not started.isdigit():
-        return True
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19] == started
-    except (OSError, IndexError, ValueError):
-        return True
+    known = _process(pid)
+    if known[:1] == ["Z"]:
+        return False  # killed, and its parent has not asked for it
+    return not started.isdigit() or not known[19:] or known[19] == started
 
 
 @dataclass(slots=True)
@@ -452,7 +476,8 @@ class HookSpool:
         if state is None or event not in _TAKEN:
             return
         name = _NAME.fullmatch(path.name)
-        state.pid = int(name[1]) if name else state.pid
+        if name and (pid := int(name[1])) != state.pid:
+            state.pid, state.details["started"] = pid, process_start(pid)
         log_bytes = None
         if event == "PreCompact" and self._now() - at < FRESH_SECONDS:
             with contextlib.suppress(OSError):
@@ -462,7 +487,7 @@ class HookSpool:
             for key, value in payload.items()
             if isinstance(value, str) and key in _KEPT
         }
-        apply(state, event, self._redactor(kept), at, log_bytes=log_bytes)
+        apply(state, event, self._redactor(kept), at, now=self._now(), log_bytes=log_bytes)
 
     def _take_reply(self, payload: dict[str, Any], changes: _Changes) -> None:
         """What became of a question of OpenCode, which says it itself."""
@@ -529,7 +554,9 @@ class HookSpool:
         state = self._state_of({"session_id": session, "cwd": said.get("cwd")}, changes)
         assert state is not None
         state.pid, state.details["started"] = pid, started
-        if at < state.changed_at and state.status != "ended":
+        self._end_others(state, changes)
+        now = self._now()
+        if _is_older(at, state, now) and state.status != "ended":
             return
         if state.status == "ended":
             state.status, state.reason = "idle", ""
@@ -539,7 +566,21 @@ class HookSpool:
             state.status, state.reason = "busy", ""
         elif status == "idle" and state.status not in ("idle", "failed"):
             state.status, state.reason = "idle", ""
-        state.changed_at = max(at, state.changed_at)
+        state.changed_at = max(at, state.changed_at) if state.changed_at <= now else at
+
+    def _end_others(self, state: SessionState, changes: _Changes) -> None:
+        """A process has one session: by `/clear` or `/resume`, another one took the place of the one before."""
+        assert self._states is not None
+        for other in self._states.values():
+            if (
+                other is not state
+                and other.status != "ended"
+                and (other.program, other.pid) == (state.program, state.pid)
+                and other.details.get("started") == state.details.get("started")
+            ):
+                changes.states[other.program_session] = other
+                now = self._now()
+                apply(other, "SessionEnd", {"reason": "its process took up another session"}, now, now=now)
 
     def _look_at_processes(self, changes: _Changes) -> None:
         assert self._states is not None
@@ -551,13 +592,8 @@ class HookSpool:
                 continue
             if not self._is_alive(state.pid, str(state.details.get("started", ""))):
                 changes.states[state.program_session] = state
-                apply(
-                    state,
-                    "SessionEnd",
-                    {"reason": "the process ended without a word"},
-                    self._now(),
-                    log_bytes=None,
-                )
+                now = self._now()
+                apply(state, "SessionEnd", {"reason": "the process ended without a word"}, now, now=now)
 
     def _went_on(self, state: SessionState) -> bool:
         """Whether the log grew since the question was asked: Codex writes nothing while its dialog waits, and says no other
@@ -600,17 +636,17 @@ class HookSpool:
                 question_id, state.program, state.program_session, state.session_id, int(pid), agent,
                 self._redactor.text(one_line(tool, 200)), self._redactor(given), "waiting", {}, "", "", at,
             )  # fmt: skip
-            self._asked[question_id] = asked = _Asked(question, path, log, given)
+            self._asked[question_id] = asked = _Asked(question, path, log, given, process_start(int(pid)))
             asked.outcome()
             changes.questions.append(question)
-            if state.changed_at <= at:
+            if not _is_older(at, state, self._now()):
                 state.status, state.reason, state.changed_at = "waiting", f"permission: {question.tool}", at
 
     def _look_at_questions(self, changes: _Changes) -> None:
         for question_id, asked in list(self._asked.items()):
             outcome = asked.outcome()
             over = not asked.path.exists()
-            alive = self._is_alive(asked.question.pid, "")
+            alive = self._is_alive(asked.question.pid, asked.started)
             late = self._now() - asked.question.asked_at > 86_400
             if outcome or late or not alive:
                 changes.ended.append((question_id, outcome))

@@ -184,13 +184,12 @@ def _member(text: str, start: int, key: str) -> _Part | None:
 
 
 def _cut(text: str, parts: list[_Part], place: int) -> str:
-    """The text without one part, and without a comma that belonged to it."""
-    if place + 1 < len(parts):
-        return text[: parts[place].begin] + text[parts[place + 1].begin :]
+    """The text without one part, without a comma that belonged to it and the space that `_put` added."""
     if place:
         return text[: parts[place - 1].end] + text[parts[place].end :]
     begin = len(text[: parts[0].begin].rstrip(" \t\r\n"))
-    return text[:begin] + text[_space(text, parts[0].end) :]
+    end = _space(text, parts[0].end)
+    return text[:begin] + text[end + (text[end] == ",") :]
 
 
 def _put(text: str, start: int, piece: str, depth: int) -> str:
@@ -200,14 +199,8 @@ def _put(text: str, start: int, piece: str, depth: int) -> str:
     inside = newline + "  " * (depth + 1) + piece.replace("\n", newline)
     if text[after] in "}]":
         return text[: start + 1] + inside + newline + "  " * depth + text[after:]
-    gap = text[start + 1 : after]
-    return (
-        text[: start + 1]
-        + inside
-        + ","
-        + (gap if newline in gap else newline + "  " * (depth + 1))
-        + text[after:]
-    )
+    # The space before what was there stays before it: `_cut` restores every byte.
+    return text[: start + 1] + inside + "," + text[start + 1 :]
 
 
 def _refuse(what: str) -> Any:
@@ -273,15 +266,16 @@ def with_entries(text: str, entries: Mapping[str, Entry]) -> str:
     return text
 
 
-def without_entries(text: str, is_ours: Callable[[str], bool], created: frozenset[str] = frozenset()) -> str:
+def without_entries(text: str, is_ours: Callable[[str], bool], created: frozenset[str] | None = None) -> str:
     """The settings without the hooks whose command `is_ours`. `created`: events, and `hooks`, that are taken out as well
-    once they are empty.
+    once they are empty; by default, those from which a hook was taken.
 
     Raises:
         ValueError: as `parse_settings`.
     """
     hooks = parse_settings(text).get("hooks")
     top = _space(text, 0)
+    emptied: set[str] = set()
     for event, groups in (hooks or {}).items():
         for place in reversed(range(len(groups))):
             inner = groups[place].get("hooks") if isinstance(groups[place], dict) else None
@@ -290,6 +284,8 @@ def without_entries(text: str, is_ours: Callable[[str], bool], created: frozense
                 if isinstance(inner, list)
                 else []
             )
+            if ours:
+                emptied |= {event, "hooks"}
             for number in reversed(ours):
                 array = _array(text, top, event)
                 group = _parts(text, array)[place]
@@ -298,12 +294,12 @@ def without_entries(text: str, is_ours: Callable[[str], bool], created: frozense
                 text = _cut(text, _parts(text, list_of_hooks.value), number)
             if ours and len(ours) == len(inner or ()):
                 text = _cut(text, _parts(text, _array(text, top, event)), place)
-        if event in created and not _parts(text, _array(text, top, event)):
+        if event in (emptied if created is None else created) and not _parts(text, _array(text, top, event)):
             found = _member(text, top, "hooks")
             assert found is not None
             parts = _parts(text, found.value)
             text = _cut(text, parts, [part.key for part in parts].index(event))
-    if hooks is not None and "hooks" in created:
+    if hooks is not None and "hooks" in (emptied if created is None else created):
         parts = _parts(text, top)
         place = [part.key for part in parts].index("hooks")
         if not _parts(text, parts[place].value):
@@ -588,7 +584,7 @@ def _base(folder: Path, path: Path, data: bytes | None, record: Installed | None
     if data is None:
         return None, ""
     text = _text(path, data)
-    created = frozenset(record.created if record else ())
+    created = frozenset(record.created) if record else None
     try:
         bare = without_entries(text, ours.__contains__, created)
         left = parse_settings(bare)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.cli.app import run
 from watchkeeper.interop import hooks, opencode_plugin
-from watchkeeper.interop.hook_spool import HookSpool
+from watchkeeper.interop.hook_spool import HookSpool, process_is_alive, process_start
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import database, external
@@ -80,6 +80,9 @@ def test_hooks_leave_every_other_setting_as_it_is_and_can_be_taken_out(
     created = frozenset(
         [event for event in OURS if event not in had] + (["hooks"] if "hooks" not in value else [])
     )
+    # Byte for byte, also where a person edited another place since.
+    for edit in (str, lambda one: one.replace("{", '{"mine": 1,', 1)) if value else (str,):
+        assert hooks.without_entries(edit(added), commands.__contains__, created) == edit(text)
     # Also after another program wrote the file anew.
     for edited in (added, json.dumps(json.loads(added) | {"added": 1})):
         bare = json.loads(hooks.without_entries(edited, commands.__contains__, created))
@@ -325,6 +328,14 @@ def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
     hooks.uninstall(claude.db, hooks.plan_uninstall(claude.db, claude.settings))
     assert (claude.settings.read_bytes() if claude.settings.exists() else None) == before
     assert not claude.folder.exists()
+
+
+def test_hooks_whose_record_was_deleted_leave_nothing_behind(claude: Claude) -> None:
+    claude.settings.write_bytes(before := b'{"hooks":{"PreToolUse":[], "Stop":[{"hooks":[]}]},\t"a": 1}')
+    claude.install(answer=True)
+    (claude.folder / "installed.json").unlink()
+    hooks.uninstall(claude.db, hooks.plan_uninstall(claude.db, claude.settings))
+    assert claude.settings.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -581,6 +592,64 @@ def test_the_programs_own_files_say_who_waits_without_any_hook(claude: Claude) -
     again.step()
     (session,) = claude.found().sessions
     assert session.status == "ended"
+
+
+def test_a_process_that_took_up_another_session_ends_the_one_before(claude: Claude) -> None:
+    _says(claude, 100.0, status="busy")
+    claude.spool.step()
+    _says(claude, 101.0, status="idle", sessionId="after-clear")
+    claude.spool.step()
+    found = {each.program_session: each.status for each in claude.found().sessions}
+    assert found == {SESSION: "ended", "after-clear": "idle"}
+
+
+@pytest.mark.parametrize("seconds", [3, 4_000])
+def test_events_count_also_after_the_clock_was_set_back(seconds: int, claude: Claude) -> None:
+    claude.install()
+    began = int(claude.now)
+
+    def take(event: str, at: float) -> str:
+        name = claude.folder / "spool" / "7.1.json"
+        name.write_text(json.dumps({"session_id": SESSION, "hook_event_name": event}))
+        os.utime(name, (at, at))
+        claude.now = at + 0.05
+        claude.spool.step()
+        return claude.found().sessions[0].status
+
+    assert take("UserPromptSubmit", began) == "busy"
+    assert take("Stop", began - seconds) == "idle"
+    assert take("UserPromptSubmit", began - seconds + 1) == "busy"
+    _says(claude, began - seconds + 2, status="waiting", waitingFor="a person")
+    claude.now = began - seconds + 2.05
+    claude.spool.step()
+    assert claude.found().sessions[0].status == "waiting"
+
+
+def test_a_process_is_known_by_its_number_and_start_and_a_killed_one_is_gone_at_once() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    started = process_start(child.pid)
+    assert process_is_alive(child.pid, started)
+    if started:
+        assert not process_is_alive(child.pid, str(int(started) - 1))
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the table of processes
+    assert not (started and process_is_alive(child.pid, started))
+    child.wait()
+    assert not process_is_alive(child.pid, started)
+
+
+def test_a_session_that_another_process_resumed_has_not_ended(claude: Claude) -> None:
+    claude.install()
+    _says(claude, time.time(), status="idle", procStart="1")
+    claude.spool.step()
+    (claude.home / "sessions" / "77.json").unlink()
+    spool = HookSpool(claude.writer, Redactor({}), homes=[claude.home])
+    event = {"session_id": SESSION, "hook_event_name": "UserPromptSubmit"}
+    claude.spooled(f"{os.getpid()}.1.json", json.dumps(event).encode())
+    spool.step()
+    spool._slow_at = 0
+    spool.step()
+    assert claude.found().sessions[0].status == "busy"
 
 
 # --- Answers ---
