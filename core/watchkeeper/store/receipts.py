@@ -149,8 +149,7 @@ def session_receipts(reads: Any, session_id: str, only: Collection[str] | None =
         checked = check_report(reads, family, said)
         if mine:
             checked += _artifacts(reads, agent_id, task_id, decode_or(expected, []))
-        says_done = (own and mine) or bool(checked) or _says_done(said)
-        if not calls and says_done and not any(one.kind is ClaimKind.WORK for one in checked):
+        if not calls and ((own and mine) or checked or says_done(said, _prompt(reads, agent_id))):
             line = one_line(said, 200) if said else "done"
             checked.append(Claim(ClaimKind.WORK, "", line, Verdict.NONE, (), "no call was made at all"))
         report = f"message://{agent_id}/{seq}" if seq else ""
@@ -183,6 +182,17 @@ def _report(reads: Any, agent_id: str) -> tuple[str, int]:
         if text.strip():
             return text, seq
     return "", 0
+
+
+def _prompt(reads: Any, agent_id: str) -> str:
+    """What an agent without calls was asked last."""
+    row = reads.one(
+        "SELECT content FROM messages WHERE agent_id = ? AND role = 'user' ORDER BY seq DESC LIMIT 1",
+        (agent_id,),
+    )
+    content = decode_or(row[0], "") if row is not None else ""
+    blocks = content if isinstance(content, list) else [{"text": content}]
+    return "\n".join(str(one.get("text", "")) for one in blocks if isinstance(one, dict))[:2_000]
 
 
 def _family(agent_id: str, below: dict[str, list[str]]) -> list[str]:
@@ -256,7 +266,7 @@ _FILES_FOLLOW = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _IN_LINE = re.compile(
-    r"^\W*(?:files? (?:touched|changed|modified|updated|edited|created|added)|(?:touched|changed|edited) files?|changes (?:in|to))\W*[: ]\s*"
+    r"^\W*(?:files? (?:touched|changed|modified|updated|edited|created|added)|(?:touched|changed|edited|new) files?|changes (?:in|to))\W*[: ]\s*"
     r"(?=[`\"'~./\w])",
     re.IGNORECASE,
 )
@@ -282,6 +292,13 @@ _BARE_PASSIVE = re.compile(
     rf"[`\"']? (?:now )?(?:{_CHANGED[3:-1]}|migrated|converted|generated)\s*[.!]?$", re.IGNORECASE
 )
 """The same, where the path begins its sentence: `a.py updated`."""
+_IN = re.compile(r"\bin [`\"']?$", re.IGNORECASE)
+_IN_IT = re.compile(
+    rf"[`\"']?,? (?:(?:I|we)(?:'ve| have)? (?:\w+ly |also |now |then )*{_CHANGED}\b"
+    rf"|(?:the|all) [^.,;\n]{{1,60}}? (?:was|were|has been|have been) (?:\w+ly |now |also )*{_CHANGED}\b)",
+    re.IGNORECASE,
+)
+"""Behind `In a.py`: what was done in it."""
 _NOW_DOES = re.compile(
     r"[`\"')*]*(?: *[-–—:])? now (?!that\b)\w+s\b|[`\"')*]* \((?:new(?: file)?|created|added|modified|updated|edited)\)",
     re.IGNORECASE,
@@ -319,7 +336,11 @@ _TESTS_PASS = re.compile(
     r"|\b(?:no|zero|0) (?:(?:test )?failures?|failing tests?)\b|\btests?:? ?[✅✔✓]"
     r"|^\s*(?:[-*•]\s+)?\[[xX]\] (?:run|re-?run|execute) (?:\w+ ){0,3}tests?\b"
     r"|\b\d[\d,]* (?:tests? )?(?:passed|passing)\b|\b(?:ran|re-?ran|executed) (?:all |the |our |its )*(?:\w+ )?(?:tests?|test suite|specs)\b"
-    r"|\bpassing tests?\b(?=[^\n]{0,5}$)",
+    r"|\bpassing tests?\b(?=[^\n]{0,5}$)|\b(?:tests?|suite|specs?):? *(?:ok\b|\d+ ?/ ?\d+)"
+    r"|\b\d+ ?/ ?\d+ (?:tests?|specs?)\b|[✅✔✓]\ufe0f? ?tests?\W*$"
+    r"|\bno (?:test )?regressions?\b|\bci (?:now )?pass(?:es|ed)\b"
+    r"|\b(?:verified|confirmed|checked)\b[^.\n]{0,40}? (?:with|by running|using|against)"
+    r" (?:all |the |our |its )*(?:\w+ )?(?:tests?|test suite|specs)\b",
     re.IGNORECASE,
 )  # fmt: skip
 _RUNS_TESTS = re.compile(
@@ -380,38 +401,123 @@ _RAN = re.compile(
     re.IGNORECASE,
 )
 _PROGRAM = re.compile(r"^(?:\$ )?(?:\./)?[a-z][\w.+-]*(?:\s|$)")
-_DONE = re.compile(
-    r"(?:^|\b)(?:all )?(?:done|completed?|finished|implemented|all set|ready for review|successfully \w+ed)\b"
-    r"|\b(?:i(?:'ve| have)?|have been|has been|was|were) (?:successfully |also |now )?(?:created|added|updated|fixed|implemented|written"
-    r"|refactored|removed|completed|finished|set up|built|tested|verified|changed|done)\b",
-    re.IGNORECASE,
-)  # fmt: skip
-_DONE_SHORTLY = re.compile(
-    rf"^\W*(?:(?:problem|issue|bug) (?:solved|fixed|resolved)|(?:{_CHANGED}|{_REPORTED})(?: as \w+| it| them| that| everything| all)?)\W*$|"
-    r"^\W*(?:fixed|resolved|solved|shipped|deployed|success|merged|published|sorted|handled)\W*$"
-    r"|\b(?:it|that|this|everything(?: you asked for)?|all"
-    r"|the (?:\w+ )?(?:bug|issue|problem|task|feature|fix|error|changes?|fixes|endpoint|items?|steps?))"
-    r"(?:'s| is| are| has been| have been)? (?:all |now |fully )*(?:fixed|resolved|solved|handled|shipped|deployed|working|wired up|in place"
-    r"|in|live|checked off|sorted out)(?= now|\W*$)"
-    r"|\bI(?:'ve| have)? (?:just |also |now )?(?:did it|took care of|taken care of|handled|wired|solved|shipped|deployed|migrated|resolved)\b"
-    r"|\b(?:task|mission|job|work) (?:accomplished|done)\b|\bready (?:to merge|for merge|to ship)\b|\bworks now\b|\bworks as expected\b"
-    r"|\bI(?:'ve| have)? made (?:all )?(?:of )?(?:the|your) (?:\w+ )?changes\b"
-    r"|\bno longer (?:occurs?|happens?|fails?|crash(?:es)?)\b"
-    r"|\ball (?:the |of the )?(?:\w+ )?(?:items|steps|tasks|todos) (?:are )?(?:\w+ )?(?:done|checked|complete)",
+_ACT = (
+    r"(?!(?:need|want|bas|assum|suppos|notic|describ|explain|list|mention|not|outlin|summari[sz]|suggest|recommend|propos|preferr"
+    r"|attach|includ|provid|answer|referenc|quot|hop|wonder|learn|believ|guess|concern|interest|confus|limit|allow|refus|declin"
+    r"|ask|us|call|nam|relat|compar|requir|deprecat|unsupport|interrupt|agre|inde|spe|fe|se|exce|proce|succe|emb|hundr|shar|train"
+    r"|design|intend|detail|overload|advanc|combin|nest|typ|mix|expect|fail|skipp|cach|connect|return|pass|look|point|happen|exist"
+    r"|seem|thank|contain|chos|remain|start off|occurr|prefix|suffix|involv|depend|point|observ|discuss|consider|assess|rais)ed\b)"
+    r"(?:\w{2,}[^\W\d_e]ed|\w+[^\W\d_]ied|\w{3,}eed(?!\w)|(?:un|re|over)?(?:built|written|wrote|made|done|did|ran|run|set|put|cut|split|sent"
+    r"|brought|taken|took|drawn|drew|shrunk|bound|shut|reset|hidden)|sped up|got rid of)\b"
+)
+"""What somebody did, in the past: no word about speaking, thinking or being."""
+_ADVERBS = r"(?:\w+ly |also |just |now |then |already |all |since |both |gone ahead and |went ahead and |taken the liberty of )*"
+_STATES = (
+    r"(?:done|completed?|finished|fixed|resolved|solved|gone|in place|up to date|sorted(?: out)?|taken care of|implemented|live|shipped"
+    r"|good to go|wired(?: \w+)?|(?:all )?set(?: up)?|ready|up|in|working|running|up and running|green|good|over|passing)"
+)
+_ENDING = (
+    r"(?=\W*$| (?:now|and|for (?:you|review)|to (?:go|merge|ship|use|you)|on|at|as|end to end|again|too)\b)"
+)
+_SAYS_DONE = re.compile(
+    rf"\b(?:I|we)(?:'ve|’ve| have)? {_ADVERBS}(?:{_ACT}|addressed|handled)\b(?! (?:it |that )?myself\b)"
+    rf"|^\W*(?:(?:and|also|then|now|successfully|just|all|ok|okay|yes|yep|sure|done|great|news|good|perfect|alright"
+    r"|right|got it|voil[aà])\b\W*)*"
+    rf"(?:{_ACT}|done|completed?|finished|implemented|all set|shipped|published|merged|fixed|accomplished)\b"
+    rf"(?! (?:on|by|upon|in \d|with(?! (?:that|this|it)\b)|for|at)\b)[^:]*$"
+    rf"|\b(?:has|have|'s|'ve) {_ADVERBS}been {_ADVERBS}(?:{_ACT}|done|completed|finished|fixed|squashed|addressed)\b"
+    rf"|^(?!.*\b(?:is|are|be|being|gets?|which|that|who|when|of)\b)\W*(?:[\w'`/.\-#]+ ){{1,6}}{_ADVERBS}"
+    rf"(?:{_ACT}|addressed|done|complete|fixed|finished|successful)\W*$"
+    r"|\b(?:all|everything|that|this|it|which|work|task|job|project|feature|fix|bug|crash|issue|problem|error|migration|refactoring"
+    r"|implementation|setup|change|typo|build|deployment|step|item|todo|conflict|endpoint)s?(?:'s| is| are| looks?)"
+    rf" {_ADVERBS}{_STATES}\b{_ENDING}"
+    r"|\b(?:task|mission|job|work|deed|setup|project|feature|implementation) (?:accomplished|complete|done)\b|\bdone deal\b"
+    r"|\b(?:good to go|ready (?:to merge|for (?:merge|review)|to ship)|as (?:you )?(?:requested|asked)"
+    r"|nothing (?:left|more|else)(?: left)? to do|works (?:now|as expected|end to end|fine|perfectly)|ready for you to"
+    r"|you(?:'re| are) all set|that's (?:everything|all done)"
+    r"|no longer (?:occur|happen|fail|crash)(?:e?s)?|up and running|(?:fix|change|feature|PR)s? (?:is|are) (?:in|up|live|deployed)"
+    r"|went through|(?:ran|runs|completed|finished) (?:successfully|fine|without))\b"
+    rf"|\b(?:finished|completed|done) \w+ing\b|\b\d+ ?(?:/|of) ?\d+ \w+ (?:done|complete)"
+    r"|\bit all works\b|^\W*that (?:should|ought to) (?:do|fix|be) it\b|^\W*(?:it|all|everything|that) (?:all )?works\b"
+    r"|^\W*(?:all|we're|we are) good(?: now)?\W*$|^\W*that's (?:it|all|everything)\W*$"
+    r"|^\W*(?:accomplished|success|sorted|handled|done|complete|verified|resolved|solved)\b[^:?]*$|[;,] (?:works|done)\W*$"
+    r"|\b(?:erledigt|fertig|c['’]est fait|termin[ée]e?|listo|hecho|feito|fatto|gotowe|klaar|hotovo|готово|сделано|выполнено)\b"
+    r"|完成|完了|已修复|완료|^\W*[✅✔☑👍🎉]+\W*$",
     re.IGNORECASE,
 )
-"""Short words for the same. Where calls were made, they claim nothing that could be checked."""
+"""A sentence that says that work was done. Read only where no call was made, so a broad look costs nothing."""
+_NOT_DONE = re.compile(
+    r"\b(?:not|never|nothing (?:was|is|has)|cannot"
+    r"|would|could|should|will|won't|might|may|must|shall|going to|to be|plan(?:s|ned)? to|needs? to"
+    r"|want(?:s|ed)? to|let me|let's|i'll|if|unless|once|when|until|before|after|so that|please|you (?:can(?! try it now)|have|need)"
+    r"|(?:recommend|suggest)(?:ed|s|ing)?|failed|unable|tried|attempt(?:ed)?|upstream|since (?:v?\d|version)|in (?:v|version )?\d[\d.]*\b"
+    r"|original(?:ly)?|the (?:user|author)s?|e\.g|no response requested|interrupted by user|api error)\b"
+    r"|n't\b|\?\W*$|^\W*(?:to|use|run|see|how|why|what|which|where) ",
+    re.IGNORECASE,
+)
+_ASKS = re.compile(
+    r"^\W*(?:(?:hi|hello|hey|thanks|ok|okay|so|and|but|please|(?:can|could|would|will) you(?: please)?)\b\W*)*"
+    r"(?:what|why|how|when|where|which|who|whose|is|are|was|were|does|do|did|has|have|explain|tell|describe|summari[sz]e|list|compare|translate"
+    r"|recommend|suggest|think|imagine|answer|say|reply)\b",
+    re.IGNORECASE,
+)
+_ORDERS = re.compile(r"^\W*(?:please|(?:can|could|would|will) you)\b", re.IGNORECASE)
 
 
-def _says_done(text: str) -> bool:
-    plain = _plain(text)
-    if _DONE.search(plain):
+def _is_question(prompt: str) -> bool:
+    """Whether a prompt asks for an answer, not for work."""
+    first = prompt.strip()[:400]
+    return bool(_ASKS.match(first)) or (first.rstrip().endswith("?") and not _ORDERS.match(first))
+
+
+_WORK = re.compile(
+    r"^\W*(?:(?:hi|hello|hey|thanks|ok|okay|yes|so|and|now|then|please|just|also|next|(?:can|could|would|will) you(?: please)?"
+    r"|go ahead and|i (?:want|need) you to|you (?:must|should|are to)|your (?:task|job)(?: is)?(?: to)?|task)\b\W*)*"
+    r"(?:add|adjust|allow|appl|automat|backup|back up|build|bump|chang|clean|close|commit|configur|continue|convert|copy|correct|creat|cut"
+    r"|debug|delet|deploy|disabl|do|document|drop|edit|enabl|extend|extract|finish|fix|format|generat|get|go ahead|handl|implement|improv"
+    r"|install"
+    r"|integrat|introduc|make|merg|migrat|modif|move|open|optimi[sz]|patch|port|proceed|publish|push|put|refactor|releas|remov|renam|repair"
+    r"|replac|resolv|restor|revert|rewrit|roll|run|save|set|ship|solve|speed|split|start|stop|store|support|switch|test|turn|upda|upgrad|wire|wrap|writ)"
+    r"(?:e|es|y|ing|te)?\b(?! (?:me )?(?:an? |the |some |\d+ )?(?:\w+ )?(?:answer|essay|haiku|joke|list|name|outline|paragraph|plan"
+    r"|poem|proposal"
+    r"|sentence|story|summary|word)s?\b)",
+    re.IGNORECASE,
+)
+"""A prompt that asks for something that takes calls."""
+_DECLINES = re.compile(
+    r"\?\s*$|\b(?:can(?:not|['’]t| not)|could(?:n['’]t| not)|unable|won['’]t|(?:do|did|does|have|has|is|was|were|are|am)(?:n['’]t| not)|never"
+    r"|need (?:more|you|access|to know|your|the)|please|sorry|afraid|before I|I(?:['’]ll| will)\b|let me|going to|next I|already|instead"
+    r"|api error|overloaded|(?:rate|usage|session) limit|limit reached|credit balance|too (?:long|large)|interrupted|/login|no response"
+    r"|invalid|timed out|waiting for|would|recommend|suggest|(?<!that )should|you can"
+    r"|here(?:['’]s| is) how|which (?:one|file|of)|nothing (?:was|to do)|blocked|refuse)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A reply that asks, refuses, plans, or tells of a fault of the program."""
+_SHORT_CHARACTERS, _SHORT_LINES = 600, 8
+
+
+def says_done(text: str, prompt: str = "") -> bool:
+    """Whether a report says that work was done, in whatever words: for an agent that made no call.
+
+    A short reply to a prompt that asks for work says so unless it asks back, refuses or plans. What is longer, or holds
+    code, may be the answer itself: its words are looked at.
+    """
+    short = len(text) <= _SHORT_CHARACTERS and text.count("\n") < _SHORT_LINES and "```" not in text
+    if short and text.strip() and _WORK.match(prompt) and not _DECLINES.search(text):
         return True
-    return any(
-        _DONE_SHORTLY.search(sentence) and len(sentence) < 120 and not _HEDGED.search(sentence)
-        for sentence in _SENTENCE.split(plain)
-        if sentence
-    )
+    plain = re.sub(r"(?<=[^\s.!?:;|])\n(?=[a-z])", " ", _plain(text))
+    sentences = [one for one in _SENTENCE.split(plain) if one.strip(" \t#*-") and one[0] not in "#|<"]
+    answers = _is_question(prompt)
+    ends = 2 if answers else 4  # there a report says so; between, a text explains
+    sentences = [*sentences[:ends], *sentences[ends:][-ends:]]
+    for sentence in sentences:
+        if len(sentence) > (100 if answers else 300) or _NOT_DONE.search(
+            sentence.removeprefix("That should ")
+        ):
+            continue
+        if _SAYS_DONE.search(sentence):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,6 +626,10 @@ def _read_sentence(add: Any, sentence: str) -> None:
             or (
                 _WORK_IN.search(sentence, max(0, named.start() - 40), named.start())
                 and _IS_DONE.match(sentence, named.end())
+            )
+            or (
+                _IN.search(sentence, max(0, named.start() - 5), named.start())
+                and _IN_IT.match(sentence, named.end())
             )
         ):
             _add_path(add, named[0], sentence)

@@ -25,11 +25,18 @@ WROTE: Calls = [("Write", {"file_path": "/w/src/a.py", "content": "x"}, "ok", Fa
 
 
 def worked(
-    one: Made, calls: Calls, report: str, *, own: bool = True, name: str = "worker", **about: Any
+    one: Made,
+    calls: Calls,
+    report: str,
+    *,
+    own: bool = True,
+    name: str = "worker",
+    prompt: str = "Do it",
+    **about: Any,
 ) -> str:
     """An agent that made these calls (tool, input, result, whether it failed) and then said a report."""
     agent = one.agent(name, **about)
-    one.say(agent, "Do it")
+    one.say(agent, prompt)
     for number, (tool, wanted, result, failed) in enumerate(calls):
         use = {"type": "tool_use", "id": f"{agent}c{number}", "name": tool, "input": wanted}
         one.say(agent, [{"type": "text", "text": "Working."}, use])
@@ -69,6 +76,39 @@ def test_a_done_without_any_call_is_always_flagged(made: Callable[..., Made], ow
     found = receipts(one)
     assert len(found) == len(phrases)
     assert [each.agent for each in found if not each.flagged] == []
+
+
+WORK_PROMPTS = (
+    "Fix the login bug",
+    "Could you please add a retry to the client?",
+    "ok, now update the README",
+    "continue",
+)
+IN_OTHER_WORDS = (
+    "All taken care of.", "Fix is in.", "✅", "The endpoint now validates its input.", "Listo.", "Old parser out, new parser in.",
+    "We're down to zero warnings.", "Every item on your list is checked off.", "You will find the new module under src/net.",
+    "That should do it.", "3,210 rows imported.", "The flaky test no longer flakes.", "修好了。", "Ran it; works.", "I made the button blue.",
+)  # fmt: skip
+NO_WORD_OF_IT = (
+    "I can't reach the repository.", "Which file do you mean?", "Would you like me to go on?", "API Error: 529 overloaded_error",
+    "I'll start with the parser.", "It is not done yet.", "[Request interrupted by user]", "No response requested.",
+)  # fmt: skip
+ANSWERS = (
+    "It was fixed in version 3.2 of the library.", "The bug is in the parser: it never checks for the end.", "Nothing was changed.",
+    "Let me know when you are done.", "To complete the migration, run it again.", "The default branch was renamed to main in 2020.",
+    "The config is loaded at startup.", "A done task is marked with x.", *NO_WORD_OF_IT,
+)  # fmt: skip
+
+
+def test_a_reply_to_an_order_without_a_call_is_flagged_in_whatever_words(made: Callable[..., Made]) -> None:
+    one = made()
+    for number, phrase in enumerate(IN_OTHER_WORDS):
+        worked(one, [], phrase, own=False, name=phrase, prompt=WORK_PROMPTS[number % len(WORK_PROMPTS)])
+    for number, phrase in enumerate(NO_WORD_OF_IT):
+        worked(one, [], phrase, own=False, name=phrase, prompt=WORK_PROMPTS[number % len(WORK_PROMPTS)])
+    for phrase in ANSWERS:
+        worked(one, [], phrase, own=False, name=phrase, prompt="Why does the login fail?")
+    assert [each.agent for each in receipts(one) if each.flagged] == list(IN_OTHER_WORDS)
 
 
 @settings(max_examples=60, deadline=None)
@@ -160,7 +200,7 @@ def test_plans_hints_and_the_work_of_others_are_no_claims(report: str) -> None:
 
 def test_an_agent_that_works_or_only_answers_has_no_flag(made: Callable[..., Made]) -> None:
     one = made()
-    worked(one, [], "Four.", own=False, name="answers")
+    worked(one, [], "Four.", own=False, name="answers", prompt="What is two and two?")
     working = worked(one, [], "All tests pass.", own=False, name="works")
     one.tx.execute("UPDATE agents SET status = 'working' WHERE id = ?", (working,))
     assert [(each.agent, each.mark) for each in receipts(one)] == [("answers", "·")]
