@@ -564,7 +564,8 @@ class HookSpool:
             state.status, state.reason = "waiting", self._redactor.text(_words(said, "waitingFor"))
         elif status == "busy" and state.status not in ("compacting", "busy"):
             state.status, state.reason = "busy", ""
-        elif status == "idle" and state.status not in ("idle", "failed"):
+        elif status in ("idle", "shell") and state.status not in ("idle", "failed"):
+            # `shell`: it waits for its person, and a command of it still runs in the background.
             state.status, state.reason = "idle", ""
         state.changed_at = max(at, state.changed_at) if state.changed_at <= now else at
 

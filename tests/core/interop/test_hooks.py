@@ -587,6 +587,9 @@ def test_the_programs_own_files_say_who_waits_without_any_hook(claude: Claude) -
     _says(claude, 101.0, status="busy")
     claude.spool.step()
     assert claude.found().sessions[0].status == "busy"
+    _says(claude, 102.0, status="shell")
+    claude.spool.step()
+    assert claude.found().sessions[0].status == "idle"
     claude.alive = False
     again = claude.reader()  # as after a restart
     again.step()
