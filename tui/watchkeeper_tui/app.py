@@ -853,12 +853,11 @@ def share_the_processor() -> None:
     """Set the interpreter up for a screen beside a reader, in one process.
 
     The reader holds the interpreter's lock for a millisecond at most before a key is heard. What was imported
-    lives as long as the process and is never searched for garbage; what is young is, but a whole collection
-    (50 ms with a thousand agents)
-    comes seldom: readings form no cycles.
+    lives as long as the process and is never searched for garbage, which it has none of: the search would take 15 ms
+    of the first paint. What is young is searched, but a whole collection (50 ms with a thousand agents) comes seldom:
+    readings form no cycles.
     """
     sys.setswitchinterval(0.001)
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 200)
 

@@ -214,6 +214,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         """Of what was read last: another one while the view is frozen."""
         self._resumes: str | None = None
         """The session to resume as soon as it is shown."""
+        self._was_covered = False
         self._drawn_for: str | None = None
         """The row whose agent the agent pane shows."""
         self._result: ArtifactFacts | None = None
@@ -317,9 +318,12 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.agent_pane.age(now)
         self._draw_edges(now)
 
+    def on_screen_suspend(self) -> None:
+        self._was_covered = True
+
     def on_screen_resume(self) -> None:
         # While another screen covered it, nothing was drawn here.
-        if self.snapshot.session is not None:
+        if self._was_covered and self.snapshot.session is not None:
             self.redraw()
 
     def redraw(self) -> None:
@@ -343,7 +347,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.plan.forget()
         self.events.forget()
         self.agent_pane.filter_words = ""
-        self._frame_frozen()
+        self._frame()
 
     def _draw_edges(self, now: float) -> None:
         behind = (
@@ -861,7 +865,10 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.call_after_refresh(self._frame_frozen)
 
     def _frame_frozen(self) -> None:
-        self.query_one("#panes").set_class(self.frozen_at is not None, "-frozen")
+        self._frame()
         self.redraw()
+
+    def _frame(self) -> None:
+        self.query_one("#panes").set_class(self.frozen_at is not None, "-frozen")
 
     # Leaving.

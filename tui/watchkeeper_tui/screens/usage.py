@@ -467,7 +467,7 @@ _TOKENS = (
 _TIME_UNITS = ((240, "hours", 1 / 60), (4, "minutes", 1), (0, "seconds", 60))
 """From so many minutes on, what an axis counts, and how many of it a minute has."""
 MOST_BARS = 60
-PLOT_SHARE = 25
+PLOT_SHARE = 40
 """Charts that took a second to draw are drawn again after so many: keys come first."""
 
 
