@@ -33,7 +33,7 @@ from watchkeeper.records.redact import Redactor
 from watchkeeper.records.text import one_line
 from watchkeeper.store import external
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.external import ExternalQuestion, SessionState, hooks_folder
+from watchkeeper.store.external import ExternalQuestion, SessionState, hooks_folder, log_of
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.records import stable_id
 
@@ -191,6 +191,8 @@ class _Asked:
     offset: int | None = None
     use_id: str | None = None
     gone: bool = False
+    redact: Callable[[Any], Any] | None = None
+    """Set where the reader before was ended between an answer and its confirmation: `tool_input` is redacted then."""
 
     def outcome(self) -> str:
         """`allowed`, `denied` or `failed` (an error) once the log has the result of the call; else empty."""
@@ -199,7 +201,8 @@ class _Asked:
         try:
             size = self.log.stat().st_size
             if self.offset is None:
-                self.begun, self.offset = size, max(0, size - LOG_TAIL_BYTES)
+                self.begun = size if self.redact is None else self.begun
+                self.offset = max(0, self.begun - LOG_TAIL_BYTES)
             if size <= self.offset:
                 return ""
             with self.log.open("rb") as file:
@@ -209,6 +212,8 @@ class _Asked:
             self.offset = self.offset or 0  # the log may come later: then all of it is new
             return ""
         end = data.rfind(b"\n") + 1
+        if not end and len(data) == 4 * LOG_TAIL_BYTES:
+            end = len(data)  # a line as long as that holds an image or a file: no question waits for it
         start, self.offset = self.offset, self.offset + end
         for line in data[:end].splitlines(keepends=True):
             start += len(line)
@@ -219,7 +224,8 @@ class _Asked:
     def _read(self, line: bytes, *, is_new: bool) -> str:
         for block in _blocks(line):
             if block.get("type") == "tool_use" and block.get("name") == self.question.tool:
-                if block.get("input") == self.tool_input:
+                given = block.get("input")
+                if given == self.tool_input or (self.redact and self.redact(given) == self.tool_input):
                     self.use_id = str(block.get("id"))
             elif block.get("type") == "tool_result" and block.get("tool_use_id") == self.use_id:
                 if is_new:
@@ -401,12 +407,21 @@ class HookSpool:
         def read(connection: Connection) -> dict[str, SessionState]:
             external.forget_old(connection, self._now())
             self._own = {row[0] for row in connection.execute("SELECT program_session FROM agent_programs")}
-            waiting = {each.id for each in external.load_external(connection).questions}
-            for gone in (
-                waiting - {path.name.split(".")[1] for path in self._names("asks")} - self._asked.keys()
-            ):
-                external.end_question(connection, gone, "", self._now())
-            return external.load_states(connection)
+            states = external.load_states(connection)
+            asks = {path.name.split(".")[1] for path in self._names("asks")}
+            for each in external.load_external(connection).questions:
+                if each.id in asks or each.id in self._asked:
+                    continue
+                if each.status == "sent" and (state := states.get(each.program_session)) is not None:
+                    path = self._folder / "asks" / f"{each.pid}.{each.id}.json"
+                    began = each.answer.get("log_bytes")
+                    self._asked[each.id] = _Asked(
+                        each, path, log_of(state.transcript, each.agent), dict(each.input), gone=True,
+                        redact=self._redactor, begun=began if isinstance(began, int) else 0,
+                    )  # fmt: skip
+                else:
+                    external.end_question(connection, each.id, "", self._now())
+            return states
 
         self._states = self._writer.submit(lambda group: read(group.connection)).result()
         homes = self._homes
@@ -629,9 +644,7 @@ class HookSpool:
                 continue
             agent = str(payload.get("agent_id") or "")
             agent = agent if _ID.fullmatch(agent) else ""
-            log = Path(state.transcript)
-            if agent:
-                log = log.with_suffix("") / "subagents" / f"agent-{agent}.jsonl"
+            log = log_of(state.transcript, agent)
             at = min(read[1].st_mtime, self._now())
             question = ExternalQuestion(
                 question_id, state.program, state.program_session, state.session_id, int(pid), agent,

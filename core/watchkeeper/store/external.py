@@ -322,16 +322,30 @@ def answer_question(
 
     writer = Writer(database)
     try:
-        writer.submit(lambda group: _mark_sent(group, question.id, kept, by)).result()
+        writer.submit(lambda group: _mark_sent(group, question, kept, by)).result()
     finally:
         writer.close()
 
 
-def _mark_sent(group: Group, question_id: str, kept: dict[str, Any], by: str) -> None:
+def _mark_sent(group: Group, question: ExternalQuestion, kept: dict[str, Any], by: str) -> None:
+    row = group.connection.execute(
+        "SELECT transcript FROM external_sessions WHERE program = ? AND program_session = ?",
+        (question.program, question.program_session),
+    ).fetchone()
+    try:  # what the log tells later confirms the answer
+        kept["log_bytes"] = log_of(row[0], question.agent).stat().st_size if row else 0
+    except OSError:
+        kept["log_bytes"] = 0
     group.connection.execute(
         "UPDATE external_questions SET status = 'sent', answer = ?, decided_by = ? WHERE id = ? AND status = 'waiting'",
-        (encode(kept), by, question_id),
+        (encode(kept), by, question.id),
     )
+
+
+def log_of(transcript: str, agent: str) -> Path:
+    """The log of a session of Claude Code, or of one of its agents."""
+    log = Path(transcript)
+    return log.with_suffix("") / "subagents" / f"agent-{agent}.jsonl" if agent else log
 
 
 def compact_instructions(database: Place, program_session: str) -> str:

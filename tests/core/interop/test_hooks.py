@@ -721,9 +721,14 @@ def test_an_answer_reaches_the_hook_that_waits_and_the_log_confirms_it(claude: C
     assert claude.found().questions[0].status == "sent"
     with pytest.raises(ValueError, match="gone"):
         external.answer_question(claude.db, question, "me", allow=True)
+    with claude.log.open("ab") as file:
+        file.truncate(9 << 20)  # behind a line of 9 MB
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n")
     _log_result(claude, BASH)
-    claude.spool._slow_at = 0
-    claude.spool.step()
+    for _ in range(4):
+        claude.spool._slow_at = 0
+        claude.spool.step()
     assert claude.found().questions == ()
     row = claude.writer.submit(
         lambda group: group.connection.execute(
@@ -731,6 +736,26 @@ def test_an_answer_reaches_the_hook_that_waits_and_the_log_confirms_it(claude: C
         ).fetchone()
     )
     assert row.result() == ("answered", "allowed", "me")
+
+
+@pytest.mark.parametrize(("refused", "outcome"), [(False, "allowed"), (True, "denied")])
+def test_an_answer_is_confirmed_also_by_a_reader_that_was_started_later(
+    refused: bool, outcome: str, claude: Claude, ask: Ask
+) -> None:
+    secret = {"command": "touch value-of-a-secret-key"}
+    _log_result(claude, secret, is_error=not refused)  # the same call before
+    child = ask(given=secret)
+    external.answer_question(claude.db, claude.found().questions[0], "me", allow=not refused)
+    assert _output(child)
+    claude.spool.close()
+    again = claude.reader()
+    again.step()
+    _log_result(claude, secret, is_error=refused)
+    again._slow_at = 0
+    again.step()
+    sql = "SELECT status, outcome FROM external_questions"
+    row = claude.writer.submit(lambda group: group.connection.execute(sql).fetchone()).result()
+    assert row == ("answered", outcome)
 
 
 def test_a_denial_tells_the_reason_and_choices_are_answered_by_place(claude: Claude, ask: Ask) -> None:
