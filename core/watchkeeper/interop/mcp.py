@@ -457,7 +457,17 @@ def _written(detail: CompactionDetail) -> list[Any]:
 
 
 def _one_compaction(call: _Call, number: int) -> Page:
-    detail = compaction_detail(call.reads.connection, number, most=LOST_MESSAGES, characters=LOST_CHARACTERS)
+    session_id = call.session() if call.get("session") else None
+    row = call.reads.one(
+        "SELECT c.session_id FROM compactions c JOIN sessions s ON s.id = c.session_id WHERE c.id = ? AND s.deleted_at IS NULL",
+        (number,),
+    )
+    there = row is not None and session_id in (None, row[0])
+    detail = (
+        compaction_detail(call.reads.connection, number, most=LOST_MESSAGES, characters=LOST_CHARACTERS)
+        if there
+        else None
+    )
     if detail is None:
         raise NotFound(f"there is no compaction {number}; list them with `compactions`")
     summaries = "\n".join(one.text for one in (detail.after.observations if detail.after else ()))
@@ -766,7 +776,7 @@ READING: tuple[ServedTool, ...] = (
         "compactions",
         "The compactions of a session, newest first: what each left out, by pointer, and its summary. With `compaction`:"
         " one of them whole, and the paths, names, ids and errors that were left out and are not in the summary.",
-        {**_OF_SESSION, "agent": _AGENT, "compaction": {"type": "integer", "minimum": 1}}, (), _compactions,
+        {**_OF_SESSION, "agent": _AGENT, "compaction": {"type": "integer", "minimum": 1, "maximum": 2**53}}, (), _compactions,
     ),
     ServedTool(
         "search",

@@ -186,6 +186,17 @@ def test_a_compaction_says_what_its_summary_lacks(path: Path) -> None:
     assert "/w/src/cache.py" in {one["not_in_the_summary"] for one in lost}
 
 
+def test_a_compaction_of_another_or_a_deleted_session_is_not_there(path: Path) -> None:
+    served = server(path)
+    asked: dict[str, Any] = {"compaction": 1, "session": "sessn001"}
+    assert served.call("compactions", asked)[1] is False
+    assert "no compaction 1" in served.call("compactions", asked | {"session": "other002"})[0]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE sessions SET deleted_at = 1.0 WHERE id = 'sessn001'")
+        connection.commit()
+    assert "no compaction 1" in served.call("compactions", {"compaction": 1})[0]
+
+
 def test_a_session_is_found_by_the_id_that_its_own_program_gave_it(path: Path) -> None:
     _, (row,) = answer(server(path), "agents", session="0a-1b")
     assert row["name"] == "reader"
