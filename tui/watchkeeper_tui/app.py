@@ -320,8 +320,7 @@ class WatchkeeperApp(ThemedApp):
             self.open_fleet()
         self.reader.start()
         # Beside the first layout, which needs the interpreter too, a reading would take ten times as long.
-        if self.reader.has_read.wait(FIRST_READING_SECONDS):
-            self.snapshot = self.reader.newest
+        self.reader.has_read.wait(FIRST_READING_SECONDS)
         self._theme_watch.start()
         self.set_interval(1.0, self._tick)
         problems = [*self.settings.problems, *self.theme_problems, *self.key_problems]

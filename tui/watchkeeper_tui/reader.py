@@ -429,11 +429,6 @@ class Reader(threading.Thread):
         self._joined: tuple[tuple[object, ...], tuple[AgentFacts, ...]] = ((), ())
         """What the agents were joined of, and they."""
 
-    @property
-    def newest(self) -> Snapshot:
-        """What was published last; an empty one before the first reading."""
-        return self._snapshot
-
     def look_at(self, agent_id: str | None) -> None:
         """Read this agent's transcript, calls and memory too."""
         if agent_id != self._focus:

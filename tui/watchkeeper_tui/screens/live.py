@@ -244,8 +244,6 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.agent_pane.set_reactive(AgentPane.tab, tab)
         self.plan.set_reactive(PlanView.order, remembered.order)
         self._arrange()
-        if self.watch_app.snapshot.session is not None:  # read before this screen watched
-            self.snapshot_changed(self.watch_app.snapshot)
 
     @property
     def crumbs(self) -> tuple[Crumb, ...]:
