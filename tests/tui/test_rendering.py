@@ -244,6 +244,8 @@ def test_a_language_is_named_by_a_table_and_never_by_the_text() -> None:
     ("<script>x</script>\n\n---", ["<script>x</script>", "", "─" * 40]),
     ("a " * 30, ["a " * 20, ("a " * 10).rstrip()]),
     ("foo_bar_baz *.py 2 * 3 * 4", ["foo_bar_baz *.py 2 * 3 * 4"]),
+    ("**see** a/__init__.py, `b/__x__.py`, __main__", ["see a/__init__.py, b/__x__.py, __main__"]),
+    ("Goals:\n- a\nFiles:\n- b\n  c", ["Goals:", "", "• a", "", "Files:", "", "• b", "  c"]),
 ])  # fmt: skip
 def test_markdown_looks_as_it_means(text: str, rows: list[str]) -> None:
     assert [

@@ -38,12 +38,14 @@ def markdown_lines(text: str, width: int, *, reflow: bool = False) -> list[Line]
     width = max(LEAST_WIDTH, width)
     writer = _Writer(width, reflow)
     if reflow or _MARKS.search(_CODE.sub("x", text)):
-        writer.blocks(_parser().parse(text))
+        writer.blocks(_parser().parse(text if reflow else _HEADING_OF_LIST.sub(r"\1\n", text)))
     else:
         writer.paragraphs(text)
     return writer.lines
 
 
+_HEADING_OF_LIST = re.compile(r"^( *(?:[-*+]|[0-9]{1,9}[.)]) .*\n)(?=[A-Za-z][^\n]*:$)", re.MULTILINE)
+"""A line of a list before an unindented one that heads the next list. Markdown would take that for the item's own."""
 _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 """A piece of code within one line of a paragraph."""
 _MARKS = re.compile(
@@ -234,6 +236,9 @@ class _Writer:
                     words = "".join(text for text, _ in lines[line][place:]) if line == len(lines) - 1 else ""
                     if sanitize(address) not in (words, f"mailto:{words}"):
                         lines[-1].append((f" ({sanitize(address)})", "faint"))
+                case "strong_open" | "strong_close" if child.markup == "__":
+                    # In this field it is a name: `__init__`. Who means emphasis writes asterisks.
+                    lines[-1].append((child.markup, roles[-1]))
                 case kind if kind in _OPENS:
                     roles.append(_OPENS[kind])
                 case "strong_close" | "em_close" | "s_close":

@@ -596,6 +596,9 @@ class ChartScreen(_CostScreen):
         elif chart == 1:
             self._stack([point.tokens for point in series.calls], _TOKENS, formatting.tokens)
             plot.plt.title("tokens per minute; lines mark compactions")
+        elif not any(map(sum, self._costs)):
+            plot.plt.title("cost: no call cost anything")
+            return
         else:
             self._stack(self._costs, list(_CLASSES.values()), formatting.money, so_far=True)
             plot.plt.title("cost: US dollars so far; lines mark compactions")
