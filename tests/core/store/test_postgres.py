@@ -47,6 +47,7 @@ from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Writer
 from watchkeeper_tui.reader import Reader
+from watchkeeper_tui.snapshot import Snapshot
 
 
 @pytest.fixture
@@ -191,7 +192,8 @@ def test_a_reading_of_the_dashboard_with_one_agent_takes_three_round_trips(
         tx.execute("UPDATE agents SET last_seq = ? WHERE id = 'a1'", (number,))
 
     run(store, lambda tx: said(tx, 1))
-    reader = Reader(far, store.session_id, lambda _: None)
+    read: list[Snapshot] = []
+    reader = Reader(far, store.session_id, read.append)
     reader.look_at("a1")
     for number in range(2, 6):
         reader._read(True)
@@ -199,8 +201,8 @@ def test_a_reading_of_the_dashboard_with_one_agent_takes_three_round_trips(
         before = proxy.round_trips
         reader._read(True)
         asked = proxy.round_trips - before
-    assert reader.newest.detail is not None
-    assert reader.newest.detail.transcript[-1].seq == 5
+    assert read[-1].detail is not None
+    assert read[-1].detail.transcript[-1].seq == 5
     assert asked <= 3
     reader.close()
     store.close()
