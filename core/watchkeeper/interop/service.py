@@ -23,7 +23,9 @@ from watchkeeper.transcripts.reading import programs
 
 UNIT = "watchkeeper-follow.service"
 LABEL = "dev.watchkeeper.follow"
-HANDED_ON = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "WATCHKEEPER_CONFIG_DIR")
+HANDED_ON = (
+    "CLAUDE_CONFIG_DIR", "CODEX_HOME", "OPENCODE_DATA_DIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "WATCHKEEPER_CONFIG_DIR",
+)  # fmt: skip
 """Variables that say where logs and the configuration are. No other one is written into a unit."""
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -223,6 +225,7 @@ def install(
     unit = unit_path(environ, home, platform)
     text = unit_text(path, environ, platform)
     unit.parent.mkdir(parents=True, exist_ok=True)
+    before = unit.read_bytes() if unit.exists() else None
     unit.write_bytes(text)
     steps = (
         [
@@ -235,9 +238,12 @@ def install(
     for words in steps:
         done = run(words)
         if done.returncode and "bootout" not in words:
-            unit.unlink(missing_ok=True)
+            if before is None:
+                unit.unlink(missing_ok=True)
+            else:
+                unit.write_bytes(before)
             why = " ".join((done.stderr or done.stdout).split())[:300]
-            raise BadInput(f"`{' '.join(words)}` failed, nothing was installed: {why}")
+            raise BadInput(f"`{' '.join(words)}` failed, nothing was changed: {why}")
     return unit
 
 

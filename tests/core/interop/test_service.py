@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,18 @@ def test_a_unit_holds_where_logs_are_and_no_secret(tmp_path: Path) -> None:
         service.unit_text(tmp_path / "a\nb", {}, "linux")
 
 
+def test_a_unit_hands_on_each_variable_that_says_where_logs_are(tmp_path: Path) -> None:
+    class Asked(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            read.add(name)
+            return default
+
+    read: set[str] = set()
+    service.places(Asked(), tmp_path)
+    assert read
+    assert read <= set(service.HANDED_ON)
+
+
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
 def test_the_service_is_started_once_written_and_leaves_nothing_behind(
     platform: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +108,10 @@ def test_the_service_is_started_once_written_and_leaves_nothing_behind(
     with pytest.raises(BadInput, match="no bus"):
         service.install(tmp_path / "w.db", {}, home, record, platform)
     assert not unit.exists()
+    unit.write_bytes(b"of an installation before")
+    with pytest.raises(BadInput, match="nothing was changed"):
+        service.install(tmp_path / "w.db", {}, home, record, platform)
+    assert unit.read_bytes() == b"of an installation before"
 
 
 @pytest.mark.parametrize("words", ["--watch-all claude", "--status", "--watch-all --status --install", ""])
