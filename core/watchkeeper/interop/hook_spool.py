@@ -173,7 +173,8 @@ def apply(
         before = str(state.details.pop("before_compaction", "idle"))
         state.status, state.reason = before if before in ("idle", "busy") else "idle", ""
     elif event == "SessionEnd":
-        state.status, state.reason = "ended", _words(payload, "reason", 60)
+        reason = _words(payload, "reason", 60)
+        state.status, state.reason = "ended", "" if reason == "other" else reason
 
 
 @dataclass(slots=True)

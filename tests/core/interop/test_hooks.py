@@ -459,6 +459,7 @@ def test_events_become_the_state_of_one_session(claude: Claude) -> None:
         ("Stop", {"last_assistant_message": "used value-of-a-secret-key"}),
         ("StopFailure", {"error": "rate_limit"}),
         ("SessionEnd", {"reason": "prompt_input_exit"}),
+        ("SessionEnd", {"reason": "other"}),
     ]):  # fmt: skip
         claude.run(event, **payload)
         (file,) = (claude.folder / "spool").iterdir()
@@ -467,7 +468,7 @@ def test_events_become_the_state_of_one_session(claude: Claude) -> None:
         (session,) = claude.found().sessions
         seen.append((session.status, session.reason))
     assert seen == [("idle", ""), ("busy", ""), ("waiting", "Claude needs you"), ("idle", ""), ("failed", "rate_limit"),
-                    ("ended", "prompt_input_exit")]  # fmt: skip
+                    ("ended", "prompt_input_exit"), ("ended", "")]  # fmt: skip
     assert "[redacted" in session.last_message
     assert (
         b"value-of-a-secret-key" not in claude.db.read_bytes() + claude.db.with_name("w.db-wal").read_bytes()
