@@ -41,6 +41,8 @@ OLD_EVENTS = frozenset(
     {"SessionStart", "SessionEnd", "UserPromptSubmit", "Stop", "Notification", "PreCompact", "SubagentStop"}
 )
 """Events of Claude Code since 1.0.85: what is registered where no program can be asked."""
+KNOWS_ALL = (2, 1, 185)
+"""From this version on, Claude Code knows all of `EVENTS` and `ASKING`."""
 
 CODEX_EVENTS = (
     "SessionStart", "SessionEnd", "UserPromptSubmit", "Stop", "Interrupt", "PermissionRequest", "PreCompact", "PostCompact",
@@ -428,8 +430,12 @@ def find_program(environ: Mapping[str, str], program: Path | None = None) -> Pro
             known = tuple(event for event in wanted if view.find(f'"{event}"'.encode()) >= 0)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return Program("version unknown", tuple(event for event in wanted if event in OLD_EVENTS))
-    # A wrapper script names none of them.
-    return Program(version, known if "SessionStart" in known else tuple(e for e in wanted if e in OLD_EVENTS))
+    if "SessionStart" in known:
+        return Program(version, known)
+    # A wrapper, such as a version manager's, names none of them: its version tells.
+    said_so = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})\b", version)
+    knows_all = said_so is not None and tuple(map(int, said_so.groups())) >= KNOWS_ALL
+    return Program(version, tuple(e for e in wanted if knows_all or e in OLD_EVENTS))
 
 
 # --- Files -------------------------------------------------------------------------------------------------------------

@@ -339,6 +339,25 @@ def test_hooks_whose_record_was_deleted_leave_nothing_behind(claude: Claude) -> 
 
 
 @pytest.mark.parametrize(
+    ("said", "all_of_them"),
+    [
+        ("2.1.185 (Claude Code)", True),
+        ("3.0.0", True),
+        ("2.1.184 (Claude Code)", False),
+        ("shim: none", False),
+    ],
+)
+def test_the_version_tells_what_a_wrapper_of_the_program_knows(
+    said: str, all_of_them: bool, tmp_path: Path
+) -> None:
+    wrapper = tmp_path / "claude"
+    wrapper.write_text(f"#!/bin/sh\necho '{said}'\n")
+    wrapper.chmod(0o755)
+    known = hooks.find_program({"PATH": str(tmp_path)}).events
+    assert set(known) == ({*hooks.EVENTS, hooks.ASKING} if all_of_them else hooks.OLD_EVENTS)
+
+
+@pytest.mark.parametrize(
     ("program", "place"),
     [("claude", ".claude"), ("codex", ".codex"), ("opencode", ".config/opencode/plugins")],
 )
