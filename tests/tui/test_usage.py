@@ -184,6 +184,20 @@ async def test_the_other_charts_are_drawn_before_their_key_is_pressed(
             await until(pilot, lambda title=title: title in text_of(pilot))  # type: ignore[misc]
 
 
+async def test_the_bars_of_a_run_of_a_minute_are_all_there(spent: Desk) -> None:
+    spent.session.connection.execute("DELETE FROM model_calls")
+    for number in range(60):
+        spent.session.call("explorer1", started_at=NOW + number, input_tokens=1000)
+    async with spent.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("T", "2")
+        await until(pilot, lambda: "60 calls" in text_of(pilot) and "per minute;" in text_of(pilot))
+        bottom = max(line for line in text_of(pilot).splitlines() if line.lstrip().startswith("0┤"))
+        # As many calls in each part of the minute: bars from edge to edge, with at most one cell between two.
+        assert not re.search(r"█ {2,}█", bottom)
+        assert bottom.count("█") > 80
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), max_size=300).map(sorted), st.integers(1, 20)
 )

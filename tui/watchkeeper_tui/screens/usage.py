@@ -629,7 +629,7 @@ class ChartScreen(_CostScreen):
                 stacks[index][place] += value
         sums = [sum(stack) for stack in stacks]
         tall = [list(accumulate(stack)) if so_far else [value / wide for value in stack] for stack in stacks]
-        places = [round((place + 0.5) * wide, 1) for place in range(bars)]
+        places = [(place + 0.5) * wide for place in range(bars)]
         self.stack(self.plot, places, tall, names, words, sums)
 
     def standing(self, now: float) -> Sequence[Piece]:
