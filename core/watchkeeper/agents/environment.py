@@ -27,8 +27,8 @@ class LiveBoard(Protocol):
 
     def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None: ...
 
-    def stream(self, agent_id: str, text: str) -> None:
-        """Add streamed text to what is shown."""
+    def stream(self, agent_id: str, text: str, kind: str = "text") -> None:
+        """Add streamed text to what is shown; `kind` is that of a `Delta`."""
 
 
 @dataclass(frozen=True, slots=True)

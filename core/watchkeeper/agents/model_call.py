@@ -142,7 +142,7 @@ class _Unshown:
     def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
         """Show nothing."""
 
-    def stream(self, agent_id: str, text: str) -> None:
+    def stream(self, agent_id: str, text: str, kind: str = "text") -> None:
         """Show nothing."""
 
 
@@ -220,7 +220,7 @@ async def call_model(
             async for event in model.stream(replace(request, pause=pause)):
                 control.set_waiting(isinstance(event, Retrying))
                 if isinstance(event, Delta):
-                    live.stream(agent_id, event.text)
+                    live.stream(agent_id, event.text, event.kind)
                 elif isinstance(event, Retrying):
                     retries = event.attempt
                     activity = "rate_limited" if event.rate_limited else "retrying"

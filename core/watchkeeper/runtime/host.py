@@ -62,6 +62,8 @@ SHOWN_CHARACTERS = 2_000
 HELD_CHARACTERS = 64_000
 """How much of the end of a streamed text is kept: a secret is recognised by its beginning, which may be far
 before the part that is shown."""
+MOST_INPUT_CHARACTERS = 400_000
+"""How much of the input of a tool call is read while it streams: each time from its beginning."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,47 @@ class _Shown:
     since: float
     until: float | None = None
     text: str = ""
+    input: str = ""
+    """The JSON of the tool call that is being written, from its beginning."""
+
+    def add(self, text: str, kind: str) -> None:
+        """Add a piece of the reply."""
+        if self.input and (kind != "tool_input" or (text.startswith("{") and _is_whole(self.input))):
+            self.text, self.input = self.all[-HELD_CHARACTERS:], ""
+            text = text if kind == "tool_input" else f"\n{text}"
+        if kind != "tool_input":
+            self.text = (self.text + text)[-HELD_CHARACTERS:]
+        elif len(self.input) < MOST_INPUT_CHARACTERS:
+            self.input += text
+
+    @property
+    def all(self) -> str:
+        """What was streamed, as a person reads it."""
+        return self.text + (_readable_input(self.input) if self.input else "")
+
+
+def _is_whole(raw: str) -> bool:
+    from pydantic_core import from_json
+
+    try:
+        from_json(raw)
+    except ValueError:
+        return False
+    return True
+
+
+def _readable_input(raw: str) -> str:
+    """The input of a tool call, whose JSON may still be cut anywhere: a line for each argument, texts as they are."""
+    from pydantic_core import from_json
+
+    try:
+        given = from_json(raw, allow_partial="trailing-strings")
+    except ValueError:
+        return "\n…"
+    if not isinstance(given, dict):
+        return "\n…"
+    values = {name: "…" if isinstance(value, dict | list) else str(value) for name, value in given.items()}
+    return "".join(f"\n{name}:{chr(10) if chr(10) in text else ' '}{text}" for name, text in values.items())
 
 
 class LiveRows:
@@ -91,15 +134,15 @@ class LiveRows:
         self._over.discard(agent_id)
         same = old is not None and old.activity == activity and old.detail == detail and until is None
         since = old.since if old is not None and same else now
-        text = old.text if old is not None and same else ""
-        self._shown[agent_id] = _Shown(activity, detail, since, until, text)
+        text, written = (old.text, old.input) if old is not None and same else ("", "")
+        self._shown[agent_id] = _Shown(activity, detail, since, until, text, written)
         self._dirty.add(agent_id)
 
-    def stream(self, agent_id: str, text: str) -> None:
-        """Add streamed text."""
+    def stream(self, agent_id: str, text: str, kind: str = "text") -> None:
+        """Add streamed text; `kind` is that of a `Delta`."""
         shown = self._shown.get(agent_id)
         if shown is not None:
-            shown.text = (shown.text + text)[-HELD_CHARACTERS:]
+            shown.add(text, kind)
             self._dirty.add(agent_id)
 
     def end(self, agent_id: str) -> None:
@@ -129,7 +172,7 @@ class LiveRows:
                 session,
                 one.activity,
                 plain(redactor.text(one.detail)),
-                plain(redactor.streamed(one.text)[-SHOWN_CHARACTERS:]),
+                plain(redactor.streamed(one.all[-HELD_CHARACTERS:])[-SHOWN_CHARACTERS:]),
                 one.since,
                 one.until,
                 now,

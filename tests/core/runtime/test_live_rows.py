@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -46,3 +47,32 @@ async def test_an_agent_that_works_again_is_shown_again(store: SessionStore) -> 
     live.stream("a", " and again")
     await live.flush()
     assert store.one("SELECT activity, text FROM live")[:] == ("working", "again and again")
+
+
+CALLS = (
+    {"name": "survey.json", "content": {"files": {"$artifact": "figures/all", "$pointer": "/totals"}}},
+    {"command": "printf 'a\\tb'\necho \u00e9"},
+    {"path": "a.py", "content": "def f():\n    return 1\n", "mode": 7},
+)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+async def test_the_input_of_a_tool_call_is_shown_as_a_person_reads_it_while_it_streams(
+    store: SessionStore, size: int
+) -> None:
+    live = LiveRows(store, ManualClock())
+    live.show("a", "working")
+    live.stream("a", "I save it.")
+    for call in CALLS:
+        raw = json.dumps(call)
+        for at in range(0, len(raw), size):
+            live.stream("a", raw[at : at + size], "tool_input")
+            await live.flush()
+            (shown,) = store.one("SELECT text FROM live")
+            assert not set(shown) & set('{}"'), shown
+    live.stream("a", "Now I test it.")
+    await live.flush()
+    assert store.one("SELECT text FROM live")[0] == (
+        "I save it.\nname: survey.json\ncontent: …\ncommand:\nprintf 'a\\tb'\necho \u00e9\npath: a.py\n"
+        "content:\ndef f():\n    return 1\n\nmode: 7\nNow I test it."
+    )
