@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.interop.hooks import (
+    ANSWER_TIMEOUT_SECONDS,
     CODEX_EVENTS,
     EVENTS,
     MOST_BYTES,
@@ -662,7 +663,7 @@ class HookSpool:
             outcome = asked.outcome()
             over = not asked.path.exists()
             alive = self._is_alive(asked.question.pid, asked.started)
-            late = self._now() - asked.question.asked_at > 86_400
+            late = self._now() - asked.question.asked_at > ANSWER_TIMEOUT_SECONDS
             if outcome or late or not alive:
                 changes.ended.append((question_id, outcome))
                 changes.read.append(asked.path)  # a hook that still waits ends

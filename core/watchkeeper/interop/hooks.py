@@ -54,7 +54,8 @@ FIRST_CODEX = (0, 169)
 
 SPOOL_TIMEOUT_SECONDS = 3
 """Codex allows a hook at the end of a session no more."""
-ANSWER_TIMEOUT_SECONDS = 3_600
+ANSWER_TIMEOUT_SECONDS = 86_400
+"""What an agent asks in the evening is answered in the morning. Claude Code ends a hook that waits longer."""
 MOST_PENDING = 1_000
 """Files that wait to be read. A hook writes no further ones: without a reader the spool stays small."""
 MOST_BYTES = 64 << 10
@@ -91,8 +92,9 @@ question=asks/$PPID.$nonce.json answer=answers/$nonce.json state={sessions}/$PPI
 trap '{rm} -f "$question" "$answer" "asks/.$nonce"; exit' TERM INT HUP
 {head} -c {bytes} >"asks/.$nonce" && {mv} "asks/.$nonce" "$question" || {{ {rm} -f "asks/.$nonce"; exit; }}
 {cat} >/dev/null
-grace=15
+grace=15 looks=0
 while {sleep} 0.2; do
+    if [ $looks -lt 600 ]; then looks=$((looks + 1)); else {sleep} 1; fi
     if [ -s "$answer" ]; then {cat} "$answer"; break; fi
     [ -e "$question" ] && kill -0 "$PPID" || break
     if [ $grace -gt 0 ]; then grace=$((grace - 1)); continue; fi

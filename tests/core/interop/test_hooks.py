@@ -819,6 +819,17 @@ def test_a_hook_ends_in_silence_when_its_question_is_gone(end: str, claude: Clau
     assert claude.found().questions == ()
 
 
+def test_a_question_of_the_evening_can_be_answered_in_the_morning(claude: Claude, ask: Ask) -> None:
+    child = ask()
+    entry = json.loads(claude.settings.read_text())["hooks"][hooks.ASKING][0]["hooks"][0]
+    assert entry["timeout"] >= 14 * 3_600
+    claude.now += 14 * 3_600
+    claude.spool._slow_at = 0
+    claude.spool.step()
+    external.answer_question(claude.db, claude.found().questions[0], "me", allow=True)
+    assert _output(child) == {"behavior": "allow"}
+
+
 def test_a_hook_asks_nobody_when_nobody_listens(claude: Claude) -> None:
     claude.install(answer=True)
     began = time.monotonic()
