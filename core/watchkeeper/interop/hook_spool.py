@@ -157,7 +157,10 @@ def apply(
         state.status, state.reason = "idle", ""
         state.details["last_message"] = _words(payload, "last_assistant_message")
     elif event == "StopFailure":
-        state.status, state.reason = "failed", _words(payload, "error") or "the turn failed"
+        said = [
+            _words(payload, name) for name in ("error", "last_assistant_message")
+        ]  # such as when a limit ends
+        state.status, state.reason = "failed", ": ".join(filter(None, said)) or "the turn failed"
     elif event == "Notification" and payload.get("notification_type") in (
         "permission_prompt",
         "elicitation_dialog",

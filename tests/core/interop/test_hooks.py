@@ -495,6 +495,32 @@ def test_events_become_the_state_of_one_session(claude: Claude) -> None:
     assert list((claude.folder / "spool").iterdir()) == []
 
 
+def test_what_claude_code_really_sends_becomes_the_state_of_one_session(claude: Claude) -> None:
+    """Recorded from 2.1.197 over a mock server: a question, a sub-agent, a compaction, a usage limit and an end."""
+    claude.install()
+    limit = (
+        "rate_limit: API Error: Request rejected (429) · This request would exceed your account's rate limit."
+    )
+    expected = [
+        ("SessionStart", "idle", ""), ("UserPromptSubmit", "busy", ""), ("PermissionRequest", "waiting", "permission: Bash"),
+        ("Notification", "waiting", "Claude needs your permission"), ("Stop", "idle", ""), ("UserPromptSubmit", "busy", ""),
+        ("SubagentStop", "busy", ""), ("Stop", "idle", ""), ("PreCompact", "compacting", "manual"), ("SubagentStop", "compacting", "manual"),
+        ("SessionStart", "compacting", "manual"), ("PostCompact", "idle", ""), ("UserPromptSubmit", "busy", ""),
+        ("StopFailure", "failed", limit), ("SessionEnd", "ended", "prompt_input_exit"),
+    ]  # fmt: skip
+    seen = []
+    for number, line in enumerate((Path(__file__).parent / "claude_hooks.jsonl").read_bytes().splitlines()):
+        claude.spooled("7.1.json", line)
+        os.utime(claude.folder / "spool" / "7.1.json", (1_000 + number, 1_000 + number))
+        claude.spool.step()
+        (session,) = claude.found().sessions
+        seen.append((json.loads(line)["hook_event_name"], session.status, session.reason))
+    assert seen == expected
+    assert session.folder == "/home/dev/project"
+    (compaction,) = session.compactions
+    assert (compaction["instructions"], compaction["ended_at"]) == ("keep the names", 1_011)
+
+
 def test_codex_fires_the_same_events_into_the_same_spool(claude: Claude, tmp_path: Path) -> None:
     claude.install(answer=True)
     answers = (claude.folder / "answer.sh").read_text()
