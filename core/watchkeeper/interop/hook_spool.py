@@ -49,6 +49,8 @@ FRESH_SECONDS = 5.0
 SETTLED_SECONDS = 0.2
 """What a program writes into its log within so long after it asked belongs to the call that it asks about."""
 ANSWERS_KEPT_SECONDS = 60.0
+YOUNG_SECONDS = 60.0
+"""So soon after an event of a session, a run may still say that it drives it."""
 COMPACTIONS_KEPT = 10
 LONGEST_TEXT = 500
 LOG_TAIL_BYTES = 1 << 20
@@ -299,6 +301,7 @@ class _Changes:
     states: dict[str, SessionState] = field(default_factory=dict)
     questions: list[ExternalQuestion] = field(default_factory=list)
     ended: list[tuple[str, str]] = field(default_factory=list)
+    own: list[str] = field(default_factory=list)
     read: list[Path] = field(default_factory=list)
 
 
@@ -327,6 +330,8 @@ class HookSpool:
         self._states: dict[str, SessionState] | None = None
         self._own: set[str] = set()
         """Sessions that agents of our own drive: those are shown already."""
+        self._own_is_new = False
+        """Whether this step read which those are."""
         self._seen: dict[Path, tuple[int, int]] = {}
         self._asked: dict[str, _Asked] = {}
         self._slow_at = 0.0
@@ -389,6 +394,7 @@ class HookSpool:
         if self._states is None:
             self._load()
         changes = _Changes()
+        self._own_is_new = False
         before = dict(self._seen)
         events = self._read_events(changes)
         self._read_questions(changes)
@@ -397,6 +403,7 @@ class HookSpool:
             self._slow_at = time.monotonic() + SLOW_LOOK_SECONDS
             self._look_at_processes(changes)
             self._look_at_questions(changes)
+            self._forget_own(changes)
             self._tidy()
         try:
             self._write(changes)
@@ -411,7 +418,7 @@ class HookSpool:
     def _load(self) -> None:
         def read(connection: Connection) -> dict[str, SessionState]:
             external.forget_old(connection, self._now())
-            self._own = {row[0] for row in connection.execute("SELECT program_session FROM agent_programs")}
+            self._own = external.own_sessions(connection)
             states = external.load_states(connection)
             asks = {path.name.split(".")[1] for path in self._names("asks")}
             for each in external.load_external(connection).questions:
@@ -443,7 +450,7 @@ class HookSpool:
         self._session_folders = [home / "sessions" for home in dict.fromkeys(homes)]
 
     def _write(self, changes: _Changes) -> None:
-        if not (changes.states or changes.questions or changes.ended):
+        if not (changes.states or changes.questions or changes.ended or changes.own):
             return
         now = self._now()
 
@@ -453,6 +460,7 @@ class HookSpool:
                 external.add_question(connection, question)
             for question_id, outcome in changes.ended:
                 external.end_question(connection, question_id, outcome, now)
+            external.forget_sessions(connection, changes.own)
 
         try:
             self._writer.submit(lambda group: write(group.connection)).result()
@@ -521,7 +529,7 @@ class HookSpool:
     def _state_of(self, payload: dict[str, Any], changes: _Changes) -> SessionState | None:
         """The state of the session that a payload names, marked as changed."""
         session = payload.get("session_id")
-        if not isinstance(session, str) or not _ID.fullmatch(session) or session in self._own:
+        if not isinstance(session, str) or not _ID.fullmatch(session) or self._is_own(session):
             return None
         state = self._state(session, program_of(payload), changes)
         for name, key in (("transcript", "transcript_path"), ("folder", "cwd")):
@@ -529,6 +537,34 @@ class HookSpool:
             if isinstance(value, str) and value.startswith("/") and len(value) <= 4_096 and "\0" not in value:
                 setattr(state, name, value)
         return state
+
+    def _is_own(self, session: str) -> bool:
+        """Whether an agent of our own drives this session. A run may have been started since this was asked last."""
+        assert self._states is not None
+        if session not in self._own and session not in self._states and not self._own_is_new:
+            self._read_own()
+        return session in self._own
+
+    def _read_own(self) -> None:
+        self._own_is_new = True
+        self._own = self._writer.submit(lambda group: external.own_sessions(group.connection)).result()
+
+    def _forget_own(self, changes: _Changes) -> None:
+        """Take out the sessions of which a run said only after their first event that it drives them."""
+        assert self._states is not None
+        young = self._now() - YOUNG_SECONDS
+        if not self._own_is_new and any(
+            each.status != "ended" and each.changed_at > young for each in self._states.values()
+        ):
+            self._read_own()
+        for session in self._own & self._states.keys():
+            del self._states[session]
+            changes.states.pop(session, None)
+            changes.own.append(session)
+        for question_id, asked in list(self._asked.items()):
+            if asked.question.program_session in self._own:
+                changes.read.append(asked.path)  # its hook ends: the run asks
+                del self._asked[question_id]
 
     def _state(self, session: str, program: str, changes: _Changes) -> SessionState:
         assert self._states is not None
@@ -567,7 +603,7 @@ class HookSpool:
     def _take_session(self, pid: int, said: dict[str, Any], at: float, changes: _Changes) -> None:
         session, status = said.get("sessionId"), said.get("status")
         started = str(said.get("procStart", ""))[:40]
-        if not isinstance(session, str) or not _ID.fullmatch(session) or session in self._own:
+        if not isinstance(session, str) or not _ID.fullmatch(session) or self._is_own(session):
             return
         if not self._is_alive(pid, started):
             return  # left by a process that was killed

@@ -440,6 +440,18 @@ def save_states(connection: Connection, states: Iterable[SessionState]) -> None:
         )  # fmt: skip
 
 
+def own_sessions(connection: Connection) -> set[str]:
+    """The sessions of other programs that agents of our own drive."""
+    return {row[0] for row in connection.execute("SELECT program_session FROM agent_programs")}
+
+
+def forget_sessions(connection: Connection, program_sessions: Iterable[str]) -> None:
+    """Delete the rows of these sessions, and their questions."""
+    for each in program_sessions:
+        connection.execute("DELETE FROM external_questions WHERE program_session = ?", (each,))
+        connection.execute("DELETE FROM external_sessions WHERE program_session = ?", (each,))
+
+
 def forget_old(connection: Connection, now: float) -> None:
     """Delete rows of sessions that ended long ago, and their questions."""
     connection.execute(

@@ -652,6 +652,33 @@ def test_a_process_that_took_up_another_session_ends_the_one_before(claude: Clau
     assert found == {SESSION: "ended", "after-clear": "idle"}
 
 
+def test_a_session_that_a_run_drives_is_not_listed_whenever_the_run_began(claude: Claude) -> None:
+    claude.install()
+    claude.spool.step()
+
+    def take(session: str) -> None:
+        event = {"session_id": session, "hook_event_name": "UserPromptSubmit"}
+        claude.spooled("7.1.json", json.dumps(event).encode())
+        claude.spool._slow_at = 0
+        claude.spool.step()
+
+    def drive(session: str) -> None:
+        sql = "INSERT INTO agent_programs (agent_id, session_id, program, program_session, folder, opened_at) VALUES (?1, 's', 'p', ?1, '', 0)"
+        claude.writer.submit(lambda group: group.connection.execute(sql, (session,))).result()
+
+    drive("known-before")
+    take("known-before")
+    assert claude.found().sessions == ()
+    take("known-later")
+    assert [each.program_session for each in claude.found().sessions] == ["known-later"]
+    drive("known-later")
+    claude.spool._slow_at = 0
+    claude.spool.step()
+    assert claude.found().sessions == ()
+    take("known-later")
+    assert claude.found().sessions == ()
+
+
 @pytest.mark.parametrize("seconds", [3, 4_000])
 def test_events_count_also_after_the_clock_was_set_back(seconds: int, claude: Claude) -> None:
     claude.install()
