@@ -10,6 +10,7 @@ from textual.binding import Binding
 
 from watchkeeper_tui.app import active_together
 from watchkeeper_tui.keymap import displaced, is_key, normal, usable_keys
+from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.settings import Settings
 
 
@@ -131,3 +132,44 @@ async def test_every_footer_and_help_shows_the_users_keys_and_a_path_says_where_
             await pilot.press("question_mark")
             pattern = re.compile(explained.replace("f6", re.escape(shown.split()[0]), 1))
             await until(pilot, lambda pattern=pattern: pattern.search(text_of(pilot)))  # type: ignore[misc]
+
+
+NAMES = {
+    "question_mark": "?", "colon": ":", "slash": "/", "exclamation_mark": "!", "dollar_sign": "$", "asterisk": "*",
+    "left_square_bracket": "[", "right_square_bracket": "]", "left_curly_bracket": "{", "right_curly_bracket": "}",
+    "less_than_sign": "<", "greater_than_sign": ">", "circumflex_accent": "^", "underscore": "_", "minus": "-",
+    "equals_sign": "=", "plus": "+", "number_sign": "#", "escape": "esc", "comma": ",", "full_stop": ".",
+    "left": "←", "right": "→",
+}  # fmt: skip
+WORDS = {"left": "←", "right": "→"}
+
+
+def keys_in_help(groups: list[tuple[str, list[tuple[str, str]]]]) -> set[str]:
+    named = {key for _, rows in groups for keys, _ in rows for key in re.split(r"[ ,]+|(?<=\w),", keys)}
+    if "0-9" in named:
+        named |= set("0123456789")
+    words = {word for _, rows in groups for _, words in rows for word in re.split(r"[ ;:]+", words)}
+    elsewhere = {"esc", "shift+tab"}  # of every screen; with tab
+    return named | {WORDS.get(key, key) for key in named} | (words & {"backspace", "s"}) | elsewhere
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [(), ("2",), ("3",), ("4",), ("s",), ("w",), ("t",), ("T",), ("dollar_sign",), ("d",), ("v",), ("W",), ("4", "enter")],
+    ids=" ".join,
+)  # fmt: skip
+async def test_the_help_of_a_screen_names_every_key_of_it(desk: Desk, keys: tuple[str, ...]) -> None:
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press(*keys)
+        await until(pilot, lambda: len(pilot.app.screen_stack) > 2 or not keys or keys[-1].isdigit())
+        screen = pilot.app.screen
+        assert isinstance(screen, WatchScreen)
+        named = keys_in_help(screen.help_groups())
+        missing = {
+            binding.description: binding.key
+            for owner in (screen, pilot.app.focused)
+            for binding in vars(type(owner)).get("BINDINGS", ())
+            if not {NAMES.get(key, key) for key in normal(binding.key)} & named
+        }
+        assert missing == {}

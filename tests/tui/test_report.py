@@ -3,10 +3,13 @@ known."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession, bindable, insert
 from tests.tui.test_actions import choose
+from tests.tui.test_twenty_questions import import_log, live_run
 
 from watchkeeper_tui.screens.live import LiveScreen
 
@@ -58,8 +61,8 @@ async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_
         for words in (
             "explorer-3 · explorer · surveyor · attempt 1", "✓ done at turn 3", "Task by planner", "Look at every page of the docs.",
             "✓ notes · index", "12 files, 800 lines", "notes 2,000 bytes saved 2 times", "Tools 4 calls, 1 error (exact)",
-            "read_file 3 ✗1", "tokens 128,000", "partly estimated (1 of 2 calls)", "cost ~$0.11 partly estimated (1 of 2 calls)", "retries 2 exact",
-            "errors 1 exact", "compacted 1 time exact",
+            "read_file 3 ✗1", "tokens 128,000", "partly estimated (1 of 2 calls)", "cost ~$0.11 partly estimated (1 of 2 calls)", "1 failed 2 retries exact",
+            "compacted 1 time exact",
         ):  # fmt: skip
             assert words in said, words
 
@@ -174,3 +177,19 @@ async def test_who_says_it_is_done_without_evidence_is_counted_and_reached_by_e(
         desk.feed.wake()
         told = "explorer-3 unproven: 0 of 1 claim" if origin == "run" else "✓ writer-1 unproven: 0 of 2"
         await until(pilot, lambda: told in text_of(pilot))
+
+
+async def test_the_report_of_an_imported_session_ends_with_its_last_words_and_shows_a_clean_edit(
+    database: Path, tmp_path: Path
+) -> None:
+    run = live_run(database)
+    import_log(database, tmp_path, run)
+    async with Desk(database, run).app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "READ-ONLY" in text_of(pilot))
+        await pilot.press("i")
+        await until(pilot, lambda: "All tests pass; the cache keeps its entries." in text_of(pilot))
+        assert "Last words" in text_of(pilot)
+        await pilot.press("escape", "2", "k", "k", "enter")
+        await until(pilot, lambda: "OrderedDict()" in text_of(pilot))
+        assert "No newline" not in text_of(pilot)
+    run.connection.close()

@@ -67,11 +67,15 @@ async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None
         await until(pilot, lambda: "claude-opus-4-6" in text_of(pilot))
         assert "\x1b" not in text_of(pilot)
         assert isinstance(pilot.app.screen, UsageScreen)
+        await pilot.press("o")
+        await until(pilot, lambda: text_of(pilot).count("claude-code") == 2)  # the bar's name, and the row's
         await pilot.press("p")
         await until(pilot, lambda: "/srv/ledger" in text_of(pilot))
         await pilot.press("j", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
         await until(pilot, lambda: "workspace:/srv/ledger" in text_of(pilot))
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, UsageScreen))
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])

@@ -694,7 +694,20 @@ class WatchkeeperApp(ThemedApp):
                 yield SystemCommand(action.label, action.help, lambda action=action: screen.act(action.id))
             for title, words, do in screen.commands():
                 yield SystemCommand(title, words, do)
+            for name, title, words in (
+                ("timeline", "Timeline", "what each agent did when"),
+                ("graph", "Plan as a graph", "what waits for what, and what each revision changed"),
+                ("charts", "Charts", "the selected agent over time: context, tokens per minute, cost"),
+                ("artifacts", "Saved artifacts", "what the agents saved"),
+                ("next_error", "Next failed call", "in the transcript of its agent"),
+                ("export", "Export", "this session as a web page, Markdown or JSON"),
+                ("fork", "Fork", "a new session that begins at a step of this one"),
+            ):
+                yield SystemCommand(title, words, getattr(screen, f"action_{name}"))
         if isinstance(screen, WatchScreen):
+            yield SystemCommand(
+                "Usage", "what all sessions cost, by day, model, project", screen.action_usage
+            )
             yield SystemCommand("Replay", "replay this session step by step", screen.action_replay)
             yield SystemCommand("Help", "keys and commands", screen.action_help)
         yield SystemCommand(

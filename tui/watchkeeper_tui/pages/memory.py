@@ -185,7 +185,7 @@ def _now(view: PageContext) -> list[PageLine]:
         lines.append(PageLine("now.doing", tuple(doing)))
         if view.processes:
             last = formatting.age(view.now - last_sign(agent))
-            words = f"{view.processes}; last output {last}"
+            words = f"{view.processes}; last output {last} ago"
             for index, row in enumerate(wrap(words, max(8, view.width - 6))):
                 lines.append(PageLine(f"now.processes.{index}", (("      ", "text"), (row, "muted"))))
         written = [

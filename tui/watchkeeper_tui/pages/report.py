@@ -137,11 +137,15 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
     if agent.task_id is None:
         session = view.snapshot.session
         said = session.status_reason if session is not None and session.ended_at is not None else None
-        if not said:
+        words = next(
+            (each.text for each in reversed(view.detail.transcript) if each.kind == "assistant"), None
+        )
+        title, text = ("Outcome", said) if said else ("Last words", words)
+        if not text or agent.ended_at is None:
             return []
         return [
-            heading("result", "Outcome"),
-            *_folding(view, "result.text", said, folded=12),
+            heading("result", title),
+            *_folding(view, "result.text", text, folded=12),
             blank("result.end"),
         ]
     note = "nothing yet" if agent.ended_at is None else "nothing: another attempt has the task now"
@@ -276,9 +280,18 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
                 (f"  active {formatting.duration(agent.active_seconds)}", "muted"),
             ],
         ),
-        ("calls", [(f"{agent.model_calls:,} to models", "text"), EXACT]),
-        ("retries", [(f"{agent.retries:,}", "retrying" if agent.retries else "text"), EXACT]),
-        ("errors", [(f"{agent.errors:,}", "failed" if agent.errors else "text"), EXACT]),
+        (
+            "calls",
+            [
+                (f"{agent.model_calls:,} to models", "text"),
+                (f"  {agent.errors:,} failed", "failed" if agent.errors else "muted"),
+                (
+                    f"  {formatting.plural(agent.retries, 'retry', 'retries')}",
+                    "retrying" if agent.retries else "muted",
+                ),
+                EXACT,
+            ],
+        ),
         (
             "memory",
             [

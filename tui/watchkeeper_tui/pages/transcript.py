@@ -363,6 +363,8 @@ def _changed(old: str | None, new: str, path: str) -> str:
         return "\n".join(
             [*(f"-{line}" for line in old.split("\n")), *(f"+{line}" for line in new.split("\n"))]
         )
+    if old is not None and not old.endswith("\n") and not new.endswith("\n"):
+        old, new = f"{old}\n", f"{new}\n"  # a part of a file, whose end says nothing
     # The head of the item names the file.
     return unified_diff(old, new, path).partition("\n")[2].partition("\n")[2] or "(no change)"
 

@@ -469,6 +469,8 @@ class WatchScreen(Screen[None]):
             self.action_fleet()
         elif name == "replay":
             self.action_replay()
+        elif name == "spending":
+            self.action_usage()
         elif name == "autosave_load" and argument:
             self.watch_app.load_session(argument)
         elif name == "theme":

@@ -699,7 +699,7 @@ class CompactionScreen(ActingScreen):
                     ("enter", "unfold a message or an observation; → and ! lead to the messages"),
                     ("m", "the message in its transcript; the messages behind an observation"),
                     ("tab", "before, after"),
-                    ("!", "only messages of which the summary omits something"),
+                    ("!", "only messages of which the summary omits something; backspace: all"),
                     ("[ ]", "the agent's older and newer passes"),
                     ("u", "undo this pass"),
                     ("U", "redo what was undone"),

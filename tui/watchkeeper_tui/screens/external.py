@@ -356,7 +356,9 @@ def show_dropped(screen: WatchScreen, session: ExternalSession | None) -> None:
     newest = session.compactions[-1] if session is not None and session.compactions else {}
     path, size = newest.get("path"), newest.get("bytes")
     if session is None or not newest:
-        screen.say("no compaction of this session was seen", "muted")
+        screen.say(
+            "its terminal told of no compaction; Enter opens the session with those of its log", "muted"
+        )
     elif session.program != "claude-code" or not isinstance(path, str) or not isinstance(size, int):
         screen.say("the log's size before it is not known; Enter opens the session", "muted")
     else:

@@ -75,6 +75,9 @@ PANE_HELP: dict[str, Group] = {
             ("left right, click", "the tabs"),
             ("enter", "unfold what is folded; open a compaction"),
             ("/", "search the transcript, the facts and observations"),
+            ("n N", "next, previous match of the search"),
+            ("{ }", "by message"),
+            ("W", "the next words of the user"),
             ("c", "to where the transcript was compacted"),
             (
                 "*",
@@ -106,18 +109,31 @@ def live_help(pane: str) -> list[Group]:
             "Look around",
             [
                 ("j k, arrows, g G, PgUp PgDn", "move; the mouse and its wheel too"),
-                ("1 2 3 4, tab", "plan, events, agent, compaction"),
+                ("1 2 3 4, tab, shift+tab", "plan, events, agent, compaction"),
+                ("left right, h l", "fold and unfold the plan; the tabs of the agent"),
                 ("[ ]", "previous, next agent"),
                 ("e", "next row that needs you, then sessions in other terminals"),
-                ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
+                ("E", "next failed call"),
+                ("/ backspace", "filter or search; take off the last filter"),
+                ("o space - =", "order of the plan; mark; collapse all, expand all"),
                 ("f", "freeze the view; the run continues"),
                 ("z", "zoom the pane"),
-                ("v", "what the agents saved"),
                 ("< >  ^ _", "move the divider: left and right, up and down; the mouse drags it"),
                 ("y", "copy"),
-                ("t w", "timeline; replay step by step"),
+            ],
+        ),
+        (
+            "Open",
+            [
+                ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
+                ("t", "timeline: what each agent did when"),
+                ("d", "the plan as a graph, and what each revision changed"),
+                ("T", "charts of the agent and all below it: context, tokens per minute, cost"),
+                ("v", "artifacts: what the agents saved"),
+                ("w", "replay step by step"),
                 ("x K", "export; fork: a new session that begins at a step of this one"),
-                ("s", "every session"),
+                ("s W", "every session; several sessions at once, live"),
+                ("$", "usage: what all sessions cost, by day, model, project"),
             ],
         ),
         (
@@ -678,7 +694,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.redraw()
         elif name == "agent":
             self.action_report()
-        elif name in ("freeze", "timeline", "fork"):
+        elif name in ("artifacts", "charts", "fork", "freeze", "graph", "timeline"):
             getattr(self, f"action_{name}")()
         elif name == "grants":
             self.show_grants()

@@ -622,6 +622,8 @@ class ReplayScreen(SessionScreen):
                     ("enter", "on an event or a compaction: go there; there, open what it is about"),
                     ("a", "look at the agent of this step"),
                     ("/", "filter the plan or the events, search the transcript; there, n N go by match"),
+                    ("backspace", "take off the last filter"),
+                    ("t", "the timeline"),
                     ("r", "load newer events"),
                     ("F", "fork from this step; asks"),
                 ],

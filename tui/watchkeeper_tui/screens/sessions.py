@@ -575,7 +575,8 @@ class SessionsScreen(WatchScreen):
                     ("t", "filter: state, model, tag, workspace, date, cost, compacted, deleted"),
                     ("o", "sort: " + ", ".join(ORDERS)),
                     ("b", "group by day or project, with the sessions and the cost of each"),
-                    ("esc", "clear marks and search, then go to the open session"),
+                    ("backspace", "take off the last filter"),
+                    ("esc", "clear marks and search, then go to the open session; s does at once"),
                 ],
             ),
             (

@@ -480,6 +480,7 @@ class TimelineScreen(ReadingScreen):
 
     def keys(self) -> Sequence[KeyHint]:
         return (
+            KeyHint("←", "Earlier", "press('left')"),
             KeyHint("→", "Later", "press('right')"),
             KeyHint("+", "Zoom in", "press('+')"),
             KeyHint("-", "Out", "press('-')"),
@@ -523,7 +524,8 @@ class TimelineScreen(ReadingScreen):
             (
                 "Timeline",
                 [
-                    ("left right, h l", "move the cursor; shift: ten cells"),
+                    ("left right, h l", "move the cursor"),
+                    ("shift+← →, [ ]", "by ten cells"),
                     ("j k, up down", "choose an agent"),
                     ("+ -", "zoom in and out (mouse: ctrl and wheel)"),
                     ("0", "all of the session, also while it grows"),

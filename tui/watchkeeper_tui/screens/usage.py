@@ -247,7 +247,7 @@ class UsageView(RowView[UsageRow]):
             formatting.bar_cells((row.cost_usd or 0.0) / self.most_usd, _BAR_CELLS) if self.most_usd else 0
         )
         key = sanitize(row.key)
-        if self.size.width < 100 and not key.startswith("/"):
+        if self.size.width < 100 and "/" in key[1:] and not key.startswith("/"):
             key = _short_model(key)
         name: Cell = [(clip(key, 200), "text")]
         ends: tuple[Cell, Cell] = (
@@ -376,7 +376,7 @@ class UsageScreen(_CostScreen):
         text = sanitize(key)
         if self._is_period:
             return text[2:] if _GROUPS[self._key][0] == "month" else text[5:]
-        return clip(_short_model(text), cells)
+        return clip(_short_model(text) if self._key in "mp" else text, cells)
 
     def heading(self) -> tuple[Widget, Sequence[Piece]]:
         of = "  own and imported sessions" if self._found is not None else ""
@@ -417,7 +417,6 @@ class UsageScreen(_CostScreen):
         else:
             name = {"model": "model", "project": "workspace"}.get(by)
             words = f"{name}:{key}" if name and " " not in key else ""
-        self.app.pop_screen()
         self.watch_app.open_sessions(words)
 
     def action_group(self, key: str) -> None:
