@@ -32,6 +32,13 @@ LISTING = {
         ),
         ([{"number": 7975, "title": "Dagger"}, {"number": 7976}], "Dagger, number 7975, …"),
         (
+            {
+                "readme": {"$largest": 1, "by": 1, "items": []},
+                "starts": {"$largest": 2, "items": [["a/b.py", 0]]},
+            },
+            "starts a/b.py",
+        ),
+        (
             {"files": 1, "address": 2, "share": 0.25, "ok": True, "off": False},
             "1 file, address 2, share 0.25, ok",
         ),

@@ -75,7 +75,13 @@ def _parts(value: dict[str, Any]) -> Iterator[str]:
         if key in _NAMING or _WITHOUT_MEANING.fullmatch(key):
             continue
         words = key.replace("_", " ")
-        if isinstance(each, dict):
+        if isinstance(each, dict) and any(name.startswith("$") for name in each):
+            # A part of an artifact that is merged by a rule; its rows say what it holds.
+            rows = each.get("items")
+            first = rows[0] if isinstance(rows, list) and rows else None
+            name = first[0] if isinstance(first, list) and first else first
+            yield from [f"{words} {name}"] if isinstance(name, str) and name else []
+        elif isinstance(each, dict):
             counts = [_counted(name.replace("_", " "), one) for name, one in each.items() if _is_count(one)]
             yield from counts or ([_counted(words, len(each))] if each and words.endswith("s") else [])
         elif _is_count(each):
