@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -132,11 +133,12 @@ class Terminal:
         os.write(self._file, b"\r")
 
     def close(self) -> None:
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        except OSError:
-            pass
+        """Kill the program, once: its number may be another's afterwards."""
+        pid, self.pid = self.pid, 0
+        if pid:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 COLOURS = {"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": False,
