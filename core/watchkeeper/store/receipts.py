@@ -461,20 +461,21 @@ _ASKS = re.compile(
     r"|recommend|suggest|think|imagine|answer|say|reply)\b",
     re.IGNORECASE,
 )
-_ORDERS = re.compile(r"^\W*(?:please|(?:can|could|would|will) you)\b", re.IGNORECASE)
+_ORDERS = re.compile(r"\b(?:please|(?:can|could|would|will) you)\b", re.IGNORECASE)
 
 
 def _is_question(prompt: str) -> bool:
     """Whether a prompt asks for an answer, not for work."""
     first = prompt.strip()[:400]
-    return bool(_ASKS.match(first)) or (first.rstrip().endswith("?") and not _ORDERS.match(first))
+    return bool(_ASKS.match(first)) or (first.rstrip().endswith("?") and not _ORDERS.search(first))
 
 
 _WORK = re.compile(
     r"^\W*(?:(?:hi|hello|hey|thanks|ok|okay|yes|so|and|now|then|please|just|also|next|(?:can|could|would|will) you(?: please)?"
     r"|go ahead and|i (?:want|need) you to|you (?:must|should|are to)|your (?:task|job)(?: is)?(?: to)?|task)\b\W*)*"
     r"(?:add|adjust|allow|appl|automat|backup|back up|build|bump|chang|clean|close|commit|configur|continue|convert|copy|correct|creat|cut"
-    r"|debug|delet|deploy|disabl|do|document|drop|edit|enabl|extend|extract|finish|fix|format|generat|get|go ahead|handl|implement|improv"
+    r"|debug|delet|deploy|disabl|do(?! (?:you|we|i|they|any|the)\b)"
+    r"|document|drop|edit|enabl|extend|extract|finish|fix|format|generat|get|go ahead|handl|implement|improv"
     r"|install"
     r"|integrat|introduc|make|merg|migrat|modif|move|open|optimi[sz]|patch|port|proceed|publish|push|put|refactor|releas|remov|renam|repair"
     r"|replac|resolv|restor|revert|rewrit|roll|run|save|set|ship|solve|speed|split|start|stop|store|support|switch|test|turn|upda|upgrad|wire|wrap|writ)"
@@ -503,7 +504,8 @@ def says_done(text: str, prompt: str = "") -> bool:
     code, may be the answer itself: its words are looked at.
     """
     short = len(text) <= _SHORT_CHARACTERS and text.count("\n") < _SHORT_LINES and "```" not in text
-    if short and text.strip() and _WORK.match(prompt) and not _DECLINES.search(text):
+    asks = prompt.rstrip().endswith("?") and not _ORDERS.search(prompt)
+    if short and text.strip() and _WORK.match(prompt) and not asks and not _DECLINES.search(text):
         return True
     plain = re.sub(r"(?<=[^\s.!?:;|])\n(?=[a-z])", " ", _plain(text))
     sentences = [one for one in _SENTENCE.split(plain) if one.strip(" \t#*-") and one[0] not in "#|<"]

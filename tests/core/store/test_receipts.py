@@ -106,8 +106,14 @@ def test_a_reply_to_an_order_without_a_call_is_flagged_in_whatever_words(made: C
         worked(one, [], phrase, own=False, name=phrase, prompt=WORK_PROMPTS[number % len(WORK_PROMPTS)])
     for number, phrase in enumerate(NO_WORD_OF_IT):
         worked(one, [], phrase, own=False, name=phrase, prompt=WORK_PROMPTS[number % len(WORK_PROMPTS)])
-    for phrase in ANSWERS:
-        worked(one, [], phrase, own=False, name=phrase, prompt="Why does the login fail?")
+    questions = (
+        "Why does the login fail?",
+        "Open question: is it the cache?",
+        "Do you know why?",
+        "Test results differ, why?",
+    )
+    for number, phrase in enumerate(ANSWERS):
+        worked(one, [], phrase, own=False, name=phrase, prompt=questions[number % len(questions)])
     assert [each.agent for each in receipts(one) if each.flagged] == list(IN_OTHER_WORDS)
 
 
