@@ -18,7 +18,8 @@ from watchkeeper.records.messages import Usage
 from watchkeeper.store import database, sessions
 from watchkeeper.store.writer import Group
 
-LIBRARIES = ("anthropic", "openai", "httpx2", "mcp", "genai_prices", "tiktoken", "sqlite_utils")
+PRICES = "genai_prices_alone.data"
+LIBRARIES = ("anthropic", "openai", "httpx2", "mcp", "genai_prices", PRICES, "tiktoken", "sqlite_utils")
 HEAVY = (*LIBRARIES, "pydantic", "textual", "asyncio", "click", "sqlite3", "pysqlite3", "httpx", "yaml", "watchfiles", "json",
          "importlib.metadata")  # fmt: skip
 WK = "from watchkeeper.cli.app import run\nassert run({!r}) == 0"
@@ -149,11 +150,13 @@ def test_a_second_import_of_a_model_loads_no_prices(tmp_path: Path, monkeypatch:
     found = []
     for number in (1, 2):
         path = tmp_path / f"{number}.db"
-        found.append(loaded(WK.format(["import", str(log), "--db", str(path)]), ("genai_prices", "pydantic")))
+        found.append(
+            loaded(WK.format(["import", str(log), "--db", str(path)]), (PRICES, "genai_prices", "pydantic"))
+        )
         with closing(database.open_readonly(path)) as connection:
             [(cost,)] = connection.execute("SELECT cost_usd FROM model_calls")
             assert cost == pytest.approx(5.0, abs=0.001)
-    assert found == [["genai_prices", "pydantic"], []]
+    assert found == [[PRICES], []]
 
 
 def test_the_version_is_printed_by_itself() -> None:

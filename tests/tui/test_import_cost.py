@@ -13,6 +13,7 @@ FORBIDDEN = (
     "openai",
     "mcp",
     "genai_prices",
+    "genai_prices_alone.data",
     "tiktoken",
     "sqlite_utils",
     "pydantic",
