@@ -209,7 +209,8 @@ class Redactor:
         if self._groups is None:
             hints = tuple(map(literal, self._hints))
             self._groups = groups_in(
-                TELLING | {"shapes": _shape_patterns()} | ({"hints": hints} if hints else {})
+                TELLING | {"shapes": _shape_patterns()} | ({"hints": hints} if hints else {}),
+                rare=("places", "commands", "files", "shapes", "hints"),
             )
         return self._groups(data)
 

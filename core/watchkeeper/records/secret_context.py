@@ -60,10 +60,11 @@ _TAILS = {
 }
 """The ends of the names of secrets by their kind; `Password`, `dbPassword` and `DB_PASSWORD` end alike, or
 nearly so."""
-_SUFFIX = (
-    r"(?:[_.-]?(?:[0-9]{1,2}|[Bb]ase|BASE|[Vv]alue|VALUE|[Pp]rod(?:uction)?|PROD(?:UCTION)?|[Ll]ive|LIVE|[Dd]ev|DEV|[Ss]taging|STAGING"
-    r"|[ ][0-9]|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent|[Dd]ata|DATA))?"
+_SUFFIX_WORDS = (
+    r"[Bb]ase|BASE|[Vv]alue|VALUE|[Pp]rod(?:uction)?|PROD(?:UCTION)?|[Ll]ive|LIVE|[Dd]ev|DEV|[Ss]taging|STAGING"
+    r"|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent|[Dd]ata|DATA"
 )
+_SUFFIX = rf"(?:[_.-]?(?:[0-9]{{1,2}}|[ ][0-9]|{_SUFFIX_WORDS}))?"
 _QUOTE = r"\\{0,7}[\"'`]"
 _PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t|\\{1,7}t|\\{1,7}u2192)|[+-])"
 """What `grep -n`, `cat -n` and `diff` print before a line."""
@@ -113,7 +114,8 @@ _NAMED = Sought(
     "(?:"
     + "|".join(f"(?P<{kind}>{tails})" for kind, tails in _TAILS.items())
     + f"){_SUFFIX}(?P<separator>{_SEPARATOR})",
-    _LOOK_AROUND.sub("", "|".join(_TAILS.values())),
+    # Behind a name, letters only continue it: most places are other words, such as `tokens` or `keyboard`.
+    f"(?:{_LOOK_AROUND.sub('', '|'.join(_TAILS.values()))})(?:[^A-Za-z]|{_SUFFIX_WORDS})",
 )
 _NAME_BEFORE = lazily(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
@@ -880,12 +882,18 @@ _LONGEST_COMMAND = 2_000
 _HTTP_CLIENT = lazily(r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|java|hey|ngrok|etcdctl|skopeo|oras|wrk)\b")
 _FLAGS = r"(?:-[\w-]+(?:=\S+)?[ \t]+)*"
 _WORD = r"[^\s-]\S*[ \t]+"
-_ANY_OPTION = r"[^\r\n]* -"
+
+
+def _with_option(name: str, letters: str) -> str:
+    """Patterns of a command with an option, perhaps behind other words."""
+    return rf"{name}[a-z-]* -{letters}|{name}[a-z-]*[ \t\\][^\r\n]* -{letters}"
+
+
 _COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("mysql[a-z]*|mariadb[a-z-]*", "…-p", f"mysql{_ANY_OPTION}p|mariadb{_ANY_OPTION}p"),
-    ("mongo[a-z]*", r"…-p[ \t]*", f"mongo{_ANY_OPTION}p"),
+    ("mysql[a-z]*|mariadb[a-z-]*", "…-p", f"{_with_option('mysql', 'p')}|{_with_option('mariadb', 'p')}"),
+    ("mongo[a-z]*", r"…-p[ \t]*", _with_option("mongo", "p")),
     ("sshpass", r"…-p[ \t]*", "sshpass "),
-    ("login", r"…-p(?:[ \t]+|=)", f" login{_ANY_OPTION}p"),
+    ("login", r"…-p(?:[ \t]+|=)", _with_option(" login", "p")),
     ("twine upload|cqlsh|snowsql|rabbitmqadmin|impala-shell", r"…-p[ \t]*", "twine upload|cqlsh|snowsql|rabbitmqadmin|impala-shell"),
     ("redis-cli", r"…(?:-a[ \t]+|(?i:auth)[ \t]+(?:[\w-]+[ \t]+(?=[^\s-]))?|(?i:requirepass|masterauth)[ \t]+)", "redis-cli "),
     ("sqlcmd|zip|unzip|mosquitto_[ps]ub|mosquitto_rr|ipmitool", r"…-P[ \t]*", "sqlcmd |zip -|mosquitto_|ipmitool"),
@@ -928,13 +936,13 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("xfreerdp|wfreerdp|mstsc|rdesktop", r"…(?:/p:|-p[ \t]+)", "freerdp |rdesktop "),
     ("security add-[a-z]+-password", r"…-w[ \t]+", "security add-"),
     ("security (?:un|create|set|import)[\\w-]*", r"…-[pPk][ \t]+", "security unl|security cre|security set|security imp"),
-    ("altool|notarytool", r"…-p[ \t]+(?!@)", f"altool{_ANY_OPTION}p|notarytool{_ANY_OPTION}p"),
+    ("altool|notarytool", r"…-p[ \t]+(?!@)", f"{_with_option('altool', 'p')}|{_with_option('notarytool', 'p')}"),
     ("wifi connect", r"[^\n]{1,100}?password[ \t]+", "wifi connect"),
     ("wpa_passphrase", _WORD, "wpa_passphrase "),
     (
         "influx|doctl|vercel|netlify|codecov|hcloud",
         r"…(?:-t|--auth)[ =\t]+",
-        "|".join(f"{name}{_ANY_OPTION}[t-]" for name in ("influx", "doctl", "vercel", "netlify", "codecov")),
+        "|".join(_with_option(name, "[t-]") for name in ("influx", "doctl", "vercel", "netlify", "codecov")),
     ),
     ("mc alias set|mc config host add", rf"{_WORD}{_WORD}{_WORD}", "mc alias set|mc config host"),
     (
@@ -950,7 +958,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
         r"(?:(?:[0-9]|--?[\w-]+)[ \t]+){0,3}",
         "requirepass |masterauth |bindpw |rootpw |olcRootPW|enable password|enable secret|wpa-psk ",
     ),
-    ("useradd|usermod", r"…-p[ \t]+", f"useradd{_ANY_OPTION}p|usermod{_ANY_OPTION}p"),
+    ("useradd|usermod", r"…-p[ \t]+", f"{_with_option('useradd', 'p')}|{_with_option('usermod', 'p')}"),
     ("dscl", r"[^\n]{1,100}?-passwd[ \t]+\S+[ \t]+", "dscl "),
 )  # fmt: skip
 """Commands, what is between one and the password that it takes (`…` for other words), and how a log has
@@ -1622,7 +1630,7 @@ _NEAR_NAME = (
     "login|auth|authenticate|unlock|activate|nemonic|seed|Seed|asswords?|ASSWORD|asswd|hrase|mot de passe|ecret|ECRET|oken|OKEN"
     "|redentials?|(?:pi|th|te|ss|et|er|se|ng|nt)key|_key|_KEY|-key|(?:pi|PI|ss|et|te) (?:[Kk]ey|KEY)"
 )
-_NEAR = Sought(rf"(?:{_NEAR_NAME})(?![A-Za-z])", _NEAR_NAME)
+_NEAR = Sought(rf"(?:{_NEAR_NAME})(?![A-Za-z])", rf"(?:{_NEAR_NAME})(?:[^A-Za-z]|$)")
 _NEAR_GAP = 60
 _SEED = lazily(r"[^\n]{0,60}?[\"'`]([a-z]{3,8}(?: [a-z]{3,8}){11,23})\\{0,7}[\"'`]")
 _NEAR_QUOTED = lazily(r"(?<=[\"'`])([^\s\"'`\\]{8,256})(?=\\{0,7}[\"'`])")
@@ -1894,7 +1902,7 @@ _LETTER = r"(?:[^ \t\r\n\"\\]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _ODD_LETTER = r"(?:[^ \t\r\n\"\\A-Za-z_.0-9\[({<]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _VALUE = rf"[A-Za-z_.]*(?:[0-9]|{_ODD_LETTER}(?:{_LETTER}*[0-9]|{_LETTER}*(?:[a-z]+[A-Z]+){{3}})|(?:[a-z]+[A-Z]+){{3}})"
 """What `is_secret_value` asks of a value at least, if it is no variable's."""
-_LAST_LETTER = r"(?:[^ \t\r\n\"\\,;({:]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
+_LAST_LETTER = r"(?:[^ \t\r\n\"\\,;({:'`]|['`](?:[^ \t\r\n\"\\,;)}\]'`]|\\*\")|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _ANY_VALUE = (
     rf"[A-Za-z0-9~!@#%^_.$?\\-](?:{_LETTER}{{4}}[,;({{:]*{_LAST_LETTER}|{_LETTER}{{2,4}} [a-z]+ [a-z]+ [a-z])"
 )
@@ -1930,11 +1938,13 @@ _UPPER_TAILS = (
 )
 _LOWER_TAILS = (
     "asswor[dt]s?|asswd|hrase|asscode|nemonic|Pass|passe?|ecrets?|oken|_keys?|-key|ey_?string"
-    "|(?:pi|th|te|ss|et|er|se|ng|nt)key|(?:pi|ss|et|te|on)[. ][Kk]ey|_pat"
-    '|redentials?|auth|[_.-]salt|Salt|_psk|achtwoord|ontrase(?:[^"\\\\][^"\\\\]|\\\\+u00[fF]1|n)a'
+    "|pikey|thkey|tekey|sskey|etkey|erkey|sekey|ngkey|ntkey"
+    "|pi[. ][Kk]ey|ss[. ][Kk]ey|et[. ][Kk]ey|te[. ][Kk]ey|on[. ][Kk]ey|_pat|redentials?|auth|[_.-]salt|Salt|_psk|achtwoord"
+    '|ontrase[^"\\\\][^"\\\\]a|ontrase\\\\+u00[fF]1a|ontrasena'
 )
 _PASSWORD_TAILS = "asswords?|asswd|hrase|asscode|nemonic|Pass|pass"
 _SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|PW|pw|psk|Pat|jwt|JWT|Keys?|KEYS?"
+_ANY_TAILS = "|".join(sorted(f"{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}".split("|")))
 _USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])*[^ \t\r\n:\"'=\\-][^ \t\r\n:\"'=\\]*:[^ \t\r\n\"']"
 _NAME_FIELD = rf"(?:name|key|Name|Key|KEY|NAME|ariable){_Q}*[ \t]*(?:{_EQUALS}|>)[ \t]*{_Q}*[A-Za-z0-9_.-]*"
 
@@ -1946,26 +1956,26 @@ _SHORT_USER_OPTIONS = [
 TELLING: dict[str, list[str]] = {
     "names": [
         # RE2 shares how alternatives begin, but not how they end.
-        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})",
+        rf"(?:{_ANY_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD}|,{_VALUE})",
         rf"(?:{_PASSWORD_TAILS})[ \t]+(?:{_Q}*{_VALUE}"
         rf"|[A-Za-z-]{{6}}[A-Za-z-]*(?:[\r\n\"]|\\+[nr\"]|$))"
-        rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:(?:[,;\t]|\\+t)(?:[^\r\n\\]|\\+t)*)?(?:[\r\n]|\\+[nr])(?:[^\r\n\\]|\\+t)*(?:[,;\t]|\\+t)"
-        rf"|(?:assword|ecret|oken|_key)[^():\r\n]*\)[ \t\\nr]*(?:values|VALUES)"
-        rf"|(?:assword|ecret|oken|_key)s?(?:[^\r\n\\\"]|\"[^\r\n\\:])*\"?(?:[\r\n]|\\+[nr])[^\r\n\\-]*---|uthIdent",
-        rf"(?:{_UPPER_TAILS})(?:[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
+        rf"|(?:_key|assword|ecret|oken)(?:s?{_Q}?(?:(?:[,;\t]|\\+t)(?:[^\r\n\\]|\\+t)*)?(?:[\r\n]|\\+[nr])(?:[^\r\n\\]|\\+t)*(?:[,;\t]|\\+t)"
+        rf"|[^():\r\n]*\)[ \t\\nr]*(?:values|VALUES)"
+        rf"|s?(?:[^\r\n\\\"]|\"[^\r\n\\:])*\"?(?:[\r\n]|\\+[nr])[^\r\n\\-]*---)|uthIdent",
+        rf"(?:{_UPPER_TAILS})(?:[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}}|,{_LETTER}{{6}})"
         rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)"
         rf"|-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|auth-?key|api[_-]?key|access[_-]?token|auth[_-]?token)"
         rf"[ \t]+{_Q}*{_ANY_VALUE}|PASS={_Q}*{_ANY_VALUE}"
         rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}",
-        rf"\.key ?[=:] ?[A-Za-z0-9]{{6}}|(?:{_UPPER_TAILS}),{_LETTER}{{6}}|(?:{_LOWER_TAILS}),{_VALUE}",
+        r"\.key ?[=:] ?[A-Za-z0-9]{6}",
     ],
     "settings": [
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|setenv|#define|set-env [^ \"]+|env:set"
         rf"|env set)[ \t]*{_Q}?[A-Za-z0-9_./:-]*"
-        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}",
-        rf"set -[a-zA-Z]+[ \t]+[A-Za-z0-9_]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_ANY_VALUE}",
+        rf"(?:{_ANY_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}",
+        rf"set -[a-zA-Z]+[ \t]+[A-Za-z0-9_]*(?:{_ANY_TAILS})[ \t]+{_Q}*{_ANY_VALUE}",
     ],
     "headers": [
         rf"(?:uthorization|UTHORIZATION|ookies?|OOKIES?){_ANY}(?:[:=,]|\\+u003[dDeE]|[Vv]alue)"
@@ -2019,7 +2029,7 @@ TELLING: dict[str, list[str]] = {
     ],
     "fields": [
         rf"alue{_Q}*[ \t]*{_EQUALS}[ \t]*{_Q}*{_ANY_VALUE}{_LETTER}*{_Q}*[ ,;/]*{_ANY}{_NAME_FIELD}"
-        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})",
+        rf"(?:{_ANY_TAILS})",
     ],
 }
 _NO_SIGN = r"[^ \t\r\n\"'`\\(){},]"

@@ -64,7 +64,7 @@ class Shape:
     telling: str
 
 
-_ENOUGH_TO_TELL = 24
+_ENOUGH_TO_TELL = 16
 """Characters behind a token's prefix that are searched for: more of them make the search slow, and hardly ever stop
 it."""
 
