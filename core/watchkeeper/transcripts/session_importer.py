@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, NamedTuple
 
 from watchkeeper.store import imports as rows
@@ -149,8 +150,8 @@ def _said_at(batch: Batch, agent: AgentImport, at: float) -> Sequence[int]:
     """The `seq` of each message of an agent at that time."""
     if agent.said_at is None:
         agent.said_at = {}
-        batch.write()
-        for seq, then in rows.message_times(batch.cursor, agent.id, 1):
+        waiting = ((row[1], row[6]) for row in batch.into["messages"] if row[0] == agent.id)
+        for seq, then in chain(rows.message_times(batch.cursor, agent.id, 1), waiting):
             agent.said_at.setdefault(then, []).append(seq)
     return agent.said_at.get(at, ())
 
