@@ -769,16 +769,12 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.plan.select(self.plan.shown[row].id)
 
     def action_report(self) -> None:
-        """A report on the selected agent, over the whole screen."""
-        if self.target.agent is None:
-            task = self.target.tasks[0] if self.target.tasks else None
-            self.say(
-                "select an agent first"
-                + (f"; {without_agent(self.snapshot, task)}" if task is not None else ""),
-                "muted",
-            )
+        """A report on the selected agent, or the page of a task that has none, over the whole screen."""
+        if self.target.agent is not None:
+            self.agent_pane.open_page("Report")
+        elif not self.target.tasks:
+            self.say("select an agent first", "muted")
             return
-        self.agent_pane.open_page("Report")
         self.action_pane("agent")
         if not self.has_class("-zoom"):
             self.action_zoom()
