@@ -19,7 +19,6 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, BY_ID, Action, Target, is_planner, target_of
 from watchkeeper_tui.control import ReadOnlyControl
 from watchkeeper_tui.keymap import Parsed
-from watchkeeper_tui.pages.report import without_agent
 from watchkeeper_tui.plan_tree import ORDERS, plan_rows
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
