@@ -135,6 +135,12 @@ def is_deleted(connection: Connection, session_id: str | None) -> bool:
     return bool(row and row[0])
 
 
+def is_driven(cursor: Any, program_session: str) -> bool:
+    """Whether an agent of a run here works in this session of its program: what it says is in that run."""
+    cursor.execute("SELECT 1 FROM agent_programs WHERE program_session = ? LIMIT 1", (program_session,))
+    return cursor.fetchone() is not None
+
+
 def save_file(connection: Connection, row: FileRow) -> None:
     connection.execute(
         _SAVE_FILE,

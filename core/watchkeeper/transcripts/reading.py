@@ -21,7 +21,7 @@ from watchkeeper.transcripts.batch import Batch
 from watchkeeper.transcripts.files import Line
 from watchkeeper.transcripts.jsontext import parse, same_bytes
 from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Skipped, Source
-from watchkeeper.transcripts.session_importer import SessionImporter
+from watchkeeper.transcripts.session_importer import DRIVEN, SessionImporter
 from watchkeeper.transcripts.spending import write_calls
 
 # Which programs can be read, and which of them wrote a file: its content decides, not its place.
@@ -210,7 +210,7 @@ def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
     for chunk in chunks:
         _apply_chunk(batch, connection, chunk, sessions, counts)
     counts.changed = batch.revised
-    folds = [fold for fold in sessions.values() if fold.changed and not fold.deleted]
+    folds = [fold for fold in sessions.values() if fold.changed and not fold.left_out]
     finished = [fold.finish() for fold in folds]
     write_calls(batch)
     batch.into.flush(
@@ -264,10 +264,10 @@ def _apply_chunk(
         if fold is not last:
             last = fold
             fold.begin(chunk.written_at, chunk.rereads, goes_on=chunk.follows or chunk.rereads is None)
-            if not fold.deleted:
+            if not fold.left_out:
                 counts.sessions.add(fold.id)
-        if fold.deleted:
-            counts.skipped["of a session that was deleted here"] += 1
+        if fold.left_out:
+            counts.skipped[fold.left_out] += 1
             tally[1] += 1
             continue
         outcome = fold.take(group, data, anchor)
@@ -285,14 +285,14 @@ def _apply_chunk(
         else:
             counts.skipped[outcome.reason] += 1
             tally[1] += 1
-    if fold is not None and not fold.deleted:
+    if fold is not None and not fold.left_out:
         counts.sessions.add(fold.id)
     counts.waiting += int(chunk.waiting)
     old = row if row is not None and not chunk.again else None
     rows.save_file(
         connection,
         rows.FileRow(
-            chunk.stored_path, chunk.program, fold.id if fold is not None else None, chunk.size, chunk.modified_at,
+            chunk.stored_path, chunk.program, fold.id if fold is not None and fold.left_out != DRIVEN else None, chunk.size, chunk.modified_at,
             chunk.read_bytes, chunk.head, chunk.tail, chunk.state | {"session": fold.key if fold is not None else key},
             chunk.line, (old.lines_raw if old else 0) + tally[0], (old.lines_skipped if old else 0) + tally[1], batch.now,
         ),

@@ -479,6 +479,10 @@ _OF_SESSION = "\0"
 _DAY_SECONDS = 86_400.0
 
 
+DRIVEN = "of a session that an agent of a run here works in"
+"""Why nothing of such a session is stored: what it says and costs is in that run."""
+
+
 class SessionImporter:
     """One session of one program, by the program's own id of it."""
 
@@ -503,7 +507,8 @@ class SessionImporter:
         self._agents: dict[str, AgentImport] = {}
         self._plans: dict[str, PlanImport] = {}
         self.id = stable_id(program, key)
-        self.row, self.deleted = self._load(program, key, batch.user_id)
+        self.row, self.left_out = self._load(program, key, batch.user_id)
+        """`left_out`: why nothing of it is stored; empty for others."""
         self.changed = False
         self._at: float | None = self.row["last_active"] or None
         self._newest: dict[str, float] = {}
@@ -520,13 +525,13 @@ class SessionImporter:
         """Rows of this transaction's messages from before any record had a time."""
         self._goes_on = False
 
-    def _load(self, program: str, key: str, user_id: str) -> tuple[dict[str, Any], bool]:
+    def _load(self, program: str, key: str, user_id: str) -> tuple[dict[str, Any], str]:
         source = f"{program}:{key}"
         for attempt in range(8):
             found = rows.load_session(self.cursor, self.id)
             if found is None:
                 break
-            deleted = found.pop("deleted_at") is not None
+            deleted = "of a session that was deleted here" if found.pop("deleted_at") is not None else ""
             if found["source"] == source:
                 return found, deleted
             self.id = stable_id(program, key, str(attempt))  # forty bits: another session may have this id
@@ -536,7 +541,7 @@ class SessionImporter:
             "origin": program, "source": source, "status": "done", "created_at": 0.0, "last_active": 0.0, "ended_at": None,
             "hosted_seconds": 0.0, "current_plan_id": None, "planner_agent_id": self._agent_id(MAIN),
             "forked_from": None, "forked_at_seq": None,
-        }, False  # fmt: skip
+        }, DRIVEN if rows.is_driven(self.cursor, key) else ""  # fmt: skip
 
     # Records.
 

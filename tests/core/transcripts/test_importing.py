@@ -325,6 +325,33 @@ def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: 
     assert store.run(logs).read == 1
 
 
+def test_a_session_in_which_an_agent_of_a_run_works_is_not_imported_beside_the_run(
+    store: Store, logs: Path
+) -> None:
+    log = work()
+    path = log.write(logs)
+    drives = (
+        "INSERT INTO agent_programs (agent_id, session_id, program, program_session, folder, opened_at) VALUES"
+        " ('coder1', 'run00001', 'claude-code', ?, '/', 5)"
+    )
+    store.writer.submit(lambda group: group.connection.execute(drives, (log.session,)) and None).result(10)
+    child = Log(isSidechain=True, agentId="abc")
+    child.user("Look", uuid="c0")
+    child.write(logs, f"{log.session}/subagents/agent-abc.jsonl")
+    other = Log("0b0b0b0b-1111-4222-8333-444444444444")
+    other.user("Mine")
+    other.write(logs)
+    report = store.run(logs)
+    assert report.skipped == {"of a session that an agent of a run here works in": report.lines - 1}
+    assert len(report.sessions) == report.read == 1
+    assert store.one("SELECT count(*) FROM sessions") == store.one("SELECT count(*) FROM agents") == 1
+    assert store.one("SELECT count(*) FROM model_calls") == store.one("SELECT count(*) FROM raw_records") == 0
+    log.user("More")
+    log.write(logs)
+    assert store.run(path).skipped == {"of a session that an agent of a run here works in": 1}
+    assert store.one("SELECT count(*) FROM transcript_files WHERE session_id IS NOT NULL") == 1
+
+
 def test_the_line_counts_add_up(store: Store, logs: Path) -> None:
     log = work()
     path = log.write(logs)
