@@ -29,7 +29,7 @@ from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.host_faults import HostFault
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, ModelRequest, Purpose, Reply
-from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
+from watchkeeper.records.states import AgentStatus, ToolCallStatus
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.messages import load_messages
@@ -585,11 +585,7 @@ class AgentLoop:
             snapshot.write(tx, self._turn)
             if self._control.releasing and not blocked:
                 return
-            agents.move(tx, self._agent.id, AgentStatus.PAUSED, reason)
-            if self._agent.task_id is not None:
-                plans.move(tx, self._agent.task_id, TaskStatus.PAUSED, reason, agent=self._agent.id)
-                if tell:
-                    reporting.tell_planner(tx, "task_paused", self._agent.task_id, error=reason)
+            reporting.pause(tx, self._agent, reason, tell=tell)
 
         await self._environment.store.commit(write)
         self._environment.live.show(self._agent.id, "paused", reason)

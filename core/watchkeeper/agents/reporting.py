@@ -103,6 +103,15 @@ def finish_session(tx: Transaction, planner_id: str, status: str, summary: str) 
     sessions.set_status(tx, SessionStatus.DONE if status == "done" else SessionStatus.FAILED, summary)
 
 
+def pause(tx: Transaction, agent: Agent, reason: str, *, tell: bool) -> None:
+    """The agent and its task are paused; with `tell`, the planner is told."""
+    agents.move(tx, agent.id, AgentStatus.PAUSED, reason)
+    if agent.task_id is not None:
+        plans.move(tx, agent.task_id, TaskStatus.PAUSED, reason, agent=agent.id)
+        if tell:
+            tell_planner(tx, "task_paused", agent.task_id, error=reason)
+
+
 def tell_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> None:
     """Put news of a task into the planner's inbox."""
     row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -988,7 +989,37 @@ class Crumb:
     """Where its screen is among those that are open."""
 
 
-class PathLine(Widget):
+Part = TypeVar("Part")
+
+
+class _PartsLine(Widget, Generic[Part]):
+    """One line of parts, some of which can be clicked."""
+
+    def groups(self) -> list[tuple[Part | None, list[Piece]]]:
+        """What can be clicked, or None, and how it is shown."""
+        raise NotImplementedError
+
+    def clicked(self, part: Part) -> Message:
+        """What to post after a click on a part."""
+        raise NotImplementedError
+
+    def render(self) -> Content:
+        pieces: list[Piece] = [(" ", "text")]
+        for _, group in self.groups():
+            pieces += group
+        return content(clip_pieces(pieces, self.size.width), watch_app(self).palette)
+
+    def on_click(self, event: events.Click) -> None:
+        end = 1
+        for part, group in self.groups():
+            end += pieces_width(group)
+            if event.x < end:
+                if part is not None:
+                    self.post_message(self.clicked(part))
+                return
+
+
+class PathLine(_PartsLine[Crumb]):
     """By which screens the user came here, this one last. A click on one goes back to it."""
 
     DEFAULT_CSS = "PathLine { height: 1; background: $panel; }"
@@ -1004,22 +1035,10 @@ class PathLine(Widget):
 
     crumbs: reactive[tuple[Crumb, ...]] = reactive(())
 
-    def render(self) -> Content:
-        pieces: list[Piece] = [(" ", "text")]
-        for _, group in self._groups():
-            pieces += group
-        return content(clip_pieces(pieces, self.size.width), watch_app(self).palette)
+    def clicked(self, part: Crumb) -> Message:
+        return self.Chosen(part.depth)
 
-    def on_click(self, event: events.Click) -> None:
-        end = 1
-        for crumb, group in self._groups():
-            end += pieces_width(group)
-            if event.x < end:
-                if crumb is not None:
-                    self.post_message(self.Chosen(crumb.depth))
-                return
-
-    def _groups(self) -> list[tuple[Crumb | None, list[Piece]]]:
+    def groups(self) -> list[tuple[Crumb | None, list[Piece]]]:
         """The places that fit, the last in any case: the first is cut short, then those in the middle are left out, the
         earliest of them before the others."""
         most = max(self.MOST_CELLS, self.size.width // 3)
@@ -1059,7 +1078,7 @@ class Chip:
     """Which of several that look the same."""
 
 
-class ChipLine(Widget):
+class ChipLine(_PartsLine[Chip]):
     """The filters in force, each of which a click takes off; gone where there is none."""
 
     DEFAULT_CSS = """
@@ -1081,22 +1100,10 @@ class ChipLine(Widget):
     def watch_chips(self) -> None:
         self.set_class(bool(self.chips), "-shown")
 
-    def render(self) -> Content:
-        pieces: list[Piece] = [(" ", "text")]
-        for _, group in self._groups():
-            pieces += group
-        return content(clip_pieces(pieces, self.size.width), watch_app(self).palette)
+    def clicked(self, part: Chip) -> Message:
+        return self.Dropped(part)
 
-    def on_click(self, event: events.Click) -> None:
-        end = 1
-        for chip, group in self._groups():
-            end += pieces_width(group)
-            if event.x < end:
-                if chip is not None:
-                    self.post_message(self.Dropped(chip))
-                return
-
-    def _groups(self) -> list[tuple[Chip | None, list[Piece]]]:
+    def groups(self) -> list[tuple[Chip | None, list[Piece]]]:
         """The newest filters that fit, how many others there are, and the key that takes the last one off."""
         key = watch_app(self).key_for("filter.drop", "backspace")
         after: list[Piece] = [(key, "key"), (" takes the last off", "muted")]

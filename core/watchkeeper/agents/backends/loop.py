@@ -50,7 +50,7 @@ from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.models.failures import body_reset_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
-from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, TaskStatus, ToolCallStatus
+from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, ToolCallStatus
 from watchkeeper.store import agents, plans, programs
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.faultpoints import reach
@@ -1043,11 +1043,7 @@ class ProgramLoop:
             snapshot.write(tx, self._turn)
             if self._control.releasing and not blocked:
                 return
-            agents.move(tx, self._agent.id, AgentStatus.PAUSED, reason)
-            if self._agent.task_id is not None:
-                plans.move(tx, self._agent.task_id, TaskStatus.PAUSED, reason, agent=self._agent.id)
-                if tell:
-                    reporting.tell_planner(tx, "task_paused", self._agent.task_id, error=reason)
+            reporting.pause(tx, self._agent, reason, tell=tell)
 
         await self._store.commit(write)
         self._environment.live.show(self._agent.id, "paused", reason)
