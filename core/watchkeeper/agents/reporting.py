@@ -104,7 +104,7 @@ def finish_session(tx: Transaction, planner_id: str, status: str, summary: str) 
 
 
 def pause(tx: Transaction, agent: Agent, reason: str, *, tell: bool) -> None:
-    """The agent and its task are paused; with `tell`, the planner is told."""
+    """The agent and its task are paused; with `tell`, the planner gets a notice."""
     agents.move(tx, agent.id, AgentStatus.PAUSED, reason)
     if agent.task_id is not None:
         plans.move(tx, agent.task_id, TaskStatus.PAUSED, reason, agent=agent.id)

@@ -74,7 +74,7 @@ def groups_in(groups: Mapping[str, Iterable[str]], rare: Collection[str] = ()) -
     pass for all of them.
 
     Args:
-        rare: groups that are searched for as one, and told apart in a second pass where it is found: RE2 prepares
+        rare: groups that are searched for as one, and distinguished in a second pass where it is found: RE2 prepares
             a search in time that grows with how many patterns begin alike in different groups.
     """
     return _groups_in(tuple((name, tuple(patterns)) for name, patterns in groups.items()), frozenset(rare))

@@ -357,7 +357,7 @@ def show_dropped(screen: WatchScreen, session: ExternalSession | None) -> None:
     path, size = newest.get("path"), newest.get("bytes")
     if session is None or not newest:
         screen.say(
-            "its terminal told of no compaction; Enter opens the session with those of its log", "muted"
+            "its terminal reported no compaction; Enter opens the session with those of its log", "muted"
         )
     elif session.program != "claude-code" or not isinstance(path, str) or not isinstance(size, int):
         screen.say("the log's size before it is not known; Enter opens the session", "muted")
