@@ -55,6 +55,8 @@ async def test_observers_read_ahead_of_need_and_their_log_takes_the_messages_pla
     assert all(one["stall_seconds"] == 0 for one in rows(bench))
     agent = bench.state["agents"][-1]["id"]
     assert ("observation",) in bench.query("SELECT kind FROM observations WHERE agent_id = ?", agent)
+    made_by = bench.query("SELECT DISTINCT compaction_id FROM observations WHERE agent_id = ?", agent)
+    assert {row[0] for row in made_by} <= {one["id"] for one in applied}
     bench.assert_sound()
 
 
