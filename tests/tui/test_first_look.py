@@ -4,11 +4,14 @@ not true."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_compaction_screen import compacted
+from tests.tui.test_twenty_questions import live_run
 
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui import formatting
@@ -263,3 +266,15 @@ async def test_the_reason_with_which_an_agent_ended_is_told(
             pilot, lambda: "are what its call reported" in " ".join(text_of(pilot).replace("│", " ").split())
         )
         assert page == "Report" or f"{name} " in text_of(pilot)
+
+
+async def test_a_row_shows_the_time_of_a_silence_and_of_a_limit_whole(database: Path) -> None:
+    run = live_run(database)
+    run.live("agent23", "tool", "browser_navigate", since=run.now - 1_500, updated_at=run.now - 1_500)
+    async with Desk(database, run).app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Port module 12" in text_of(pilot))
+        await pilot.press("slash", *"23", "enter")
+        await until(pilot, lambda: "browse… 25:00" in text_of(pilot))
+        await pilot.press("slash", "ctrl+u", *"12", "enter")
+        await until(pilot, lambda: re.search(r"in 1:\d\d:\d\d +128k", text_of(pilot)) is not None)
+    run.connection.close()

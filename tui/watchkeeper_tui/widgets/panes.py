@@ -27,7 +27,7 @@ from watchkeeper_tui.pages.memory import (
 )
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.reader import Reader
-from watchkeeper_tui.sanitize import fit, sanitize
+from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, nobody_yet
 from watchkeeper_tui.widgets.bars import KeyLine
 from watchkeeper_tui.widgets.rows import (
@@ -238,9 +238,15 @@ class PlanView(RowView[PlanRow]):
             name.append((f"  {' '.join(sanitize(agent.goal[:200]).split())}", "muted"))
         context: list[Piece]
         if condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
-            # "paused by dashboard", cut off, tells no more than the word.
-            cut = condition.note.startswith(condition.word) and len(condition.note) > CONTEXT_CELLS
-            context = [(condition.word if cut else condition.note.removeprefix(ASKS), condition.role)]
+            note = condition.note.removeprefix(ASKS)
+            if len(note) > CONTEXT_CELLS:
+                # A time says more than the words around it; "paused by dashboard", cut off, no more than its first word.
+                what, _, time = note.rpartition(" for ") if condition.role == "silent" else ("", "", "")
+                if what:
+                    note = f"{clip(what, CONTEXT_CELLS - len(time) - 1)} {time}"
+                else:
+                    note = condition.word if note.startswith(condition.word) else note.partition(" — ")[0]
+            context = [(note, condition.role)]
         elif condition.word != "pausing" and agent is not None and agent.context_limit and agent.context_used:
             context = context_bar(agent.context_used, agent.context_limit)
         elif condition.role in ("pending", "working", "muted"):
