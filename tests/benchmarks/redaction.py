@@ -193,6 +193,18 @@ Plaid token | PLAID_ACCESS_TOKEN | access-sandbox-<uuid>
 HubSpot token | HUBSPOT_TOKEN | pat-na1-<uuid>
 Sonar token | SONAR_TOKEN | squ_<h:40>
 JSON web token | ID_TOKEN | <claims>.<u:43>
+AWS bearer token | AWS_TOKEN | ABIA<T:16>
+Doppler SCIM token | DOPPLER_TOKEN | dp.scim.<a:43>
+Doppler audit token | DOPPLER_TOKEN | dp.audit.<a:43>
+New Relic query key | NEW_RELIC_QUERY_KEY | NRIQ-<u:32>
+Dependency-Track key | DTRACK_API_KEY | odt_<a:32>
+Vercel AI Gateway key | AI_GATEWAY_API_KEY | vck_<a:56>
+Vercel app token | VERCEL_TOKEN | vca_<a:56>
+Facebook app token | FACEBOOK_TOKEN | 1<d:15>|<u:27>
+GitHub app token of the new form | GITHUB_TOKEN | ghs_<d:7>_<claims>.<u:86>
+Teams webhook | TEAMS_WEBHOOK | https://outlook.office.com/webhook/<uuid>@<uuid>/IncomingWebhook/<h:32>/<uuid>
+Scrapfly key | SCRAPFLY_KEY | scp-live-<h:32>
+Teamwork token | TEAMWORK_TOKEN | tkn.v1_<u:86>
 """)
 """Kinds with a form of their own: the variable that usually holds it, and what a value looks like."""
 

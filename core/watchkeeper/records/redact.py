@@ -307,6 +307,7 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
         "voyage-key",
         "yandex-token",
         "gocardless-token",
+        "telnyx-key",
     ):
         return lambda match: mark if looks_random(match[0]) and any(map(str.isdigit, match[0])) else match[0]
     if name == "url-token":
@@ -334,7 +335,9 @@ def _is_key_behind_prefix(token: str) -> bool:
     if prefix.rpartition("_")[2].endswith(("key", "token")) and is_other_name(prefix):
         return False
     if _UUID_OR_HASH.fullmatch(random):
-        return prefix.endswith(("sk", "secret", "token", "pat"))
+        return prefix.lower().endswith(
+            ("sk", "secret", "token", "pat", "secretkey", "secret_key", "secret-key")
+        )
     return (
         looks_random(random)
         and any(map(str.isdigit, random))
@@ -343,7 +346,9 @@ def _is_key_behind_prefix(token: str) -> bool:
     )
 
 
-_PREFIXED = re.compile(r"\A(.*[a-z0-9])[_-]((?:[0-9a-f]{8}-[0-9a-f-]{27}|[A-Za-z0-9]{20,})[A-Za-z0-9_-]*)\Z")
+_PREFIXED = re.compile(
+    r"\A(.*[A-Za-z0-9])[_-]((?:[0-9a-f]{8}-[0-9a-f-]{27}|[A-Za-z0-9]{20,})[A-Za-z0-9_-]*)\Z"
+)
 _UUID_OR_HASH = re.compile(r"[0-9a-f-]{32,}")
 
 

@@ -70,7 +70,7 @@ _PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t|
 """What `grep -n`, `cat -n` and `diff` print before a line."""
 _LINE_BREAK = rf"(?:\r?\n|\\+r?\\*n){_PRINTED}?"
 _PRINTED_HINT = _PRINTED.replace("→", r"\?")
-_SIGN = r"(?:=>|:-|:=|\?=|={1,3}|:)"
+_SIGN = r"(?:=>|:-|:{1,3}=|[?.+]=|={1,3}|:)"
 _TYPED = (
     r":[ \t]{0,3}(?:Optional\[str\]|SecretStr|SecureString|[Ss]tr(?:ing)?|&?(?:'static )?str|const char ?\*|char ?\*)"
     r"(?: ?\| ?(?:None|null|undefined))?[ \t]{0,3}=|[ \t]As[ \t]String[ \t]{0,3}="
@@ -102,7 +102,7 @@ _SEPARATOR = (
     rf"(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"
     rf"|{_QUOTE}[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value')
     r"|,(?=[^\s,\"']{6})"  # NAME,value
-    rf"|(?:{_QUOTE})?>(?:\s{{0,20}}<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
+    rf"|(?:{_QUOTE})?>(?:\s|\\{{1,7}}[nrt]){{0,40}}(?:<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
     rf"|[({{](?={_QUOTE})"  # setName("value"), name{{"value"}}
     r"|(?:\*{1,2}[ \t]?:|:\*{1,2}|:</\w{1,8}>)[ \t]{0,5}"  # **Name:** value
     rf"|(?:[ \t][\w:]{{1,20}}={_QUOTE}[^\"'\n]{{0,160}}{_QUOTE}){{1,3}}>"  # <name type="…">value</name>
@@ -177,7 +177,7 @@ _STAND_INS = (
 _GENERIC_WORD = lazily(_GENERIC)
 _STAND_IN = lazily(_STAND_INS)
 _REFERENCE = lazily(
-    r"\$\{|\{\{|#\{|\$\(|<%|%\(|\A\$[A-Za-z_]\w*\Z|\A\$\w+\W|\A%\w+%\Z|\A<.*>?\Z|\A\[|\A\(|\A\{|\A\.{2}|…|\*{3}|•|\.{3}\Z"
+    r"\$\{|\{\{|#\{|\$\(|<%|%\(\w|\A\$[A-Za-z_]\w*\Z|\A\$\w+\W|\A%\w+%\Z|\A<.*>?\Z|\A\[|\A\(|\A\{|\A\.{2}|…|\*{3}|•|\.{3}\Z"
     r"|\A(?:vault|op|ssm|arn|gs|s3|file|env|keyring|secretsmanager|data|https?|ftp|ssh|urn)://?|\Aarn:|\A(?:env|ref|secret|file):"
     r"|environ|process\.env|getenv|\bsecrets\.|\bvars\.|\bconfig\.|\bsettings\.|\bself\.|\bthis\.|\bargs\.|\bparams\.|\breq(?:uest)?\."
 )
@@ -277,8 +277,7 @@ def is_placeholder(value: str) -> bool:
     letters = re.sub("[^a-z]", "", rest)
     digits = re.sub("[^0-9]", "", value)
     if (
-        "xxx" in value
-        or "XXX" in value
+        ("xxx" in lower and (len(value) < 24 or "xxxx" in lower))
         or "EXAMPLE" in value
         or (not digits and any(map(_STAND_IN.fullmatch, re.split(r"[-_. ]", lower))))
     ):
@@ -443,7 +442,7 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
         least = 12 if judged.kind == "token" else 16
         is_key = (
             judged.is_variable
-            or (judged.is_line and len(value) in (32, 40, 64))
+            or (judged.is_line and len(value) >= 32)
             or _CLOUD_KEYS.search(judged.name.replace("_", "").lower()) is not None
         )
         if is_uuid:
@@ -452,7 +451,7 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
             return False
         return judged.is_quoted or not _is_code(value)
     if value.isdigit():
-        return judged.kind == "password" and len(value) >= 8
+        return len(value) >= (8 if judged.kind == "password" else 20)
     if judged.name.lower().endswith("pat") and not re.fullmatch(r"[A-Za-z0-9_.~+/=:-]+", value):
         return False  # a pattern
     has_digit = _EARLY_DIGIT.match(value) is not None or (
@@ -605,6 +604,7 @@ _CELL_END = lazily(r"[ \t]*\|")
 _CELL_BEFORE = lazily(
     r"(?:[^\s:]{1,60}:[0-9]{1,7}:)?[^\w|]{0,20}(?:[0-9]{1,7}(?:→|\t|\\t))?[^\w|]{0,20}(?:\||\Z)"
 )
+_CLOSING_TAG = lazily(r"(?:\s|\\{1,7}[nrt]){0,40}</")
 _LINE_NUMBER = lazily(r":[0-9]{1,6}::\Z")
 _LINE_BEFORE = lazily(
     r"(?:\A|\n|\\n|\\+\"|: ?\")(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:"
@@ -681,7 +681,11 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     opened = _OPENS.match(text, at)
     if opened is not None:
         nested = _OPENS.match(text, opened.end())
-        if nested is not None and nested.start(1) == opened.end() and len(nested[1]) > len(opened[1]):
+        if (
+            nested is not None
+            and nested.start(1) == opened.end()
+            and (len(nested[1]) > len(opened[1]) or nested[1] not in opened[1])
+        ):
             opened = nested  # a string in a string
         end = _closing(text, opened[1], opened.end())
         value = text[opened.end() : end]
@@ -721,8 +725,9 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     if escape := _ESCAPE.search(value):
         value = value[: escape.start()]
     if bare.endswith(">") and "=" not in bare and ":" not in bare:
-        inner, closes, _ = value.partition("</")
+        inner = value.partition("</")[0]
         judged = _Judged(kind, name, is_quoted=True, is_line=True, takes_words=True)
+        closes = _CLOSING_TAG.match(text, at + len(inner)) is not None
         return (at, at + len(inner)) if closes and is_secret_value(inner, judged) else None
     ahead = text[max(0, begin - 160) : begin]
     is_variable = (
@@ -876,7 +881,7 @@ _SESSION = lazily(
 )
 _USER = lazily(
     rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkLi][A-Za-z]{{0,5}})?[ua]|--user|--proxy-user|-U|--?auth|--(?:\w+-)?creds"
-    rf"|--basic-auth)[\"',=\s]{{0,5}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):(?:{_QUOTE})?([^\s\"'\\]{{4,256}})"
+    rf"|--basic-auth)[\"',=\s]{{0,5}}(?:{_QUOTE})?([^\s:\"'=\\]{{0,100}}):(?:{_QUOTE})?([^\s\"'\\]{{4,256}})"
 )
 _LONGEST_COMMAND = 2_000
 _HTTP_CLIENT = lazily(r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|java|hey|ngrok|etcdctl|skopeo|oras|wrk)\b")
@@ -1029,9 +1034,9 @@ _AUTH_PAIR = lazily(
 """`auth=("user", "password")`, as in Python's requests."""
 _SIGNATURE = lazily(r"(?:\bAWS4-HMAC-SHA256\b[^\n]{0,600}?Signature=)([0-9a-f]{64})")
 _LONGEST_MANIFEST = 4_000
-_KUBERNETES = lazily(r"\\*[\"']?kind\\*[\"']?[ \t]*:[ \t]*\\*[\"']?Secret\b")
+_KUBERNETES = lazily(r"\\*[\"']?kind\\*[\"']?[ \t]*:[ \t]*\\*[\"']?[Ss]ecret\b")
 _DATA_LINES = lazily(
-    rf"(?:^|\n|\\n)(?:{_PRINTED})?([ \t]*)(?:data|stringData):[ \t]*((?:{_LINE_BREAK}\1[ \t]+[\w.-]+:[ \t]*[^\n\\]*)+)"
+    rf"(?:^|\n|\\n)(?:{_PRINTED})?([ \t]*)(?:data|stringData):[ \t]*((?:{_LINE_BREAK}\1[ \t]+(?:[\w.-]+:|#)[ \t]*[^\n\\]*)+)"
 )
 _DATA_LINE = lazily(rf"{_LINE_BREAK}[ \t]+[\w.-]+:[ \t]*[\"']?([^\s\"'\\]{{6,4096}})")
 _DATA_OBJECT = lazily(r"\\*[\"'](?:data|stringData)\\*[\"'][ \t]*:\s*\{([^{}]{1,20000})\}")
@@ -1227,7 +1232,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
         "github-oauth\ngitlab-oauth\ngitlab-token",
         rf"(?:github|gitlab)-(?:oauth|token)(?:{_QUOTE})?\s?:\s?\{{\s{{0,20}}(?:{_QUOTE})?[\w.-]{{3,60}}(?:{_QUOTE})?\s?:\s?{_V}",
     ),
-    ("BUNDLE_[A-Z_]+", r"BUNDLE_\w{1,60}\\*[\"']?(?::|=)[ \t]?\\*[\"']?([0-9a-f]{8}:[0-9a-f]{8})"),
+    ("BUNDLE_[A-Z_]+", r"BUNDLE_\w{1,60}\\*[\"']?[ \t]?(?::|=)[ \t]?\\*[\"']?([0-9a-f]{8}:[0-9a-f]{8})"),
     (r"/t\\?/[a-z0-9-]{20}", r"/t/((?:[a-z]{2}-)?[0-9a-f-]{20,64})(?=/)"),
     (": PSK \n: EAP \n: XAUTH ", rf":[ \t]*(?:PSK|EAP|XAUTH)[ \t]+{_QUOTE}([^\s\"'\\]{{6,128}})"),
     ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=([A-Z2-7]{16,128})"),
@@ -1300,7 +1305,16 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     ("snmp-server community ", rf"snmp-server community (?!public\b|private\b){_V}"),
     ("user [^ ]+ on ", rf"\buser \S{{1,60}} on [^\n>]{{0,100}}>{_V}"),
-    ("sonar\\.login=", rf"sonar\.login={_V}"),
+    (
+        "[sS][oO][nN][aA][rR][._-]?[lL][oO][gG][iI][nN]",
+        rf"(?i:sonar[._-]?login)(?:{_QUOTE})?\s?(?:,|[:?]{{0,3}}=)\s?(?:{_QUOTE})?((?:sq[a-z]_)?[A-Fa-f0-9]{{40}})",
+    ),
+    (
+        r"api\\?/v1\\?/[a-z0-9]{20}\\?/",
+        r"/api\\?/v1\\?/((?=[a-z]*[0-9])[a-z0-9]{20})(?=\\?/(?:telemetry|attributes|rpc|claim))",
+    ),
+    ("login_with_api_key", rf"login_with_api_key{_QUOTE}[^\[\]\n]{{1,80}}\[\s?{_V}"),
+    ("enkins-Crumb", rf"Jenkins-Crumb(?:{_QUOTE})?[:=,]\s?(?:{_QUOTE})?([a-f0-9]{{32,64}})"),
     ("stats auth ", rf"stats auth [\w.-]{{1,60}}:{_V}"),
     ("PASSWORD [a-z_]+ = ", rf"PASSWORD \w{{1,40}} = {_V}"),
     ("Fernet\\(", rf"Fernet\([bru]?{_QUOTE}{_V}"),
@@ -1658,13 +1672,40 @@ def _is_near(kind: str, value: str) -> bool:
     )
 
 
+_CAPITAL_NAME = "ECRET|OKEN|ACCESS|PRIVATE|KEY"
+_FULL_NAME = f"{_CAPITAL_NAME}|ecret|oken|[Kk]ey"
+_NAMED_NEXT = Sought(
+    rf"(?:(?:{_FULL_NAME})(?:[ \t]{{1,4}}|[ \t]{{0,2}}[=:][ \t]{{0,3}})|(?:{_CAPITAL_NAME})[.-])"
+    r"(?P<value>(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,128})(?=[.,;]?(?:\s|\\|[\"'`]|\Z))",
+    rf"(?:{_FULL_NAME})[ \t]*[=: \t]|(?:{_CAPITAL_NAME})[.-]",
+)
+"""A name in full, and behind it a word that only a program writes: no capitals are needed."""
+_NAME_BEFORE_WORD = lazily(r"(?:[A-Za-z0-9]{1,20} )?[A-Za-z0-9_.-]{0,20}\Z")
+_KNOWN_KEY_END = lazily("(?:api|access|secret|private)[ _-]?key$", re.IGNORECASE)
 _VERBS = frozenset({"login", "auth", "authenticate", "unlock", "activate"})
 """Subcommands that take a secret."""
+
+
+def _is_made(name: str, value: str) -> bool:
+    """Whether a word of letters and digits is random; behind `key` alone, digests, UUIDs and dates are keys of
+    something else, and `AAAA` begins a public one."""
+    is_plain = name.endswith("key") and not _KNOWN_KEY_END.search(name)
+    if is_placeholder(value) or (
+        is_plain and (not value.isalnum() or _HASH.match(value) is not None or value.startswith("AAAA"))
+    ):
+        return False
+    return _UUID.match(value) is not None or looks_random(value.replace("-", ""))
 
 
 def _near(text: str) -> Iterator[Span]:
     """What looks like a secret behind the name of one, on its line: an argument of a call or a command that no rule
     knows, the next column of a listing."""
+    for match in _NAMED_NEXT.finditer(text):
+        begin, end = match.span("value")
+        before = _NAME_BEFORE_WORD.search(text, max(0, match.start() - 40), match.start())
+        name = f"{before[0] if before is not None else ''}{text[match.start() : begin]}".rstrip(" \t=:.-")
+        if not is_other_name(name) and _is_made(name, match["value"]):
+            yield Span(begin, end, _kind_by_name(name) or "secret")
     for match in _NEAR.finditer(text):
         kind = "password" if match[0].lower().startswith(("assw", "hrase", "mot")) else "secret"
         if match[0] in ("nemonic", "hrase", "seed", "Seed"):
@@ -1895,7 +1936,7 @@ def open_value(text: str) -> int | None:
 
 _Q = r"(?:\\*(?:[\"'`]|u00(?:22|27|60)))"
 _W = r"(?:[ \t\r\n]|\\+[nrt])"
-_EQUALS = r"(?:[:=>]|\\+u003[dDeE])"
+_EQUALS = r"(?:[:=>]|[?.+]=|\\+u003[dDeE])"
 _G = rf"(?:{_W}|[^ \t\r\n:\"']+:[0-9]+[:-]|[0-9]+(?:\x{{e2}}\x{{86}}\x{{92}}|\\+u2192|\t|\\+t))+"
 _ANY = f"(?:{_Q}|{_W})*"
 _LETTER = r"(?:[^ \t\r\n\"\\]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
@@ -1924,7 +1965,7 @@ _ASSIGNS = (
     rf"|{_TELLS}[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]|{_FIELD_APART})"
 )
 _ASSIGNS_WORD = (
-    rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>|\*\*[ \t]?:[ \t]*{_Q}*|[ \t][A-Za-z:]+(?:="
+    rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>{_W}*|\*\*[ \t]?:[ \t]*{_Q}*|[ \t][A-Za-z:]+(?:="
     rf"|\\+u003[dD]){_Q}[^>\r\n]*(?:>|u003[eE])|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|[\[|*]|</[a-z]+>|{_W})*(?:[bruf@]{_Q}+"
     rf"|(?:\[\])?[A-Za-z_.:]*\({_Q}+|\(?ConvertTo-SecureString[^\"'\\]*{_Q}+)?){_ANY_VALUE}"
     rf"|[ \t](?:(?:As[ \t])?[Ss]tring|\[\]byte)[ \t]*=|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:=]*=[ \t]*{_Q}+"
@@ -1945,12 +1986,12 @@ _LOWER_TAILS = (
 _PASSWORD_TAILS = "asswords?|asswd|hrase|asscode|nemonic|Pass|pass"
 _SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|PW|pw|psk|Pat|jwt|JWT|Keys?|KEYS?"
 _ANY_TAILS = "|".join(sorted(f"{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}".split("|")))
-_USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])*[^ \t\r\n:\"'=\\-][^ \t\r\n:\"'=\\]*:[^ \t\r\n\"']"
+_USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])*(?:[^ \t\r\n:\"'=\\-][^ \t\r\n:\"'=\\]*)?:[^ \t\r\n\"']"
 _NAME_FIELD = rf"(?:name|key|Name|Key|KEY|NAME|ariable){_Q}*[ \t]*(?:{_EQUALS}|>)[ \t]*{_Q}*[A-Za-z0-9_.-]*"
 
 _SHORT_USER_OPTIONS = [
     rf"{_Q}-u{_USER_OPTION}",
-    *(rf" -{letter}{_USER_OPTION}" for letter in "uUa"),
+    *(rf"(?:[ \n]|\\n)-{letter}{_USER_OPTION}" for letter in "uUa"),
     *(rf" -{letter}[A-Za-z]*u{_USER_OPTION}" for letter in "sSkLi"),
 ]
 TELLING: dict[str, list[str]] = {
@@ -1969,7 +2010,7 @@ TELLING: dict[str, list[str]] = {
         rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}",
-        r"\.key ?[=:] ?[A-Za-z0-9]{6}",
+        rf"\.key ?[=:] ?{_Q}*[A-Za-z0-9]{{6}}",
     ],
     "settings": [
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|setenv|#define|set-env [^ \"]+|env:set"
@@ -2014,7 +2055,7 @@ TELLING: dict[str, list[str]] = {
     ],
     "files": [
         rf"(?:machine{_G}[^ \t\r\n\\]+{_G}(?:login|account|port|password)|login{_G}[^ \t\r\n\\]+{_G}password){_G}"
-        rf"|kind{_ANY}:{_ANY}Secret"
+        rf"|kind{_ANY}:{_ANY}[Ss]ecret"
         r"|:(?:543[0-9]|6432):[^:\s]+:[^:\s]+:[^ \t\r\n]",
         r":\*:[^:\s]+:[^:\s]+:[^ \t\r\n]",
         *(f"{name}(?:=|\\\\+u003[dD])" for name in (";Pwd", ";PWD", ";pwd", "; Pwd", "; PWD", "; pwd")),
@@ -2023,6 +2064,7 @@ TELLING: dict[str, list[str]] = {
     "near": [
         rf"(?:{_NEAR_NAME})(?:[^A-Za-z\"\\\r\n]|[\"\\]+[ )\]])(?:[^\"\\\r\n]|\\+[\"'])*\"?"
         r"(?:[A-Z][A-Za-z0-9@!#$_.+-]*[0-9]|[0-9][A-Za-z0-9@!#$_.+-]*[A-Z])",
+        rf"(?:{_FULL_NAME})(?:[ \t]+|[ \t]*[=:.-][ \t]*)[A-Za-z_-]*[0-9][A-Za-z0-9_-]{{12}}",
         r"(?:oken|(?:pi|th|te|ss|et|er|se|ng|nt)key|_key|login|auth|unlock|activate|authenticate)[ \t]+"
         r"(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-)",
         r"(?:nemonic|hrase|seed|Seed)[^\"\\\r\n]*\\*[\"'`][a-z]+(?: [a-z]+){11}",

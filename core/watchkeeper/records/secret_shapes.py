@@ -37,7 +37,7 @@ _PART = r"""[^\s/?#:@\"'<>\\`]"""
 WORD, LETTERS, HEX = "[A-Za-z0-9_-]", "[A-Za-z0-9]", "[a-f0-9]"
 BASE64 = "[A-Za-z0-9+/]"
 _UUID = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}"
-_MARKED = "(?:sk|key|tok|token|tkn|secret|sec|pat|oat|auth|pw|api|live|prod)"
+_MARKED = "(?:sk|key|tok|token|tkn|secret|sec|pat|oat|auth|pw|api|live|prod|SECRET|TOKEN)"
 """What providers name in a token's prefix: what it is, and of what it is one."""
 _LATIN_PART = _PART.replace(r"\s", r" \t\r\n")
 """Without other spaces: where a text is searched by its bytes, they are parts of letters."""
@@ -93,12 +93,16 @@ _SHARED = {
         for kind in ("sk", "rk")
         for mode in ("live", "test", "prod")
     },
-    **dict.fromkeys(("shpat_", "shpca_", "shppa_", "shpss_", "shptka_"), "shp[a-z]{2,3}_[a-fA-F0-9]{32}"),
+    **dict.fromkeys(("shpat_", "shpca_", "shppa_", "shpss_", "shptka_"), f"shp[a-z]{{2,3}}_{LETTERS}{{32}}"),
     **dict.fromkeys(("sntrys_", "sntryu_", "sntrya_", "sntryi_"), r"sntry[suai]_[A-Za-z0-9+/\\=_-]{40}"),
-    **dict.fromkeys(("dp.pt.", "dp.st.", "dp.ct.", "dp.sa."), r"dp\.[a-z]{2}\.[A-Za-z0-9_.-]{40}"),
+    **dict.fromkeys(
+        ("dp.pt.", "dp.st.", "dp.ct.", "dp.sa.", "dp.scim.", "dp.audit."),
+        r"dp\.[a-z]{2,5}\.[A-Za-z0-9_.-]{40}",
+    ),
     **dict.fromkeys(("dckr_pat_", "dckr_oat_"), f"dckr_[po]at_{WORD}{{20}}"),
     **dict.fromkeys(("lin_api_", "lin_oauth_"), f"lin_[a-z]{{3,5}}_{LETTERS}{{30}}"),
     **dict.fromkeys(("cfat_", "cfut_", "cfk_"), f"cf[auk]t?_{LETTERS}{{12}}"),
+    "ion_": f"ion_{LETTERS}{{40}}",
     **dict.fromkeys(("xkeysib-", "xsmtpsib-"), "sib-[a-zA-Z0-9-]{70}"),
 }
 """Prefixes that are looked for together: the fewer beginnings there are, the faster the search is."""
@@ -128,7 +132,7 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("rubygems-token", "rubygems_", HEX, 48),
     ("huggingface-token", "hf_", LETTERS, 30),
     ("groq-key", "gsk_", LETTERS, 40),
-    ("xai-key", "xai-", LETTERS, 60),
+    ("xai-key", "xai-", WORD, 60),
     ("perplexity-key", "pplx-", LETTERS, 40),
     ("replicate-token", "r8_", LETTERS, 30),
     ("tavily-key", "tvly-", WORD, 20),
@@ -140,7 +144,7 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("brevo-key", "xsmtpsib-", "[a-zA-Z0-9-]", 70),
     ("mailgun-key", "key-", HEX, 32),
     *(("digitalocean-token", f"do{kind}_v1_", HEX, 64) for kind in "por"),
-    *(("shopify-token", f"shp{kind}_", "[a-fA-F0-9]", 32) for kind in ("at", "ca", "pa", "ss", "tka")),
+    *(("shopify-token", f"shp{kind}_", LETTERS, 32) for kind in ("at", "ca", "pa", "ss", "tka")),
     ("vault-token", "hvs.", WORD, 24),
     ("vault-token", "hvb.", WORD, 60),
     ("age-key", "AGE-SECRET-KEY-1", "[A-Z0-9]", 50),
@@ -158,24 +162,29 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("notion-token", "ntn_", LETTERS, 40),
     ("notion-token", "secret_", LETTERS, 43),
     ("figma-token", "figd_", WORD, 36),
-    ("databricks-token", "dapi", f"{HEX}{{31}}[a-f0-9-]", 1),
-    ("databricks-token", "dose", f"{HEX}{{31}}[a-f0-9-]", 1),
+    ("databricks-token", "dapi", "[a-fA-F0-9]{31}[a-fA-F0-9-]", 1),
+    ("databricks-token", "dose", "[a-fA-F0-9]{31}[a-fA-F0-9-]", 1),
     *(("sentry-token", f"sntry{kind}_", "[A-Za-z0-9+/=_-]", 40) for kind in "suai"),
     ("supabase-token", "sbp_", "[A-Za-z0-9_]", 36),
     ("supabase-key", "sb_secret_", WORD, 20),
-    ("newrelic-key", "NRAK-", "[A-Z0-9]", 27),
-    ("newrelic-key", "NRII-", WORD, 32),
+    *(("newrelic-key", f"NRA{kind}-", LETTERS, 27) for kind in "KA"),
+    *(("newrelic-key", f"NRI{kind}-", WORD, 32) for kind in "IQ"),
     ("newrelic-key", "NRJS-", HEX, 19),
     ("newrelic-key", "NRBR-", HEX, 19),
     ("twilio-key", "SK", HEX, 32),
     ("twilio-id", "AC", HEX, 32),
     ("1password-token", "ops_eyJ", BASE64, 200),
     ("1password-key", "A3-", "[A-Z0-9]{6}-[A-Z0-9-]", 28),
-    *(("doppler-token", f"dp.{kind}.", "[A-Za-z0-9_.-]", 40) for kind in ("pt", "st", "ct", "sa")),
-    ("dynatrace-token", "dt0c01.", "[A-Z0-9.]", 60),
+    *(
+        ("doppler-token", f"dp.{kind}.", "[A-Za-z0-9_.-]", 40)
+        for kind in ("pt", "st", "ct", "sa", "scim", "audit")
+    ),
+    ("dynatrace-token", "dt0c01.", "[A-Za-z0-9.]", 60),
     ("fly-token", "fo1_", WORD, 43),
     ("fly-token", "fm2_", BASE64, 100),
-    ("postman-key", "PMAK-", "[a-f0-9-]", 50),
+    ("fly-token", "fm1a_", BASE64, 100),
+    ("fly-token", "fm1r_", BASE64, 100),
+    ("postman-key", "PMAK-", "[A-Za-z0-9-]", 50),
     ("pulumi-token", "pul-", HEX, 40),
     ("square-token", "sq0atp-", WORD, 22),
     ("square-secret", "sq0csp-", WORD, 43),
@@ -185,15 +194,15 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("plaid-token", "access-", f"(?:sandbox|development|production)-{_UUID_START}", 12),
     ("sonar-token", "squ_", HEX, 40),
     ("sonar-token", "sqp_", HEX, 40),
-    ("sourcegraph-token", "sgp_", "(?:[a-f0-9]{16}_|local_)?[a-f0-9]", 40),
+    ("sourcegraph-token", "sgp_", "(?:[a-fA-F0-9]{16}_|local_){0,2}[a-fA-F0-9]", 40),
     ("alibaba-key", "LTAI", LETTERS, 16),
     ("artifactory-key", "AKCp", LETTERS, 60),
-    ("hubspot-token", "pat-", f"(?:na|eu|ap)[0-9]-{_UUID_START}", 12),
+    ("hubspot-token", "pat-", "(?:na|eu|ap)[0-9]-[a-z0-9]{8}-[a-z0-9]{4}-[a-z0-9-]", 22),
     ("circleci-token", "CCIPAT_", "[A-Za-z0-9_]", 40),
     ("heroku-key", "HRKU-", WORD, 36),
     ("netlify-token", "nfp_", LETTERS, 36),
     ("tailscale-key", "tskey-", "[A-Za-z0-9-]", 20),
-    ("posthog-key", "phx_", LETTERS, 40),
+    ("posthog-key", "phx_", WORD, 40),
     ("aws-bedrock-key", "ABSK", BASE64, 100),
     ("mandrill-key", "md-", WORD, 22),
     ("cloudflare-key", "v1.0-", "[a-f0-9]{24}-[a-f0-9]", 100),
@@ -210,9 +219,9 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("render-token", "rnd_", LETTERS, 28),
     ("easypost-key", "EZAK", LETTERS, 54),
     ("easypost-key", "EZTK", LETTERS, 54),
-    ("duffel-token", "duffel_live_", WORD, 40),
-    ("duffel-token", "duffel_test_", WORD, 40),
-    ("buildkite-token", "bkua_", HEX, 40),
+    ("duffel-token", "duffel_live_", "[A-Za-z0-9=_-]", 40),
+    ("duffel-token", "duffel_test_", "[A-Za-z0-9=_-]", 40),
+    ("buildkite-token", "bkua_", LETTERS, 40),
     ("infracost-key", "ico-", LETTERS, 32),
     ("resend-key", "re_", f"{LETTERS}{{8}}_{LETTERS}", 22),
     ("facebook-token", "EAA", LETTERS, 100),
@@ -220,7 +229,7 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("neon-key", "napi_", "[a-z0-9]", 60),
     ("contentful-token", "CFPAT-", WORD, 40),
     ("segment-token", "sgp_", LETTERS, 60),
-    ("typeform-token", "tfp_", WORD, 44),
+    ("typeform-token", "tfp_", WORD, 40),
     ("launchdarkly-key", "sdk-", _UUID_START, 12),
     ("launchdarkly-key", "api-", _UUID_START, 12),
     ("prefect-token", "pnu_", LETTERS, 36),
@@ -236,7 +245,7 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("infisical-token", "st.", rf"{HEX}{{20,24}}\.{HEX}{{32}}\.{HEX}", 20),
     ("xata-key", "xau_", LETTERS, 36),
     ("adobe-secret", "p8e-", WORD, 30),
-    ("frameio-token", "fio-u-", WORD, 60),
+    ("frameio-token", "fio-u-", "[A-Za-z0-9=_-]", 60),
     ("nuget-key", "oy2", "[a-z0-9]", 43),
     ("stytch-secret", "secret-live-", WORD, 30),
     ("crates-token", "cio", LETTERS, 32),
@@ -245,8 +254,8 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("cursor-key", "key_", HEX, 64),
     ("deno-token", "ddp_", LETTERS, 30),
     ("deno-token", "ddo_", LETTERS, 30),
-    ("harness-token", "pat.", rf"{WORD}{{22}}\.{HEX}{{24}}\.{LETTERS}", 20),
-    ("harness-token", "sat.", rf"{WORD}{{22}}\.{HEX}{{24}}\.{LETTERS}", 20),
+    ("harness-token", "pat.", rf"{WORD}{{22}}\.{LETTERS}{{24}}\.{LETTERS}", 20),
+    ("harness-token", "sat.", rf"{WORD}{{22}}\.{LETTERS}{{24}}\.{LETTERS}", 20),
     ("razorpay-key", "rzp_", "(?:live|test)_[A-Za-z0-9]{14}:?[A-Za-z0-9]", 8),
     ("rootly-key", "rootly_", HEX, 60),
     ("zuplo-key", "zpka_", "[a-f0-9_]", 32),
@@ -266,7 +275,7 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("dropbox-token", "sl.", WORD, 100),
     ("octopus-key", "API-", "[A-Z0-9]", 25),
     ("dbt-token", "dbt", "[cstu]_[A-Za-z0-9_=-]", 30),
-    ("vercel-token", "vcp_", LETTERS, 24),
+    *(("vercel-token", f"vc{kind}_", LETTERS, 24) for kind in "piark"),
     ("mapbox-token", "sk.eyJ", r"[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]", 20),
     ("tencent-key", "AKID", LETTERS, 32),
     ("yandex-key", "AQVN", WORD, 35),
@@ -291,7 +300,7 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("dingtalk-secret", "SEC", HEX, 64),
     ("appsync-key", "da2-", "[a-z0-9]", 26),
     ("aws-mws-token", "amzn.mws.", _UUID_START, 12),
-    ("defined-key", "dnkey-", "[A-Z0-9-]", 60),
+    ("defined-key", "dnkey-", "[A-Za-z0-9=_-]", 60),
     ("onesignal-key", "os_v2_", "(?:app|org)_[a-z0-9]", 60),
     ("onfido-token", "api_", r"(?:live|sandbox)(?:_[a-z]{2})?\.[A-Za-z0-9_-]{8,16}\.[A-Za-z0-9_-]", 30),
     ("firebase-key", "AAAA", "[A-Za-z0-9_-]{7}:APA91b[A-Za-z0-9_-]", 100),
@@ -317,7 +326,7 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("ramp-secret", "ramp_sec_", LETTERS, 40),
     ("squarespace-key", "sqco_", LETTERS, 50),
     ("sourcegraph-token", "slk_", HEX, 64),
-    ("voiceflow-key", "VF.", r"(?:DM\.|WS\.)?[a-f0-9]{24}\.[A-Za-z0-9]", 16),
+    ("voiceflow-key", "VF.", r"(?:DM\.|WS\.)?[A-Za-z0-9]{24}\.[A-Za-z0-9]", 16),
     ("bitfinex-key", "BBFF-", LETTERS, 30),
     ("dub-key", "dub_", LETTERS, 24),
     ("jumpcloud-key", "jca_", LETTERS, 36),
@@ -328,6 +337,17 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("robinhood-key", "rh-api-", _UUID_START, 12),
     ("zoho-token", "1000.", rf"{HEX}{{32}}\.{HEX}", 32),
     ("atlassian-token", "ATSTT3", "[A-Za-z0-9_=-]", 40),
+    ("lob-key", "test_", HEX, 35),
+    ("github-token", "ghs_", r"[0-9]{1,20}_eyJ[A-Za-z0-9_.-]", 40),
+    ("dependency-track-key", "odt_", LETTERS, 32),
+    ("flexport-key", "shltm_", WORD, 40),
+    ("jwt", "ZXlK", "[A-Za-z0-9+/]", 60),
+    ("nightfall-key", "NF-", LETTERS, 32),
+    ("telnyx-key", "KEY", WORD, 50),
+    ("teamwork-token", "tkn.v1_", WORD, 60),
+    ("scrapfly-key", "scp-live-", LETTERS, 32),
+    ("ionic-token", "ion_", LETTERS, 40),
+    ("tickettailor-key", "sk_", "[0-9]{3,8}_[0-9]{3,8}_[a-f0-9]", 32),
     ("volcengine-key", "AKLT", "[A-Za-z0-9=]", 40),
     ("anyscale-key", "esecret_", "[a-z0-9]", 24),
 )
@@ -339,12 +359,15 @@ URL = rf":{_SLASH}{_SLASH}(?:{WORD}{{20,}}|{_LOGGED_PART}*:{_LOGGED_PART}{{6,}})
 _AZURE_MARKS = r"AzFu|AzSe|AzCa|ACDb|\+ASt|\+AEh|\+ASb|\+ACR|AIoT|APIM"
 """What Azure writes into its keys so that they are recognised."""
 _AZURE = "[A-Za-z0-9_~.-]"
-_TEAMS = f"{_UUID}@{_UUID}/IncomingWebhook/[a-z0-9]{{32}}/{_UUID}"
+_TEAMS = "[A-Za-z0-9@-]{20,90}/IncomingWebhook/[A-Za-z0-9-]{20,40}/[A-Za-z0-9-]{20,40}"
 
 _CRYPT = (
     "2a",
     "2b",
     "2y",
+    "2x",
+    "8",
+    "9",
     "apr1",
     "scrypt",
     "gy",
@@ -362,7 +385,7 @@ _CRYPT = (
 _SALTED = "[./A-Za-z0-9]"
 _HASH = (
     rf"\$2[abxy]\$[0-9]{{2}}\${_SALTED}{{53}}|\$(?:apr1|1)\${_SALTED}{{1,8}}\${_SALTED}{{22}}"
-    rf"|\$[56]\$(?:rounds=[0-9]{{1,9}}\$)?{_SALTED}{{1,16}}\${_SALTED}{{43,86}}|\$(?:y|gy"
+    rf"|\$[89]\${_SALTED}{{14}}\${_SALTED}{{43}}|\$[56]\$(?:rounds=[0-9]{{1,9}}\$)?{_SALTED}{{1,16}}\${_SALTED}{{43,86}}|\$(?:y|gy"
     rf"|7)\${_SALTED}{{1,16}}\${_SALTED}{{1,86}}(?:\${_SALTED}{{43}})?"
     r"|\$argon2(?:id|i|d)\$v=[0-9]{1,3}\$[mtpk=0-9,]{1,40}\$[A-Za-z0-9+/]{8,86}\$[A-Za-z0-9+/]{16,86}"
     rf"|\$(?:pbkdf2-sha(?:1|256|512)|pbkdf2|scrypt)\$[A-Za-z0-9,=]{{1,30}}\${_SALTED}{{8,86}}\${_SALTED}{{16,90}}"
@@ -403,19 +426,22 @@ SHAPES: tuple[Shape, ...] = (
           rf"""(?P<kept>{_APART}AC{HEX}{{32}}[\"'`\\]{{0,8}}[ ,:]{{1,4}}[\"'`\\]{{0,8}}){HEX}{{32}}(?!{LETTERS})""", f"AC{HEX}{{32}}"),
     *(_token(*token) for token in _TOKENS),
     Shape("api-key", "sk-", rf"{_APART}sk-{WORD}{{20,}}", _SK),
-    *(Shape("aws-key", name, rf"(?P<kept>{_APART}{name}[A-Z0-9]{{16}}(?!{WORD})[^\n]{{0,60}}?[\s,;|:\"'])(?=[^\s]{{0,39}}[0-9])"
+    *(Shape("aws-key", name[:3], rf"(?P<kept>{_APART}{name}[A-Z0-9]{{16}}(?!{WORD})[^\n]{{0,60}}?[\s,;|:\"'])(?=[^\s]{{0,39}}[0-9])"
                              rf"(?=[^\s]{{0,39}}[a-z]){BASE64}{{40}}(?![A-Za-z0-9+/=])", f"{name}[A-Z0-9]{{16}}")
-      for name in ("AKIA", "ASIA")),
-    *(Shape("aws-key", name, rf"{_APART}{name}[A-Z0-9]{{16}}(?!{WORD})", f"{name}[A-Z0-9]{{16}}")
-      for name in ("AKIA", "ASIA")),
+      for name in ("AKIA", "ASIA", "ABIA", "ACCA", "A3T[A-Z0-9]")),
+    *(Shape("aws-key", name[:3], rf"{_APART}{name}[A-Z0-9]{{16}}(?!{WORD})", f"{name}[A-Z0-9]{{16}}")
+      for name in ("AKIA", "ASIA", "ABIA", "ACCA", "A3T[A-Z0-9]")),
     Shape("slack-token", "xox", r"\bxox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9%-]{10,}", r"xox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9%-]{10}"),
     Shape("slack-webhook", "hooks.slack.com/", r"\bhooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_-]{20,}",
           "hooks\\.slack\\.com"),
     Shape("discord-webhook", "/webhooks/", rf"(?P<kept>\bdiscord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d{{15,22}}/){WORD}{{50,}}",
           rf"webhooks{_SLASH}[0-9]{{15}}"),
-    Shape("teams-webhook", "webhook.office.com/", rf"(?P<kept>webhook\.office\.com/webhookb?2?/){_TEAMS}", r"webhook\.office\.com"),
+    Shape("teams-webhook", "office.com/", rf"(?P<kept>(?:webhook|outlook)\.office\.com/webhook(?:b2?)?/){_TEAMS}",
+          "webhook\\.office\\.com\noutlook\\.office\\.com"),
+    Shape("tines-webhook", "tines.com/", rf"(?P<kept>\btines\.com/webhook/{HEX}{{32}}/){HEX}{{32}}", rf"tines\.com{_SLASH}webhook"),
     Shape("discord-token", ".", rf"(?<!{WORD}){_DISCORD_ID}{{5,7}}{WORD}{{0,4}}\.{WORD}{{6}}\.{WORD}{{25,110}}", f"{_DISCORD_ID}{{5}}"),
-    Shape("telegram-token", ":", rf"(?<![0-9A-Fa-f-])(?<![0-9]:)(?P<kept>(?:bot)?)[0-9]{{6,16}}:A{WORD}{{34}}(?!{WORD})", f":A{WORD}{{34}}"),
+    Shape("telegram-token", ":", rf"(?<![0-9A-Fa-f-])(?<![0-9]:)(?P<kept>(?:bot)?)[0-9]{{6,16}}:A{WORD}{{33,34}}(?!{WORD})", f":A{WORD}{{33}}"),
+    Shape("facebook-app-token", "", rf"{_APART}[0-9]{{15,16}}(?:\||%7[cC]){WORD}{{27,40}}(?!{WORD})", f"[0-9](?:\\||%7[cC]){WORD}{{27}}"),
     Shape("mailchimp-key", "-us", rf"{_APART}{HEX}{{32}}-us[0-9]{{1,2}}(?!{WORD})", "-us[0-9]"),
     Shape("terraform-token", ".atlasv1.", rf"{_APART}{LETTERS}{{14}}\.atlasv1\.[A-Za-z0-9_=-]{{60,}}", r"\.atlasv1\."),
     Shape("azure-secret", "Q~", rf"(?<!{_AZURE}){_AZURE}{{3}}[0-9]Q~{_AZURE}{{31,34}}(?!{_AZURE})", f"Q~{_AZURE}{{31}}"),
@@ -431,16 +457,17 @@ SHAPES: tuple[Shape, ...] = (
           r"(?P<kept>azurewebsites\.net/[^\s\"'<>?]{0,200}\?(?:[^\s\"'<>]{0,200}&)?code=)[A-Za-z0-9_%=/+-]{40,}",
           r"azurewebsites\.net"),
     Shape("zapier-webhook", "hooks.zapier.com/",
-          r"(?P<kept>hooks\.zapier\.com/hooks/(?:catch|standard)/\d{3,12}/)[a-z0-9]{5,}", r"hooks\.zapier"),
+          r"(?P<kept>hooks\.zapier\.com/hooks/(?:catch|standard)/(?:\d{3,12}/)?)[a-z0-9]{5,}", r"hooks\.zapier"),
     Shape("newrelic-key", "NRAL", rf"{_APART}[a-f0-9]{{36}}(?:NRAL|FFFFNRAL)(?!{WORD})", "NRAL"),
     Shape("sentry-dsn", "://", r"(?P<kept>://)[a-f0-9]{32}(?::[a-f0-9]{32})?(?=@[A-Za-z0-9.-]+(?::\d+)?/\d)", URL),
     Shape("url-token", "://", rf"(?P<kept>://)(?=[A-Za-z_-]*\d){WORD}{{20,200}}(?=(?::x-oauth-basic)?@[A-Za-z0-9\[])", URL),
     Shape("bearer-token", "earer ", r"(?P<kept>\b[Bb]earer )(?=[A-Za-z_.~+/-]*\d)[A-Za-z0-9_.~+/-]{20,}=*", r"earer [A-Za-z0-9_.~+/\\-]{20}"),
-    Shape("jwt", "eyJ", rf"(?<!{WORD})eyJ{WORD}{{10,}}\.(?:eyJ{WORD}{{10,}}|{WORD}*\.{WORD}{{10,}}\.{WORD}{{10,}})\.{WORD}{{10,}}",
-          rf"eyJ{WORD}{{10,}}\.{WORD}*\."),
+    Shape("jwt", "eyJ", rf"(?<!{WORD})eyJ{WORD}{{10,}}=*\.(?:eyJ{WORD}{{10,}}=*(?:\.{WORD}*)?"
+          rf"|(?:{WORD}{{40,}}|{WORD}*\.{WORD}{{10,}}\.{WORD}{{10,}})\.{WORD}{{10,}})",
+          rf"eyJ{WORD}{{10,}}=*\."),
     Shape("url-password", "://", rf"(?P<kept>://{_PART}{{0,200}}:)(?![$<{{*\[]|%[^0-9A-Fa-f]){_PART}{{6,200}}(?=@[A-Za-z0-9\[])",
           URL),
-    Shape("prefixed-key", "", rf"(?<![A-Za-z0-9_-])(?!p(?:k|ub)_)(?:[a-z][a-z0-9]{{0,14}}[_-]){{0,3}}[a-z0-9]{{0,8}}"
+    Shape("prefixed-key", "", rf"(?<![A-Za-z0-9_-])(?!p(?:k|ub)_)(?:[A-Za-z][A-Za-z0-9]{{0,14}}[_-]){{0,3}}[a-z0-9]{{0,12}}"
           rf"{_MARKED}[_-](?:{_UUID}|{LETTERS}{{20,}}{WORD}*)",
           rf"{_MARKED}[_-](?:{LETTERS}{{20}}|{_UUID_START})"),
 )  # fmt: skip

@@ -406,6 +406,13 @@ docker run -u 1000:1000 image
 Cookie: theme=dark; lang=en
 def test_password_reset_2(token: str, secret: bytes) -> None:
 the password must have at least 8 characters
+cache key 3f786850e387550fdab836ed7e6dc881de23001b
+the key 123e4567-e89b-12d3-a456-426614174000 is taken
+pod/web-secret-5f6d8c7b9c-x2x4z is running
+partition_key=k3x9k3x9k3x9k3x9k3x9k3x9
+ssh key AAAAC3NzaC1lZDI1NTE5AAAAIGqq0xYz1Ab2Cd3Ef4
+S3 key: uploads-2026-11-23-a1b2c3d4e5f6
+job_key: 123e4567-e89b-12d3-a456-426614174000
 "password": "Wachtwoord"
 "password": "Passwort"
 password: PasswordField
@@ -638,6 +645,17 @@ BY_STRUCTURE = {
     f"BBDC-{_V * 4}-{_V}": f"{_V}-{_V}",
     f"new PasswordAuthentication('me', '{_V}'.toCharArray())": _V,
     f'new Wallet("0x{"0a1b" * 16}")': "0a1b" * 16,
+    f'ACME_TOKEN ?= "{_V}"': _V,
+    f'acme_token :::= "{_V}"': _V,
+    f'$acmeToken .= "{_V}";': _V,
+    f"<acmeToken>\n    {_V}\n</acmeToken>": _V,
+    f"acme SECRET {'0a1b' * 10}": "0a1b" * 10,
+    f"acme access key: {'k3x9' * 6}": "k3x9" * 6,
+    f"acmeKEY-{'k3x9' * 6}": "k3x9" * 6,
+    "ACME_SECRET=" + "7190" * 8: "7190" * 8,
+    f'SONAR_LOGIN := "{"0a1b" * 10}"': "0a1b" * 10,
+    f"curl -u :{_V} https://x": _V,
+    f"SECRET_KEY = 'x7%(^k{_V}'": _V,
 }
 
 
