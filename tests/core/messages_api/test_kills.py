@@ -105,7 +105,13 @@ def test_a_shell_command_that_a_kill_cut_short_is_not_run_again_and_the_model_is
     def work(name: str, turn: int, body: object) -> object:
         if turn == 0:
             return [uses("bash", command=f"echo ran >> {log}; kill -9 $(cat {tmp_path / 'pid'}); sleep 1")]
-        assert "unknown" in str(body["messages"][-1])  # type: ignore[index]
+        (result,) = [
+            block
+            for block in body["messages"][-1]["content"]  # type: ignore[index]
+            if block["type"] == "tool_result"
+        ]
+        assert "unknown" in str(result)
+        assert result["is_error"] is True
         return [says("done")]
 
     server = ground.serve(Notes([task("shell", role="coder")], work=work))
