@@ -15,7 +15,16 @@ import pytest
 
 from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
 from watchkeeper.store import lease
-from watchkeeper.store.lease import Lease, Presence, holders, is_watched, lease_folder, lock_path, watch_path
+from watchkeeper.store.lease import (
+    Lease,
+    LeaseHolder,
+    Presence,
+    holders,
+    is_watched,
+    lease_folder,
+    lock_path,
+    watch_path,
+)
 
 WATCH = """
 import sys
@@ -52,7 +61,10 @@ def test_on_a_disk_that_is_nearly_full_the_reserve_is_half_of_what_is_left(
     held.release()
 
 
-def test_the_files_are_the_users_own_in_a_folder_beside_the_database(path: Path) -> None:
+@pytest.mark.parametrize("watched_first", [False, True])
+def test_the_files_are_the_users_own_in_a_folder_beside_the_database(path: Path, watched_first: bool) -> None:
+    if watched_first:
+        Presence(path, "s").close()
     held, watching = Lease.acquire(path, "s"), Presence(path, "s")
     folder = path.with_name(f"{path.name}-leases")
     assert lease_folder(path) == folder
@@ -77,6 +89,19 @@ def test_a_lease_that_this_process_has_is_refused_to_it_naming_it(path: Path) ->
     with pytest.raises(DrivenElsewhere, match=rf"already run by this process \(pid {os.getpid()}\)"):
         Lease.acquire(path, "s")
     held.release()
+
+
+def test_a_holder_has_ended_only_if_its_process_was_here_and_is_known_to_be_gone(monkeypatch: Any) -> None:
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    holders = [LeaseHolder(*one) for one in ((gone.pid,), (gone.pid, "elsewhere"), (0,), (os.getpid(),))]
+    assert [one.has_ended for one in holders] == [True, False, False, False]
+
+    def of_another_user(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", of_another_user)
+    assert not LeaseHolder(gone.pid).has_ended
 
 
 def test_a_session_is_watched_as_long_as_anyone_of_this_process_watches_it(path: Path) -> None:

@@ -9,6 +9,7 @@ import random
 import re
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,11 +27,11 @@ from watchkeeper.records.messages import Message
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.control import submit
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import agents, database, driver, external, messages
+from watchkeeper.store import agents, database, driver, external, messages, postgres
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.fork import fork_session
-from watchkeeper.store.lease import Lease, Presence, is_watched, probe, probe_all
+from watchkeeper.store.lease import Lease, LeaseHolder, Presence, is_watched, probe, probe_all
 from watchkeeper.store.library import delete_session, in_short_transactions, outlast, restore_session
 from watchkeeper.store.place import DatabaseUrl, place_of
 from watchkeeper.store.postgres import (
@@ -45,7 +46,7 @@ from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper.store.transaction import Transaction
-from watchkeeper.store.writer import Writer
+from watchkeeper.store.writer import Group, Writer
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import Snapshot
 
@@ -105,6 +106,53 @@ async def test_cut_connections_lose_no_acknowledged_commit_and_repeat_none(
     assert all(dict(found)[seq] == number for seq, number in acknowledged.items())
 
 
+async def test_a_batch_beside_one_that_fails_is_made_once_though_its_connection_is_lost(
+    far: DatabaseUrl, proxy: Proxy, postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    store, held, times = claimed(far, tmp_path), threading.Event(), iter(range(9))
+
+    def fails(tx: Transaction) -> None:
+        raise ValueError("no")
+
+    def cuts(tx: Transaction) -> int:
+        if next(times) == 0:
+            proxy.cut()
+        return tx.event("counted", number=1)
+
+    waiting = [asyncio.ensure_future(store.commit(batch)) for batch in (lambda _: held.wait(10), fails, cuts)]
+    await asyncio.sleep(0)
+    held.set()
+    _, failed, seq = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(failed, ValueError)
+    store.close()
+    assert numbers(postgres_place, store.session_id)[-1] == (seq, 1)
+    assert next(times) == 2
+
+
+@pytest.mark.parametrize("loses", ["requests", "answers"])
+async def test_a_first_commit_whose_answer_never_came_is_found_or_made_once(
+    loses: str, far: DatabaseUrl, proxy: Proxy, postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    store, times = claimed(far, tmp_path), iter(range(9))
+
+    def batch(tx: Transaction) -> int:
+        seq = tx.event("counted", number=1)
+        if next(times) == 0:
+            proxy.loses = loses  # the fence is answered, its COMMIT or the answer to it is lost
+        return seq
+
+    waiting = asyncio.ensure_future(store.commit(batch))
+    assert await asyncio.to_thread(proxy.has_lost.wait, 10)
+    proxy.loses = ""
+    proxy.cut()
+    seq = await waiting
+    assert postgres.is_lost(store.writer.connection) is False
+    store.close()
+    assert postgres.is_lost(store.writer.connection), "nothing of it is left on the server"
+    assert [one for one in numbers(postgres_place, store.session_id) if one[1]] == [(seq, 1)]
+    assert next(times) == (2 if loses == "requests" else 1)
+
+
 @pytest.mark.parametrize("loses", ["requests", "answers"])
 async def test_a_commit_whose_answer_never_came_is_found_or_made_once(
     loses: str, far: DatabaseUrl, proxy: Proxy, postgres_place: DatabaseUrl, tmp_path: Path
@@ -159,7 +207,7 @@ def test_a_reading_of_the_dashboard_takes_two_round_trips_and_all_leases_one(
         assert proxy.round_trips - before <= 3
         assert probe_all(far, []) == {}
         for _ in range(3):
-            assert set(probe_all(far, ids)) == ids
+            assert probe_all(far, ids) == dict.fromkeys(ids, LeaseHolder(1, "elsewhere"))
         before = proxy.round_trips
         probe_all(far, ids)
         assert proxy.round_trips - before == 1
@@ -250,6 +298,26 @@ async def test_a_host_that_reaches_no_server_gives_up_before_its_lease_ends_and_
         await store.commit(lambda tx: tx.event("late", number=2))
     store.close()
     assert [number for _, number in numbers(postgres_place, store.session_id)] == [None]
+
+
+async def test_a_writer_that_gives_up_fails_at_once_what_waits_for_a_silent_server(
+    far: DatabaseUrl, proxy: Proxy, tmp_path: Path
+) -> None:
+    store, asks = claimed(far, tmp_path), threading.Event()
+    await store.commit(lambda tx: tx.event("before"))
+
+    def batch(group: Group) -> None:
+        asks.set()
+        group.connection.execute("SELECT 1").fetchone()
+
+    proxy.silent.set()
+    waiting = store.writer.submit(batch)
+    assert asks.wait(10)
+    store.writer.give_up()
+    with pytest.raises(StoreUnusable):
+        waiting.result(5)
+    proxy.silent.clear()
+    store.close()
 
 
 def test_one_host_has_a_session_until_its_lease_is_over_and_then_never_again(
