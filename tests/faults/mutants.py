@@ -40,17 +40,22 @@ ROOT = Path(__file__).parents[2]
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.json")
 
 SUBJECTS = {
-    "writer": ("store/writer.py", "", "store/test_writer store/test_fencing faults/test_files_beside"),
+    "writer": (
+        "store/writer.py",
+        "",
+        "store/test_writer store/test_fencing store/test_postgres faults/test_files_beside",
+    ),
     "transaction": (
         "store/transaction.py",
         "",
         "store/test_transaction store/test_fencing store/test_replaying",
     ),
-    "lease": ("store/lease.py", "", "store/test_lease store/test_fencing"),
+    "lease": ("store/lease.py", "", "store/test_lease store/test_fencing store/test_postgres"),
     "loop": (
         "agents/loop.py",
         "",
-        "runtime/test_loop runtime/test_runs runtime/test_control test_odd_replies test_marks",
+        "runtime/test_loop runtime/test_runs runtime/test_control runtime/test_late_tools runtime/test_ordered"
+        " runtime/test_resting messages_api/test_parking test_odd_replies test_marks",
     ),
     "recovery of calls": (
         "agents/toolbox.py",

@@ -27,6 +27,8 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         self.hanging = 0
         """Calls that have had to wait so far."""
+        self.cached = (0, 0)
+        """Tokens that each call reads from, and writes to, a prompt cache."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         self.requests.append(request)
@@ -44,7 +46,7 @@ class ScriptedModel:
         yield Reply(
             content=answer,
             stop_reason="tool_use" if any(block["type"] == "tool_use" for block in answer) else "end_turn",
-            usage=Usage(input_tokens=characters // 4, output_tokens=len(json.dumps(answer)) // 4),
+            usage=Usage(characters // 4, len(json.dumps(answer)) // 4, *self.cached),
         )
 
 

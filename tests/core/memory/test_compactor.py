@@ -289,6 +289,21 @@ async def test_a_summary_reads_the_messages_that_a_digest_stands_in_for(counter:
     assert not any(o.provisional for o in state.view.observations)
 
 
+async def test_a_summary_that_reads_what_a_digest_stands_in_for_stands_beside_the_summary_before(
+    counter: TokenCounter,
+) -> None:
+    state = ContextState(ContextLimits(1_000, 0), counter)
+    fill(state, 8)
+    summarise = Summariser("First part.", "Second part.")
+    compactor = Compactor(state, summarise)
+    assert (await compactor.run(4, at=0.0)).applied
+    while len(state.view.observations) == 1:
+        fill(state, 1)
+    assert (await compactor.run(at=0.0)).applied
+    assert summarise.requests[1][2] == "First part."
+    assert [one.text[:12] for one in state.view.observations] == ["First part.", "Second part."]
+
+
 async def test_a_summary_can_take_the_place_of_a_digest_alone(counter: TokenCounter) -> None:
     state = ContextState(ContextLimits(1_000, 0), counter)
     while not state.view.observations:
@@ -311,7 +326,10 @@ async def test_a_request_with_nothing_to_do_says_why(
     outcome = await compactor.run(up_to, at=0.0)
     assert not outcome.applied
     assert why in outcome.reason
-    assert isinstance(Compactor(ContextState(state.limits, state.counter), Summariser("")).begin(), Rejection)
+    await compactor.run(6, at=0.0)
+    assert (await compactor.run(at=0.0)).reason == "Every message is summarised already."
+    empty = Compactor(ContextState(state.limits, state.counter), Summariser("")).begin()
+    assert empty == Rejection("There are no messages yet.")
 
 
 async def test_the_long_text_of_a_model_that_is_stuck_is_refused() -> None:

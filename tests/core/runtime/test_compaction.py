@@ -37,6 +37,7 @@ async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench
     landed = passes(bench)[0]
     assert (landed["status"], landed["stall_seconds"]) == ("applied", 0)
     assert landed["tokens_after"] < landed["tokens_before"]
+    assert landed["seconds"] > 0
     calls = bench.query("SELECT count(*) FROM model_calls WHERE purpose = 'reflector' AND status = 'done'")
     assert calls[0][0] >= 1
     bench.assert_sound()
@@ -71,6 +72,9 @@ async def test_a_pass_that_was_prepared_before_a_crash_is_published_by_the_next_
     work.turn_gate.set()
     assert (await bench.run()).exit_code == 0
     assert passes(bench)[0]["status"] == "applied"
+    assert passes(bench)[0]["cache_tokens_invalidated"] == 0, (
+        "this host has sent nothing that a cache could hold"
+    )
     assert work.asked == 1
     bench.assert_sound()
 
@@ -189,10 +193,11 @@ async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench):
 
 
 async def test_a_pass_says_whether_it_has_paid_for_itself(bench):
+    bench.model.cached = (80, 40)
     bench.start(Work(count=40, words=450), window=12_000)
     assert (await bench.run()).exit_code == 0
     paid = [one for one in passes(bench) if one["status"] == "applied"]
-    assert paid
+    assert {one["cache_tokens_invalidated"] for one in paid} == {120}, "no more than the last call had in it"
     for one in paid:
         saved, told = one["tokens_before"] - one["tokens_after"], one["worth"]
         assert told["tokens_not_sent"] == max(0, saved) * told["calls"]
@@ -249,12 +254,13 @@ async def test_an_agent_keeps_in_memory_only_what_its_context_shows(bench, monke
 
 
 async def test_the_size_of_a_context_is_what_the_next_call_sends(bench):
-    work, sizes = Work(), []
+    work, sizes, statuses = Work(), [], set()
 
     def script(request: Any) -> Any:
         if request.purpose in ("turn", "planner"):
             agents = {one["id"]: one for one in bench.state["agents"]}
             sizes.append(agents[request.agent_id]["context"]["used"])
+            statuses.add(agents[request.agent_id]["status"])
         return work(request)
 
     bench.start(script, window=12_000)
@@ -265,6 +271,7 @@ async def test_the_size_of_a_context_is_what_the_next_call_sends(bench):
     )
     assert sizes == [row[0] for row in rows]
     assert len(sizes) > 5
+    assert statuses == {"working"}, "also of a planner that news woke"
 
 
 async def test_a_summary_is_recorded_under_the_turn_in_which_it_was_asked_for(bench):

@@ -225,6 +225,8 @@ async def test_each_turn_of_a_task_and_a_failure_are_kept_with_their_place_and_a
 
     await bench.run_while(look)
     assert [len(one["error"]) for one in events(bench, "model.error")] == [500]
+    timed = [one["seconds"] for kind in ("model.replied", "tool.done") for one in events(bench, kind)]
+    assert timed == [round(one, 3) for one in timed], "to the millisecond"
     assert max(len(one["preview"]) for one in events(bench, "model.replied")) == 200
 
 

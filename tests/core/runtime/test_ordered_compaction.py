@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.core.runtime.conftest import Bench
 from tests.core.runtime.working import Work, die, held, land, order_compaction, passes, prepare, prepared
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.history import Rejection
+from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.messages import ModelRequest, Purpose
 
 
@@ -103,6 +105,14 @@ async def test_a_pass_that_nobody_ordered_is_not_begun_again_by_the_next_host(be
     assert "restarted" not in passes(bench)[0]["reason"]
 
 
+async def pause_under_the_pass(bench: Bench, work: Work) -> None:
+    async def pause() -> None:
+        await order_compaction(bench, work)
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(pause)).exit_code == 5
+
+
 async def test_an_order_that_cannot_be_carried_out_any_more_says_why(bench, monkeypatch):
     work = held(bench, written=False)
     await crash_under_the_pass(bench, work)
@@ -113,14 +123,57 @@ async def test_an_order_that_cannot_be_carried_out_any_more_says_why(bench, monk
     assert "There is nothing left." in passes(bench)[0]["reason"]
 
 
-async def test_a_pause_puts_an_ordered_pass_off_and_the_resume_begins_it_again(bench):
+async def test_an_order_that_was_put_off_and_cannot_be_carried_out_any_more_has_a_record_that_says_why(
+    bench, monkeypatch
+):
+    work = held(bench, written=False)
+    await pause_under_the_pass(bench, work)
+    work.turn_gate.set()
+    monkeypatch.setattr(Compactor, "begin", lambda *about, **how: Rejection("There is nothing left."))
+    assert (await bench.run(resume=True)).exit_code == 0
+    assert told(bench) == [("manual", "abandoned"), ("manual", "rejected")]
+    first, again = passes(bench)
+    assert again["reason"] == "There is nothing left."
+    assert [again[name] for name in ("high_water", "model")] == [
+        first[name] for name in ("high_water", "model")
+    ]
+    assert again["tokens_before"] >= first["tokens_before"] > 0
+
+
+async def test_a_pass_ends_with_its_agent_and_says_so(bench):
     work = held(bench, written=False)
 
-    async def pause() -> None:
+    async def order() -> None:
         await order_compaction(bench, work)
-        bench.submit("pause", payload={"now": True})
+        work.turn_gate.set()
 
-    assert (await bench.run_while(pause)).exit_code == 5
+    assert (await bench.run_while(order)).exit_code == 0
+    assert [(one["status"], one["reason"]) for one in passes(bench)] == [("abandoned", "the agent is done")]
+
+
+async def test_a_store_that_is_lost_while_a_summary_is_written_ends_the_host(bench):
+    work = held(bench)
+
+    def script(request: ModelRequest) -> Any:
+        if request.purpose is Purpose.REFLECTOR:
+            raise StoreUnusable("the disk is gone")
+        return work(request)
+
+    bench.model.script = script
+
+    async def order() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+        await bench.until(lambda state: passes(bench))
+        work.turn_gate.set()
+
+    with pytest.raises(StoreUnusable, match="the disk is gone"):
+        await bench.run_while(order)
+
+
+async def test_a_pause_puts_an_ordered_pass_off_and_the_resume_begins_it_again(bench):
+    work = held(bench, written=False)
+    await pause_under_the_pass(bench, work)
     assert told(bench) == [("manual", "abandoned")]
     assert passes(bench)[0]["reason"] == "the agent is paused; it is restarted when the agent continues"
     work.summaries.set()

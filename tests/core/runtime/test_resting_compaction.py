@@ -136,7 +136,8 @@ async def test_a_pause_does_not_wait_for_the_compaction_of_an_agent_that_has_end
         bench.submit("pause", payload={"now": True})
 
     assert (await bench.run_while(compact)).exit_code == 5
-    assert [one["status"] for one in passes(bench)] == ["abandoned"]
+    (stopped,) = passes(bench)
+    assert (stopped["status"], stopped["reason"]) == ("abandoned", "its background process ended")
     script.summary.set()
     script.second.set()
     assert (await bench.run(resume=True)).exit_code == 0

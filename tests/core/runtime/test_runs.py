@@ -233,6 +233,11 @@ async def test_a_server_that_repeats_its_ids_harms_neither_a_history_nor_a_rerun
     bench.start(PlannedRun([task("a")], work, on_failure=lambda name: [call("rerun_task", {"task": name})]))
     assert (await bench.run()).exit_code == 0
     assert bench.tasks()["a"]["attempt"] == 2
+    given = [
+        row[0]
+        for row in bench.query("SELECT tool_use_id FROM tool_calls WHERE name = 'remember' ORDER BY id")
+    ]
+    assert given[:3] == ["call_0", "toolu_wk_2_0", "toolu_wk_3_0"], "a made-up id names its turn"
 
 
 async def test_an_agent_has_started_with_its_first_step_not_when_it_ended(bench):
