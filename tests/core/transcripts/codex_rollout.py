@@ -128,3 +128,28 @@ def spawned_tree(copied: str) -> tuple[Rollout, Rollout]:
     child.lines.append(context | {"timestamp": child.now})
     child.user("Look for it").says("Found.").tokens(700, 200, 9)
     return root, child
+
+
+def usage_record(response: str, prompt: int, cached: int, output: int, thread: str = ROOT) -> dict[str, Any]:
+    """What a response used, as later versions say it."""
+    usage = {
+        "input_tokens": prompt,
+        "cached_input_tokens": cached,
+        "cache_write_input_tokens": 0,
+        "output_tokens": output,
+    }
+    return {"thread_id": thread, "session_id": ROOT, "turn_id": "t", "response_id": response, "usage": usage,
+            "thread_token_usage": usage}  # fmt: skip
+
+
+def answered(
+    log: Rollout, response: str, prompt: int, cached: int, output: int, thread: str = ROOT
+) -> Rollout:
+    """A response as it is logged: its record, then the count that tells of it again."""
+    log.add("token_usage_record", usage_record(response, prompt, cached, output, thread))
+    return log.tokens(prompt, cached, output)
+
+
+def compacted_by(response: str, **about: Any) -> dict[str, Any]:
+    history = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "All of it."}]}]
+    return {"message": "", "replacement_history": history, "compaction_response_id": response, **about}

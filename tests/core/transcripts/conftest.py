@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,13 @@ def dollar_a_token(each: ModelCall) -> Cost:
     return Cost(float(usd), PriceStatus.EXACT if each.exact else PriceStatus.ESTIMATED)
 
 
+@contextmanager
+def store_in_a_folder() -> Iterator[tuple[Store, Path]]:
+    """One for each example of a property."""
+    with tempfile.TemporaryDirectory() as folder, closing(Store(Path(folder) / "db" / "w.db")) as store:
+        yield store, Path(folder)
+
+
 def work(session: str = Log().session, turns: int = 6) -> Log:
     log = Log(session)
     log.user("Mend the cache")
@@ -162,8 +171,28 @@ class Store:
         return [tuple(row) for row in self._connection.execute(sql, parameters)]
 
     def one(self, sql: str, *parameters: Any) -> Any:
+        """The first row, or its only value."""
         row = self._connection.execute(sql, parameters).fetchone()
-        return row[0] if row is not None and len(row) == 1 else row
+        return row and (row[0] if len(row) == 1 else tuple(row))
+
+    def said(self) -> list[Any]:
+        """What all messages hold, in their order."""
+        return [json.loads(row[0]) for row in self.all("SELECT content FROM messages ORDER BY seq")]
+
+    def plan_versions(self) -> list[list[tuple[str, str]]]:
+        """The titles and states of the tasks in each version of the plan."""
+        rows = self.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")
+        return [[(item["title"], item["status"]) for item in json.loads(row[0])] for row in rows]
+
+    def assert_a_tree(self) -> None:
+        """No agent is an ancestor of itself."""
+        parents = dict(self.all("SELECT id, parent_agent_id FROM agents"))
+        for agent in parents:
+            seen: set[str] = set()
+            while agent is not None:
+                assert agent not in seen
+                seen.add(agent)
+                agent = parents[agent]
 
     def counts(self) -> dict[str, int]:
         """Rows of every table that an import writes."""

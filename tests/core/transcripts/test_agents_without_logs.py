@@ -62,7 +62,7 @@ def test_what_the_call_told_is_shown_and_added_to_nothing(store: Store, logs: Pa
         reason
         == "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call reported"
     )
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (1, 10)
+    assert store.one("SELECT model_calls, output_tokens FROM sessions") == (1, 10)
 
 
 def _seen(store: Store, tmp_path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -123,7 +123,7 @@ def test_usage_that_only_progress_tells_counts_once_with_the_agents_own_log(stor
         )
     parent.write(logs)
     store.run(logs)
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (2, 14)
+    assert store.one("SELECT model_calls, output_tokens FROM sessions") == (2, 14)
     assert store.all(
         "SELECT model_calls, output_tokens, last_seq FROM agents WHERE parent_agent_id IS NOT NULL"
     ) == [(1, 4, 0)]
@@ -133,7 +133,7 @@ def test_usage_that_only_progress_tells_counts_once_with_the_agents_own_log(stor
     child.reply(text("Found."), id="c1", output=14)
     child.write(logs, f"{SESSION}/subagents/agent-a1.jsonl")
     store.run(logs)
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (3, 33)
+    assert store.one("SELECT model_calls, output_tokens FROM sessions") == (3, 33)
     assert store.all(
         "SELECT model_calls, output_tokens, last_seq FROM agents WHERE parent_agent_id IS NOT NULL"
     ) == [(2, 23, 3)]
@@ -176,7 +176,7 @@ def test_its_log_takes_the_place_of_what_was_told_in_whatever_order_they_come(
     found = store.all(ROW)
     assert found[0][:5] == ("done", 3_525, 1.0, 1, 2)
     assert found[0][5] is None
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (2, 24)
+    assert store.one("SELECT model_calls, output_tokens FROM sessions") == (2, 24)
     assert at_once.all(ROW) == other.all(ROW) == found
 
 

@@ -186,14 +186,8 @@ def test_agents_that_are_each_others_parents_are_kept_and_stand_in_no_circle(
         log.result(f"t{agent}", toolUseResult={"agentId": other, "status": "completed"}, uuid=f"{agent}-3")
         log.write(logs, f"{log.session}/subagents/agent-{agent}.jsonl")
     store.run(logs)
-    parents = dict(store.all("SELECT id, parent_agent_id FROM agents"))
-    for agent in parents:
-        seen: set[str] = set()
-        while agent is not None:
-            assert agent not in seen
-            seen.add(agent)
-            agent = parents[agent]
-    assert len(parents) == 3
+    store.assert_a_tree()
+    assert store.counts()["agents"] == 3
 
 
 def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -> None:
@@ -210,11 +204,7 @@ def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -
         ("a", 0, "done", 1770091201.0, 1770091203.0),
         ("b", 1, "dropped", 1770091203.0, 1770091205.0),
     ]
-    snapshots = [
-        json.loads(row[0])
-        for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")
-    ]
-    assert [[(item["title"], item["status"]) for item in snapshot] for snapshot in snapshots] == [
+    assert store.plan_versions() == [
         [("a", "running"), ("b", "pending")],
         [("a", "done"), ("b", "running")],
         [("a", "done"), ("b", "dropped")],
@@ -310,7 +300,7 @@ def test_errors_retries_and_interruptions_are_events_and_counted(store: Store, l
         ("model.error", "API Error: no credit"),
         ("agent.interrupted", "[Request interrupted by user]"),
     ]
-    assert tuple(store.one("SELECT retries, errors, model_calls FROM sessions")) == (1, 1, 0)
+    assert store.one("SELECT retries, errors, model_calls FROM sessions") == (1, 1, 0)
     assert store.counts()["messages"] == 2
 
 

@@ -26,7 +26,7 @@ def _turn(log: Rollout, text: str) -> Rollout:
     )
 
 
-def _manual() -> Rollout:
+def compacted_by_hand() -> Rollout:
     log = _turn(Rollout(), "one").event("task_started", turn_id="two")
     return _turn(_compacts(log).event("task_complete", turn_id="two"), "three")
 
@@ -44,7 +44,7 @@ def _within_a_turn() -> Rollout:
 
 
 @pytest.mark.parametrize(
-    ("log", "trigger"), [(_manual, "manual"), (_before_a_turn, "auto"), (_within_a_turn, "auto")]
+    ("log", "trigger"), [(compacted_by_hand, "manual"), (_before_a_turn, "auto"), (_within_a_turn, "auto")]
 )
 def test_a_compaction_that_has_a_turn_to_itself_was_asked_for(
     store: Store, logs: Path, log, trigger: str
@@ -57,14 +57,3 @@ def test_a_compaction_that_has_a_turn_to_itself_was_asked_for(
     path.write_bytes(path.read_bytes().replace(b'"source": "cli"', b'"source": "vsc"'))
     store.run(path)
     assert (store.all(TRIGGERS), store.counts()) == ([(trigger,)], before)
-
-
-@pytest.mark.parametrize("cut", range(6, 14))
-def test_an_import_at_any_moment_tells_it_in_the_end(store: Store, logs: Path, cut: int) -> None:
-    log = _manual()
-    path, lines = log.write(logs), log.bytes.splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:cut]))
-    store.run(path)
-    path.write_bytes(log.bytes)
-    store.run(path)
-    assert store.all(TRIGGERS) == [("manual",)]

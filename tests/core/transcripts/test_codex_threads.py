@@ -50,7 +50,7 @@ def test_a_copied_history_without_dated_ids_is_told_by_its_time(store: Store, lo
     for log in (root, child):
         log.write(logs)
     store.run(logs)
-    assert tuple(store.one("SELECT output_tokens, model_calls FROM sessions")) == (59, 2)
+    assert store.one("SELECT output_tokens, model_calls FROM sessions") == (59, 2)
     assert sorted(row[2] for row in store.all(AGENTS)) == [2, 2]
 
 

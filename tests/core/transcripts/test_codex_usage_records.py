@@ -7,46 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.transcripts.codex_rollout import CHILD, ROOT, Rollout, spawned
+from tests.core.transcripts.codex_rollout import (
+    CHILD,
+    ROOT,
+    Rollout,
+    answered,
+    compacted_by,
+    spawned,
+    usage_record,
+)
 from tests.core.transcripts.conftest import Store
 
 CALLS = "SELECT input_tokens, cache_read_tokens, output_tokens, price_status, stop_reason FROM model_calls ORDER BY id"
 
 
-def _record(
-    response: str, prompt: int, cached: int, output: int, thread: str | None = ROOT
-) -> dict[str, Any]:
-    usage = {
-        "input_tokens": prompt,
-        "cached_input_tokens": cached,
-        "cache_write_input_tokens": 0,
-        "output_tokens": output,
-    }
-    about = {"thread_id": thread} if thread is not None else {}
-    return {
-        **about,
-        "session_id": ROOT,
-        "turn_id": "t",
-        "response_id": response,
-        "usage": usage,
-        "thread_token_usage": usage,
-    }
-
-
-def _answered(
-    log: Rollout, response: str, prompt: int, cached: int, output: int, thread: str = ROOT
-) -> Rollout:
-    """A response as it is logged: its record, then the count that tells of it again."""
-    return log.add("token_usage_record", _record(response, prompt, cached, output, thread)).tokens(
-        prompt, cached, output
-    )
-
-
-def test_a_response_counts_once_by_its_record(store: Store, logs: Path) -> None:
+def test_a_response_counts_once_by_itsusage_record(store: Store, logs: Path) -> None:
     log = Rollout().event("task_started", turn_id="t").user("go").says("a")
-    _answered(log, "r1", 1_000, 600, 50).tokens(1_000, 600, 50, again=True)
+    answered(log, "r1", 1_000, 600, 50).tokens(1_000, 600, 50, again=True)
     log.call("c1").output("c1").says("b")
-    _answered(log, "r2", 1_200, 1_000, 20).event("task_complete", turn_id="t")
+    answered(log, "r2", 1_200, 1_000, 20).event("task_complete", turn_id="t")
     path = log.write(logs)
     store.run(path)
     assert store.all(CALLS) == [(400, 600, 50, "exact", None), (200, 1_000, 20, "exact", "end_turn")]
@@ -54,37 +33,17 @@ def test_a_response_counts_once_by_its_record(store: Store, logs: Path) -> None:
     assert store.one("SELECT context_tokens FROM agents") == 1_220
 
 
-@pytest.mark.parametrize("cut", range(3, 14))
-def test_an_import_between_a_record_and_its_count_counts_the_same(open_store, logs: Path, cut: int) -> None:  # type: ignore[no-untyped-def]
-    log = Rollout().user("go").says("a")
-    _answered(log, "r1", 1_000, 600, 50).says("b")
-    _answered(log, "r2", 1_200, 1_000, 20)
-    log.add("token_usage_record", _record("sum", 1_300, 1_200, 90)).add("compacted", _compacted("sum"))
-    path, lines = log.write(logs), log.bytes.splitlines(keepends=True)
-    store = open_store("cut")
-    path.write_bytes(b"".join(lines[:cut]))
-    store.run(path)
-    path.write_bytes(log.bytes)
-    store.run(path)
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (3, 160)
-
-
-def _compacted(response: str, **about: Any) -> dict[str, Any]:
-    history = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "All of it."}]}]
-    return {"message": "", "replacement_history": history, "compaction_response_id": response, **about}
-
-
 def test_what_a_compaction_itself_used_counts_and_tells_the_size_before(store: Store, logs: Path) -> None:
     log = Rollout().user("go").says("a")
-    _answered(log, "r1", 1_000, 600, 50)
-    record = _record("sum", 1_060, 1_000, 90)
+    answered(log, "r1", 1_000, 600, 50)
+    record = usage_record("sum", 1_060, 1_000, 90)
     log.add("token_usage_record", record).add(
-        "compacted", _compacted("sum", latest_token_usage_record=record)
+        "compacted", compacted_by("sum", latest_token_usage_record=record)
     )
     log.event("token_count", info={"total_token_usage": {"input_tokens": 900, "output_tokens": 50},
                                    "last_token_usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 200}})  # fmt: skip
     log.user("on").says("b")
-    _answered(log, "r2", 210, 0, 7)
+    answered(log, "r2", 210, 0, 7)
     store.run(log.write(logs))
     assert [row[2] for row in store.all(CALLS)] == [50, 90, 7]
     assert store.all("SELECT tokens_before, tokens_after FROM compactions") == [(1_060, 210)]
@@ -94,7 +53,7 @@ def test_the_record_that_a_compaction_repeats_counts_where_its_own_line_is_lost(
     store: Store, logs: Path
 ) -> None:
     log = Rollout().user("go").says("a")
-    log.add("compacted", _compacted("other", latest_token_usage_record=_record("r1", 1_000, 600, 50)))
+    log.add("compacted", compacted_by("other", latest_token_usage_record=usage_record("r1", 1_000, 600, 50)))
     store.run(log.write(logs))
     assert [row[:3] for row in store.all(CALLS)] == [(400, 600, 50)]
 
@@ -104,10 +63,13 @@ def test_records_and_counts_of_another_thread_are_not_this_ones(store: Store, lo
     of it."""
     earlier = "019a0000-0a00-7000-8000-00000000000b"
     log = Rollout(CHILD, source={"subagent": {"other": "guardian"}}, thread_source="guardian_review")
-    log.add("compacted", _compacted("old", latest_token_usage_record=_record("old", 5_000, 0, 500, earlier)))
-    log.tokens(5_000, 0, 500).add("token_usage_record", _record("old", 5_000, 0, 500, earlier))
+    log.add(
+        "compacted",
+        compacted_by("old", latest_token_usage_record=usage_record("old", 5_000, 0, 500, earlier)),
+    )
+    log.tokens(5_000, 0, 500).add("token_usage_record", usage_record("old", 5_000, 0, 500, earlier))
     log.user("May it?").says("Yes.")
-    _answered(log, "r1", 300, 0, 3, CHILD)
+    answered(log, "r1", 300, 0, 3, CHILD)
     store.run(log.write(logs))
     assert [row[2] for row in store.all(CALLS)] == [3]
 
@@ -116,7 +78,7 @@ def test_responses_without_a_record_of_an_older_version_in_between_count_by_thei
     store: Store, logs: Path
 ) -> None:
     log = Rollout().user("go").says("a").tokens(500, 0, 5).user("newer").says("b")
-    _answered(log, "r1", 1_000, 600, 50).user("older again").says("c").tokens(1_100, 900, 6)
+    answered(log, "r1", 1_000, 600, 50).user("older again").says("c").tokens(1_100, 900, 6)
     store.run(log.write(logs))
     assert [row[2] for row in store.all(CALLS)] == [5, 50, 6]
 
@@ -129,8 +91,8 @@ def test_a_spawned_threads_first_record_ends_what_it_copied(store: Store, logs: 
     )
     log.says("Of the other.")
     log.lines[-1]["timestamp"] = began
-    log.add("token_usage_record", _record("old", 9, 0, 9), wait=0)
-    _answered(log.user("Look"), "r1", 300, 0, 3, CHILD).says("Found.")
+    log.add("token_usage_record", usage_record("old", 9, 0, 9), wait=0)
+    answered(log.user("Look"), "r1", 300, 0, 3, CHILD).says("Found.")
     store.run(log.write(logs))
     assert [row[2] for row in store.all(CALLS)] == [3]
 

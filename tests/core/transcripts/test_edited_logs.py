@@ -293,7 +293,7 @@ def test_totals_follow_the_newest_revision_of_a_records_usage(store: Store, logs
     log.write(logs)
     assert store.run(path).changed == 1
     for table in ("sessions", "agents"):
-        assert tuple(store.one(f"SELECT model_calls, output_tokens, round(cost_usd, 6) FROM {table}")) == (
+        assert store.one(f"SELECT model_calls, output_tokens, round(cost_usd, 6) FROM {table}") == (
             2,
             output + 20,
             output + 26.0,

@@ -22,7 +22,7 @@ def _detail(store: Store, number: int) -> CompactionDetail:
     return found
 
 
-def _twice_compacted() -> Log:
+def twice_compacted() -> Log:
     log = Log()
     log.user("Mend /srv/cache.py")
     log.reply(text("On it."), id="msg_1", read=140_000)
@@ -39,7 +39,7 @@ def _twice_compacted() -> Log:
 def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands_there(
     store: Store, logs: Path
 ) -> None:
-    store.run(_twice_compacted().write(logs))
+    store.run(twice_compacted().write(logs))
     first = _detail(store, 1)
     assert (first.first, first.last, first.facts.messages_removed) == (1, 2, 2)
     assert "/srv/cache.py" in first.messages[0].content
@@ -59,7 +59,7 @@ def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands
 
 
 def test_tokens_before_are_as_logged_and_after_as_logged_or_the_next_prompt(store: Store, logs: Path) -> None:
-    store.run(_twice_compacted().write(logs))
+    store.run(twice_compacted().write(logs))
     # 3 + 40,000 read + 2,000 written; then as the log says.
     assert store.all("SELECT tokens_before, tokens_after, trigger, status FROM compactions ORDER BY id") == [
         (150_000, 42_003, "auto", "applied"),
@@ -69,16 +69,14 @@ def test_tokens_before_are_as_logged_and_after_as_logged_or_the_next_prompt(stor
 
 
 def test_the_summary_is_no_message_and_every_message_is_covered_or_verbatim(store: Store, logs: Path) -> None:
-    store.run(_twice_compacted().write(logs))
+    store.run(twice_compacted().write(logs))
     assert store.counts()["messages"] == 5
     row = store.one(
         "SELECT v.observations, v.verbatim_from FROM views v JOIN agents a ON a.id = v.agent_id AND"
         " a.view_version = v.version"
     )
     assert tuple(row) == ("[2]", 5)
-    assert tuple(
-        store.one("SELECT first_seq, last_seq, replaces, citations FROM observations WHERE id = 2")
-    ) == (
+    assert store.one("SELECT first_seq, last_seq, replaces, citations FROM observations WHERE id = 2") == (
         1,
         4,
         "[1]",
@@ -99,22 +97,6 @@ def test_messages_that_a_partial_compaction_kept_stay_verbatim(store: Store, log
     assert (detail.first, detail.last) == (1, 1)
     assert detail.after is not None
     assert detail.after.verbatim_from == 2
-
-
-def test_a_kept_message_is_found_when_it_was_imported_earlier(store: Store, logs: Path) -> None:
-    log = Log()
-    log.user("one")
-    log.user("two", uuid="kept")
-    path = log.write(logs)
-    store.run(path)
-    log.boundary(150_000, preservedSegment={"headUuid": "kept"})
-    store.run(log.write(logs))
-    log.summary("One.")
-    store.run(log.write(logs))
-    detail = _detail(store, 1)
-    assert (detail.first, detail.last) == (1, 1)
-    assert detail.after is not None
-    assert [each.text for each in detail.after.observations] == ["One."]
 
 
 def test_a_microcompaction_shows_which_results_were_emptied(store: Store, logs: Path) -> None:
@@ -155,32 +137,11 @@ def test_a_microcompaction_shows_which_results_were_emptied(store: Store, logs: 
 def test_a_summary_whose_boundary_was_lost_still_stands_for_what_came_before(
     store: Store, logs: Path
 ) -> None:
-    log = _twice_compacted()
+    log = twice_compacted()
     del log.records[2]
     store.run(log.write(logs))
     assert store.one("SELECT text FROM observations WHERE id = 1") == "They mend the cache."
     assert store.one("SELECT trigger FROM compactions WHERE id = 1") == "unknown"
-
-
-def test_a_compaction_read_in_two_imports_is_the_same_as_in_one(
-    store: Store, open_store: type[Store], logs: Path
-) -> None:
-    log, whole = _twice_compacted(), open_store("whole")
-    whole.run(log.write(logs))
-    path = logs / "growing" / f"{log.session}.jsonl"
-    path.parent.mkdir()
-    for count in range(1, len(log.records) + 1):
-        path.write_bytes(b"".join(line + b"\n" for line in log.lines[:count]))
-        store.run(path)
-    for sql in (
-        "SELECT agent_id, trigger, high_water, messages_removed, tokens_before, tokens_after, view_before,"
-        " view_after FROM compactions",
-        "SELECT agent_id, id, text, tokens, first_seq, last_seq, citations, replaces FROM observations",
-        "SELECT agent_id, version, observations, verbatim_from, reason, tokens FROM views",
-        "SELECT id, context_tokens, message_tokens, composition, view_version, turn, output_tokens FROM"
-        " agents",
-    ):
-        assert store.all(sql) == whole.all(sql)
 
 
 def test_a_compaction_by_the_provider_drops_what_came_before_the_reply(store: Store, logs: Path) -> None:

@@ -3,14 +3,17 @@ files."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.core.transcripts.codex_rollout import Rollout, answered, compacted_by, spawned_tree, usage_record
 from tests.core.transcripts.conftest import Log, Store, work
+from tests.core.transcripts.test_codex_compactions import compacted_by_hand
+from tests.core.transcripts.test_imported_compactions import twice_compacted
+from tests.core.transcripts.test_rewinds import rewound_twice, rolled_back
 
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts import importer as importing
@@ -20,19 +23,21 @@ OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
 
 
 CONTENTS = (
-    "SELECT agent_id, seq, role, content, tokens, total_tokens, created_at FROM messages ORDER BY agent_id,"
-    " seq",
-    "SELECT agent_id, turn, position, seq, tool_use_id, name, status, result_seq, started_at, ended_at FROM"
-    " tool_calls ORDER BY agent_id, seq, position",
-    "SELECT agent_id, turn, input_tokens, output_tokens, cost_usd, price_status, request_id FROM model_calls"
-    " ORDER BY agent_id, turn",
-    "SELECT id, input_tokens, output_tokens, cost_usd, model_calls, goal, status, last_active, forked_from"
-    " FROM sessions ORDER BY id",
-    "SELECT id, name, turn, last_seq, output_tokens, cost_usd, model_calls, context_tokens FROM agents ORDER"
-    " BY id",
-    "SELECT agent_id, version, observations, verbatim_from FROM views ORDER BY agent_id, version",
-    "SELECT session_id, kind, reason, data FROM raw_records ORDER BY session_id, line",
-)
+    "SELECT agent_id, seq, role, content, tokens, total_tokens, created_at FROM messages ORDER BY 1, 2",
+    "SELECT agent_id, tool_use_id, name, status, turn, position, seq, result_seq, started_at, ended_at FROM tool_calls ORDER BY 1, 2",
+    "SELECT agent_id, turn, input_tokens, output_tokens, cache_read_tokens, cost_usd, price_status, request_id FROM model_calls"
+    " ORDER BY 1, 2",
+    "SELECT id, input_tokens, output_tokens, cost_usd, model_calls, goal, title, status, last_active, forked_from FROM sessions"
+    " ORDER BY 1",
+    "SELECT id, name, parent_agent_id, turn, last_seq, output_tokens, cost_usd, model_calls, context_tokens, message_tokens,"
+    " composition, view_version FROM agents ORDER BY 1",
+    "SELECT agent_id, version, observations, verbatim_from, elided, reason, tokens FROM views ORDER BY 1, 2",
+    "SELECT agent_id, trigger, high_water, messages_removed, tokens_before, tokens_after, view_before, view_after FROM compactions"
+    " ORDER BY 1, id",
+    "SELECT agent_id, text, tokens, first_seq, last_seq, citations, replaces FROM observations ORDER BY 1, id",
+    "SELECT title, position, status, started_at, ended_at FROM tasks ORDER BY 1, 2",
+    "SELECT session_id, kind, reason, data FROM raw_records ORDER BY 1, line",
+)  # fmt: skip
 
 
 def contents(store: Store) -> list[object]:
@@ -51,20 +56,50 @@ def test_a_second_import_adds_nothing(store: Store, logs: Path) -> None:
     assert (contents(store), store.counts()) == (before, counts)
 
 
-@pytest.mark.parametrize("step", [1, 3, 7])
-def test_a_log_that_grows_ends_as_if_it_had_been_imported_at_once(
-    store: Store, open_store: Callable[[str], Store], logs: Path, step: int
+def _partly_compacted() -> list[Log]:
+    log = Log()
+    log.user("one")
+    log.user("two", uuid="kept")
+    log.boundary(150_000, preservedSegment={"headUuid": "kept"})
+    log.summary("One.")
+    return [log]
+
+
+def _used_by_a_compaction() -> list[Rollout]:
+    log = answered(
+        answered(Rollout().user("go").says("a"), "r1", 1_000, 600, 50).says("b"), "r2", 1_200, 1_000, 20
+    )
+    log.add("token_usage_record", usage_record("sum", 1_300, 1_200, 90))
+    return [log.add("compacted", compacted_by("sum"))]
+
+
+GROWING: dict[str, Callable[[], Sequence[Log | Rollout]]] = {
+    "plain": lambda: [work()],
+    "compacted twice": lambda: [twice_compacted()],
+    "compacted in part": _partly_compacted,
+    "rewound and compacted": lambda: [rewound_twice()],
+    "Codex: compacted by hand": lambda: [compacted_by_hand()],
+    "Codex: rolled back beyond a compaction": lambda: [rolled_back()],
+    "Codex: usage of a compaction": _used_by_a_compaction,
+    "Codex: a thread and its child": lambda: spawned_tree("stamped anew"),
+}
+
+
+@pytest.mark.parametrize("made", GROWING.values(), ids=GROWING)
+def test_logs_that_grow_line_by_line_or_at_any_line_end_as_if_they_had_been_imported_at_once(
+    open_store: Callable[[str], Store], logs: Path, made: Callable[[], Sequence[Log | Rollout]]
 ) -> None:
-    log, whole = work(), open_store("whole")
-    whole.run(log.write(logs))
-    path = logs / "growing" / f"{log.session}.jsonl"
-    path.parent.mkdir()
-    read = 0
-    for count in range(step, len(log.lines) + step, step):
-        path.write_bytes(b"".join(line + b"\n" for line in log.lines[:count]))
-        read += store.run(path).lines
-    assert read == len(log.lines)
-    assert contents(store) == contents(whole)
+    paths = [log.write(logs) for log in made()]
+    lines = [path.read_bytes().splitlines(keepends=True) for path in paths]
+    whole, most = open_store("whole"), max(map(len, lines))
+    whole.run(*paths)
+    for name, cuts in (("each", range(1, most)), *((f"{cut}", [cut]) for cut in range(1, most))):
+        store = open_store(name)
+        for cut in (*cuts, most):
+            for path, each in zip(paths, lines, strict=True):
+                path.write_bytes(b"".join(each[:cut]))
+            store.run(*paths)
+        assert contents(store) == contents(whole), f"cut after {name}"
 
 
 def test_only_the_new_lines_of_a_log_that_grew_are_read(store: Store, logs: Path) -> None:
@@ -176,7 +211,7 @@ def test_two_importers_of_one_log_take_turns(
 
     store.run(path, progress=meddle)
     assert store.counts()["messages"] == 1 + 20 * 3
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (20, 400)
+    assert store.one("SELECT model_calls, output_tokens FROM sessions") == (20, 400)
 
 
 def test_what_is_not_understood_is_kept_counted_and_listed(store: Store, logs: Path) -> None:
@@ -233,7 +268,7 @@ def test_records_with_lone_surrogates_nulls_and_odd_numbers_are_read(store: Stor
     report = store.run(path)
     assert report.read == 4
     assert "half \ufffd of it" in store.one("SELECT content FROM messages WHERE seq = 2")
-    assert tuple(store.one("SELECT input_tokens, output_tokens, price_status FROM model_calls"))[:2] == (0, 0)
+    assert store.one("SELECT input_tokens, output_tokens, price_status FROM model_calls")[:2] == (0, 0)
 
 
 def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(
@@ -257,7 +292,7 @@ def test_clocks_that_jump_change_neither_order_nor_totals(store: Store, logs: Pa
         if place % 3 == 0:
             record["timestamp"] = "1999-01-01T00:00:00.000Z" if place % 2 else "2099-01-01T00:00:00.000Z"
     store.run(log.write(logs))
-    said = [json.loads(row[0]) for row in store.all("SELECT content FROM messages ORDER BY seq")]
+    said = store.said()
     assert said == [
         record["message"]["content"]
         for record in log.records

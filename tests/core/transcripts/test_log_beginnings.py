@@ -108,37 +108,23 @@ def test_a_log_without_its_beginning_gives_the_goal_until_the_whole_comes(store:
     assert store.one("SELECT goal FROM sessions") == "Mend the cache"
 
 
-IMPOSSIBLE_TIMES = [
-    "0001-01-01T00:00:00.000Z",
-    "1970-01-01T00:00:00.000Z",
-    "9999-01-01T00:00:00.000Z",
-    None,
-    "never",
-    "2019-05-05T05:05:05.000Z",
-    "2026-02-01T00:00:00.000Z",
-    "2026-02-03T04:00:00.000Z",
-    "2026-12-30T00:00:00.000Z",
-]
+IMPOSSIBLE_TIMES = [None, "never", *(f"{at}T00:00:00.000Z" for at in (
+    "0001-01-01", "1970-01-01", "2019-05-05", "2026-02-01", "2026-12-30", "9999-01-01")), "2026-02-03T04:00:00.000Z"]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("odd", "place"),
-    # A first time that may be true is taken for true.
-    [
-        (odd, place)
-        for odd in IMPOSSIBLE_TIMES
-        for place in (0, 1, 5, 9)
-        if place or odd is None or not "2000" < odd < "2027"
-    ],
-)
+@pytest.mark.parametrize("place", [0, 1, 5, 9])
+@pytest.mark.parametrize("odd", IMPOSSIBLE_TIMES)
 def test_an_impossible_time_begins_and_ends_nothing(
     store: Store, logs: Path, odd: str | None, place: int
 ) -> None:
+    if not place and odd is not None and "2000" < odd < "2027":
+        return  # a first time that may be true is taken for true
     log = work()
     expected = [seconds(log.records[at]["timestamp"]) for at in (0 if place else 1, -1)]
     log.records[place]["timestamp"] = odd
     store.run(log.write(logs))
     for table in ("sessions", "agents"):
-        assert list(store.one(f"SELECT created_at, last_active FROM {table}")) == expected
+        assert store.one(f"SELECT created_at, last_active FROM {table}") == tuple(expected)
     if odd is None or odd < "2000" or odd > "2027":
         assert store.one("SELECT min(created_at) >= ? AND max(created_at) <= ? FROM messages", *expected) == 1
+        assert not place or store.one("SELECT max(at) <= ? FROM events", expected[1]) == 1

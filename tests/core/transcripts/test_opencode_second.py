@@ -158,7 +158,7 @@ def test_messages_whose_sessions_stand_in_the_table_of_before_are_read_once(
         book.connection.commit()
     for _ in range(2):
         report = store.run(book.path)
-        assert tuple(store.one("SELECT goal, title, model_calls, output_tokens FROM sessions")) == (
+        assert store.one("SELECT goal, title, model_calls, output_tokens FROM sessions") == (
             "Mend the cache",
             "A title",
             1,

@@ -50,7 +50,7 @@ def test_steps_are_model_calls_with_reasoning_as_output(store: Store, logs: Path
         "SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, price_status"
         " FROM model_calls"
     ) == [(100, 25, 1_000, 30, 255.0, "exact"), (10, 2, 2_000, 0, 212.0, "exact")]
-    assert tuple(store.one("SELECT model_calls, cost_usd FROM sessions")) == (2, 467.0)
+    assert store.one("SELECT model_calls, cost_usd FROM sessions") == (2, 467.0)
 
 
 def test_a_message_without_steps_is_one_call(store: Store, logs: Path) -> None:
@@ -106,7 +106,7 @@ def test_files_are_images_or_told_by_name(store: Store, logs: Path) -> None:
     book.part(asked, "file", mime="image/png", filename="a.png", url="data:image/png;base64,QUJD")
     book.part(asked, "file", mime="text/plain", filename="a.txt", url="file:///tmp/a.txt")
     store.run(book.database(logs))
-    contents = [json.loads(row[0]) for row in store.all("SELECT content FROM messages ORDER BY seq")]
+    contents = store.said()
     assert contents[1][0]["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJD"}
     assert contents[2] == [{"type": "text", "text": "[attached text/plain: a.txt at file:///tmp/a.txt]"}]
 
@@ -148,13 +148,7 @@ def test_sessions_that_are_each_others_parents_stand_in_no_circle(store: Store, 
     book.user(two, "y")
     store.run(book.database(logs))
     assert store.counts()["messages"] == 2
-    parents = dict(store.all("SELECT id, parent_agent_id FROM agents"))
-    for agent in parents:
-        seen: set[str] = set()
-        while agent is not None:
-            assert agent not in seen
-            seen.add(agent)
-            agent = parents[agent]
+    store.assert_a_tree()
 
 
 def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -> None:
@@ -239,5 +233,5 @@ def test_sub_agents_that_were_told_the_same_at_once_are_not_taken_for_each_other
         answer = book.assistant(child)
         book.step(answer, 10, 5)
     store.run(book.database(logs))
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (2, 10)
+    assert store.one("SELECT model_calls, output_tokens FROM sessions") == (2, 10)
     assert store.counts()["messages"] == 3

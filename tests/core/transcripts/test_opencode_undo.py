@@ -71,7 +71,7 @@ def test_what_is_undone_is_in_the_context_no_more_and_nothing_is_lost(store: Sto
     store.run(path)
     assert _context(store) == _turn("one")
     assert store.counts()["messages"] == 8
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (2, 20)
+    assert store.one("SELECT model_calls, output_tokens FROM sessions") == (2, 20)
     assert store.all(
         "SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'"
     ) == [(4,)]

@@ -79,11 +79,9 @@ def test_tokens_calls_and_tools_are_what_a_few_lines_count(store: Store, log: Pa
         sum(each["cache_creation_input_tokens"] for each in usage),
     )
     assert (
-        tuple(
-            store.one(
-                "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens FROM"
-                " sessions"
-            )
+        store.one(
+            "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens FROM"
+            " sessions"
         )
         == expected
     )

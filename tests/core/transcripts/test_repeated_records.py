@@ -55,9 +55,10 @@ def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_
     )
     assert rows == [(f"claude-code:{first.session}", 120, 6, 6, 0), (f"claude-code:{OTHER}", 7, 1, 0, 1)]
     parent = store.one("SELECT id FROM sessions WHERE forked_from IS NULL")
-    assert tuple(
-        store.one("SELECT forked_from, forked_at_seq FROM sessions WHERE forked_from IS NOT NULL")
-    ) == (parent, 19)
+    assert store.one("SELECT forked_from, forked_at_seq FROM sessions WHERE forked_from IS NOT NULL") == (
+        parent,
+        19,
+    )
     # What it repeats is in its context all the same: 19 messages, and its own two.
     assert (
         store.one(
@@ -89,7 +90,7 @@ def test_a_line_that_stands_twice_counts_once(store: Store, logs: Path) -> None:
     report = store.run(path)
     assert report.skipped["repeats a record that is here already"] == len(log.lines) - 6
     assert report.lines == 2 * len(log.lines)
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (6, 120)
+    assert store.one("SELECT model_calls, output_tokens FROM sessions") == (6, 120)
     assert store.counts()["tool_calls"] == 6
 
 

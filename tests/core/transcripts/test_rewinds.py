@@ -7,7 +7,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import Log, Store, call, text
@@ -53,29 +52,19 @@ def test_a_prompt_that_is_said_anew_takes_back_what_came_of_the_first(store: Sto
     ) == [(3,)]
 
 
-def test_imports_at_any_two_moments_take_back_the_same(open_store, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def rewound_twice() -> Log:
+    """One that was compacted after the second time."""
     log = _claude()
     log.user("The third one", parent=log.records[1]["uuid"])
     log.reply(text("Mended too."), id="m4")
     log.boundary()
     log.summary("All of it.")
     log.user("And on")
-    seen = set()
-    for cut in (1, 4, 5, 6, 7, 8, len(log.lines)):
-        store = open_store(f"cut{cut}")
-        path = tmp_path / f"{log.session}.jsonl"
-        path.write_bytes(b"".join(line + b"\n" for line in log.lines[:cut]))
-        store.run(path)
-        path.write_bytes(log.bytes)
-        store.run(path)
-        views = store.all("SELECT version, verbatim_from, elided, reason, tokens FROM views ORDER BY version")
-        seen.add(
-            json.dumps(
-                [views, store.all("SELECT high_water, messages_removed FROM compactions"), _context(store)]
-            )
-        )
-    assert len(seen) == 1
-    # What was taken back is not what the compaction dropped.
+    return log
+
+
+def test_what_was_taken_back_is_not_what_a_compaction_dropped(store: Store, logs: Path) -> None:
+    store.run(rewound_twice().write(logs))
     assert store.all("SELECT high_water, messages_removed FROM compactions") == [(9, 4)]
     assert _taken_back(store) == []
 
@@ -144,32 +133,21 @@ def test_what_was_taken_back_is_marked_in_what_is_exported(store: Store, logs: P
             assert [message[0] for message in messages if message[5]] == [3, 4, 5]
 
 
-@pytest.mark.parametrize("cut", [None, 8, 10, 12])
-def test_a_turn_that_began_before_a_compaction_is_taken_back_with_it(
-    store: Store, logs: Path, cut: int | None
-) -> None:
-    log = (
-        Rollout()
-        .user("one")
-        .says("a1")
-        .tokens(100, 0, 5)
-        .user("two")
-        .call("c1")
-        .output("c1")
-        .tokens(200, 0, 5)
-    )
+def rolled_back() -> Rollout:
+    """A turn that began before a compaction is taken back."""
+    log = Rollout().user("one").says("a1").tokens(100, 0, 5)
+    log.user("two").call("c1").output("c1").tokens(200, 0, 5)
     log.add("compacted", {"message": "All of it.", "replacement_history": []}).says("a2").tokens(50, 0, 5)
-    log.event("thread_rolled_back", num_turns=1).user("three").says("a3")
-    path, lines = log.write(logs), log.bytes.splitlines(keepends=True)
-    if cut is not None:
-        path.write_bytes(b"".join(lines[:cut]))
-        store.run(path)
-        path.write_bytes(log.bytes)
-    store.run(path)
+    return log.event("thread_rolled_back", num_turns=1).user("three").says("a3")
+
+
+def test_a_turn_that_began_before_a_compaction_is_taken_back_with_it(store: Store, logs: Path) -> None:
+    store.run(rolled_back().write(logs))
     # What is in the context now: the first turn as it was said, and the third.
-    assert tuple(
-        store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")
-    ) == ("[]", 1)
+    assert store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1") == (
+        "[]",
+        1,
+    )
     assert _taken_back(store) == [3, 4, 5, 6]
     assert _context(store) == sum(
         row[0] for row in store.all("SELECT tokens FROM messages WHERE seq NOT IN (3, 4, 5, 6)")
@@ -183,9 +161,10 @@ def test_going_back_to_before_a_compaction_undoes_it(store: Store, logs: Path) -
     log.user("And on")
     log.user("Not so", parent=log.records[1]["uuid"])
     store.run(log.write(logs))
-    assert tuple(
-        store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")
-    ) == ("[]", 1)
+    assert store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1") == (
+        "[]",
+        1,
+    )
     assert _taken_back(store) == [3, 4, 5, 6, 7, 8]
 
 
