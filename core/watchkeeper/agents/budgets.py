@@ -129,8 +129,9 @@ class Budgets:
 
     def reached(self, task_id: str | None) -> BudgetReached | None:
         """The first budget that is used up, for the session or for the task; None: go on."""
-        hosted_seconds = self._hosted_seconds()
-        for budget in self._applying(task_id):
+        applying = self._applying(task_id)
+        hosted_seconds = self._hosted_seconds() if applying else 0.0
+        for budget in applying:
             use = BudgetUse(budget, self._used(self._store, budget, hosted_seconds))
             if use.is_reached:
                 return self._say(use)

@@ -57,6 +57,11 @@ grow before they are folded. They bind where the threshold is low. A pass must l
 threshold, or the next message begins the next pass."""
 
 
+NOTES_A_MESSAGE = 3
+"""For so many messages a digest's notes are made when one is added, from half of the threshold on: all are there before
+the window is full, and the agents whose contexts stay small never pay for them."""
+
+
 class ContextState:
     """See the module's docstring. Sequence numbers are the ids of messages, from 1."""
 
@@ -286,7 +291,9 @@ class ContextState:
         message = Message(self.last_seq, role, content, counted, self.total_tokens, at)
         self.messages.append(message)
         self._note((message,))
-        self.notebook.of(message)
+        self.notebook.add(message)
+        if self.tokens >= self.threshold // 2:
+            self.notebook.make(NOTES_A_MESSAGE)
         views: tuple[View, ...] = ()
         if self.view.verbatim_from is None:
             self.view = self._version(replace(self.view, verbatim_from=message.seq), "append", at)

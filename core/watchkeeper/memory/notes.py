@@ -1,12 +1,13 @@
 """What is worth keeping of one message: its identifiers, and the notes from which digests are put together.
 
-Notes are made once, when a message is added, in time that does not depend on the history's length: the user's
+Notes are made once, before a digest needs them, in time that does not depend on the history's length: the user's
 words, to-do items, files, names, failures, decisions, the current work.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -124,9 +125,9 @@ def gather(messages: Iterable[Message]) -> dict[str, int]:
 
 # --- What a digest says of one message ----------------------------------------------------------------------
 #
-# It is extracted once, when the message is added. A digest is made in the very turn in which a context
+# It is extracted once, before the context is full. A digest is made in the very turn in which a context
 # overflows. Reading all covered messages there would cost that turn milliseconds for each ten thousand
-# tokens; reading them on arrival costs each turn the same.
+# tokens; reading a few with each message costs each turn the same.
 
 LINE_CHARACTERS = 240
 TEXT_CHARACTERS = 2_000
@@ -193,6 +194,8 @@ class DigestIndex:
     """The notes of the messages that a context shows; made once for each, in O(1) of the history's length."""
 
     def __init__(self) -> None:
+        self._added: deque[Message] = deque()
+        """Messages whose notes are not made yet, oldest first."""
         self._notes: dict[int, tuple[Note, ...]] = {}
         self._lists: dict[int, tuple[Note, ...]] = {}
         """Those of them that concern the to-do list."""
@@ -200,8 +203,21 @@ class DigestIndex:
         self._command_at = 0
         """The last message in which the user gave a command that its program replaces by a prompt."""
 
+    def add(self, message: Message) -> None:
+        """A message whose notes may be wanted: they are made by `make`, or when they are asked for."""
+        self._added.append(message)
+
+    def make(self, most: int) -> None:
+        """Make the notes of the oldest messages added, of so many at most."""
+        for _ in range(min(most, len(self._added))):
+            self.of(self._added[0])
+
     def of(self, message: Message) -> tuple[Note, ...]:
         """The notes of a message. Those of a tool result name its call, if that was read before it."""
+        while self._added and (added := self._added[0]).seq <= message.seq:
+            self._added.popleft()
+            if added.seq < message.seq:
+                self.of(added)
         known = self._notes.get(message.seq)
         if known is None:
             known = self._notes[message.seq] = tuple(self._read(message))
@@ -217,9 +233,12 @@ class DigestIndex:
         while self._notes and (first := next(iter(self._notes))) < before:
             del self._notes[first]
             self._lists.pop(first, None)
+        while self._added and self._added[0].seq < before:
+            self._added.popleft()
 
     def lists_after(self, seq: int) -> Iterator[tuple[int, Note]]:
-        """The notes on the to-do list of later messages that are known."""
+        """The notes on the to-do list of later messages that were added."""
+        self.make(len(self._added))
         return ((at, note) for at, notes in self._lists.items() if at > seq for note in notes)
 
     def _read(self, message: Message) -> Iterator[Note]:

@@ -70,6 +70,9 @@ _BREAK_BACKWARDS = re.compile(r"(?:\s|[rnt]\\+| ?[\"'+|>#]){1,80}")
 _SHORTEST_LINE = 60
 """Characters of base64 in a line, at least: it is wrapped at 64 or 76."""
 
+_SHORT, _MOST_CLEAN = 1_000, 1_000
+"""Characters of a text that is remembered as clean, at most; and such texts."""
+
 _LEFT_ALONE = frozenset({"signature", "encrypted_content", "encrypted_index"})
 """Fields that a provider checks byte for byte."""
 
@@ -115,10 +118,12 @@ class Redactor:
         hints |= {hint for form in self._wrapped for piece in _pieces(form) for hint in _hints_of(piece)}
         self._hints = sorted(hint.encode("utf-8", "replace") for hint in hints)
         self._groups: Groups | None = None
+        self._clean: set[str] = set()
+        """Short texts in which nothing was found, as the keys of a block, which come again and again."""
 
     def text(self, text: str) -> str:
         """The text without secrets; the very same object when it holds none."""
-        if len(text) < LEAST_CHARACTERS:
+        if len(text) < LEAST_CHARACTERS or text in self._clean:
             return text
         # Again after each replacement: what stood right before a secret may have hidden where the next one
         # begins.
@@ -126,6 +131,10 @@ class Redactor:
             clean := self._once(text, found)
         ) != text:
             text = clean
+        if len(text) <= _SHORT:
+            if len(self._clean) >= _MOST_CLEAN:
+                self._clean.clear()
+            self._clean.add(text)
         return text
 
     def streamed(self, text: str) -> str:

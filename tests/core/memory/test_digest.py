@@ -11,7 +11,7 @@ from tests.core.memory.support import call, result
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.digest import DigestNotes, Written
 from watchkeeper.memory.history import ContextLimits
-from watchkeeper.memory.notes import error_lines, gather, identifiers_in, paths_in
+from watchkeeper.memory.notes import DigestIndex, error_lines, gather, identifiers_in, paths_in
 from watchkeeper.memory.prompts import SUMMARY_SYSTEM
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import Content, Message, Observation, ObservationKind
@@ -476,6 +476,23 @@ def test_a_list_in_later_messages_that_stay_is_newer_than_that_of_a_digest() -> 
     state.append("user", result("t3"), at=4.0)
     assert state.digest(at=5.0, up_to=2) is not None
     assert "parse" not in state.view.observations[0].text
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_digest_is_the_same_whenever_its_notes_were_made(seed: int) -> None:
+    chance = random.Random(seed)
+    session = [made for made, _ in list_changes(seed)]
+    session += [message(len(session) + one.seq, one.role, one.content) for one in SESSION]
+    covered = chance.randrange(1, len(session))
+    written = set()
+    for pace in (len(session), 1, 0):
+        notebook = DigestIndex()
+        for one in session:
+            notebook.add(one)
+            notebook.make(pace)
+        notes = DigestNotes.gather("a", (1, covered), (), session[:covered], notebook=notebook)
+        written.add(notes.write(2_000, default_counter())[0])
+    assert len(written) == 1
 
 
 def test_a_huge_message_costs_a_digest_no_more_than_its_beginning_and_end() -> None:
