@@ -135,7 +135,7 @@ class TestRefusals:
     def test_a_session_that_an_agent_here_works_on_is_refused(self, home, tmp_path):
         from tests.core.runtime.conftest import Ground
 
-        from watchkeeper.store import agents, programs
+        from watchkeeper.store import agents
 
         ground = Ground(tmp_path)
 
@@ -143,7 +143,9 @@ class TestRefusals:
             agents.create(
                 tx, agent_id="p", name="coder-1", role="coder", model="m", system="", goal="", context_limit=1
             )
-            programs.save_session(tx, programs.ProgramSession("p", "codex", "1", CODEX, None, None, "/", 0))
+            agents.save_program_session(
+                tx, agents.ProgramSession("p", "codex", "1", CODEX, None, None, "/", 0)
+            )
 
         ground.write(create)
         ground.close()
@@ -204,7 +206,7 @@ def test_what_was_used_before_counts_for_the_session_and_for_no_budget(tmp_path)
 
     from watchkeeper.records.messages import Cost, PriceStatus, Usage
     from watchkeeper.records.states import ModelCallStatus
-    from watchkeeper.store import agents, budgets, programs
+    from watchkeeper.store import agents, budgets
 
     ground = Ground(tmp_path)
     used = {"planner": 1, "codex-before": 1_000, "coder-1": 10}
@@ -215,8 +217,8 @@ def test_what_was_used_before_counts_for_the_session_and_for_no_budget(tmp_path)
             agents.create(tx, agent_id=name, name=name, role="coder", model="m", system="", goal="", context_limit=1,
                           parent_agent_id=parent)  # fmt: skip
             if name == "codex-before":
-                programs.save_session(
-                    tx, programs.ProgramSession(name, "codex", "", CODEX, None, None, "/", 0)
+                agents.save_program_session(
+                    tx, agents.ProgramSession(name, "codex", "", CODEX, None, None, "/", 0)
                 )
             agents.add_model_call(
                 tx, agent_id=name, turn=0, purpose="turn", model="m", status=ModelCallStatus.DONE, usage=Usage(tokens),

@@ -22,7 +22,7 @@ from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResul
 from watchkeeper.agents.worktrees import GitFailed, MergeConflict, MergeTool, Worktrees
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import TaskStatus
-from watchkeeper.store import faultpoints, plans, programs
+from watchkeeper.store import agents, faultpoints, plans
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
@@ -248,7 +248,7 @@ async def test_a_task_begins_with_the_work_that_it_depends_on(scene):
     folder = await scene.open("z", after=("x", "y"), program=False)
     assert (folder / "x.txt").read_text() + (folder / "y.txt").read_text() == "xy"
     await scene.trees.refresh("z")
-    tree = programs.load_worktree(scene.ground.store, "z")
+    tree = agents.load_worktree(scene.ground.store, "z")
     assert tree is not None
     assert (tree.files_changed, tree.diff) == (0, "")
 
@@ -298,7 +298,7 @@ async def test_a_kill_between_any_two_git_commands_loses_nothing(scene, conflict
 
     def kept(name: str, text: str) -> bool:
         refs = git(scene.workspace, "for-each-ref", "--format=%(refname)").split()
-        tree = programs.load_worktree(scene.ground.store, name)
+        tree = agents.load_worktree(scene.ground.store, name)
         places = [Path(tree.folder)] if tree is not None else []
         return any((place / f"{name}.txt").is_file() for place in places) or any(
             subprocess.run(["git", "cat-file", "-e", f"{ref}:{name}.txt"], cwd=scene.workspace, check=False, capture_output=True)
@@ -373,7 +373,7 @@ async def test_a_git_that_was_killed_in_the_middle_of_a_merge_leaves_no_half(sce
     with pytest.raises(Crash):
         await scene.merge("x")
     faultpoints.tell(None)
-    tree = programs.load_worktree(scene.ground.store, "x")
+    tree = agents.load_worktree(scene.ground.store, "x")
     assert tree is not None
     assert tree.merge_commit is not None
     if moment == "files":
@@ -403,7 +403,7 @@ async def test_the_end_of_a_session_deletes_only_what_is_committed_and_merged(sc
     await scene.merge("ignored")
     await scene.trees.end()
     assert [name for name, folder in folders.items() if folder.exists()] == ["waiting", "ignored"]
-    waiting = programs.load_worktree(scene.ground.store, "waiting")
+    waiting = agents.load_worktree(scene.ground.store, "waiting")
     assert waiting is not None
     assert git(scene.workspace, "show", f"{waiting.branch}:waiting.txt") == "waiting"
     assert f"git merge {waiting.branch}" in scene.warnings()
@@ -467,7 +467,7 @@ async def test_a_repository_inside_a_worktree_is_not_merged_without_its_files_an
     git(inner, "commit", "-q", "-m", "v")
     (inner.parent / "i.txt").write_text("i\n")
     await scene.trees.refresh("inner")
-    tree = programs.load_worktree(scene.ground.store, "inner")
+    tree = agents.load_worktree(scene.ground.store, "inner")
     assert tree is not None
     assert "+++ b/i.txt" in tree.diff
     with pytest.raises(GitFailed, match=r"vendor/ .*git repository of its own"):
@@ -498,7 +498,7 @@ async def test_the_users_own_git_configuration_stops_no_merge(scene):
         (folder / f"{name}.txt").write_bytes(b"lf\ncrlf\r\n")
         (folder / "a.txt").write_bytes(f"{name}\r\n".encode())
     await scene.trees.refresh("x")
-    tree = programs.load_worktree(scene.ground.store, "x")
+    tree = agents.load_worktree(scene.ground.store, "x")
     assert tree is not None
     assert "+++ b/a.txt\n" in tree.diff
     await scene.merge("x")
@@ -517,7 +517,7 @@ async def test_the_diff_has_new_files_and_survives_hostile_names(scene):
     (folder / "big.bin").write_bytes(os.urandom(3_000_000))
     os.mkfifo(folder / "fifo")
     await scene.trees.refresh("x")
-    tree = programs.load_worktree(scene.ground.store, "x")
+    tree = agents.load_worktree(scene.ground.store, "x")
     assert tree is not None
     assert tree.files_changed == 3
     assert "+new" in tree.diff
@@ -658,7 +658,7 @@ async def test_a_failed_session_keeps_its_worktrees_and_a_pruned_one_what_is_not
 
     folder = await scene.open("x")
     (folder / "x.txt").write_text("x")
-    tree = programs.load_worktree(scene.ground.store, "x")
+    tree = agents.load_worktree(scene.ground.store, "x")
     assert tree is not None
     assert "not committed" in clean_up(tree, os.environ)
     await scene.merge("x")

@@ -10,8 +10,7 @@ from tests.tui.fake_store import HOSTILE, FakeSession, create
 from tests.tui.pictures import assert_agreed
 
 from watchkeeper.store.driver import plain
-from watchkeeper.store.fleet import FleetReader, FleetRow
-from watchkeeper.store.snapshot import accept_any_text
+from watchkeeper.store.snapshot import FleetReader, FleetRow, accept_any_text
 from watchkeeper_tui.screens.fleet import Fleet, FleetQuestion, FleetScreen
 from watchkeeper_tui.screens.live import LiveScreen
 

@@ -18,7 +18,7 @@ from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import Condition
 
 if TYPE_CHECKING:
-    from watchkeeper.store.fleet import FleetRow
+    from watchkeeper.store.snapshot import FleetRow
 
 NOTHING_ASKED = "no pending questions"
 ASKS_NOBODY = f"{NOTHING_ASKED}; plain `claude -p` asks no question"
@@ -152,7 +152,7 @@ def needy(external: External, now: float, besides: str | None) -> Iterable[tuple
 
 def row_of(session: ExternalSession) -> FleetRow:
     """The row of a session whose log was not imported yet."""
-    from watchkeeper.store.fleet import FleetRow
+    from watchkeeper.store.snapshot import FleetRow
 
     return FleetRow(
         id=session.session_id, goal=name_of(session), title=None, model="", origin=session.program, status="running",

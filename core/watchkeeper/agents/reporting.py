@@ -10,7 +10,7 @@ from watchkeeper.agents.agent_memory import Snapshot
 from watchkeeper.agents.budgets import BudgetReached
 from watchkeeper.records.host_faults import Shortage
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
-from watchkeeper.store import agents, artifacts, budgets, facts, plans, programs, sessions
+from watchkeeper.store import agents, artifacts, budgets, facts, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import encode
 from watchkeeper.store.transaction import Transaction
@@ -59,7 +59,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
 
 def _waiting_changes(tx: Transaction, task_id: str) -> dict[str, Any]:
     """What a planner reads about changes in the task's worktree, which are not in the workspace yet."""
-    tree = programs.load_worktree(tx, task_id)
+    tree = agents.load_worktree(tx, task_id)
     if tree is None or not tree.is_there:
         return {}
     return {"branch": tree.branch, "files_changed": tree.files_changed}

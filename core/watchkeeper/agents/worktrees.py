@@ -34,13 +34,13 @@ from watchkeeper.agents.tools.contract import Permission, PersonQuestion, ToolCo
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.states import AGENT_ENDED, TaskStatus
 from watchkeeper.records.text import one_line, plural
-from watchkeeper.store import plans, programs
+from watchkeeper.store import agents, plans
+from watchkeeper.store.agents import Worktree
 from watchkeeper.store.approvals import CONFLICT
 from watchkeeper.store.driver import make_private
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.place import folder_beside
 from watchkeeper.store.plans import Task
-from watchkeeper.store.programs import Worktree
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
@@ -756,7 +756,7 @@ class Worktrees:
 
     def folder_of(self, task_id: str | None) -> Path:
         """Where the agents of a task work: its worktree, or the workspace."""
-        tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
+        tree = agents.load_worktree(self._store, task_id) if task_id is not None else None
         return tree.place if tree is not None and tree.is_there else self._workspace
 
     async def open(self, task: Task, role: Role, *, program: bool) -> Path:
@@ -766,7 +766,7 @@ class Worktrees:
         Raises:
             GitFailed: it must have one, and git cannot make it.
         """
-        tree = programs.load_worktree(self._store, task.id)
+        tree = agents.load_worktree(self._store, task.id)
         if (
             tree is not None
             and tree.status != "making"
@@ -793,7 +793,7 @@ class Worktrees:
         ready = replace(made, status="ready")
 
         def write(tx: Transaction) -> None:
-            programs.save_worktree(tx, ready)
+            agents.save_worktree(tx, ready)
             tx.event("worktree.ready", task_id=task.id, branch=made.branch, folder=made.folder, commit=made.base_commit,
                      uncommitted=dirty)  # fmt: skip
             if dirty:
@@ -812,13 +812,13 @@ class Worktrees:
         Raises:
             GitFailed: it cannot be.
         """
-        tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
+        tree = agents.load_worktree(self._store, task_id) if task_id is not None else None
         if tree is not None and tree.is_there:
             await self._locked(tree.repository, restore, tree)
 
     def note_for(self, task: Task) -> str:
         """What an agent reads about its worktree; empty where it has none."""
-        tree = programs.load_worktree(self._store, task.id)
+        tree = agents.load_worktree(self._store, task.id)
         if tree is None or not tree.is_there:
             return ""
         text = (
@@ -854,7 +854,7 @@ class Worktrees:
 
     async def refresh(self, task_id: str | None) -> None:
         """Store what the agent of a task has changed so far."""
-        tree = programs.load_worktree(self._store, task_id) if task_id is not None else None
+        tree = agents.load_worktree(self._store, task_id) if task_id is not None else None
         if tree is None or not tree.is_there or tree.task_id in self._looking:
             return
         self._looking.add(tree.task_id)
@@ -877,7 +877,7 @@ class Worktrees:
         Raises:
             GitFailed: it was not merged, with the reason, and nothing in the user's folder was changed.
         """
-        tree = programs.load_worktree(self._store, task.id)
+        tree = agents.load_worktree(self._store, task.id)
         if tree is None or not tree.is_there:
             if tree is not None and tree.merge_commit is not None:
                 return f"{task.name} is merged"
@@ -922,19 +922,19 @@ class Worktrees:
 
     async def recover(self) -> None:
         """After a crash: find out whether the merges that were under way are done, and put back what was half done."""
-        for tree in programs.load_worktrees(self._store, self._store.session_id):
+        for tree in agents.load_worktrees(self._store, self._store.session_id):
             try:
                 if tree.status == "merging":
                     await self._settle(tree)
                 elif tree.status == "making":
                     await self._locked(tree.repository, unmake, tree)
-                    await self._store.commit(partial(programs.forget_worktree, task_id=tree.task_id))
+                    await self._store.commit(partial(agents.forget_worktree, task_id=tree.task_id))
             except (GitFailed, OSError) as error:
                 await self._warn(f"the worktree {tree.folder}: {one_line(str(error), 300)}", tree.task_id)
 
     async def end(self) -> None:
         """The session has ended: commit what agents left, remove what is merged, and say what is kept."""
-        for tree in programs.load_worktrees(self._store, self._store.session_id):
+        for tree in agents.load_worktrees(self._store, self._store.session_id):
             if not tree.is_there:
                 continue
             task = plans.load_task(self._store, tree.task_id)
@@ -970,7 +970,7 @@ class Worktrees:
 
     def _unmerged(self, task: Task) -> list[Worktree]:
         """The worktrees of the tasks that a task depends on, as far as they are not merged."""
-        found = (programs.load_worktree(self._store, need) for need in task.depends_on)
+        found = (agents.load_worktree(self._store, need) for need in task.depends_on)
         return [tree for tree in found if tree is not None and tree.status in ("ready", "merging")]
 
     def _begin(
@@ -1033,7 +1033,7 @@ class Worktrees:
             )
 
         def write(tx: Transaction) -> None:
-            programs.save_worktree(tx, merged)
+            agents.save_worktree(tx, merged)
             tx.event("worktree.merged", task_id=tree.task_id, branch=tree.branch, commit=tree.merge_commit,
                      into=tree.target)  # fmt: skip
 
@@ -1051,7 +1051,7 @@ class Worktrees:
         return await asyncio.to_thread(run)
 
     async def _save(self, tree: Worktree) -> None:
-        await self._store.commit(partial(programs.save_worktree, tree=tree))
+        await self._store.commit(partial(agents.save_worktree, tree=tree))
 
     async def _warn(self, text: str, task_id: str | None) -> None:
         text = self._redact(_readable(text))
@@ -1068,7 +1068,7 @@ def _store_diff(tx: Transaction, *, task_id: str, files: int, text: str) -> None
 
 
 def _removed(tx: Transaction, *, tree: Worktree) -> None:
-    programs.save_worktree(tx, replace(tree, status="removed"))
+    agents.save_worktree(tx, replace(tree, status="removed"))
     tx.event("worktree.removed", task_id=tree.task_id, branch=tree.branch)
 
 

@@ -282,7 +282,7 @@ def _remove_worktrees(opened: SessionHandle, session_ids: Sequence[str]) -> list
     """Remove the worktrees of sessions that are to be deleted; those that hold work that is not committed and merged
     are kept, with a line each."""
     from watchkeeper.agents.worktrees import clean_up
-    from watchkeeper.store.programs import load_worktrees
+    from watchkeeper.store.agents import load_worktrees
 
     trees = [tree for one in session_ids for tree in load_worktrees(opened, one) if tree.status != "removed"]
     return [why for tree in trees if (why := clean_up(tree, os.environ))]

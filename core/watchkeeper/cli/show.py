@@ -32,11 +32,11 @@ from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.text import clock_text, cost_text, countdown, plural
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import database, driver, state
+from watchkeeper.store.agents import load_worktrees
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe_all
 from watchkeeper.store.place import Place
-from watchkeeper.store.programs import load_worktrees
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search.index import index_until, unindexed
 from watchkeeper.store.usage import GROUPS, UsageRow, models_used

@@ -362,7 +362,7 @@ def _programs_with_logs() -> list[str]:
 
 def _print_fleet(path: Place, session_ids: list[str]) -> int:
     """Print the sessions once, a line each."""
-    from watchkeeper.store.fleet import FleetReader
+    from watchkeeper.store.snapshot import FleetReader
 
     opened = SessionHandle(path)
     try:

@@ -42,7 +42,7 @@ from watchkeeper.records.states import (
     TaskStatus,
 )
 from watchkeeper.runtime import lifecycle
-from watchkeeper.store import agents, budgets, commands, facts, plans, programs, sessions
+from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.approvals import CONFLICT, add_grant, revoke_grant
 from watchkeeper.store.driver import decode
@@ -662,7 +662,9 @@ class DetachedCompactions:
         if (program := program_of(host, agent)) is not None:
             instructions = _instructions(command)
             said = compaction_order(host.store, agent, program, instructions)
-            await host.store.commit(lambda tx: programs.order_compaction(tx, agent.id, instructions or ""))
+            await host.store.commit(
+                lambda tx: agents.order_program_compaction(tx, agent.id, instructions or "")
+            )
             return said
         if agent.id in self._ended:
             if self._ended[agent.id][0] == command.id:

@@ -30,11 +30,10 @@ from watchkeeper.records.messages import Role as MessageRole
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.runtime.continuation import bounded_text, brief_of, room_for
-from watchkeeper.store import agents, artifacts, facts, plans, programs
-from watchkeeper.store.agents import Agent
+from watchkeeper.store import agents, artifacts, facts, plans
+from watchkeeper.store.agents import Agent, ProgramSession
 from watchkeeper.store.driver import encode
 from watchkeeper.store.plans import Standing, Task
-from watchkeeper.store.programs import ProgramSession
 from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -386,7 +385,7 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
         for call in calls:
             record.store_call(tx, call)
         agents.move(tx, agent.id, AgentStatus.DONE, "begun outside")
-        programs.save_session(tx, ProgramSession(
+        agents.save_program_session(tx, ProgramSession(
             agent.id, program.name, "", outside["session"], None, outside["transcript"], outside["folder"], seq,
         ))  # fmt: skip
         plans.create_plan(tx, plan_id, goal)

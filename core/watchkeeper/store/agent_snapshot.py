@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from watchkeeper.store.agents import WORKTREE_OF_TASK, Worktree, load_worktree
 from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
-from watchkeeper.store.programs import WORKTREE_OF_TASK, Worktree, load_worktree
 from watchkeeper.store.snapshot import (
     COMPACTION_COLUMNS,
     AgentFacts,

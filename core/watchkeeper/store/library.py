@@ -20,7 +20,7 @@ from typing import TypeVar
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, StoreUnusable
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.store import database, driver
-from watchkeeper.store.backup import check_target, copy_database
+from watchkeeper.store.database import check_target, copy_database
 from watchkeeper.store.driver import Connection, decode, decode_or, encode, make_private, plain, sqlite3
 from watchkeeper.store.lease import Lease, LeaseHolder, holders, lease_folder, probe
 from watchkeeper.store.place import Place

@@ -14,8 +14,8 @@ import pytest
 from tests.core.library.conftest import add_session
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
-from watchkeeper.store import backup as backup_module
 from watchkeeper.store import database, driver
+from watchkeeper.store import database as backup_module
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import back_up, move_database
@@ -46,7 +46,7 @@ def test_a_backup_opens_as_a_database_with_all_there_is(connection: Any, path: P
 def test_a_backup_is_of_one_moment_while_another_process_writes(
     connection: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("watchkeeper.store.backup.PAGES_AT_ONCE", 5)
+    monkeypatch.setattr("watchkeeper.store.database.PAGES_AT_ONCE", 5)
     connection.execute("CREATE TABLE pairs (a, b)")
     connection.execute("BEGIN")
     connection.executemany("INSERT INTO pairs VALUES (?, ?)", [("x" * 900, 0) for _ in range(500)])
@@ -201,7 +201,7 @@ def test_a_program_that_waited_for_a_moved_database_cannot_write_into_the_void(
     path, target = tmp_path / "w.db", tmp_path / "new.db"
     database.open_writable(path).close()
     waiting: list[Any] = []
-    sync = backup_module._sync
+    sync = backup_module._sync_part
 
     def come_late(folder: Path) -> None:
         waiting.append(sqlite3.connect(path, isolation_level=None))

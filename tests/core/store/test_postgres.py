@@ -29,7 +29,6 @@ from watchkeeper.runtime.control import submit
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents, database, driver, external, messages, postgres
 from watchkeeper.store.change_feed import ChangeFeed
-from watchkeeper.store.fleet import FleetReader
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.lease import Lease, LeaseHolder, Presence, is_watched, probe, probe_all
 from watchkeeper.store.library import delete_session, in_short_transactions, outlast, restore_session
@@ -44,7 +43,7 @@ from watchkeeper.store.postgres import (
 )
 from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.snapshot import SessionSnapshotReader
+from watchkeeper.store.snapshot import FleetReader, SessionSnapshotReader
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group, Writer
 from watchkeeper_tui.reader import Reader

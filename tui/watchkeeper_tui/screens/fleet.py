@@ -15,8 +15,8 @@ from textual.widget import Widget
 from watchkeeper.records.event_text import question_words
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.external import External, ExternalQuestion, ExternalSession
-from watchkeeper.store.fleet import FleetReader, FleetRow
 from watchkeeper.store.imports import imported_from
+from watchkeeper.store.snapshot import FleetReader, FleetRow
 from watchkeeper.store.workers import WorkerRow, load_workers
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting

@@ -51,11 +51,10 @@ from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.models.failures import body_reset_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
 from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, ToolCallStatus
-from watchkeeper.store import agents, plans, programs
-from watchkeeper.store.agents import Agent
+from watchkeeper.store import agents, plans
+from watchkeeper.store.agents import Agent, ProgramSession, ProgramTurn
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.messages import load_messages
-from watchkeeper.store.programs import ProgramSession, ProgramTurn
 from watchkeeper.store.transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -292,7 +291,7 @@ class ProgramLoop:
     @property
     def _wanted_compaction(self) -> str | None:
         """The instructions of a compaction that a person has ordered; None where none was."""
-        return programs.ordered_compaction(self._store, self._agent.id)
+        return agents.ordered_program_compaction(self._store, self._agent.id)
 
     async def _compact(self) -> None:
         """Carry out the compaction that was ordered, as a turn of its own."""
@@ -311,7 +310,7 @@ class ProgramLoop:
         def write(tx: Transaction) -> None:
             self._end_turn(tx, ended.status, reason)
             if not paused:
-                programs.order_compaction(tx, self._agent.id, None)
+                agents.order_program_compaction(tx, self._agent.id, None)
 
         await self._store.commit(write)
         if ended.status == "failed":
@@ -329,7 +328,7 @@ class ProgramLoop:
         if survivors := await sweep(agent.id):
             numbers = ", ".join(map(str, survivors[:10]))
             return await self._pause(f"processes of {program.label} do not end: {numbers}", blocked=True)
-        known = programs.load_session(self._store, agent.id) or self._inherited()
+        known = agents.load_program_session(self._store, agent.id) or self._inherited()
         if environment.worktrees is not None:
             try:
                 await environment.worktrees.ensure(agent.task_id)
@@ -371,7 +370,7 @@ class ProgramLoop:
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, agent.id)
-            programs.save_session(tx, saved)
+            agents.save_program_session(tx, saved)
             tx.event("program.opened", agent_id=agent.id, task_id=agent.task_id, program=program.name, version=version,
                      program_session=session, resumed=known is not None,
                      **({"refused": environment.redact(refused)[:500]} if refused else {}))  # fmt: skip
@@ -394,7 +393,7 @@ class ProgramLoop:
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
             seq = self._record.append(tx, "user", notice)
-            programs.note_sent(tx, self._agent.id, seq - 1)
+            agents.note_sent(tx, self._agent.id, seq - 1)
 
         await self._store.commit(write)
 
@@ -412,7 +411,7 @@ class ProgramLoop:
     def _inherited(self) -> ProgramSession | None:
         """The session of the attempt whose memory this one continues, if the same program worked on it."""
         row = self._store.one("SELECT copied_from FROM agents WHERE id = ?", (self._agent.id,))
-        earlier = programs.load_session(self._store, row[0]) if row and row[0] else None
+        earlier = agents.load_program_session(self._store, row[0]) if row and row[0] else None
         if earlier is None or earlier.program != self._program.name:
             return None
         copied = self._store.one("SELECT last_seq FROM agents WHERE id = ?", (earlier.agent_id,))[0]
@@ -434,7 +433,7 @@ class ProgramLoop:
     async def _settle_cut_turn(self) -> None:
         """After a crash: take over what the program's record tells of the turn that was cut, and write the message
         that tells the program what is known."""
-        turn = programs.last_turn(self._store, self._agent.id)
+        turn = agents.last_program_turn(self._store, self._agent.id)
         if turn is None or turn.status != "running":
             return
         since, sent = turn.prompt_seq, self._sent_text(turn)
@@ -514,8 +513,8 @@ class ProgramLoop:
         def write(tx: Transaction) -> None:
             assert_mine(tx, agent.id)
             kind = "compaction" if self._compacting else "prompt"
-            self._turn_id = programs.begin_turn(tx, agent.id, sent_seq, kind, self._record.newest)
-            programs.note_sent(tx, agent.id, sent_seq)
+            self._turn_id = agents.begin_program_turn(tx, agent.id, sent_seq, kind, self._record.newest)
+            agents.note_sent(tx, agent.id, sent_seq)
             agents.move(tx, agent.id, AgentStatus.WORKING)
             tx.event("program.prompted", agent_id=agent.id, task_id=agent.task_id, program=self._program.name)
 
@@ -610,11 +609,11 @@ class ProgramLoop:
         if backend is None or not text:
             return
         before, seq = _sent(self._store, self._agent.id), self._record.last_seq
-        await self._store.commit(lambda tx: programs.note_sent(tx, self._agent.id, seq))
+        await self._store.commit(lambda tx: agents.note_sent(tx, self._agent.id, seq))
         try:
             when = await backend.steer(text)
         except Refused:  # the turn takes nothing more, as it ends: this is the next prompt
-            await self._store.commit(lambda tx: programs.note_sent(tx, self._agent.id, before))
+            await self._store.commit(lambda tx: agents.note_sent(tx, self._agent.id, before))
             return
         await self._store.commit(
             lambda tx: tx.event(
@@ -992,7 +991,7 @@ class ProgramLoop:
 
     def _end_turn(self, tx: Transaction, status: str, reason: str | None = None) -> None:
         assert_mine(tx, self._agent.id)
-        programs.end_turn(tx, self._turn_id, status, reason)
+        agents.end_program_turn(tx, self._turn_id, status, reason)
         tx.event(
             f"program.turn_{status}", agent_id=self._agent.id, task_id=self._agent.task_id, reason=reason
         )
@@ -1063,9 +1062,9 @@ class ProgramLoop:
         return RunResult(TaskOutcome.PARKED, reason)
 
     def _end_running_turn(self, tx: Transaction, status: str, reason: str) -> None:
-        turn = programs.last_turn(tx, self._agent.id)
+        turn = agents.last_program_turn(tx, self._agent.id)
         if turn is not None and turn.status == "running":
-            programs.end_turn(tx, turn.id, status, reason)
+            agents.end_program_turn(tx, turn.id, status, reason)
 
     async def _after_interruption(self) -> RunResult:
         """Paused at once, or cancelled, in the middle of a turn: end it in the program too."""

@@ -34,9 +34,8 @@ from watchkeeper.records.messages import (
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents
 from watchkeeper.store import messages as message_rows
-from watchkeeper.store.agents import Agent
+from watchkeeper.store.agents import Agent, ProgramSession
 from watchkeeper.store.driver import encode
-from watchkeeper.store.programs import ProgramSession
 from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.text import cost_text, duration_text, one_line, plural, sanitize, utc_seconds_text
-from watchkeeper.store.backup import unfinished
+from watchkeeper.store.database import unfinished
 from watchkeeper.store.driver import Connection, Queries, decode, decode_or
 from watchkeeper.store.imports import missing_logs, partial_reason
 from watchkeeper.store.receipts import Receipt, session_receipts
