@@ -600,8 +600,8 @@ async def test_a_program_that_plans_waits_for_the_answer_with_as_many_calls_as_i
     from types import SimpleNamespace
 
     from watchkeeper.agents.backends import tool_server
-    from watchkeeper.agents.control import AgentControl
     from watchkeeper.agents.environment import LoopSettings
+    from watchkeeper.agents.limits import AgentControl
     from watchkeeper.records.states import ApprovalStatus
     from watchkeeper.store import agents, commands
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from watchkeeper.agents.backends.programs import AgentPrograms
-from watchkeeper.agents.budgets import Budgets
-from watchkeeper.agents.limits import UsageLimits
+from watchkeeper.agents.limits import Budgets, UsageLimits
 from watchkeeper.agents.tools.contract import Permission, Tool
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.workers import WorkerPool

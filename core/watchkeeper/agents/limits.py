@@ -1,29 +1,127 @@
-"""Usage limits of providers: which model may be called now, and when parked agents continue.
+"""What stops an agent: a person, a usage limit of a provider, a budget.
 
-A limit with an end time parks the agents that need the model; one without (no credit, a bad key) pauses the
+A person stops it at the next step boundary, or at once.
+
+A usage limit with an end time parks the agents that need the model; one without (no credit, a bad key) pauses the
 session. When the time has come, or a person has resumed the session, one call tests the limit. The other
 agents continue only after that call has succeeded, a few seconds apart.
+
+Under a budget, each model call reserves what it may spend, and settles it afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from watchkeeper.models.failures import LONGEST_PARK_SECONDS, SHORTEST_PARK_SECONDS, RetryPolicy
-from watchkeeper.records.messages import ErrorKind, ModelError
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.messages import Cost, ErrorKind, ModelError, Purpose, Usage
 from watchkeeper.records.ports import Clock
 from watchkeeper.records.states import AgentStatus
 from watchkeeper.store import agents, budgets
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.budgets import BLOCKED, RATE, USAGE, NotedLimit
+from watchkeeper.store.budgets import (
+    BLOCKED,
+    RATE,
+    USAGE,
+    Budget,
+    BudgetUse,
+    NotedLimit,
+    ReservedCall,
+    amount_text,
+)
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
+
+# --- A person -------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """What was awaited was abandoned, because a person asked to pause at once."""
+
+
+class AgentStopped(Exception):
+    """The agent was cancelled or replaced in the store; its loop must write nothing more."""
+
+
+class AgentControl:
+    """Shared by an agent's loop and its host, on one event loop."""
+
+    def __init__(self) -> None:
+        self.pause_reason: str | None = None
+        """Set: pause at the next step boundary, for this reason."""
+        self.releasing = False
+        """The pause is for this host alone: another one continues at once, so the agent's row stays as it is."""
+        self._now = asyncio.Event()
+        self._waiting = False
+        self._pausing = False
+
+    def pause(self, reason: str, *, now: bool = False, releasing: bool = False) -> None:
+        """Ask the loop to pause; with `now`, or while it only waits, what it awaits is abandoned."""
+        self.releasing = releasing and self.pause_reason is None
+        self.pause_reason = reason
+        if now or self._waiting:
+            self._now.set()
+
+    def cancel_pause(self) -> bool:
+        """Cancel a pause that has not begun. False if it has begun, so that the loop ends first."""
+        if self.pause_reason is not None and not self._pausing and not self._now.is_set():
+            self.pause_reason = None
+        return self.pause_reason is None
+
+    def mark_pausing(self) -> None:
+        """Say that the loop ends now, paused: it is too late to cancel that."""
+        self._pausing = True
+
+    def set_waiting(self, waiting: bool) -> None:
+        """Say whether the loop only waits (for a slot, a retry, a person): a pause then need not wait with
+        it."""
+        self._waiting = waiting
+        if waiting and self.pause_reason is not None:
+            self._now.set()
+
+    def stop_now(self) -> None:
+        """Abandon what is awaited: the agent was cancelled."""
+        self._now.set()
+
+    def check(self) -> None:
+        """Raise Interrupted where the loop is to pause or stop at once."""
+        if self._now.is_set():
+            raise Interrupted
+
+    async def abandonable(self, work: Awaitable[T]) -> T:
+        """Await `work`, unless `now` comes first.
+
+        Raises:
+            Interrupted: it did; `work` was cancelled and has ended.
+        """
+        task = asyncio.ensure_future(work)
+        now = asyncio.ensure_future(self._now.wait())
+        try:
+            await asyncio.wait({task, now}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise Interrupted
+        finally:
+            now.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+# --- Usage limits of providers --------------------------------------------------------------------------
 
 STAGGER_SECONDS = 2.0
 """The mean time between two agents that continue after a limit; each waits between half of it and one and a
@@ -291,3 +389,378 @@ class UsageLimits:
         self._changed.set()
         self._changed = asyncio.Event()
         self.on_change()
+
+
+# --- Budgets: each call reserves what it may spend, and settles it afterwards ---------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReached:
+    """Why no further call may be made."""
+
+    reason: str
+    kind: str
+    """`usd`, `tokens`, `turns` or `seconds`."""
+    whole_session: bool
+    """False: only the task that has this budget stops."""
+    required: float | None = None
+    """The smallest budget that covers the input of the call that was refused, where it is not simply used
+    up."""
+    project: str | None = None
+    """Set where it is the budget of the session's project."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A model call that is about to be made: what it may use at most."""
+
+    agent_id: str
+    task_id: str | None
+    model: str
+    purpose: Purpose
+    input_tokens: int
+    """Estimated."""
+    output_tokens: int
+    """The most that it may write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room in the budgets for one call, a row of `reservations` until the call is recorded."""
+
+    id: str
+    end: Callable[[Usage, float | None, int], None]
+    """Say what the call used (tokens, USD, turns); `store.budgets.settle_reservation` in the transaction that
+    records it."""
+    release: Callable[[], None]
+    """The call was abandoned, and nothing of it will be recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """What is left does not cover this call beside those in progress."""
+
+    elsewhere: bool = False
+    """Some of them may be calls of other hosts, whose end is not announced here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What one call takes of each kind of budget."""
+
+    tokens: int
+    input_tokens: int
+    cost_usd: float | None
+    """None: the model's price is unknown, so that a budget in USD does not count it."""
+    input_usd: float
+    turns: int
+
+    def of(self, kind: str) -> tuple[float, float]:
+        """At most, and for its input alone."""
+        if kind == "tokens":
+            return self.tokens, self.input_tokens
+        if kind == "usd":
+            return self.cost_usd or 0.0, self.input_usd
+        return (self.turns, self.turns) if kind == "turns" else (0.0, 0.0)
+
+
+class Budgets:
+    """Answers whether a session, or one task, may go on, and reserves what its calls may use.
+
+    A reservation is the estimate of a call's input and its largest output, a row of `reservations`. While
+    what is left covers every call, calls run side by side. When it does not cover one more, that one waits in
+    line until a call in progress has ended. A call that is alone needs room for its input only: so nothing
+    but the last call's own output can go beyond a budget. Without a budget, nothing is written and nothing
+    waits.
+
+    For a budget of the session's project, the calls of all its sessions count, on whichever host. A call that
+    waits because of it asks again every second.
+
+    For one event loop.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        hosted_seconds: Callable[[], float],
+        price: Callable[[str, Usage, bool], Cost],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._hosted_seconds = hosted_seconds
+        self._price = price
+        self._turns: tuple[int, int] | None = None
+        """Turns of all agents, through which event: counted once, and from then on in the log of events."""
+        self._line: deque[object] = deque()
+        """Who waits, first come first served."""
+        self._changed = asyncio.Event()
+        self._ended: dict[str, ReservedCall] = {}
+        """Calls that have ended and are not recorded yet, by reservation: what they used in fact."""
+        self._reserved = 0
+        """How many reservations were made: no two have the same id, so that none is taken for one that has
+        ended."""
+
+    def reached(self, task_id: str | None) -> BudgetReached | None:
+        """The first budget that is used up, for the session or for the task; None: go on."""
+        applying = self._applying(task_id)
+        hosted_seconds = self._hosted_seconds() if applying else 0.0
+        for budget in applying:
+            use = BudgetUse(budget, self._used(self._store, budget, hosted_seconds))
+            if use.is_reached:
+                return self._say(use)
+        return None
+
+    def calls_left(self, task_id: str | None, model: str, tokens: int) -> float:
+        """How many more calls of so many tokens, all of them cached, the budgets leave at most; infinity where none
+        bounds them."""
+        price = self._price(model, Usage(cache_read_tokens=tokens), False).usd
+        a_call = {"turns": 1.0, "tokens": float(tokens), "usd": price}
+        hosted_seconds, left = self._hosted_seconds(), math.inf
+        for budget in self._applying(task_id):
+            need, used = a_call.get(budget.kind), self._used(self._store, budget, hosted_seconds)
+            if need and used is not None:
+                left = min(left, max(0.0, budget.amount - used) / need)
+        return left
+
+    async def reserve(self, call: PlannedCall) -> Reservation | BudgetReached | None:
+        """Wait until the call fits what is left, and reserve it; None where no budget applies.
+
+        A call beside the loops (a summary, an observer) does not wait: it gets the reason why it cannot be
+        made now. Cancelling the wait leaves the line.
+        """
+        if not self._applying(call.task_id):
+            return None
+        need = self._need(call)
+        me = object()
+        decision: Reservation | BudgetReached | _Wait | None = None
+        try:
+            while True:
+                changed, decision = self._changed, None
+                if not self._line or self._line[0] is me:
+                    decision = await self._decide(call, need)
+                    if not isinstance(decision, _Wait):
+                        return decision
+                    if call.purpose not in _IN_LINE:
+                        return BudgetReached(
+                            "what is left of the budget is reserved for calls in progress", "", True
+                        )
+                if me not in self._line:
+                    self._line.append(me)
+                elsewhere = isinstance(decision, _Wait) and decision.elsewhere
+                await (self._changed_or_later(changed) if elsewhere else changed.wait())
+        finally:
+            if me in self._line:
+                self._line.remove(me)
+                self.look_again()
+
+    def look_again(self) -> None:
+        """A call has ended, or a budget was changed: waiting calls ask again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _changed_or_later(self, changed: asyncio.Event) -> None:
+        waits = [
+            asyncio.ensure_future(changed.wait()),
+            asyncio.ensure_future(self._clock.sleep(ASK_AGAIN_SECONDS)),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+
+    # --- deciding -------------------------------------------------------------------------------------------
+
+    def _applying(self, task_id: str | None) -> list[Budget]:
+        found = budgets.load(self._store, self._store.session_id)
+        return [budget for budget in found if budget.task_id is None or budget.task_id == task_id]
+
+    async def _decide(self, call: PlannedCall, need: _Need) -> Reservation | BudgetReached | _Wait:
+        self._count_turns()
+        ended, hosted_seconds = dict(self._ended), self._hosted_seconds()
+
+        self._reserved += 1
+        number = f"{call.agent_id}:{self._reserved}"
+
+        def decide(tx: Transaction) -> tuple[str | BudgetReached | _Wait, set[str]]:
+            budgets.lock_project(tx)
+            rows = budgets.reservations(tx)
+            known = {row.id for row in rows}
+            limits = budgets.load(tx, tx.session_id)
+            project = next((budget.project for budget in limits if budget.project is not None), None)
+            everywhere = rows + budgets.reservations_elsewhere(tx, project) if project is not None else rows
+            waits = elsewhere = False
+            for budget in limits:
+                if budget.task_id is not None and budget.task_id != call.task_id:
+                    continue
+                counted = rows if budget.project is None else everywhere
+                verdict = self._fits(budget, self._used(tx, budget, hosted_seconds), need, counted, ended)
+                if isinstance(verdict, BudgetReached):
+                    return verdict, known
+                waits = waits or verdict is not None
+                elsewhere = elsewhere or (verdict is not None and budget.project is not None)
+            if waits:
+                return _Wait(elsewhere), known
+            budgets.add_reservation(
+                tx,
+                number,
+                agent_id=call.agent_id,
+                task_id=call.task_id,
+                model=call.model,
+                purpose=call.purpose,
+                tokens=need.tokens,
+                cost_usd=need.cost_usd,
+            )
+            return number, known
+
+        deciding = asyncio.ensure_future(self._store.commit(decide))
+        try:
+            outcome, known = await asyncio.shield(deciding)
+        except asyncio.CancelledError:
+            deciding.add_done_callback(self._release_unused)
+            raise
+        for recorded in [one for one in ended if one not in known]:
+            self._ended.pop(recorded, None)
+        if not isinstance(outcome, str):
+            return outcome
+        return Reservation(
+            outcome, partial(self._end, outcome, call.task_id), partial(self._release, outcome)
+        )
+
+    def _fits(
+        self,
+        budget: Budget,
+        used: float | None,
+        need: _Need,
+        rows: list[ReservedCall],
+        ended: dict[str, ReservedCall],
+    ) -> BudgetReached | _Wait | None:
+        """Whether one budget, of which `used` is recorded, covers the call; None: it does."""
+        if used is None and budget.kind == "usd" and need.cost_usd is None:
+            return None
+        spent, reserved, in_progress = used or 0.0, 0.0, False
+        for row in rows:
+            if budget.task_id is not None and row.task_id != budget.task_id:
+                continue
+            if row.id in ended:
+                spent += _amount(ended[row.id], budget.kind)
+            else:
+                reserved += _amount(row, budget.kind)
+                in_progress = in_progress or _amount(row, budget.kind) > 0
+        if BudgetUse(Budget(budget.task_id, budget.kind, budget.amount), spent).is_reached:
+            return self._say(BudgetUse(budget, spent))
+        at_most, for_input = need.of(budget.kind)
+        left = budget.amount - spent
+        if at_most <= left - reserved:
+            return None
+        if in_progress:
+            return _Wait()
+        if for_input <= left or not spent:
+            return None
+        return self._say(BudgetUse(budget, spent), required=spent + for_input)
+
+    def _need(self, call: PlannedCall) -> _Need:
+        read = Usage(input_tokens=call.input_tokens, output_tokens=call.output_tokens)
+        cached = Usage(cache_write_tokens=call.input_tokens, output_tokens=call.output_tokens)
+        prices = [self._price(call.model, usage, False).usd for usage in (read, cached)]
+        inputs = [
+            self._price(call.model, usage, False).usd
+            for usage in (Usage(input_tokens=call.input_tokens), Usage(cache_write_tokens=call.input_tokens))
+        ]
+        return _Need(
+            tokens=call.input_tokens + call.output_tokens,
+            input_tokens=call.input_tokens,
+            cost_usd=max((price for price in prices if price is not None), default=None),
+            input_usd=max((price for price in inputs if price is not None), default=0.0),
+            turns=1 if call.purpose in _IN_LINE else 0,
+        )
+
+    def _used(self, reads: Any, budget: Budget, hosted_seconds: float) -> float | None:
+        session_id = self._store.session_id
+        if budget.project is not None:
+            return budgets.used_by_project(reads, budget.project, budget.kind)
+        if budget.task_id is None and budget.kind == "seconds":
+            return hosted_seconds
+        if budget.task_id is None and budget.kind == "turns":
+            counted, through = self._turns or self._count_turns()
+            row = reads.one(_REPLIES_SINCE, (session_id, through))
+            return float(counted + row[0])
+        return budgets.used(reads, session_id, budget.task_id, budget.kind)
+
+    def _count_turns(self) -> tuple[int, int]:
+        """Bring the count of turns up to the newest event that is committed."""
+        if self._turns is None:
+            row = self._store.one(
+                "SELECT event_seq, (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id ="
+                " sessions.id) FROM sessions"
+                " WHERE id = ?",
+                (self._store.session_id,),
+            )
+            self._turns = (row[1], row[0])
+        else:
+            newest = self._store.one(
+                "SELECT event_seq FROM sessions WHERE id = ?", (self._store.session_id,)
+            )[0]
+            since = self._store.one(
+                _REPLIES_SINCE + " AND seq <= ?", (self._store.session_id, self._turns[1], newest)
+            )[0]
+            self._turns = (self._turns[0] + since, newest)
+        return self._turns
+
+    def _say(self, use: BudgetUse, required: float | None = None) -> BudgetReached:
+        budget, kind = use.budget, use.budget.kind
+        if budget.project is not None:
+            raised = replace(budget, required=required if required is not None else budget.required)
+            said = f"{BudgetUse(raised, use.used).describe()}; raise it with `wk budget --project {budget.project}`"
+            return BudgetReached(said, kind, True, raised.required, budget.project)
+        owner = "the session's" if budget.task_id is None else "the task's"
+        limit = f"{owner} budget of {budget.amount:g} {budgets.UNITS[kind]}"
+        least = required if required is not None else budget.required
+        spent = amount_text(use.used or 0.0, kind)
+        if least is not None and (use.used or 0.0) < budget.amount:
+            said = f"{limit} does not cover the next call ({spent} used, {amount_text(least, kind)} needed)"
+        else:
+            said = f"{limit} is reached ({spent} used)"
+        return BudgetReached(f"{said}; raise it with `wk budget`", kind, budget.task_id is None, least)
+
+    # --- after the call -------------------------------------------------------------------------------------
+
+    def _end(
+        self, number: str, task_id: str | None, usage: Usage, cost_usd: float | None, turns: int
+    ) -> None:
+        """The call has ended; until it is recorded, what it used in fact counts instead of what was
+        reserved."""
+        self._ended[number] = ReservedCall(number, task_id, usage.total_tokens, cost_usd, turns)
+        self.look_again()
+
+    def _release(self, number: str) -> None:
+        """The call was given up and will not be recorded."""
+        self._end(number, None, Usage(), None, 0)
+        store, now = self._store, self._store.now()
+        with contextlib.suppress(StoreUnusable):  # the store is closed: the next host releases what is left
+            store.writer.submit(
+                lambda group: budgets.settle_reservation(
+                    Transaction(group, store.session_id, store.epoch, now), number
+                )
+            )
+
+    def _release_unused(self, deciding: asyncio.Future[Any]) -> None:
+        if deciding.cancelled() or deciding.exception() is not None:
+            return
+        number = deciding.result()[0]
+        if isinstance(number, str):
+            self._release(number)
+
+
+ASK_AGAIN_SECONDS = 1.0
+"""How often a call that waits for calls of other hosts asks again."""
+
+_IN_LINE = frozenset({Purpose.TURN, Purpose.PLANNER})
+"""Calls that an agent cannot go on without."""
+
+_REPLIES_SINCE = "SELECT count(*) FROM events WHERE session_id = ? AND seq > ? AND kind = 'model.replied'"
+
+
+def _amount(row: ReservedCall, kind: str) -> float:
+    return {"tokens": row.tokens, "usd": row.cost_usd or 0.0, "turns": row.turns}.get(kind, 0.0)

@@ -17,10 +17,9 @@ from typing import Any
 
 from watchkeeper.agents import reporting, roles
 from watchkeeper.agents.agent_memory import AgentMemory, Recorded, limits_of
-from watchkeeper.agents.budgets import BudgetReached
 from watchkeeper.agents.compaction import CompactionRunner
-from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.limits import AgentControl, AgentStopped, BudgetReached, Interrupted
 from watchkeeper.agents.model_call import ModelCallResult, call_model
 from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Call, Toolbox, assert_mine, load_calls, mark_unknown

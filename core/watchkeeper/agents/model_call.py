@@ -5,10 +5,15 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
-from watchkeeper.agents.budgets import BudgetReached, PlannedCall, Reservation
-from watchkeeper.agents.control import AgentControl, Interrupted
 from watchkeeper.agents.environment import Environment, LiveBoard
-from watchkeeper.agents.limits import Admission
+from watchkeeper.agents.limits import (
+    Admission,
+    AgentControl,
+    BudgetReached,
+    Interrupted,
+    PlannedCall,
+    Reservation,
+)
 from watchkeeper.records import host_faults
 from watchkeeper.records.host_faults import HostFault, raising_host_faults
 from watchkeeper.records.messages import (

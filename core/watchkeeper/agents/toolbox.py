@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.control import AgentControl, AgentStopped
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.limits import AgentControl, AgentStopped
 from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import (
     OutsideTool,

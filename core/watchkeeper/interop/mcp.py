@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.session_tools.memory import read_pointer
+from watchkeeper.agents.memory_tools import read_pointer
 from watchkeeper.agents.tools.contract import validate_arguments
 from watchkeeper.memory.notes import gather
 from watchkeeper.memory.recall import recall

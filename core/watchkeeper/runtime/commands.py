@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from watchkeeper.agents import reporting
+from watchkeeper.agents import reporting, session_tools
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of, preview_lines
 from watchkeeper.agents.backends.loop import compaction_order
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.compaction import CompactionRunner
-from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
-from watchkeeper.agents.session_tools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import validate_arguments
@@ -233,7 +232,7 @@ class CommandQueue:
         if task is not None and task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
             text = "A person resumed you. Continue where you stopped."
             said = f"{agent.name} continues where it stopped" + self._after_its_compaction(agent)
-            await self._commit(command, said, lambda tx: plan_tools.resume(tx, task, text))
+            await self._commit(command, said, lambda tx: session_tools.resume(tx, task, text))
             return None
         raise ValueError(
             f"{agent.name} is {agent.status}; only a paused, parked, failed or cancelled agent can be resumed"
@@ -274,7 +273,7 @@ class CommandQueue:
             raise ValueError(f"{task.name} is {task.status} already")
 
         def change(tx: Transaction) -> None:
-            plan_tools.stop_agent(tx, task, reason)
+            session_tools.stop_agent(tx, task, reason)
             plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
             reporting.tell_planner(tx, "task_cancelled", task.id)
 
@@ -292,9 +291,9 @@ class CommandQueue:
         def change(tx: Transaction) -> set[str]:
             current = plans.load_task(tx, task.id)
             assert current is not None
-            plan_tools.rerun(tx, current, fresh=fresh)
+            session_tools.rerun(tx, current, fresh=fresh)
             plans.revise(tx, task.parent_plan_id, f"{command.requested_by} re-runs {task.name}")
-            later = plan_tools.downstream(plans.load_tasks(tx, tx.session_id), task.id)
+            later = session_tools.downstream(plans.load_tasks(tx, tx.session_id), task.id)
             return {task.id, *(other.id for other in later if other.status is TaskStatus.STALE)}
 
         kept = "without" if fresh else "with"
@@ -553,7 +552,7 @@ def cancel_session(tx: Transaction, reason: str) -> None:
         raise ValueError(f"the session is {status} already")
     for task in plans.load_tasks(tx, tx.session_id):
         if task.status not in TASK_ENDED and task.status is not TaskStatus.STALE:
-            plan_tools.stop_agent(tx, task, reason)
+            session_tools.stop_agent(tx, task, reason)
             plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
     for agent in agents.load_all(tx, tx.session_id):
         if agent.status not in AGENT_ENDED:

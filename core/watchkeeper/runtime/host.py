@@ -22,8 +22,8 @@ from functools import partial
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.backends.loop import ProgramLoop
-from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.reporting import RunResult, TaskOutcome
 from watchkeeper.agents.roles import Roles

@@ -16,13 +16,11 @@ from typing import Any
 
 from watchkeeper.agents.backends.programs import AgentPrograms, load_programs
 from watchkeeper.agents.backends.tool_server import ToolServer
-from watchkeeper.agents.budgets import Budgets
 from watchkeeper.agents.environment import Environment, LoopSettings
-from watchkeeper.agents.limits import UsageLimits
+from watchkeeper.agents.limits import Budgets, UsageLimits
+from watchkeeper.agents.memory_tools import RecallTool, memory_tools
 from watchkeeper.agents.roles import ALWAYS, Roles, agents_md, load_roles
-from watchkeeper.agents.session_tools.artifacts import artifact_tools
-from watchkeeper.agents.session_tools.memory import RecallTool, memory_tools
-from watchkeeper.agents.session_tools.plan import PlanTools
+from watchkeeper.agents.session_tools import PlanTools, artifact_tools
 from watchkeeper.agents.tools.builtin import Permissions, builtin_tools
 from watchkeeper.agents.tools.containment import SessionContainment, check_containment
 from watchkeeper.agents.tools.contract import Tool

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.agents import backends, roles
 from watchkeeper.agents.agent_memory import AgentMemory, limits_of
 from watchkeeper.agents.backends.record import ProgramRecord, key_of
-from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.roles import Input, Role
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.worktrees import GitFailed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from watchkeeper.agents.tools import folder, source_files
+from watchkeeper.agents.tools import folder
 from watchkeeper.agents.tools.folder import scan_page
 
 
@@ -43,7 +43,7 @@ def test_pipes_and_sockets_are_never_opened(tmp_path, entries, monkeypatch):
 
 def test_a_file_that_became_a_pipe_since_it_was_listed_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    figures = source_files.examine(os.fsencode(tmp_path / "pipe"), size=3, mode=0, max_todos=9)
+    figures = folder.examine(os.fsencode(tmp_path / "pipe"), size=3, mode=0, max_todos=9)
     assert figures.unreadable
 
 
@@ -65,7 +65,7 @@ def test_a_gigabyte_of_nothing_is_binary_at_once(tmp_path, entries):
 
 
 def test_a_long_text_is_counted_whole_in_pieces(tmp_path, entries, monkeypatch):
-    monkeypatch.setattr(source_files, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(folder, "CHUNK_BYTES", 1_000)
     lines = [f"line {number}" + (" TODO" if number % 97 == 0 else "") for number in range(3_000)]
     (tmp_path / "log.txt").write_text("\n".join(lines))
     (entry,) = entries(tmp_path, max_bytes=60_000)
@@ -75,7 +75,7 @@ def test_a_long_text_is_counted_whole_in_pieces(tmp_path, entries, monkeypatch):
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 500, 521, 1_000])
 def test_marks_are_found_however_the_chunks_fall(chunk):
-    from watchkeeper.agents.tools.source_files import TodoScanner
+    from watchkeeper.agents.tools.folder import TodoScanner
 
     text = b"xTODO TODOx\nTODO one FIXME\n" + b"y" * 700 + b" FIXME " + b"z" * 900
     text += b" TODO\n\n\nTODO" + "é".encode() * 300 + b"\nFIXME"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.agents.session_tools.artifacts import expand_includes, merge_json
+from watchkeeper.agents.session_tools import expand_includes, merge_json
 
 
 def test_numbers_add_lists_follow_objects_join_and_the_first_text_stays():

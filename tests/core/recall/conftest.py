@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.agents.session_tools.memory import RecallTool, memory_tools
+from watchkeeper.agents.memory_tools import RecallTool, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.records.messages import Content, Message, View
 from watchkeeper.records.ports import ManualClock

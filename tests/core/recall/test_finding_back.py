@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.core.recall.test_pointers import Agent, store  # noqa: F401 - the fixture
 
-from watchkeeper.agents.session_tools.memory import PAGE_CHARACTERS, memory_tools
+from watchkeeper.agents.memory_tools import PAGE_CHARACTERS, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.store.session_store import SessionStore
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.places import workspace_in
 
 from watchkeeper.agents.agent_memory import AgentMemory
-from watchkeeper.agents.session_tools.memory import RecallTool, memory_tools
+from watchkeeper.agents.memory_tools import RecallTool, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.memory.history import ContextLimits
 from watchkeeper.records.messages import Content, Role

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.core.recall.conftest import Session
 
-from watchkeeper.agents.session_tools.memory import RecallTool
+from watchkeeper.agents.memory_tools import RecallTool
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.memory.recall import Document, Likeness, RankedIndex
 from watchkeeper.memory.recall import session as recall_session

@@ -14,7 +14,7 @@ import pytest
 from tests.support.places import query
 from tests.support.scripted import ScriptedModel, call
 
-from watchkeeper.agents.session_tools import memory
+from watchkeeper.agents import memory_tools
 from watchkeeper.cli.app import run
 from watchkeeper.memory.recall import recall
 from watchkeeper.models.surveyor import understand
@@ -124,7 +124,9 @@ class Fixed:
             epoch = self.one("SELECT lease_epoch FROM sessions WHERE id = ?", session)[0]
             tx = Transaction(Group(connection), session, epoch, 2000.0)
             agent = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (session,))[0]
-            return str(memory.read_back(tx, {"pointer": pointer}, SimpleNamespace(agent_id=agent)).content)  # type: ignore[arg-type]
+            return str(
+                memory_tools.read_back(tx, {"pointer": pointer}, SimpleNamespace(agent_id=agent)).content
+            )  # type: ignore[arg-type]
         finally:
             connection.execute("ROLLBACK")
             connection.close()

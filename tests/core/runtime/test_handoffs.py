@@ -11,7 +11,7 @@ from typing import Any
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, last_results, said, task, turns
 
-from watchkeeper.agents.session_tools import memory
+from watchkeeper.agents import memory_tools
 from watchkeeper.memory.recall import recall
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
 from watchkeeper.store import artifacts
@@ -111,7 +111,7 @@ async def test_a_search_waits_for_nobody_and_nobody_for_it(bench: Bench, monkeyp
         assert go_on.wait(20)
         return recall(*given, **options)
 
-    monkeypatch.setattr(memory, "recall_from", slow)
+    monkeypatch.setattr(memory_tools, "recall_from", slow)
     committed: list[int] = []
 
     def work(name: str, request: ModelRequest) -> Any:

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.core.runtime.conftest import Bench, Ground
 from tests.support.scripted import ScriptedModel, call, role_of, said, task
 
-from watchkeeper.agents.control import AgentControl
-from watchkeeper.agents.limits import Admission
+from watchkeeper.agents.limits import Admission, AgentControl
 from watchkeeper.agents.model_call import ModelCallResult, call_model
 from watchkeeper.models.gate import FOREGROUND, Gate
 from watchkeeper.records.messages import (

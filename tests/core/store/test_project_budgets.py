@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.places import workspace_in
 
-from watchkeeper.agents.budgets import BudgetReached, Budgets, PlannedCall
+from watchkeeper.agents.limits import BudgetReached, Budgets, PlannedCall
 from watchkeeper.records.messages import Cost, PriceStatus, Purpose, Usage
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.session_tools.artifacts import at_pointer, expand_includes, merge_json
+from watchkeeper.agents.session_tools import at_pointer, expand_includes, merge_json
 from watchkeeper.agents.tools.contract import validate_arguments
 from watchkeeper.agents.tools.folder import LIST_FOLDER, scan_page
 from watchkeeper.models.surveyor import SurveyorModel

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.tools.conftest import Run
 
-from watchkeeper.agents.tools.output import LONGEST_WORD, shorten
+from watchkeeper.agents.tools.contract import LONGEST_WORD, shorten
 from watchkeeper.records.redact import Redactor
 
 KEY = "ghp_" + "a1B2" * 9

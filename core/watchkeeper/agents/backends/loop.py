@@ -40,9 +40,8 @@ from watchkeeper.agents.backends import (
 from watchkeeper.agents.backends.process import sweep
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
-from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.limits import Admission
+from watchkeeper.agents.limits import Admission, AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import Permission

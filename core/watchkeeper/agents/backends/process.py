@@ -1,6 +1,6 @@
 """The process of an agent program, JSON-RPC over its standard input and output, and what all drivers share.
 
-The program runs below a launcher (`watchkeeper.agents.tools.launch`), so that everything it starts ends with it, and
+The program runs below a launcher (`agents.tools.sandbox.launch`), so that everything it starts ends with it, and
 with the host: commands in sessions of their own, and those that cleared their environment.
 """
 
@@ -106,7 +106,7 @@ class ProgramProcess:
             BackendFailed: it cannot be started.
             HostFault: the machine ran out of something.
         """
-        launcher = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.launch", str(os.getpid())]
+        launcher = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.sandbox", str(os.getpid())]
         try:
             process = await asyncio.create_subprocess_exec(
                 *launcher,

@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from watchkeeper.agents.backends import MemoryServer
-from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.limits import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.toolbox import MOST_CHANGES, Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import (
     OutsideTool,

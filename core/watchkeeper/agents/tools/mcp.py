@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.tools.containment import Containment
-from watchkeeper.agents.tools.contract import McpServer, Permission, Tool, ToolContext, ToolResult
-from watchkeeper.agents.tools.output import is_content
+from watchkeeper.agents.tools.contract import McpServer, Permission, Tool, ToolContext, ToolResult, is_content
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE
 from watchkeeper.agents.tools.workers import Child, ChildFailed, result_of
 from watchkeeper.records.host_faults import HostFault

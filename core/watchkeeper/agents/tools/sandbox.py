@@ -1,6 +1,9 @@
-"""In a worker: Landlock, the protected database files, and PID namespaces.
+"""Confinement in the process itself: Landlock, the protected database files, and PID namespaces, for workers and for the
+parent of an agent program.
 
-Not part of `worker`, which runs as `__main__` and would define these classes twice.
+Not part of `worker`, which runs as `__main__` and would define these classes twice. Run as a program without
+arguments, it says whether namespaces work here: exit code 0, or one line. With arguments it is the launcher
+(`launch`).
 """
 
 from __future__ import annotations
@@ -11,13 +14,22 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from watchkeeper.agents.tools.processes import die_with_parent
+from watchkeeper.agents.tools.processes import (
+    AGENT_VARIABLE,
+    NAMESPACE_FLAG,
+    SESSION_VARIABLE,
+    adopt_orphans,
+    die_with_parent,
+    kill_descendants,
+    mark_limits,
+)
 from watchkeeper.records.host_faults import host_fault
 
 
@@ -342,9 +354,62 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-if __name__ == "__main__":  # whether it works here: exit code 0, or one line
+# --- An agent program's parent --------------------------------------------------------------------------
+
+
+def launch(arguments: list[str]) -> int:
+    """Run an agent program as the parent of everything that it starts; returns its exit code.
+
+    The launcher waits for one byte on its standard input, which says that it is contained, and starts the program
+    with its own standard streams. It adopts what the program's commands leave behind, and ends all of it when the
+    program ends, when the host dies, and when it is asked to end.
+
+    Args:
+        arguments: `HOST_PID [--namespace] [--register] -- COMMAND…`.
+    """
+    ours, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
+    parent = int(ours[0])
+    if NAMESPACE_FLAG in ours:
+        enter_namespace(parent)
+    else:
+        die_with_parent(parent, signal.SIGTERM)
+    adopt_orphans()
+    mark_limits(os.environ.get(SESSION_VARIABLE, ""))
+    mark_limits(os.environ.get(AGENT_VARIABLE, ""), resource.RLIMIT_RSS)
+    if os.read(0, 1) != b"\n":
+        return 1
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def end(number: int, frame: Any) -> None:
+        kill_descendants(os.getpid())
+        os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+    try:
+        program = subprocess.Popen(command, env=environ)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)  # the program alone reads the host, and sees the end of its input
+    os.dup2(null, 1)
+    while True:  # also reaps what was adopted
+        ended, status = os.wait()
+        if ended == program.pid:
+            break
+    kill_descendants(os.getpid())
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _try_namespace() -> int | str | None:
     try:
         enter_namespace(os.getppid())
     except OSError as error:
-        sys.exit(error.strerror)
-    sys.exit(0 if os.readlink("/proc/self") == "1" else "its /proc shows other processes")
+        return error.strerror
+    return 0 if os.readlink("/proc/self") == "1" else "its /proc shows other processes"
+
+
+if __name__ == "__main__":
+    sys.exit(launch(sys.argv[1:]) if len(sys.argv) > 1 else _try_namespace())

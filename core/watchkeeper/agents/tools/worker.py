@@ -29,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from watchkeeper.agents.tools.output import WORKER_CHARACTERS, after_word, shorten_content
+from watchkeeper.agents.tools.contract import WORKER_CHARACTERS, after_word, shorten_content
 from watchkeeper.agents.tools.processes import (
     AGENT_VARIABLE,
     NAMESPACE_FLAG,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents.tools.folder import why
 from watchkeeper.agents.tools.sandbox import IsDatabase, ProtectedFiles, Refuses
-from watchkeeper.agents.tools.source_files import why
 from watchkeeper.records.approval_subjects import FILE_CHANGES, SUBJECT_CHANGED, state_digest
 from watchkeeper.records.host_faults import HostFault, host_fault
 

@@ -18,7 +18,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from watchkeeper._version import __version__
-from watchkeeper.agents.tools.output import IMAGE_TYPES, MOST_BLOCKS, MOST_IMAGE_BASE64
+from watchkeeper.agents.tools.contract import IMAGE_TYPES, MOST_BLOCKS, MOST_IMAGE_BASE64
 from watchkeeper.agents.tools.sandbox import Broken
 from watchkeeper.records.host_faults import raising_host_faults
 

@@ -20,8 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.tools.containment import Containment, Uncontained
-from watchkeeper.agents.tools.contract import DEFAULT_TIMEOUT_SECONDS, ProgramRun, ToolContext, ToolResult
-from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, shorten_content
+from watchkeeper.agents.tools.contract import (
+    DEFAULT_TIMEOUT_SECONDS,
+    RESULT_CHARACTERS,
+    ProgramRun,
+    ToolContext,
+    ToolResult,
+    is_content,
+    shorten_content,
+)
 from watchkeeper.agents.tools.processes import folder_of_shell, kill_group, kill_tree, worker_environment
 from watchkeeper.records.approval_subjects import program_path
 from watchkeeper.records.host_faults import HostFault, from_record, host_fault, message_of, shortage_in
