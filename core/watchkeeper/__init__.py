@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from watchkeeper.memory.compactor import Compactor
     from watchkeeper.memory.history import WindowTooSmall
     from watchkeeper.memory.manager import HierarchicalContextManager
-    from watchkeeper.runtime.embedded import Runtime
+    from watchkeeper.runtime.run_session import Runtime
 
 _HOMES = {
     "BufferConfig": "watchkeeper.memory.buffering",
@@ -30,7 +30,7 @@ _HOMES = {
     "ObservationChunk": "watchkeeper.memory.buffering",
     "ObserverOutput": "watchkeeper.memory.buffering",
     "ReflectorOutput": "watchkeeper.memory.buffering",
-    "Runtime": "watchkeeper.runtime.embedded",
+    "Runtime": "watchkeeper.runtime.run_session",
     "WindowTooSmall": "watchkeeper.memory.history",
 }
 

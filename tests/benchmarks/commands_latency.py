@@ -30,9 +30,8 @@ from tests.support.scripted import call, role_of, said, task
 
 from watchkeeper.records.messages import Delta, ModelEvent, ModelRequest, Reply, Usage
 from watchkeeper.runtime import control
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
-from watchkeeper.runtime.run_session import SWITCH_SECONDS
+from watchkeeper.runtime.run_session import SWITCH_SECONDS, Runtime
 from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 

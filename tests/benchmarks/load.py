@@ -47,9 +47,8 @@ from watchkeeper.records.messages import (
     Reply,
     Usage,
 )  # fmt: skip
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
-from watchkeeper.runtime.run_session import SWITCH_SECONDS
+from watchkeeper.runtime.run_session import SWITCH_SECONDS, Runtime
 from watchkeeper.store import database, driver, messages
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.place import Place

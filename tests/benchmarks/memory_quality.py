@@ -37,7 +37,7 @@ from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.content import blocks_of, result_text, texts_of
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.fitting import digest_budget
-from watchkeeper.memory.recall.session import recall
+from watchkeeper.memory.recall import recall
 from watchkeeper.memory.tokens import count_message, default_counter
 from watchkeeper.records.messages import Message, ObservationKind
 from watchkeeper.store import agents, database, messages

@@ -46,8 +46,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.memory import recall as recall_session
 from watchkeeper.memory.recall import recall
-from watchkeeper.memory.recall import session as recall_session
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, decode, encode, plain, sqlite3
 from watchkeeper.store.search import index, passages
@@ -375,11 +375,11 @@ def searches_of(
 
     searches: dict[str, Search] = {BASE: plain_bm25(collection.documents), OURS: ours}
     if vectors:
-        embedder = recall_session.load()
+        embedder = recall_session.load_embedder()
         with closing(database.open_writable(path)) as connection:
             made: list[Any] = [None]
             while made:
-                made = list(recall_session.made(reads, session_id, embedder))
+                made = list(recall_session.make_vectors(reads, session_id, embedder))
                 for kind, rows in made:
                     connection.execute("BEGIN IMMEDIATE")
                     passages.add(connection, kind, embedder.name, rows)  # type: ignore[arg-type]
@@ -542,7 +542,7 @@ def main() -> None:
     if options.scale:
         print("\n".join(measure_scale(options.scale, options.seed)))
         return
-    if options.vectors != "off" and (why := recall_session.unavailable()) is not None:
+    if options.vectors != "off" and (why := recall_session.vectors_unavailable()) is not None:
         sys.exit(why)
     named = os.environ.get(DATA)
     try:

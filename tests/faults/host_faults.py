@@ -44,7 +44,7 @@ from tests.faults.history import record_here, record_into, violations
 from tests.faults.shortages import NEVER, Kind, Shortage
 from tests.support.scripted import PlannedRun, ScriptedModel, call, flat, last_results, said, task
 
-from watchkeeper.records import host_faults
+from watchkeeper.records import errors
 from watchkeeper.records.messages import ModelEvent, ModelRequest
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database
@@ -215,7 +215,7 @@ class Trial:
             os.environ["WATCHKEEPER_CONFIG_DIR"] = str(self.folder / "config")
             record_here()
             record_into(self.folder / "history")
-            host_faults.RETRY_SECONDS = (0.01, 0.02, 0.05)
+            errors.RETRY_SECONDS = (0.01, 0.02, 0.05)
             model = Model(self.folder / "ledger", shortage or Shortage(self.folder / "no counts", self.kind))
             setattr(host_factory, "resolve", lambda *_, **__: model)  # noqa: B010
             faulthandler.dump_traceback_later(LONGEST_SECONDS - 5)

@@ -34,8 +34,8 @@ from tests.faults.kill_trials import ARTIFACTS, KILLED, artifacts_of, wk
 from tests.faults.modules import write_modules
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.snapshot import SessionSnapshotReader

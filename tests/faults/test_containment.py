@@ -32,8 +32,8 @@ from watchkeeper.agents.tools.processes import (
 )
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.ports import SystemClock
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store.session_store import SessionStore
 
 pytestmark = pytest.mark.skipif(

@@ -21,19 +21,19 @@ from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results
 
 from watchkeeper.agents.tools.workers import Child, WorkerPool
 from watchkeeper.models.anthropic import AnthropicModel
-from watchkeeper.records import host_faults
-from watchkeeper.records.host_faults import HostFault, Shortage, StoreExhausted, host_fault
+from watchkeeper.records import errors
+from watchkeeper.records.errors import HostFault, Shortage, StoreExhausted, host_fault
 from watchkeeper.records.messages import ModelRequest
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_faults, "RETRY_SECONDS", (0.01, 0.02, 0.03))
+    monkeypatch.setattr(errors, "RETRY_SECONDS", (0.01, 0.02, 0.03))
 
 
 # --- what is one --------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ async def test_a_lasting_shortage_pauses_the_session_with_its_call_pending_and_a
 async def test_a_pause_while_a_call_waits_for_room_comes_at_once_and_leaves_it_pending(
     runtime: Runtime, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_faults, "RETRY_SECONDS", (50.0, 50.0))
+    monkeypatch.setattr(errors, "RETRY_SECONDS", (50.0, 50.0))
     session = _start(runtime, workspace)
     with monkeypatch.context() as short:
         failed = _failing(short, 1_000, lambda: OSError(errno.ENOMEM, "Cannot allocate memory"))

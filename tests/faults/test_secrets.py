@@ -35,9 +35,9 @@ from watchkeeper.records.messages import (
 )
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.redact import Redactor
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HELD_CHARACTERS, SHOWN_CHARACTERS, LiveRows
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.library import change_tags, rename_session
 from watchkeeper.store.session_store import SessionStore
@@ -238,7 +238,7 @@ def test_a_killed_run_leaves_no_key_in_the_database_or_its_wal(folder: Path) -> 
         "import asyncio, sys\n"
         "from pathlib import Path\n"
         "from tests.faults.test_secrets import Talkative, plan, start\n"
-        "from watchkeeper.runtime.embedded import Runtime\n"
+        "from watchkeeper.runtime.run_session import Runtime\n"
         "folder = Path(sys.argv[1])\n"
         "runtime = Runtime(folder / 'watchkeeper.db', model=Talkative(plan()))\n"
         "session = sys.argv[2] if len(sys.argv) > 2 else start(runtime, folder)\n"

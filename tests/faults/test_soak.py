@@ -13,8 +13,8 @@ from tests.support.places import query, workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, said, task
 
 from watchkeeper.runtime import background
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database
 
 

@@ -20,9 +20,9 @@ from tests.support import places
 
 from watchkeeper.cli.app import run as wk
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.session_store import SessionStore

@@ -24,8 +24,8 @@ from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, kill_tree, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.messages import ErrorKind, ModelError
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database
 
 SMALL_SERVER = Path(__file__).parents[1] / "core" / "tools" / "small_mcp_server.py"

@@ -83,7 +83,7 @@ async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:
 
 
 def test_the_machine_form_does_not_claim_a_stall_for_another_programs_pass(desk: Desk) -> None:
-    from watchkeeper.runtime.embedded import Runtime
+    from watchkeeper.runtime.run_session import Runtime
 
     stalls = []
     for origin in ("run", "codex", "export:codex"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 
-from watchkeeper.records.event_text import inbox_payload_words, result_words, without_machine_text
+from watchkeeper.records.text import inbox_payload_words, result_words, without_machine_text
 from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui.formatting import event_words
 from watchkeeper_tui.sanitize import sanitize

@@ -28,7 +28,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from watchkeeper.records.errors import BadInput, NotFound
-from watchkeeper.records.event_text import question_words
+from watchkeeper.records.text import question_words
 from watchkeeper.store.agent_snapshot import EventPlace, place_of_event, read_event
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.external import ExternalQuestion, load_external_question

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from watchkeeper.records.event_text import event_text, subject_name
-from watchkeeper.records.text import change_text, tokens_text
+from watchkeeper.records.text import change_text, event_text, subject_name, tokens_text
 from watchkeeper.records.text import model_name as model_name
 from watchkeeper.records.text import plural as plural
 from watchkeeper.store.snapshot import EventFacts

@@ -20,7 +20,7 @@ from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.model_call import UsageAccumulator, call_beside
 from watchkeeper.memory.buffering import ObservationChunk
-from watchkeeper.memory.compactor import Compactor, PassOutcome
+from watchkeeper.memory.compactor import Compactor, PassOutcome, request_of
 from watchkeeper.memory.engine import (
     MOST_WRITTEN,
     Engine,
@@ -30,7 +30,6 @@ from watchkeeper.memory.engine import (
     can_pay,
 )
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
-from watchkeeper.memory.prompts import request_of
 from watchkeeper.models.registry import SURVEYOR
 from watchkeeper.records.errors import STORE_LOST, BadInput
 from watchkeeper.records.messages import ModelRequest, ObservationKind, Purpose, Usage

@@ -24,9 +24,8 @@ from watchkeeper.agents.model_call import ModelCallResult, call_model
 from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Call, Toolbox, assert_mine, load_calls, mark_unknown
 from watchkeeper.memory.history import Rejection, WindowTooSmall
-from watchkeeper.memory.recall.pinned import pinned_lines
-from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.records.host_faults import HostFault
+from watchkeeper.memory.recall import pinned_lines
+from watchkeeper.records.errors import HostFault, StoreUnusable
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, ModelRequest, Purpose, Reply
 from watchkeeper.records.states import AgentStatus, ToolCallStatus
 from watchkeeper.store import agents, plans

@@ -65,9 +65,9 @@ class RecallTool:
         self.warning: str | None = None
         """Why vectors are not used although the setting is on."""
         if vectors:
-            from watchkeeper.memory.recall.session import unavailable
+            from watchkeeper.memory.recall import vectors_unavailable
 
-            self.warning = unavailable(store)
+            self.warning = vectors_unavailable(store)
         self._vectors = vectors and self.warning is None
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -98,18 +98,18 @@ class RecallTool:
         alone."""
         if not self._vectors:
             return None
-        from watchkeeper.memory.recall import session
+        from watchkeeper.memory import recall
 
         try:
-            embedder = session.load()
+            embedder = recall.load_embedder()
             passages.load_extension(reads.connection)
-        except session.VectorsMissing as missing:
+        except recall.VectorsMissing as missing:
             self._vectors, self.warning = False, str(missing)
             log.warning("%s", missing)
             return None
-        for kind, made in session.made(reads, self._store.session_id, embedder):
+        for kind, made in recall.make_vectors(reads, self._store.session_id, embedder):
             kept(lambda tx, kind=kind, made=made: passages.add(tx, kind, embedder.name, made))  # type: ignore[misc]
-        return session.Question(embedder.name, embedder.embed([query])[0])
+        return recall.Question(embedder.name, embedder.embed([query])[0])
 
 
 def recalled_text(found: list[Recalled]) -> str:

@@ -14,8 +14,8 @@ from watchkeeper.agents.limits import (
     PlannedCall,
     Reservation,
 )
-from watchkeeper.records import host_faults
-from watchkeeper.records.host_faults import HostFault, raising_host_faults
+from watchkeeper.records import errors
+from watchkeeper.records.errors import HostFault, raising_host_faults
 from watchkeeper.records.messages import (
     Cost,
     Delta,
@@ -243,7 +243,7 @@ async def call_model(
     refused: BudgetReached | None = None
 
     async def converse_with_retries() -> Reply:
-        for wait_seconds in host_faults.RETRY_SECONDS:
+        for wait_seconds in errors.RETRY_SECONDS:
             try:
                 with raising_host_faults():
                     return await converse()

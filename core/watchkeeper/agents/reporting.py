@@ -8,7 +8,7 @@ from typing import Any
 
 from watchkeeper.agents.agent_memory import Snapshot
 from watchkeeper.agents.limits import BudgetReached
-from watchkeeper.records.host_faults import Shortage
+from watchkeeper.records.errors import Shortage
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.store import agents, artifacts, budgets, facts, plans, sessions
 from watchkeeper.store.agents import Agent

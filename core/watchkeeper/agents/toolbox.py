@@ -26,17 +26,11 @@ from watchkeeper.agents.tools.contract import (
     ToolResult,
     validate_arguments,
 )
-from watchkeeper.records import host_faults
-from watchkeeper.records.approval_subjects import (
-    FILE_CHANGES,
-    SUBJECT_CHANGED,
-    digest_of,
-    holds_already,
-    matches,
-)
-from watchkeeper.records.host_faults import HostFault, raising_host_faults
+from watchkeeper.records import errors
+from watchkeeper.records.errors import HostFault, raising_host_faults
 from watchkeeper.records.messages import Block, ToolSpec
 from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.records.tool_inputs import FILE_CHANGES, SUBJECT_CHANGED, digest_of, holds_already, matches
 from watchkeeper.store import agents, artifacts, commands
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.approvals import CONFLICT, Grant, editable, live_grants, unified_diff
@@ -633,7 +627,7 @@ class Toolbox:
             HostFault: the machine is short of it still. The call is `pending`.
         """
         environment = self._environment
-        for wait_seconds in (*host_faults.RETRY_SECONDS, None):
+        for wait_seconds in (*errors.RETRY_SECONDS, None):
             environment.live.show(self._agent.id, "tool", call.name)
             if call.name not in LOOKING:
                 await environment.store.commit(lambda tx: self._start(tx, call))

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 
-from watchkeeper.records.errors import BadInput, WatchkeeperError
-from watchkeeper.records.host_faults import HostFault, host_fault
+from watchkeeper.records.errors import BadInput, HostFault, WatchkeeperError, host_fault
 from watchkeeper.records.text import one_line  # early: a process without descriptors can load nothing more
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -22,8 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Start a session: a planner and its sub-agents work towards a goal"),
     "models": ("models", "List the models that a run can use here, with prices"),
     "resume": ("run", "Continue from the last saved step"),
-    "worker": ("workers", "Drive queued sessions on this machine"),
-    "workers": ("workers", "List the workers of every machine"),
+    "worker": ("headless", "Drive queued sessions on this machine"),
+    "workers": ("headless", "List the workers of every machine"),
     "pause": ("control", "Pause a session, or one agent"),
     "cancel": ("control", "End a session, or one agent's task, permanently"),
     "rerun": ("control", "Do a task again"),

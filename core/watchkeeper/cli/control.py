@@ -30,9 +30,9 @@ from watchkeeper.cli.options import (
     respond,
     session_argument,
 )
-from watchkeeper.records.approval_subjects import digest_of, parse_pattern, pattern_of
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.records.text import plural, reveal
+from watchkeeper.records.tool_inputs import digest_of, parse_pattern, pattern_of
 from watchkeeper.runtime import control
 from watchkeeper.store import budgets
 from watchkeeper.store.agents import ambiguous

@@ -245,19 +245,19 @@ def _question(opened: SessionHandle, query: str) -> Any:
 
     if not load_config().recall_vectors:
         return None
-    from watchkeeper.memory.recall import session
+    from watchkeeper.memory import recall
     from watchkeeper.store.search import passages
 
-    if (why := session.unavailable(opened)) is not None:
+    if (why := recall.vectors_unavailable(opened)) is not None:
         click.echo(why, err=True)
         return None
     try:
-        embedder = session.load()
+        embedder = recall.load_embedder()
         passages.load_extension(opened.connection)
-    except session.VectorsMissing as missing:
+    except recall.VectorsMissing as missing:
         click.echo(str(missing), err=True)
         return None
-    return session.Question(embedder.name, embedder.embed([query])[0])
+    return recall.Question(embedder.name, embedder.embed([query])[0])
 
 
 @click.group()

@@ -34,9 +34,8 @@ from watchkeeper.cli.options import (
     say,
 )
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
-from watchkeeper.records.event_text import called_tools
 from watchkeeper.records.process_secrets import handed_over
-from watchkeeper.records.text import cost_text, plural
+from watchkeeper.records.text import called_tools, cost_text, plural
 from watchkeeper.store import database
 from watchkeeper.store.place import Place
 from watchkeeper.store.sessions import newest_session

@@ -38,7 +38,7 @@ from watchkeeper.models.stream import (
     is_json,
     json_body,
 )
-from watchkeeper.records.host_faults import host_fault
+from watchkeeper.records.errors import host_fault
 from watchkeeper.records.messages import (
     Delta,
     ErrorKind,

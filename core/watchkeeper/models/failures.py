@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.models.stream import BrokenStream, StreamedError, excerpt, text_or_none
-from watchkeeper.records.host_faults import causes
+from watchkeeper.records.errors import causes
 from watchkeeper.records.messages import ErrorKind
 from watchkeeper.records.text import one_line
 

@@ -1,6 +1,20 @@
-"""Errors, named for the action that the user must take. Each has an exit code (docs/commands.md)."""
+"""Errors, named for the action that the user must take. Each has an exit code (docs/commands.md).
+
+A host fault says that the machine has run out of something; this is the one place that tells it from other faults. It
+passes when the machine has resources again. The request is not wrong, so the model never receives the fault as an
+answer: the call stays pending and is tried again. If it still fails, the session pauses (exit code 5) until a person
+resumes it.
+"""
 
 from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
 
 
 class WatchkeeperError(Exception):
@@ -41,3 +55,201 @@ class StoreUnusable(WatchkeeperError):
 
 STORE_LOST = (LeaseLost, StoreUnusable)
 """Errors after which this process can write nothing more: code that catches failures lets these pass."""
+
+
+# --- What the machine has run out of --------------------------------------------------------------------
+
+try:
+    import resource  # at once: when a limit is reached there may be no descriptor left to load it with
+except ImportError:
+    resource = None  # type: ignore[assignment]
+
+RETRY_SECONDS = (0.2, 1.0, 3.0)
+"""The waits before a call is tried again. A shortage that lasts longer is a person's to end."""
+
+
+class Shortage(StrEnum):
+    """What the machine, or a limit of this process, has no more of."""
+
+    OPEN_FILES = "open files"
+    PROCESSES = "processes"
+    THREADS = "threads"
+    MEMORY = "memory"
+    DISK = "disk"
+    QUOTA = "quota"
+    FILE_SIZE = "file size"
+
+
+class HostFault(WatchkeeperError):
+    """The machine ran out of something. The message says of what, and what to do about it."""
+
+    exit_code = 5
+
+    def __init__(self, message: str, shortage: Shortage, *, began: bool = False) -> None:
+        super().__init__(message)
+        self.shortage = shortage
+        self.began = began
+        """Whether what failed may have had an effect before it failed."""
+
+    def advice(self, session_id: str) -> str:
+        """The line for a person whose session pauses because of it."""
+        return f"{self}, then `wk resume {session_id}`"
+
+
+class StoreExhausted(StoreUnusable, HostFault):
+    """The database cannot be opened or written because the machine ran out of something."""
+
+
+_SHORTAGES: Mapping[int, Shortage] = {
+    errno.EMFILE: Shortage.OPEN_FILES,
+    errno.ENFILE: Shortage.OPEN_FILES,
+    errno.ENOMEM: Shortage.MEMORY,
+    errno.ENOSPC: Shortage.DISK,
+    errno.EDQUOT: Shortage.QUOTA,
+    errno.EFBIG: Shortage.FILE_SIZE,
+}
+_SQLITE_SHORTAGES: Mapping[str, Shortage] = {
+    "SQLITE_FULL": Shortage.DISK,
+    "SQLITE_NOMEM": Shortage.MEMORY,
+    "SQLITE_IOERR_NOMEM": Shortage.MEMORY,
+    "SQLITE_IOERR_SHMSIZE": Shortage.DISK,  # the index of the log could not grow
+    "SQLITE_IOERR_SHMMAP": Shortage.MEMORY,
+}
+_ADVICE: Mapping[Shortage, tuple[str, str]] = {
+    Shortage.OPEN_FILES: ("RLIMIT_NOFILE", "too many open files{limited}; raise it with `ulimit -n {more}`"),
+    Shortage.PROCESSES: (
+        "RLIMIT_NPROC",
+        "no further process can be started{limited}; end some, or raise it with `ulimit -u`",
+    ),
+    Shortage.THREADS: (
+        "",
+        "no further thread can be started; end some programs, or raise the limits `ulimit -u` and `ulimit -v`",
+    ),
+    Shortage.MEMORY: ("", "the machine is out of memory; end some programs"),
+    Shortage.DISK: ("", "the disk is full; free some space"),
+    Shortage.QUOTA: ("", "the disk quota is used up; free some space"),
+    Shortage.FILE_SIZE: (
+        "",
+        "a file would grow beyond the limit of this process; raise it with `ulimit -f`",
+    ),
+}
+"""The limit that belongs to a shortage, if one does, and what to say."""
+_NO_THREAD = "can't start new thread"
+_NAMED_NUMBER = re.compile(r"\[Errno (\d+)\]|: Error (\d+)$")
+_OF_PYTHON = ("OSError: ", "BlockingIOError: ", "ImportError: ", "MemoryError", f"RuntimeError: {_NO_THREAD}")
+_OF_THE_LOADER = "error while loading shared libraries: "
+
+
+def host_fault(error: BaseException) -> HostFault | None:
+    """The shortage behind an exception, also where a library wrapped it; None where the cause is another.
+
+    EAGAIN counts only where it is the exception itself, as from `fork`: libraries meet it all the time when a
+    socket has nothing to read yet, and leave it behind as the context of later errors.
+    """
+    for link in causes(error):
+        if isinstance(link, HostFault):
+            return link
+        shortage = _shortage_of(link)
+        if shortage is None and link is error and isinstance(link, OSError) and link.errno == errno.EAGAIN:
+            shortage = Shortage.PROCESSES
+        if shortage is not None:
+            return HostFault(message_of(shortage), shortage)
+    return None
+
+
+@contextlib.contextmanager
+def raising_host_faults(*, began: bool = False) -> Iterator[None]:
+    """Turn an exception that a shortage caused into its `HostFault`; others pass as they are.
+
+    `began`: whether what runs inside may have an effect before it fails.
+    """
+    try:
+        yield
+    except HostFault:
+        raise
+    except Exception as error:
+        fault = host_fault(error)
+        if fault is None:
+            raise
+        raise HostFault(str(fault), fault.shortage, began=began) from error
+
+
+def shortage_in(line: str) -> Shortage | None:
+    """The shortage that the last line of a Python process which could not even start tells of, if it does."""
+    if not line.startswith(_OF_PYTHON) and _OF_THE_LOADER not in line:
+        return None
+    if _NO_THREAD in line:
+        return Shortage.THREADS
+    if line.startswith("MemoryError"):
+        return Shortage.MEMORY
+    if found := _NAMED_NUMBER.search(line):
+        number = int(found[1] or found[2])
+        return Shortage.PROCESSES if number == errno.EAGAIN else _SHORTAGES.get(number)
+    return _named_shortage(line)
+
+
+def as_record(fault: HostFault) -> dict[str, Any]:
+    """For another process (see `from_record`)."""
+    return {"shortage": fault.shortage, "message": str(fault), "began": fault.began}
+
+
+def from_record(record: Any) -> HostFault | None:
+    """What `as_record` made, or None where it is something else."""
+    try:
+        return HostFault(
+            str(record["message"])[:500], Shortage(record["shortage"]), began=record["began"] is True
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def message_of(shortage: Shortage) -> str:
+    """What ran out and what to do about it, for a person, on one line."""
+    resource_name, text = _ADVICE[shortage]
+    limit = _limit(resource_name) if resource_name else None
+    limited = "" if limit is None else f" (limit {limit:,})"
+    return text.format(limited=limited, more=max(1024, 2 * (limit or 0)))
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception itself, what it groups and what caused it, outermost first; each once."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        link = waiting.pop(0)
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        if isinstance(link, BaseExceptionGroup):
+            waiting.extend(link.exceptions)
+        following = link.__cause__ or link.__context__
+        if following is not None:
+            waiting.append(following)
+
+
+def _shortage_of(error: BaseException) -> Shortage | None:
+    if isinstance(error, OSError):
+        return _SHORTAGES.get(error.errno or 0)
+    if isinstance(error, MemoryError):
+        return Shortage.MEMORY
+    if isinstance(error, ImportError):
+        return _named_shortage(str(error))  # the loader of shared objects gives the system's words only
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+        return Shortage.THREADS
+    return _SQLITE_SHORTAGES.get(getattr(error, "sqlite_errorname", None) or "")
+
+
+def _named_shortage(text: str) -> Shortage | None:
+    return next((shortage for number, shortage in _SHORTAGES.items() if os.strerror(number) in text), None)
+
+
+def _limit(name: str) -> int | None:
+    """A soft limit of this process; None where it has none, or the system does not say."""
+    if resource is None:
+        return None
+    try:
+        limit: int = resource.getrlimit(getattr(resource, name))[0]
+        return None if limit == resource.RLIM_INFINITY else limit
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -1,4 +1,4 @@
-"""Text for people: hostile text made harmless, one-line forms, counts, costs, durations and times.
+"""Text for people: hostile text made harmless, one-line forms, counts, costs, durations, times, and events in words.
 
 Promise: nothing that a model, a tool or a file says can steer a terminal or hide text.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -209,3 +212,450 @@ def model_name(ref: str) -> str:
     `surveyor`."""
     name = ref.rsplit("/", 1)[-1].removeprefix("claude-")
     return _DATED.sub("", name)
+
+
+# --- Events, inbox messages and results of tools, in words ----------------------------------------------
+#
+# One line each, for the screen, the command line and the steps of a fork alike. A task is named by its title; ids,
+# digests and references are left out. Nothing here is sanitised: data may hold text of models, tools and files. Data of
+# any shape is accepted.
+
+_SUBJECTS = {
+    "session": "run",
+    "host": "process",
+    "compaction": "compact",
+    "artifact": "output",
+    "approval": "asks",
+    "command": "control",
+    "inbox": "notice",
+    "worktree": "files",
+    "assistant": "reply",
+}
+"""What the subject of an event is called, where its kind's first word is not a reader's."""
+
+_NAMING = ("path", "name", "title", "file_path", "url", "message", "text", "body", "status", "error")
+"""Keys whose value says enough by itself."""
+_WITHOUT_MEANING = lazily(r"(?i)(.*_)?(id|ids|ref|key|hash|digest|sha256|cursor|next|etag)")
+"""Keys whose value tells a reader nothing."""
+_MACHINE_WORD = lazily(
+    r"(artifact://sha256/\S*|[a-z]+://\w+/\d+|[0-9a-f]{16,}|(?=[a-z]*\d)[a-z0-9]{8}|toolu_\w+)"
+)
+"""Ids, digests and references: they name something for a program only."""
+_OPENING = {"{": "}", "[": "]"}
+_MOST_CHARS = 500
+"""Longer than any preview; what is nested that deep can still be read."""
+
+
+def result_words(text: str) -> str:
+    """One line for a result, or for its beginning. Text that is not JSON, or has nothing to summarise, stays
+    as it is.
+
+    To be sanitised, even if the text was: JSON spells characters out.
+    """
+    if text[:1] not in _OPENING or len(text) > _MOST_CHARS:
+        return text
+    value = _parsed(text)
+    if isinstance(value, list):
+        return _listed(value) or text
+    return ", ".join(_parts(value)) or text if isinstance(value, dict) else text
+
+
+def _listed(value: list[Any]) -> str:
+    """The first of a list, which may have been cut before its end."""
+    first = value[0] if value else None
+    said = (
+        ", ".join(_parts(first))
+        if isinstance(first, dict)
+        else str(first)
+        if isinstance(first, (str, int, float))
+        else ""
+    )
+    return f"{said}, …" if said and len(value) > 1 else said
+
+
+def _parts(value: dict[str, Any]) -> Iterator[str]:
+    """What names it first, then its counts, then the rest that is short enough to read."""
+    yield from (one for key in _NAMING if isinstance(one := value.get(key), str) and one)
+    for key, each in value.items():
+        if key in _NAMING or _WITHOUT_MEANING.fullmatch(key):
+            continue
+        words = key.replace("_", " ")
+        if isinstance(each, dict) and any(name.startswith("$") for name in each):
+            # A part of an artifact that is merged by a rule; its rows say what it holds.
+            rows = each.get("items")
+            first = rows[0] if isinstance(rows, list) and rows else None
+            name = first[0] if isinstance(first, list) and first else first
+            yield from [f"{words} {name}"] if isinstance(name, str) and name else []
+        elif isinstance(each, dict):
+            counts = [_counted(name.replace("_", " "), one) for name, one in each.items() if _is_count(one)]
+            yield from counts or ([_counted(words, len(each))] if each and words.endswith("s") else [])
+        elif _is_count(each):
+            yield _counted(words, each)
+        elif isinstance(each, float):
+            yield f"{words} {each:g}"
+        elif isinstance(each, str) and each and not _MACHINE_WORD.fullmatch(each):
+            yield f"{words} {each}"
+        elif each is True:
+            yield words
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value != 0
+
+
+def _counted(noun: str, count: int) -> str:
+    """`28 files`, `1 file`; a number that counts nothing after its name: `revision 2`."""
+    if not noun.endswith("s") or noun.endswith("ss"):
+        return f"{noun} {count}"
+    return f"{count:,} {noun[:-1] if count == 1 else noun}"
+
+
+def _parsed(text: str) -> Any:
+    """The value, also of a text that was cut: without the last thing in it, which may be half of one. None
+    where it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    for end, closing in _ends(text):
+        try:
+            return json.loads(text[:end] + closing)
+        except ValueError:
+            continue
+    return None
+
+
+def _ends(text: str) -> Iterator[tuple[int, str]]:
+    """Where the text could end, the last place first, and what would close it there."""
+    open_now: list[str] = []
+    found: list[tuple[int, str]] = []
+    in_string = escaped = False
+    for place, character in enumerate(text):
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_string = True
+        elif character in _OPENING:
+            open_now.append(_OPENING[character])
+            found.append((place + 1, "".join(reversed(open_now))))
+        elif open_now and character == open_now[-1]:
+            open_now.pop()
+            found.append((place + 1, "".join(reversed(open_now))))
+        elif character == "," and open_now:
+            found.append((place, "".join(reversed(open_now))))
+    return reversed(found)
+
+
+_INBOX_WORDS = {
+    "task_done": ("✓", "done"),
+    "task_failed": ("✗", "failed"),
+    "task_paused": ("‖", "paused"),
+    "task_cancelled": ("×", "cancelled by a person"),
+}
+
+
+def inbox_words(kind: str, payload: Mapping[str, Any]) -> str:
+    """One note of an agent's inbox in a line: `✓ Task vendor done · 1 artifact`. To be sanitised."""
+    if kind not in _INBOX_WORDS:
+        text = payload.get("text")
+        name = "A person says: " if kind == "steer" else "" if text else f"{kind.replace('_', ' ')}: "
+        return name + (text if isinstance(text, str) and text else ", ".join(_parts(dict(payload))))
+    glyph, words = _INBOX_WORDS[kind]
+    title = str(payload.get("title") or payload.get("task") or "")
+    artifacts = payload.get("artifacts")
+    made = f" · {plural(len(artifacts), 'artifact')}" if isinstance(artifacts, list) and artifacts else ""
+    error = payload.get("error")
+    return f"{glyph} Task {title} {words}{made}" + (f": {error}" if isinstance(error, str) and error else "")
+
+
+def inbox_payload_words(kind: str, payload: str) -> str:
+    """The same of a note as stored: its payload is JSON."""
+    value = _json(payload)
+    return inbox_words(kind, value) if value else f"{kind.replace('_', ' ')}: {payload}"
+
+
+def without_machine_text(text: str) -> str | None:
+    """A message to an agent in words for people, as Markdown: notes of an inbox as a list with their results, no
+    handoff; None where there is none of that in it. To be sanitised."""
+    _head, _, last = text.rpartition("\n")
+    if last.startswith('{"inbox": ['):
+        notes = _json(last).get("inbox")
+        if isinstance(notes, list) and notes and all(isinstance(each, dict) for each in notes):
+            lines = []
+            for each in notes:
+                lines.append("- " + inbox_words(str(each.get("kind", "")), each))
+                if isinstance(result := each.get("result"), str) and result:
+                    lines += ["", *(f"  {line}" for line in result.strip().split("\n")), ""]
+            return "\n".join(lines)
+    kept = [line for line in text.split("\n") if not _FOR_PROGRAMS.match(line)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)) if len(kept) < text.count("\n") + 1 else None
+
+
+_FOR_PROGRAMS = lazily(r'(handoff|scope): \{".*\}$')
+"""Lines of a sub-agent's first message that are JSON."""
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# --- Events ---------------------------------------------------------------------------------------------------
+
+_CHARACTERS = 400
+"""How much of one value a line takes."""
+_OTHER = (
+    "text",
+    "message",
+    "question",
+    "summary",
+    "title",
+    "error",
+    "result",
+    "reason",
+    "goal",
+    "detail",
+    "name",
+)
+"""What says most of an event that has no form of its own."""
+
+
+def event_text(kind: str, data: Mapping[str, Any]) -> str:
+    """What happened, in one line, without the subject of `kind`: `done “Write the survey” · 4 artifacts`."""
+    subject, _, verb = kind.partition(".")
+    match subject:
+        case "plan" if "revision" in data:
+            tasks = data.get("tasks")
+            count = f" ({plural(tasks, 'task')})" if isinstance(tasks, int) else ""
+            return f"revision {data['revision']}: {_one(data, 'reason') or 'revised'}{count}"
+        case "tool":
+            return _tool(verb, data)
+        case "model" if verb == "replied":
+            return _reply(data)
+        case "model":
+            return _words(verb) + _said(data, "error", ": ")
+        case "host" if verb == "warning":
+            return f"warning: {_one(data, 'text')}"
+        case "host" if verb == "moved":
+            return _one(data, "text")
+        case "host":
+            return _words(verb) + (" and continues the session" if data.get("resume") else "")
+        case "artifact":
+            size = data.get("bytes")
+            return f"{verb} {_one(data, 'name')}" + (f" ({size:,} bytes)" if isinstance(size, int) else "")
+        case "inbox":
+            return f"notified: {notices}" if (notices := _notices(data)) else verb
+        case "memory":
+            return _memory(verb, data)
+        case "compaction":
+            return _compaction(verb, data)
+        case "command":
+            return f"{_one(data, 'command_kind')} {_words(verb)}{_said(data, 'result', ' — ')}"
+        case "approval":
+            return _approval(verb, data)
+        case "task":
+            made = data.get("artifacts")
+            count = f" · {plural(made, 'artifact')}" if isinstance(made, int) and made else ""
+            title = _one(data, "title")
+            return _words(verb) + (f" “{title}”" if title else "") + count + _said(data, "reason", " — ")
+        case "agent" if verb == "created":
+            model, attempt = model_name(_one(data, "model")), data.get("attempt")
+            again = f", attempt {attempt}" if isinstance(attempt, int) and attempt > 1 else ""
+            return f"created as {_one(data, 'role')}" + (f" on {model}" if model else "") + again
+        case "agent" if verb == "parked" and isinstance(data.get("until"), int | float):
+            try:
+                until = clock_text(data["until"], time.time())
+            except (ValueError, OverflowError, OSError):
+                until = "a time that no calendar has"
+            return f"parked until {until}{_said(data, 'reason', ' — ')}"
+        case "session" if verb == "carried":
+            counts = [
+                plural(data[key], key[:-1]) for key in ("tasks", "facts") if isinstance(data.get(key), int)
+            ]
+            return f"continues session {_one(data, 'session')}: {', '.join(counts)}"
+        case "agent" | "session":
+            return _words(verb) + (_said(data, "reason", " — ") or _said(data, "error", " — "))
+        case "program":
+            return _program(verb, data)
+        case "worktree":
+            return _worktree(verb, data)
+        case "grant":
+            what = _one(data, "pattern") or f"every call of {_one(data, 'tool')}"
+            return f"{what}: " + ("runs without a question" if verb == "added" else "asks again")
+        case "budget" if verb == "set":
+            amount, unit = data.get("amount"), _one(data, "budget")
+            if not isinstance(amount, int | float):
+                return f"no limit in {unit}"
+            return "set to " + (f"${amount:,.2f}" if unit == "usd" else f"{amount:,.0f} {unit}")
+        case _:
+            return _any(verb, data)
+
+
+def subject_name(kind: str) -> str:
+    """What an event is about, in one word of at most eight characters. Not sanitised."""
+    subject = kind.partition(".")[0]
+    return _SUBJECTS.get(subject, subject)[:8]
+
+
+def called_tools(names: Sequence[str]) -> str:
+    """The first four of the tools that a reply calls, and how many more: `read ×3, bash`."""
+    counts = list(Counter(names).items())
+    shown = ", ".join(name if count == 1 else f"{name} ×{count}" for name, count in counts[:4])
+    return shown + (f" and {len(counts) - 4} more" if len(counts) > 4 else "")
+
+
+def question_words(tool: str, question: str) -> str:
+    """A question without the tool's name, which is shown before it."""
+    return question.removeprefix(f"{tool} ")
+
+
+def _reply(data: Mapping[str, Any]) -> str:
+    tools = data.get("tools")
+    calls = (
+        "calls " + called_tools([str(tool) for tool in tools]) if isinstance(tools, list) and tools else ""
+    )
+    preview = _one(data, "preview").partition("cursor: {")[0]
+    return " · ".join(part for part in (f"turn {_one(data, 'turn')}", calls, preview) if part)
+
+
+def _tool(verb: str, data: Mapping[str, Any]) -> str:
+    name = _one(data, "tool") or _one(data, "name")
+    said = result_words(_one(data, "preview") or _one(data, "result"))
+    if verb == "started":
+        return f"{name} …"
+    if verb == "unknown":
+        return f"{name}: interrupted, outcome unknown"
+    if verb == "pending":
+        return f"{name} waits{_said(data, 'reason', ': ')}"
+    arrow = {"done": "→", "error": "✗"}.get(verb, _words(verb))
+    return (
+        f"{name}{_said(data, 'input', ' ')} {arrow} {said}".strip()
+        if said or verb != "done"
+        else f"{name} done"
+    )
+
+
+def _notices(data: Mapping[str, Any]) -> str:
+    """The notes that an agent was given: tasks by their titles, several of another kind as a count."""
+    items, titles = data.get("items"), data.get("titles")
+    if not isinstance(items, list):
+        return ""
+    titles = titles if isinstance(titles, list) and len(titles) == len(items) else [""] * len(items)
+    found: Counter[str] = Counter()
+    for kind, title in zip(map(str, items), titles, strict=True):
+        if isinstance(title, str) and title and kind in _INBOX_WORDS:
+            glyph, words = _INBOX_WORDS[kind]
+            found[f"{glyph} {title} {words}"] += 1
+        else:
+            found[{"steer": "message from a person"}.get(kind, _words(kind))] += 1
+    return ", ".join(f"{words} ×{count}" if count > 1 else words for words, count in found.items())
+
+
+def _memory(verb: str, data: Mapping[str, Any]) -> str:
+    if "fact_kind" in data:
+        return f"{verb} {_one(data, 'fact_kind')} {_one(data, 'fact')}{_said(data, 'text', ': ')}"
+    seqs = data.get("messages")
+    if isinstance(seqs, list):
+        return f"{_words(verb)} " + ", ".join(f"#{seq}" for seq in seqs[:12] if isinstance(seq, int))
+    return _any(verb, data)
+
+
+def _compaction(verb: str, data: Mapping[str, Any]) -> str:
+    before, after, removed = data.get("tokens_before"), data.get("tokens_after"), data.get("messages_removed")
+    text = _words(verb)
+    if isinstance(before, int | float) and isinstance(after, int | float):
+        text += f" {tokens_text(before)} → {tokens_text(after)} {change_text(before, after)}"
+    if verb == "applied" and isinstance(removed, int) and removed:
+        text += f" · {plural(removed, 'message')} replaced"
+    elif verb != "applied" and isinstance(data.get("high_water"), int):
+        text += f" up to #{data['high_water']}"
+    return text + _said(data, "reason", " — ")
+
+
+def _approval(verb: str, data: Mapping[str, Any]) -> str:
+    tool = _one(data, "tool")
+    asked = question_words(tool, _one(data, "question"))
+    if verb == "asked":
+        return f"wants to run {tool}" + (f": {asked}" if asked else "")
+    edited = ", as edited" if data.get("edited") else ""
+    return f"{_words(verb)} {tool}{edited}{': ' if asked else ''}{asked}{_said(data, 'reason', ' — ')}"
+
+
+def _worktree(verb: str, data: Mapping[str, Any]) -> str:
+    branch, files = _one(data, "branch"), data.get("files")
+    match verb:
+        case "ready":
+            return f"worktree ready, on branch {branch}"
+        case "merged":
+            return f"{branch} merged into {_one(data, 'into')}"
+        case "changed" if isinstance(files, int):
+            return f"{plural(files, 'file')} changed"
+        case "removed":
+            return f"worktree removed; the branch {branch} stays"
+        case _:
+            return _any(verb, data)
+
+
+def _program(verb: str, data: Mapping[str, Any]) -> str:
+    """What an agent program did."""
+    program, reason = _one(data, "program") or "the program", _said(data, "reason", ": ")
+    session = _one(data, "program_session")[:8]
+    match verb:
+        case "opened":
+            begun = "continues session" if data.get("resumed") else "begins session"
+            refused = (
+                f" (the earlier one was refused: {_one(data, 'refused')})" if data.get("refused") else ""
+            )
+            return " ".join(filter(None, (program, _one(data, "version"), begun, session))) + refused
+        case "attached":
+            counts = [
+                plural(data[key], key[:-1]) for key in ("messages", "calls") if isinstance(data.get(key), int)
+            ]
+            return f"{program} continues its own session {session}: {', '.join(counts)}"
+        case "prompted":
+            return f"prompt sent to {program}"
+        case "steered":
+            return "message sent: it is read " + (
+                "now" if data.get("when") == "now" else "with the next model call"
+            )
+        case "plan":
+            listed = data.get("items")
+            items = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+            done = sum(one.get("status") == "done" for one in items)
+            now = next((str(one.get("title")) for one in items if one.get("status") == "running"), "")
+            return f"to-do list: {done} of {len(items)} done" + (f", now {now}" if now else "")
+        case "unknown":
+            return f"sent something that this version does not know: {_one(data, 'name')}"
+        case _ if verb.startswith("child_"):
+            named = _one(data, "title") or _one(data, "child")[:8]
+            return f"its sub-agent {_words(verb.removeprefix('child_'))}: {named}"
+        case _ if verb.startswith("turn_"):
+            return f"turn {_words(verb.removeprefix('turn_'))}{reason}"
+        case _:
+            return _words(verb) + reason
+
+
+def _any(verb: str, data: Mapping[str, Any]) -> str:
+    """An event of which only the shape is known, perhaps of a later version."""
+    said = [_one(data, key) for key in _OTHER if data.get(key) not in (None, "", [], {})]
+    return " ".join([_words(verb), *(said or list(_parts(dict(data)))[:6])]).strip()
+
+
+def _words(verb: str) -> str:
+    return verb.replace("_", " ")
+
+
+def _one(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if value is None:
+        return ""
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=True))[:_CHARACTERS]
+
+
+def _said(data: Mapping[str, Any], key: str, before: str) -> str:
+    value = _one(data, key)
+    return before + value if value else ""

@@ -1,10 +1,31 @@
-"""What a tool call does, read from the keys of its input: every agent program names its tools differently."""
+"""What a tool call does, read from the keys of its input, as every agent program names its tools differently; and what of it
+a person allowed.
+
+A person allows shell commands by a pattern: a list of words; `*` as its last word matches any further arguments. It
+matches one simple command that consists of these very words. A command that a shell would interpret never matches:
+operators, redirections, substitutions, variables, globs, assignments, reserved words. The parser refuses in case of
+doubt, quoted or not; then the agent asks.
+
+A matching command runs as these words, without a shell: no function, alias, variable or `PATH` that an
+earlier command of the agent's shell defined can change what it runs. See `agents.tools.worker.Shell`.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 import re
+import shlex
+import shutil
+import stat
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from watchkeeper.records.text import lazily, reveal
 
 PATH_KEYS = ("file_path", "path", "filePath", "notebook_path", "filename", "target_file")
 EDIT_KEYS = frozenset(
@@ -15,7 +36,7 @@ EDIT_KEYS = frozenset(
 )  # fmt: skip
 """With a path, one of these in an input says that the call writes the file."""
 
-PATCHED = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$|^\*\*\* Move to: (.+)$", re.MULTILINE)
+PATCHED = lazily(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$|^\*\*\* Move to: (.+)$", re.MULTILINE)
 """The files of a patch in the form of Codex."""
 _PATCH_CHARACTERS = 400_000
 
@@ -27,7 +48,7 @@ EXTENSIONS = (
 )
 """What makes a word with a dot a file name, and not an attribute or the end of a sentence."""
 
-PATH = re.compile(
+PATH = lazily(
     r"(?<![\w/.:@<\[-])(?:(?:~|\.{1,2})?/(?:[\w.@+-]{1,80}/){1,16}[\w.@+-]{1,80}"  # /a/b, ./a/b, ~/a/b
     r"|(?:[\w.@+-]{1,80}/){2,16}[\w.@+-]{1,80}"  # a/b/c
     rf"|(?:~/|\.{{1,2}}/|/)?(?:[\w.@+-]{{1,80}}/)?[\w@+-][\w.@+-]{{0,80}}\.(?:{EXTENSIONS}))(?![\w/(])",
@@ -86,3 +107,292 @@ def command_of(given: Any) -> str:
     if not isinstance(given, Mapping):
         return ""
     return next((text for key in ("command", "cmd", "script") if (text := argument_text(given.get(key)))), "")
+
+
+# --- What a person allows: commands by their pattern, changes of files by what they change --------------
+
+_INTERPRETED = frozenset(";&|<>`$\\\n\r\t(){}[]*?!#^")
+"""Characters that mean something to a shell in some place. `^` is an old pipe, `!` negates, `#` comments."""
+
+_RESERVED = "if then else elif fi do done case esac while until for in function select coproc time"
+_OF_THE_SHELL = (
+    "eval exec source . command builtin alias unalias export declare typeset local readonly set unset shopt"
+    " trap enable hash"
+    " cd pushd popd dirs umask ulimit return exit break continue shift getopts read mapfile readarray let"
+    " wait jobs fg bg disown"
+    " suspend logout history fc bind complete compgen compopt caller times"
+)
+"""Built-in commands that act on the shell itself, or run what they are given."""
+_LAUNCHERS = (
+    "sudo su doas pkexec runuser setpriv env xargs nohup nice ionice chroot unshare nsenter setsid stdbuf"
+    " timeout watch script"
+    " sh bash dash zsh ksh mksh fish csh tcsh busybox ssh parallel entr strace ltrace gdb"
+)
+"""Programs that run another program that they are given."""
+_ALWAYS_ASK = frozenset(f"{_RESERVED} {_OF_THE_SHELL} {_LAUNCHERS}".split())
+
+
+def parse_command(command: str) -> tuple[str, ...] | None:
+    """The words of `command` if it is plainly one simple command of a program and its arguments; else
+    None."""
+    if not command.isascii() or not command.isprintable() or _INTERPRETED.intersection(command):
+        # Letters of other scripts may look like these; a person cannot tell them apart in a pattern.
+        return None
+    try:
+        words = tuple(shlex.split(command, posix=True))
+    except ValueError:
+        return None
+    if not words or not words[0] or "=" in words[0] or words[0].startswith(("-", "%", "~")):
+        return None
+    if os.path.basename(words[0]) in _ALWAYS_ASK:
+        return None
+    # A tilde at the beginning of a word, or after : and = in one, names a folder.
+    if any(word.startswith("~") or ":~" in word or "=~" in word for word in words):
+        return None
+    return words
+
+
+def parse_pattern(pattern: str) -> tuple[str, ...]:
+    """The words of a pattern.
+
+    Raises:
+        ValueError: a line that says why it can match nothing.
+    """
+    text = pattern.strip()
+    open_ended = text.endswith(" *")
+    words = parse_command(text[:-2].rstrip() if open_ended else text)
+    if text == "*":
+        raise ValueError("the pattern * would match every command; allow the tool instead")
+    if words is None:
+        raise ValueError(
+            f"the pattern {reveal(text)!r} matches nothing: it must be the words of one simple command, with"
+            " * as its last word"
+            " for any further arguments"
+        )
+    return (*words, "*") if open_ended else words
+
+
+def pattern_of(words: tuple[str, ...]) -> str:
+    """The text of a pattern that `parse_pattern` reads as these words."""
+    if words[-1] == "*":
+        return f"{shlex.join(words[:-1])} *"
+    return shlex.join(words)
+
+
+def matches(pattern: str, command: str) -> tuple[str, ...] | None:
+    """The words that `command` runs if the pattern allows it; else None. A pattern that is none matches
+    nothing."""
+    words = parse_command(command)
+    if words is None:
+        return None
+    try:
+        wanted = parse_pattern(pattern)
+    except ValueError:
+        return None
+    if wanted[-1] == "*":
+        return words if words[: len(wanted) - 1] == wanted[:-1] else None
+    return words if words == wanted else None
+
+
+def program_path(program: str, folder: str, workspace: str, search_path: str) -> str | None:
+    """The absolute path of the program that the first word of a command names, or None where that is not
+    certain.
+
+    A relative path names another program in another folder, so it counts in the workspace alone; relative
+    entries of the search path do not count at all.
+    """
+    if "/" in program:
+        if not os.path.isabs(program) and os.path.realpath(folder) != os.path.realpath(workspace):
+            return None
+        found = os.path.join(folder, program)
+        return found if os.path.isfile(found) and os.access(found, os.X_OK) else None
+    places = [place for place in search_path.split(os.pathsep) if os.path.isabs(place)]
+    return shutil.which(program, path=os.pathsep.join(places)) if places else None
+
+
+# --- The file that a call of `write` or `edit` would change -------------------------------------------------
+#
+# Its name, its content, and its content after the call. A person approves a change of a file in its present
+# state. `digest_of` is the same only for the same file with the same content: a process that changes either,
+# by writing or by swapping a link, makes the approval void for it. Paths are resolved as the file tools
+# resolve them. Used by the host, by the worker that writes, and by the interfaces that show the question.
+
+FILE_CHANGES = frozenset({"write", "edit"})
+"""The tools whose input is a change of one file."""
+
+SUBJECT_CHANGED = "[not run] The file changed after a person approved this call. Nothing was written."
+"""What a worker answers that found another file than the approved one."""
+
+REFUSED = "refused"
+"""In the place of a digest: the tool will refuse the path. If it leads to a file later, that is not what was
+approved."""
+
+MOST_SHOWN_BYTES = 16 * 1024 * 1024
+"""A larger file is not compared line by line."""
+
+
+Protected = frozenset[tuple[int, int]]
+"""Device and inode of the files of a database and of its leases."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What a call would do to its file."""
+
+    path: str
+    """As the model gave it."""
+    target: str
+    """The file that it leads to, links followed; empty if there is none."""
+    digest: str
+    """Digest of the file in its present state; `REFUSED` if the tool would refuse the path anyway."""
+    before: str | None
+    """None: there is no such file."""
+    after: str | None
+    """None: the call would fail, and `problem` says why."""
+    problem: str = ""
+
+
+def resolve_target(workspace: Path, name: Any) -> Path | None:
+    """The file that the tools reach by `name`, or None where they refuse it: outside the workspace, a loop of
+    links."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return None
+    try:
+        root = workspace.resolve(strict=True)
+        # As the file tools do: dots are taken out of the name first, then every link is followed.
+        target = Path(os.path.realpath(os.path.normpath(root / name)))
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return target if target.is_relative_to(root) and not target.is_symlink() else None
+
+
+def state_digest(target: Path, descriptor: int | None) -> str:
+    """Identifies a file and what it holds; `descriptor` None: there is no such file."""
+    state = hashlib.sha256(os.fsencode(target) + b"\0")
+    if descriptor is None:
+        state.update(b"absent")
+        return state.hexdigest()
+    state.update(b"file\0")
+    offset = 0
+    while block := os.pread(descriptor, 1024 * 1024, offset):
+        state.update(block)
+        offset += len(block)
+    return state.hexdigest()
+
+
+def digest_of(
+    workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()
+) -> str:
+    """Identifies the file that the call would change, in its present state. Empty for other tools, `REFUSED`
+    for a refused path.
+
+    A file of `protected` is not opened: closing it would drop the locks that this process has on it.
+    """
+    if tool not in FILE_CHANGES:
+        return ""
+    target = resolve_target(workspace, arguments.get("file_path"))
+    if target is None:
+        return REFUSED
+    try:
+        descriptor = _open(target, protected)
+    except FileNotFoundError:
+        return state_digest(target, None)
+    except OSError:
+        return REFUSED
+    try:
+        return state_digest(target, descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else REFUSED
+    finally:
+        os.close(descriptor)
+
+
+def file_change(
+    workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()
+) -> FileChange:
+    """What a call of `write` or `edit` would do to its file, as the file is now. Raises nothing for what the
+    file is."""
+    path = str(arguments.get("file_path") or "")
+    # First the digest: if the file changes before its text is read, the answer does not count, and the
+    # question comes again.
+    digest = digest_of(workspace, tool, arguments, protected)
+    target = resolve_target(workspace, path)
+    if target is None:
+        problem = "the path leads out of the workspace, so the tool will refuse it"
+        return FileChange(path, "", REFUSED, None, None, problem)
+    before, problem = _text_of(target, protected)
+    after: str | None = None
+    old, new = arguments.get("old_string"), arguments.get("new_string")
+    if tool == "write":
+        content = arguments.get("content")
+        after = content if isinstance(content, str) else None
+    elif before is None or not isinstance(old, str) or not isinstance(new, str) or not old:
+        problem = problem or "there is no such file, so the edit will fail"
+    elif (count := before.count(old)) == 0:
+        problem = "the file does not hold the old text, so the edit will fail"
+    elif count > 1 and not arguments.get("replace_all"):
+        problem = f"the file holds the old text {count} times, so the edit will fail"
+    else:
+        after = before.replace(old, new)
+    return FileChange(path, str(target), digest, before, after, problem)
+
+
+def holds_already(
+    workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()
+) -> bool:
+    """Whether the file of a `write` holds the text that the call would write: it ran, and its host died
+    before it said so."""
+    if tool != "write":
+        return False
+    change = file_change(workspace, tool, arguments, protected)
+    return change.before is not None and change.before == change.after
+
+
+def _open(target: Path, protected: Protected) -> int:
+    """A descriptor to read the file that bears this name now.
+
+    Raises:
+        PermissionError: it is one of `protected`.
+        OSError: it cannot be opened.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    if sys.platform != "linux":
+        _refuse(os.stat(target, follow_symlinks=False), protected)
+        return os.open(target, flags)
+    # A reference to the file first: closing that drops no lock, and what is opened through it is the same
+    # file.
+    reference = os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _refuse(os.fstat(reference), protected)
+        return os.open(f"/proc/self/fd/{reference}", flags & ~os.O_NOFOLLOW)
+    finally:
+        os.close(reference)
+
+
+def _refuse(status: os.stat_result, protected: Protected) -> None:
+    if (status.st_dev, status.st_ino) in protected:
+        raise PermissionError(errno.EACCES, "it belongs to the database of this run")
+    if not stat.S_ISREG(status.st_mode):
+        raise PermissionError(
+            errno.EACCES, "it is a folder, a link, a pipe or a device, so the tool will refuse it"
+        )
+
+
+def _text_of(target: Path, protected: Protected) -> tuple[str | None, str]:
+    """The file's text, or None and why it cannot be shown (nothing where there is no file)."""
+    try:
+        descriptor = _open(target, protected)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"the file cannot be read: {error.strerror}"
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if status.st_size > MOST_SHOWN_BYTES:
+            return (
+                None,
+                f"the file is too large to compare ({status.st_size:,} bytes); a write replaces all of it",
+            )
+        data = file.read(MOST_SHOWN_BYTES + 1)
+    try:
+        return data.decode("utf-8"), ""
+    except UnicodeDecodeError:
+        return None, f"the file is not UTF-8 text ({status.st_size:,} bytes); a write replaces all of it"

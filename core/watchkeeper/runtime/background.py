@@ -24,9 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records import host_faults
-from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.records.host_faults import StoreExhausted, host_fault
+from watchkeeper.records import errors
+from watchkeeper.records.errors import StoreExhausted, StoreUnusable, host_fault
 from watchkeeper.records.ports import Clock
 from watchkeeper.records.text import one_line
 from watchkeeper.runtime.config import AlertSettings
@@ -285,7 +284,7 @@ class CommandWatch:
         self._feed.close()
 
     def _run(self) -> None:
-        waits = iter(host_faults.RETRY_SECONDS)
+        waits = iter(errors.RETRY_SECONDS)
         while not self._over.is_set():
             try:
                 self._watch_file()

@@ -27,8 +27,7 @@ from watchkeeper.agents.tools.contract import validate_arguments
 from watchkeeper.memory.buffering import BackgroundTasks
 from watchkeeper.memory.compactor import PassOutcome
 from watchkeeper.memory.history import CompactionPass, Rejection
-from watchkeeper.memory.recall.pinned import lift
-from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
+from watchkeeper.memory.recall import lift
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.states import (
     AGENT_ENDED,
@@ -40,6 +39,7 @@ from watchkeeper.records.states import (
     SessionStatus,
     TaskStatus,
 )
+from watchkeeper.records.tool_inputs import parse_pattern, pattern_of
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from watchkeeper.memory.recall.session import said_in
+from watchkeeper.memory.recall import said_in
 from watchkeeper.records.states import TASK_ENDED, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.store import artifacts, database, facts, messages, plans, sessions

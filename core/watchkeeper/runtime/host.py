@@ -27,9 +27,15 @@ from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.reporting import RunResult, TaskOutcome
 from watchkeeper.agents.roles import Roles
-from watchkeeper.records import host_faults
-from watchkeeper.records.errors import LeaseLost, StoreUnusable, WatchkeeperError
-from watchkeeper.records.host_faults import HostFault, Shortage, host_fault
+from watchkeeper.records import errors
+from watchkeeper.records.errors import (
+    HostFault,
+    LeaseLost,
+    Shortage,
+    StoreUnusable,
+    WatchkeeperError,
+    host_fault,
+)
 from watchkeeper.records.ports import Clock
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
@@ -521,13 +527,13 @@ class SessionHost:
         last_turn, tries = self._shortages.get(agent_id, (turn, 0))
         tries = tries if turn == last_turn else 0
         self._shortages[agent_id] = (turn, tries + 1)
-        if tries >= len(host_faults.RETRY_SECONDS):
+        if tries >= len(errors.RETRY_SECONDS):
             self._short_of = fault.shortage
             self.pause_all(fault.advice(self.store.session_id))
             return
         self._live.show(agent_id, "retrying", str(fault))
         self._retrying[agent_id] = asyncio.create_task(
-            self._wait_for_room(agent_id, host_faults.RETRY_SECONDS[tries])
+            self._wait_for_room(agent_id, errors.RETRY_SECONDS[tries])
         )
 
     async def _wait_for_room(self, agent_id: str, seconds: float) -> None:

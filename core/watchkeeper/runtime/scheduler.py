@@ -24,7 +24,7 @@ from watchkeeper.agents.roles import Input, Role
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.history import ContextLimits
-from watchkeeper.memory.recall.pinned import lift
+from watchkeeper.memory.recall import lift
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Role as MessageRole
 from watchkeeper.records.states import AgentStatus, TaskStatus

@@ -411,7 +411,7 @@ def ask_approval(
     """Put a question to a person.
 
     `cause`: `permission`, `repetition`, `changed` or `conflict`; `note` says in a line why it is asked. `folder` is that
-    of the agent's shell, `subject_digest` that of the file that would change (`records.approval_subjects`).
+    of the agent's shell, `subject_digest` that of the file that would change (`records.tool_inputs`).
     """
     tx.execute(
         "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, cause,"

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.approval_subjects import (
+from watchkeeper.records.states import ApprovalStatus
+from watchkeeper.records.tool_inputs import (
     FILE_CHANGES,
     FileChange,
     Protected,
@@ -22,7 +23,6 @@ from watchkeeper.records.approval_subjects import (
     parse_command,
     pattern_of,
 )
-from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import decode_or
 from watchkeeper.store.place import Place
@@ -378,7 +378,7 @@ class Grant:
     id: int
     tool: str
     pattern: str | None
-    """Pattern of commands (see `records.approval_subjects`); None: every call of the tool."""
+    """Pattern of commands (see `records.tool_inputs`); None: every call of the tool."""
     granted_by: str
     created_at: float
     revoked_by: str | None

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.records.host_faults import Shortage, StoreExhausted, host_fault, message_of
+from watchkeeper.records.errors import Shortage, StoreExhausted, StoreUnusable, host_fault, message_of
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.place import Place
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, NotFound
-from watchkeeper.records.event_text import event_text
 from watchkeeper.records.ports import IdSource, random_id
+from watchkeeper.records.text import event_text
 from watchkeeper.store import artifacts
 from watchkeeper.store.driver import Connection, Unfenced, decode, encode
 from watchkeeper.store.history import History, Row, RowsAt, seq_of_turn

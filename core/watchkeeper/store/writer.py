@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from watchkeeper.records import host_faults
+from watchkeeper.records import errors
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.store import database, driver, postgres
 from watchkeeper.store.database import identities, refuse_second_name, taken_away
@@ -321,7 +321,7 @@ class Writer:
         """
         if not isinstance(self.path, Path):
             return self._transact_on_server(items, gather=True)
-        for wait_seconds in () if self._exhausted else host_faults.RETRY_SECONDS:
+        for wait_seconds in () if self._exhausted else errors.RETRY_SECONDS:
             try:
                 return self._transact(items, gather=True)
             except Exception as error:

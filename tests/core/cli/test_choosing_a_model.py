@@ -27,8 +27,8 @@ from watchkeeper.models.anthropic import missing_key
 from watchkeeper.models.registry import SUGGESTED, SURVEYOR, rates, resolve
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.text import sanitize
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 
 GOAL = "Rename f to g"
 SONNET = "anthropic/claude-sonnet-5"

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchkeeper import BufferConfig, HierarchicalContextManager
-from watchkeeper.memory.compactor import Compactor, Writer
+from watchkeeper.memory.compactor import COMPRESSION, Compactor, Writer
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.engine import Engine, Keep, ObservationalSettings
 from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared
 from watchkeeper.memory.manager import Swap
-from watchkeeper.memory.prompts import COMPRESSION
 from watchkeeper.records.messages import Block, Message, ObservationKind, View
 
 EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned")

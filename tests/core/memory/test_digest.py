@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from tests.core.memory.support import call, result
 
+from watchkeeper.memory.compactor import SUMMARY_SYSTEM
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.digest import DigestNotes, Written
 from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.notes import DigestIndex, error_lines, gather, identifiers_in, paths_in
-from watchkeeper.memory.prompts import SUMMARY_SYSTEM
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import Content, Message, Observation, ObservationKind
 

@@ -25,11 +25,10 @@ from tests.core.memory.support import (
 )
 
 from watchkeeper import BufferConfig, ObserverOutput
-from watchkeeper.memory.compactor import Compactor
+from watchkeeper.memory.compactor import Compactor, read_answer, request_of, transcript
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.engine import MOST_DOUBLINGS, Engine, Pacer, TokenCosts, can_pay
 from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, WindowTooSmall
-from watchkeeper.memory.prompts import read_answer, request_of, transcript
 from watchkeeper.memory.tokens import count_message
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.records.messages import Message, Observation, ObservationKind

@@ -18,8 +18,8 @@ from tests.support.messages_server import MessagesServer
 
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.models.failures import RetryPolicy
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database
 
 ROOT = Path(__file__).parents[3]

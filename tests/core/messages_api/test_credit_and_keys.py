@@ -9,8 +9,8 @@ from tests.core.messages_api.scripts import NOTES, Notes, uses
 from tests.support.answers import Body, Status
 from tests.support.scripted import task
 
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 
 NO_CREDIT = Status(
     400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API."

@@ -18,9 +18,9 @@ from tests.support.scripted import task
 
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.records.ports import ManualClock
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import Runtime
 
 START = 1_700_000_000.0
 TWO_HOURS = 7_200.0

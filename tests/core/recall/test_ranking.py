@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.memory.recall import Document, rank
+from watchkeeper.memory.ranking import Document, rank
 
 
 def documents(*texts: str) -> list[Document]:

@@ -14,8 +14,8 @@ from tests.core.recall.conftest import Session
 
 from watchkeeper.agents.memory_tools import RecallTool
 from watchkeeper.agents.tools.contract import ToolContext
-from watchkeeper.memory.recall import Document, Likeness, RankedIndex
-from watchkeeper.memory.recall import session as recall_session
+from watchkeeper.memory import recall as recall_session
+from watchkeeper.memory.ranking import Document, Likeness, RankedIndex
 from watchkeeper.runtime.config import Config
 
 pytest.importorskip("sqlite_vec")
@@ -94,7 +94,7 @@ def test_one_recall_makes_vectors_for_a_bounded_time_the_newest_messages_first(
         session.say("ann", f"boat {number}")
     ticks = iter(range(1000))
     batches = list(
-        recall_session.made(session.store, session.id, embedder, seconds=lambda: float(next(ticks)))
+        recall_session.make_vectors(session.store, session.id, embedder, seconds=lambda: float(next(ticks)))
     )
     assert [len(made) for _, made in batches] == [recall_session.BATCH]
     newest = session.store.one("SELECT max(id) FROM messages")[0]
@@ -145,7 +145,7 @@ def test_likeness_orders_what_words_cannot_and_never_hides_what_they_find() -> N
 
 def test_the_real_model_is_loaded_without_a_network() -> None:
     pytest.importorskip("wordllama")
-    embedder = recall_session.load()
+    embedder = recall_session.load_embedder()
     (first,) = embedder.embed(["a boat"])
     assert len(first) == 256 * 4
 

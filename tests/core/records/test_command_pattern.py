@@ -10,13 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from watchkeeper.records.approval_subjects import (
-    matches,
-    parse_command,
-    parse_pattern,
-    pattern_of,
-    program_path,
-)
+from watchkeeper.records.tool_inputs import matches, parse_command, parse_pattern, pattern_of, program_path
 
 OPERATORS = [
     ";", "&", "|", "<", ">", "`", "$", "\n", "\r", "\\", "(", ")", "{", "}", "*", "?", "[", "]", "!", "#", "^", "\t", "\x00",

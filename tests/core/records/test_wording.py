@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.records.event_text import event_text, subject_name
-from watchkeeper.records.text import countdown, plural, utc_text
+from watchkeeper.records.text import countdown, event_text, plural, subject_name, utc_text
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from tests.support.places import query, workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, task
 
 from watchkeeper.records.ports import Clock, ManualClock
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import agents, plans
 from watchkeeper.store.place import Place
 from watchkeeper.store.session_store import SessionStore

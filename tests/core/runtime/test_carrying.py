@@ -22,8 +22,8 @@ from watchkeeper.records.errors import NotFound
 from watchkeeper.records.messages import Message, ModelRequest
 from watchkeeper.records.states import TaskStatus
 from watchkeeper.runtime import continuation
-from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import agents, artifacts, database, facts, messages, plans, sessions
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.search.passages import Reads

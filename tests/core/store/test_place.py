@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.__main__ import _without_password
 from watchkeeper.records.errors import BadInput
-from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store.place import DatabaseUrl, absolute, file_of, folder_beside, place_of
 
 SECRETS = st.text(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database
 from watchkeeper.store.database import lies_inside, refuse_inside
 

@@ -19,7 +19,7 @@ OF_SQLITE = {
     "store/search/index.py": "full-text search on SQLite",
     "store/search/postgres_index.py": "full-text search on PostgreSQL",
     "store/search/words.py": "a full-text index in memory, which splits texts into words",
-    "memory/recall/ranking.py": "a full-text index in memory",
+    "memory/ranking.py": "a full-text index in memory",
     "transcripts/opencode/database.py": "the database of another program",
 }
 IS_SQL = re.compile(

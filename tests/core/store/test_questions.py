@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watchkeeper.records.approval_subjects import digest_of, file_change
 from watchkeeper.records.text import reveal
+from watchkeeper.records.tool_inputs import digest_of, file_change
 from watchkeeper.store.approvals import sections_of, unified_diff
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.records import host_faults
+from watchkeeper.records import errors
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import driver
 from watchkeeper.store import writer as module
@@ -39,7 +39,7 @@ class Disk:
             real(connection, **about)
 
         monkeypatch.setattr(driver, "begin_immediate", begin)
-        monkeypatch.setattr(host_faults, "RETRY_SECONDS", WAITS)
+        monkeypatch.setattr(errors, "RETRY_SECONDS", WAITS)
         clock = SimpleNamespace(**{name: getattr(time, name) for name in ("monotonic", "perf_counter")})
         monkeypatch.setattr(module, "time", clock)
         clock.sleep = self.waits.append

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from watchkeeper.records.event_text import inbox_payload_words
+from watchkeeper.records.text import inbox_payload_words
 from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts

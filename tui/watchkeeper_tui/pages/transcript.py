@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchkeeper.records.event_text import result_words, without_machine_text
+from watchkeeper.records.text import result_words, without_machine_text
 from watchkeeper.store.agent_snapshot import ToolCallFacts
 from watchkeeper.store.approvals import unified_diff
 from watchkeeper_tui import formatting

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from watchkeeper.records.approval_subjects import FILE_CHANGES
 from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.records.event_text import question_words
-from watchkeeper.records.text import reveal
+from watchkeeper.records.text import question_words, reveal
+from watchkeeper.records.tool_inputs import FILE_CHANGES
 from watchkeeper.store import budgets, database
 from watchkeeper.store.approvals import Grant, load_grants, question_from_text
 from watchkeeper.store.budgets import BudgetUse

@@ -13,7 +13,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
 
-from watchkeeper.records.event_text import result_words
+from watchkeeper.records.text import result_words
 from watchkeeper.store.agent_snapshot import (
     CompactionDetail,
     ObservationFacts,

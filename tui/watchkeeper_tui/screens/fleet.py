@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
-from watchkeeper.records.event_text import question_words
+from watchkeeper.records.text import question_words
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.external import External, ExternalQuestion, ExternalSession
 from watchkeeper.store.imports import imported_from

@@ -15,8 +15,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input
 
-from watchkeeper.records.event_text import question_words
-from watchkeeper.records.text import clock_text, countdown
+from watchkeeper.records.text import clock_text, countdown, question_words
 from watchkeeper.store.snapshot import CommandFacts, SessionFacts, roles_of
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting

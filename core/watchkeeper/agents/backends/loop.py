@@ -46,7 +46,7 @@ from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, wr
 from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.agents.worktrees import GitFailed
-from watchkeeper.memory.recall.pinned import pinned_lines
+from watchkeeper.memory.recall import pinned_lines
 from watchkeeper.models.failures import body_reset_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
 from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, ToolCallStatus

@@ -33,7 +33,7 @@ from watchkeeper.agents.backends import (
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked, kill_tree
 from watchkeeper.models.stream import without_lone_surrogates
-from watchkeeper.records.host_faults import host_fault
+from watchkeeper.records.errors import host_fault
 
 log = logging.getLogger(__name__)
 

@@ -42,8 +42,7 @@ from watchkeeper.agents.tools.processes import (
     kill_marked,
     start_ticks,
 )
-from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable
-from watchkeeper.records.host_faults import host_fault
+from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable, host_fault
 from watchkeeper.store import sessions
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.sessions import StoredContainment

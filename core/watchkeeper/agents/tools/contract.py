@@ -58,7 +58,7 @@ class ToolContext:
     """The same when the call runs again after a crash: what a tool gives to a service that takes each request
     once."""
     subject_digest: str = ""
-    """Digest of the file whose change a person approved (see `records.approval_subjects`); the tool changes
+    """Digest of the file whose change a person approved (see `records.tool_inputs`); the tool changes
     no other. For a call that asked a `PersonQuestion`: the digest of the one that was answered."""
     program: ProgramRun | None = None
     """For `bash`: run this program outside the shell, instead of the command."""

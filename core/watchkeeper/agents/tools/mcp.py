@@ -22,7 +22,7 @@ from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.contract import McpServer, Permission, Tool, ToolContext, ToolResult, is_content
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE
 from watchkeeper.agents.tools.workers import Child, ChildFailed, result_of
-from watchkeeper.records.host_faults import HostFault
+from watchkeeper.records.errors import HostFault
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.ports import Clock, SystemClock
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from watchkeeper.records.host_faults import host_fault
+from watchkeeper.records.errors import host_fault
 from watchkeeper.store.place import Place
 
 # --- The environment of everything that tools run in --------------------------------------------------------

@@ -30,7 +30,7 @@ from watchkeeper.agents.tools.processes import (
     kill_descendants,
     mark_limits,
 )
-from watchkeeper.records.host_faults import host_fault
+from watchkeeper.records.errors import host_fault
 
 
 class Broken(Exception):

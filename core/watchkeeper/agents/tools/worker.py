@@ -4,7 +4,7 @@ It reads JSON lines on standard input: first its configuration `{"mode", "worksp
 `{"id", "tool", "arguments", "agent", …}` and `{"cancel": id}`; it answers `{"id", "content", "is_error",
 "broken"}` on standard output. Both are moved to descriptors that no child inherits, so that a tool that
 prints cannot corrupt the protocol. Where the machine ran out of something, an answer also has `host_fault`
-(`records.host_faults.as_record`), and the last line on standard error of a worker that cannot start is such a
+(`records.errors.as_record`), and the last line on standard error of a worker that cannot start is such a
 record.
 
 When standard input ends, because the host is gone, it kills all that it started, and exits.
@@ -45,13 +45,7 @@ from watchkeeper.agents.tools.processes import (
     start_ticks,
 )
 from watchkeeper.agents.tools.sandbox import Broken, enter_namespace
-from watchkeeper.records.host_faults import (
-    RETRY_SECONDS,
-    HostFault,
-    as_record,
-    host_fault,
-    raising_host_faults,
-)
+from watchkeeper.records.errors import RETRY_SECONDS, HostFault, as_record, host_fault, raising_host_faults
 from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 
 from watchkeeper.agents.tools.folder import why
 from watchkeeper.agents.tools.sandbox import IsDatabase, ProtectedFiles, Refuses
-from watchkeeper.records.approval_subjects import FILE_CHANGES, SUBJECT_CHANGED, state_digest
-from watchkeeper.records.host_faults import HostFault, host_fault
+from watchkeeper.records.errors import HostFault, host_fault
+from watchkeeper.records.tool_inputs import FILE_CHANGES, SUBJECT_CHANGED, state_digest
 
 # --- In a worker: reading a plain text file without the SDK -------------------------------------------------
 #

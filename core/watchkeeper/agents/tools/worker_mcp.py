@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from watchkeeper._version import __version__
 from watchkeeper.agents.tools.contract import IMAGE_TYPES, MOST_BLOCKS, MOST_IMAGE_BASE64
 from watchkeeper.agents.tools.sandbox import Broken
-from watchkeeper.records.host_faults import raising_host_faults
+from watchkeeper.records.errors import raising_host_faults
 
 LIST_TOOLS = "\0list"
 """The name of the request for the server's tools; no tool has it."""

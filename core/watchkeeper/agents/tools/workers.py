@@ -30,8 +30,8 @@ from watchkeeper.agents.tools.contract import (
     shorten_content,
 )
 from watchkeeper.agents.tools.processes import folder_of_shell, kill_group, kill_tree, worker_environment
-from watchkeeper.records.approval_subjects import program_path
-from watchkeeper.records.host_faults import HostFault, from_record, host_fault, message_of, shortage_in
+from watchkeeper.records.errors import HostFault, from_record, host_fault, message_of, shortage_in
+from watchkeeper.records.tool_inputs import program_path
 from watchkeeper.store.database import database_files
 from watchkeeper.store.lease import lease_folder
 from watchkeeper.store.place import Place

@@ -1,4 +1,8 @@
-"""Recall on the store: the facts that a reader may see, and the session's messages."""
+"""Recall: finding earlier messages and facts again, and keeping standing instructions in every prompt.
+
+Promises: works with no network and no model; the same query on the same documents gives the same answer; every hit
+says why it was found and carries pointers that `read_back` resolves; any text is a valid query. `memory.ranking` ranks.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from watchkeeper.memory.content import blocks_of, result_text
-from watchkeeper.memory.recall.ranking import PASSAGE_CHARACTERS, Document, Likeness, Query, rank
+from watchkeeper.memory.ranking import PASSAGE_CHARACTERS, Document, Likeness, Query, rank
 from watchkeeper.records.messages import Content
 from watchkeeper.records.tool_inputs import leaves
 from watchkeeper.store import facts
@@ -23,6 +27,10 @@ from watchkeeper.store.postgres import is_postgres
 from watchkeeper.store.search import passages
 from watchkeeper.store.search.messages import fold
 
+if TYPE_CHECKING:
+    from watchkeeper.store.transaction import Transaction
+
+
 # --- Texts as vectors, by a small packaged model ------------------------------------------------------------
 #
 # Needs the extra `vectors`; used where `recall_vectors` is on, and otherwise not imported. Wordllama's static
@@ -30,7 +38,7 @@ from watchkeeper.store.search.messages import fold
 # them, outside every transaction, the newest messages first and for a second at most; the next recall
 # computes the rest. docs/memory.md measures what they gain.
 
-READ_CHARACTERS = 2_000
+EMBEDDED_CHARACTERS = 2_000
 BATCH = 128
 MOST_SECONDS = 1.0
 """For how long one recall makes vectors."""
@@ -76,11 +84,13 @@ class Wordllama:
         self._model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
-        vectors: Any = self._model.embed([plain(text[:READ_CHARACTERS]) or " " for text in texts], norm=True)
+        vectors: Any = self._model.embed(
+            [plain(text[:EMBEDDED_CHARACTERS]) or " " for text in texts], norm=True
+        )
         return [vector.astype("<f4").tobytes() for vector in vectors]
 
 
-def unavailable(reads: object = None) -> str | None:
+def vectors_unavailable(reads: object = None) -> str | None:
     """Why `load` would fail, or why the database of `reads` cannot compare vectors, in one line, as far as a check
     without loading can say; None: no reason found."""
     if is_postgres(reads):
@@ -108,7 +118,7 @@ def _advice(why: str, remedy: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def load() -> Embedder:
+def load_embedder() -> Embedder:
     """The embedder of the extra `vectors`, loaded once (some 0.3 s).
 
     Raises:
@@ -116,7 +126,7 @@ def load() -> Embedder:
     """
     from watchkeeper.store.driver import sqlite3
 
-    why = unavailable()
+    why = vectors_unavailable()
     if why is not None:
         raise VectorsMissing(why)
     connection = sqlite3.connect(":memory:")
@@ -129,7 +139,7 @@ def load() -> Embedder:
         connection.close()
 
 
-def made(
+def make_vectors(
     reads: Any, session_id: str, embedder: Embedder, *, seconds: Callable[[], float] = time.monotonic
 ) -> Iterator[tuple[str, list[tuple[int, bytes]]]]:
     """Vectors that a session still lacks, a batch at a time, as `(kind, [(id, vector)])`; for a second at
@@ -450,3 +460,105 @@ def around_first(text: str, pieces: Sequence[str], size: int) -> tuple[str, int]
     first = min((place for piece in pieces if (place := folded.find(piece)) >= 0), default=0)
     start = max(0, min(first - size // 4, len(text) - size))
     return text[start : start + size], start
+
+
+# --- Instructions and facts that stay in every prompt ---------------------------------------------------
+
+PINNED_CHARACTERS = 6_000
+"""Pinned lines are paid for in every call; the newest stay where they are too many."""
+
+
+def pinned_lines(reads: Any, session_id: str) -> list[str]:
+    """The standing instructions for agents of a session, oldest first, one line each, at most 6,000
+    characters in all."""
+    kept: list[str] = []
+    room = PINNED_CHARACTERS
+    for row in reversed(facts.pinned_facts(reads, session_id)):
+        line = " ".join(str(row[2]).split())
+        if len(line) > room:
+            break
+        room -= len(line)
+        kept.append(line)
+    return kept[::-1]
+
+
+# --- Standing instructions of the user ----------------------------------------------------------------------
+#
+# A pinned line is in every later prompt, so the rule is conservative. A sentence counts if it gives a command
+# (it begins with "always", "never", "from now on", "do not", "make sure", …, or says "you must", "please
+# never", …), is not a question, and is short. Ordinary requests ("fix the test", "don't worry", "it never
+# works") do not count.
+
+LONGEST_INSTRUCTION = 300
+MOST_INSTRUCTIONS = 20
+INSTRUCTED_CHARACTERS = 50_000
+
+_COMMANDS = re.compile(
+    r"^(?:please,? |and |but |also,? |so |note: |important: |remember(?: to| that|:),? )*"
+    r"(?:"
+    r"always,? \w"
+    r"|never,? (?!mind\b|heard\b|seen\b|been\b|got\b|had\b|worked\b|works\b|once\b|again[.!]*$)\w"
+    r"|from now on\b|in (?:the )?future,? |going forward\b|for the rest of\b|at all times\b"
+    r"|(?:do not|don['’]t)(?: ever)? (?!know\b|think\b|understand\b|worry\b|see\b|remember\b|care\b|mind\b|believe\b|like\b|want\b)\w"
+    r"|(?:you|it|this|that|all|every|each|the|any|no|tests?|code|changes?|files?|commits?)\b[^?]{0,120}"
+    r"\b(?:must|shall)(?: not| never)? (?!be (?:a |an |the )?(?:bug|mistake|error|joke)\b)\w"
+    r"|must(?: not| never)? \w"
+    r"|(?:make|be) sure (?:to|that|you|not|all|every|no)\b"
+    r"|under no circumstances\b|without exception\b"
+    r"|you (?:should|may|can) (?:always|never|only)\b|only ever\b"
+    r")",
+    re.I,
+)
+_WITHIN = re.compile(
+    r"[,;:] (?:but |and |please )*(?:always|never|do not|don['’]t ever|from now on|make sure|you must)\b",
+    re.I,
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\"'(A-Z])|\n+")
+_BULLET = re.compile(r"^(?:[-*•]|\d{1,2}[.)]|#+)\s+")
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.S)
+_QUOTE = re.compile(r"^(?: {4}|\t|>).*$", re.M)
+
+
+def standing_instructions(text: str) -> list[str]:
+    """The standing instructions in a user's own message, each one sentence as it was written, in order, each
+    once.
+
+    Code and quotations are passed over: they are not the user's own words. At most 20, of at most 300
+    characters.
+    """
+    text = _QUOTE.sub("\n", _FENCED.sub("\n", text[:INSTRUCTED_CHARACTERS]))
+    found: dict[str, None] = {}
+    for sentence in _SENTENCE.split(text):
+        line = _BULLET.sub("", " ".join(sentence.split())).strip()
+        if not 6 <= len(line) <= LONGEST_INSTRUCTION or line.endswith("?"):
+            continue
+        if _COMMANDS.match(line) or _WITHIN.search(line):
+            found[line] = None
+    return list(found)[:MOST_INSTRUCTIONS]
+
+
+def lift(
+    tx: Transaction,
+    text: str,
+    *,
+    workspace: str,
+    source: str | None = None,
+    agent_id: str | None = None,
+    scope: str = "session",
+) -> list[int]:
+    """Pin the standing instructions of a user's message (a goal, a steering line); returns the ids of those
+    that are new.
+
+    `source`: a pointer to the message that they stand in. For text that a person wrote only: what tools bring
+    and models say is never lifted.
+    """
+    new: list[int] = []
+    for line in standing_instructions(text):
+        kept = facts.add_fact(
+            tx, agent_id=agent_id, workspace=workspace, scope=scope, kind="instruction", text=line,
+            sources=[source] if source else [], pinned=True,
+        )  # fmt: skip
+        if kept.new:
+            new.append(kept.id)
+            tx.event("memory.remembered", agent_id=agent_id, fact=kept.id, fact_kind="instruction")
+    return new
