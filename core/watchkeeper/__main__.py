@@ -67,7 +67,7 @@ def _hide_keys(arguments: list[str]) -> None:
     if process_secrets.HANDOVER_VARIABLE in os.environ:
         process_secrets.receive()
     elif not arguments or arguments[0] in HOLDS_KEYS or shown != arguments:
-        from watchkeeper.store.user_secrets import config_text
+        from watchkeeper.store.place import config_text
 
         try:
             process_secrets.restart_without_secrets(config_text(), shown)

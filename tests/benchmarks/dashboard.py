@@ -73,7 +73,7 @@ from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents
 from watchkeeper.store.place import place_of
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 place, count = place_of(sys.argv[1]), int(sys.argv[2])
 session_id = create_session(place, NewSession("measure", Path(sys.argv[3]), "test/model"))
 store = SessionStore.claim(place, session_id, SystemClock(), pid=os.getpid(), host_name=socket.gethostname())

@@ -29,8 +29,7 @@ from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents, messages
 from watchkeeper.store.database import open_readonly
 from watchkeeper.store.place import Place, place_of
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 USAGE, COST = Usage(1200, 80, 1000, 60), Cost(0.01, PriceStatus.EXACT)
 ROUND_TRIP_SECONDS = 0.0014

@@ -46,7 +46,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.memory import recall as recall_session
+from watchkeeper.memory import recall as recall_module
 from watchkeeper.memory.recall import recall
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, decode, encode, plain, sqlite3
@@ -243,7 +243,7 @@ def queries_of(documents: Sequence[tuple[str, Any]], rng: random.Random, count: 
 
 def text_of(content: Any) -> str:
     """The text of a message, thinking left out: what was said, what tools were given and what they brought."""
-    return recall_session.said_in(content)
+    return recall_module.said_in(content)
 
 
 # --- The store ----------------------------------------------------------------------------------------------
@@ -375,11 +375,11 @@ def searches_of(
 
     searches: dict[str, Search] = {BASE: plain_bm25(collection.documents), OURS: ours}
     if vectors:
-        embedder = recall_session.load_embedder()
+        embedder = recall_module.load_embedder()
         with closing(database.open_writable(path)) as connection:
             made: list[Any] = [None]
             while made:
-                made = list(recall_session.make_vectors(reads, session_id, embedder))
+                made = list(recall_module.make_vectors(reads, session_id, embedder))
                 for kind, rows in made:
                     connection.execute("BEGIN IMMEDIATE")
                     passages.add(connection, kind, embedder.name, rows)  # type: ignore[arg-type]
@@ -387,7 +387,7 @@ def searches_of(
         passages.load_extension(reads.connection)
 
         def with_vectors(query: str, limit: int) -> list[str]:
-            question = recall_session.Question(embedder.name, embedder.embed([query])[0])
+            question = recall_module.Question(embedder.name, embedder.embed([query])[0])
             found = recall(reads, session_id, query, limit=limit, question=question)
             return [ids[one.sources[0]] for one in found]
 
@@ -542,7 +542,7 @@ def main() -> None:
     if options.scale:
         print("\n".join(measure_scale(options.scale, options.seed)))
         return
-    if options.vectors != "off" and (why := recall_session.vectors_unavailable()) is not None:
+    if options.vectors != "off" and (why := recall_module.vectors_unavailable()) is not None:
         sys.exit(why)
     named = os.environ.get(DATA)
     try:

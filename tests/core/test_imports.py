@@ -78,7 +78,7 @@ def test_importing_logs_loads_no_more_than_it_needs(what: str, tmp_path: Path) -
         "asyncio",
         "pydantic_core",
         "watchkeeper.models.failures",
-        "watchkeeper.transcripts.export.reading",
+        "watchkeeper.transcripts.export.document",
         "watchkeeper.store.library",
         "watchkeeper.store.snapshot",
     )

@@ -22,7 +22,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store import database, session_store
+from watchkeeper.store import database, transaction
 from watchkeeper.store.place import Place
 
 RECORDER = Path(__file__).parent / "recording"
@@ -52,7 +52,7 @@ def record_here() -> None:
     assert spec.loader is not None
     recorder = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(recorder)
-    recorder.watch(session_store)
+    recorder.watch(transaction)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

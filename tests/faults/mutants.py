@@ -47,7 +47,7 @@ SUBJECTS = {
     ),
     "transaction": (
         "store/transaction.py",
-        "",
+        r"Transaction\.",
         "store/test_transaction store/test_fencing store/test_replaying",
     ),
     "lease": ("store/lease.py", "", "store/test_lease store/test_fencing store/test_postgres"),

@@ -44,7 +44,7 @@ from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_se
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.place import Place
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 STEPS = 18
 WORDS = 100

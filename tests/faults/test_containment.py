@@ -34,7 +34,7 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.runtime.run_session import Runtime
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere there is a register alone, without a mark"

@@ -18,7 +18,7 @@ import os, socket, sys, time
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.store import database
 from watchkeeper.store.place import place_of
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 from watchkeeper.store.transaction import Transaction
 place, session_id = place_of(sys.argv[1]), sys.argv[2]
 

@@ -40,8 +40,8 @@ from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.library import change_tags, rename_session
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.user_secrets import user_redactor
+from watchkeeper.store.place import user_redactor
+from watchkeeper.store.transaction import SessionStore
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.importer import Importer
 

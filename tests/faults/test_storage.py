@@ -25,7 +25,7 @@ from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 COMMITS = 40
 

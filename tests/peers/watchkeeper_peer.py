@@ -26,7 +26,7 @@ from watchkeeper.records.messages import ModelEvent, ModelRequest, Purpose, Repl
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.host_factory import assemble
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 
 class Scripted:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store.agent_snapshot import StoredMessage
-from watchkeeper.store.place import Place
-from watchkeeper.store.user_secrets import config_text
+from watchkeeper.store.place import Place, config_text
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Request
 from watchkeeper_tui.reader import fold_message

@@ -18,7 +18,7 @@ from watchkeeper.memory.tokens import Calibrations, TokenCounter
 from watchkeeper.models.gate import Gate
 from watchkeeper.records.messages import Cost, Model, Usage
 from watchkeeper.records.ports import Clock, IdSource
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 
 class LiveBoard(Protocol):

@@ -40,8 +40,7 @@ from watchkeeper.store.budgets import (
     ReservedCall,
     amount_text,
 )
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 # --- A person -------------------------------------------------------------------------------------------
 

@@ -22,8 +22,7 @@ from watchkeeper.store import artifacts, facts
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.search import passages
 from watchkeeper.store.search.passages import Reads
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 log = logging.getLogger(__name__)
 

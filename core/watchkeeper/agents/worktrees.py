@@ -41,8 +41,7 @@ from watchkeeper.store.driver import make_private
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.place import folder_beside
 from watchkeeper.store.plans import Task
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 if TYPE_CHECKING:
     from watchkeeper.agents.roles import Role

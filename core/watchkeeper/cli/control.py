@@ -386,7 +386,7 @@ def _found(db: Place | None, words: tuple[str, ...], *, waiting: bool) -> tuple[
 
 def _elsewhere(db: Place | None, words: tuple[str, ...]) -> tuple[Path, ExternalQuestion] | None:
     """The question of a session in another terminal, where `words` name none of a run here."""
-    from watchkeeper.cli.hooks import find_question
+    from watchkeeper.cli.interop import find_question
 
     try:
         _found(db, words, waiting=True)
@@ -440,13 +440,13 @@ def approve(
     shell.
     """
     if (elsewhere := _elsewhere(db, words)) is not None:
-        from watchkeeper.cli import hooks
+        from watchkeeper.cli import interop
 
         if show:
-            return respond(as_json, hooks.question_json(elsewhere[1]), hooks.question_lines(elsewhere[1]))
+            return respond(as_json, interop.question_json(elsewhere[1]), interop.question_lines(elsewhere[1]))
         if always or pattern is not None or edit is not None or keep is not None:
             raise BadInput("a question of another terminal is allowed once or denied, and nothing else")
-        return hooks.answer(*elsewhere, as_json, allow=True, chosen=choose)
+        return interop.answer(*elsewhere, as_json, allow=True, chosen=choose)
     opened, approval_id = _found(db, words, waiting=not show)
     if choose:
         raise BadInput("--choose answers only multiple-choice questions of other terminals")
@@ -491,9 +491,9 @@ def approve(
 def deny(words: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool) -> int:
     """Refuse the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session."""
     if (elsewhere := _elsewhere(db, words)) is not None:
-        from watchkeeper.cli import hooks
+        from watchkeeper.cli import interop
 
-        return hooks.answer(*elsewhere, as_json, allow=False, reason=reason)
+        return interop.answer(*elsewhere, as_json, allow=False, reason=reason)
     opened, approval_id = _found(db, words, waiting=True)
     return command(opened, "deny", as_json, payload={"approval": approval_id, "reason": reason})
 

@@ -338,7 +338,7 @@ class _Redacting(logging.Formatter):
     """Redacts log lines: a traceback may quote the text of a model or a tool."""
 
     def format(self, record: logging.LogRecord) -> str:
-        from watchkeeper.store.user_secrets import user_redactor
+        from watchkeeper.store.place import user_redactor
 
         return user_redactor().text(super().format(record))
 

@@ -21,8 +21,7 @@ from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import duration_text
 from watchkeeper.runtime.control import refuse_agents, user_name
-from watchkeeper.store.place import Place, file_of
-from watchkeeper.store.user_secrets import config_text
+from watchkeeper.store.place import Place, config_text, file_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.writer import Writer
@@ -162,7 +161,7 @@ def _stop_event() -> threading.Event:
 def _hooks_read(writer: Writer, stop: threading.Event) -> Iterator[None]:
     """A thread that reads what hooks wrote (`wk hooks`), until the block ends."""
     from watchkeeper.interop.hook_spool import HookSpool
-    from watchkeeper.store.user_secrets import user_redactor
+    from watchkeeper.store.place import user_redactor
 
     reader = threading.Thread(
         target=HookSpool(writer, user_redactor()).run, args=(stop,), name="hooks", daemon=True
@@ -288,7 +287,7 @@ def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[s
         if not is_export(file):
             others.append(name)
             continue
-        from watchkeeper.transcripts.export.reading import import_export  # late: it takes 40 ms to load
+        from watchkeeper.transcripts.export.document import import_export  # late: it takes 40 ms to load
 
         found = import_export(path, file)
         if as_json:

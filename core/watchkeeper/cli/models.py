@@ -307,7 +307,7 @@ def _asking_roles(folder: Path, ref: str) -> list[dict[str, Any]]:
     """The roles of the workspace that ask for a model that costs more than the configured one."""
     from watchkeeper.agents.roles import load_roles
     from watchkeeper.runtime.config import role_models
-    from watchkeeper.store.user_secrets import config_folder
+    from watchkeeper.store.place import config_folder
 
     choices = role_models(load_roles(folder, config_folder()), ref)
     return [

@@ -65,7 +65,7 @@ def confirm_roles(
     """
     from watchkeeper.agents.roles import load_roles
     from watchkeeper.runtime.config import BUILT_IN, price_of, role_models, warning
-    from watchkeeper.store.user_secrets import config_folder
+    from watchkeeper.store.place import config_folder
 
     roles = load_roles(workspace, config_folder())
     dearer: dict[tuple[str, str], list[RoleModel]] = {}
@@ -769,7 +769,7 @@ def _leave_paused(path: Place, session_id: str) -> None:
 def _carried(path: Place, name: str, workspace: Path, *, quiet: bool) -> Continuation:
     """Read what the new session takes over from the session `name`, and print a line about it."""
     from watchkeeper.runtime.continuation import carry
-    from watchkeeper.store.user_secrets import user_redactor
+    from watchkeeper.store.place import user_redactor
 
     carried = carry(path, name, redact=user_redactor())
     brief = carried.brief

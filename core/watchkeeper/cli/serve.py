@@ -44,8 +44,7 @@ from watchkeeper.cli.options import complete_session, database_path, db_option, 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import database
-from watchkeeper.store.place import Place, arguments_for
-from watchkeeper.store.user_secrets import config_text
+from watchkeeper.store.place import Place, arguments_for, config_text
 
 MOST_VIEWERS = 16
 """How many browsers may have the dashboard open; each has its own process."""

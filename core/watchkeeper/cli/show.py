@@ -36,12 +36,11 @@ from watchkeeper.store.agents import load_worktrees
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe_all
-from watchkeeper.store.place import Place
+from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search.index import index_until, unindexed
 from watchkeeper.store.usage import GROUPS, UsageRow, models_used
 from watchkeeper.store.usage import usage as usage_by
-from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.workers import Needs, queue_state
 
 if TYPE_CHECKING:

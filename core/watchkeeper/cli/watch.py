@@ -37,9 +37,8 @@ from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import called_tools, cost_text, plural
 from watchkeeper.store import database
-from watchkeeper.store.place import Place
+from watchkeeper.store.place import Place, config_text
 from watchkeeper.store.sessions import newest_session
-from watchkeeper.store.user_secrets import config_text
 
 if TYPE_CHECKING:
     from watchkeeper_tui.screens.welcome import Discovery

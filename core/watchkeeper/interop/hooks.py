@@ -744,3 +744,76 @@ def is_registered(folder: Path, record: Installed) -> bool:
         for event, groups in found.items()
     }
     return all(entry.command in held.get(event, ()) for event, entry in wanted.items())
+
+
+# --- The plugin of OpenCode -----------------------------------------------------------------------------
+#
+# OpenCode runs no shell line at an event: it loads files of JavaScript. Ours (`opencode_plugin.js`) writes events into
+# the same spool, and with `answer` it hands on what the dashboard answers, beside OpenCode's own dialog. It throws
+# nothing, waits for nothing, and does nothing without Watchkeeper's folder.
+
+FIRST_OPENCODE = (1, 18)
+OPENCODE_EVENTS = ("SessionStart", "UserPromptSubmit", "Stop", "StopFailure", "Interrupt", "PermissionRequest", "PreCompact",
+          "PostCompact", "SessionEnd")  # fmt: skip
+"""What the plugin tells, in the words of Claude Code's hooks."""
+
+_PLUGIN_MARK = "// Written by `wk hooks install opencode`"
+
+
+def opencode_settings(environ: Mapping[str, str], project: Path | None) -> Settings:
+    """Where the plugin is installed: for the user, or for `project`.
+
+    Raises:
+        NotFound: there is no such folder.
+    """
+    home = (
+        Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config").expanduser().absolute() / "opencode"
+    )
+    if project is None:
+        return Settings(home / "plugins" / "watchkeeper.js", home)
+    place = project.expanduser().absolute()
+    if not place.is_dir():
+        raise NotFound(f"there is no folder {place}")
+    return Settings(place / ".opencode" / "plugins" / "watchkeeper.js", home)
+
+
+def plan_opencode_install(database: Path, settings: Settings, program: Program, *, answer: bool) -> Change:
+    """What `hooks.install` would write.
+
+    Raises:
+        BadInput: another file has the plugin's name.
+    """
+    folder, path = hooks_folder(database), settings.path
+    before = read_settings(path)
+    _refuse_other_plugin(path, before)
+    plugin = Path(__file__).with_name("opencode_plugin.js").read_text(encoding="utf-8")
+    text = plugin % {
+        "folder": json.dumps(str(folder)),
+        "answer": json.dumps(answer),
+        "pending": MOST_PENDING,
+    }
+    after = text.encode()
+    events = [event for event in OPENCODE_EVENTS if event != ASKING or answer]
+    record = Installed(
+        str(path), None, digest(after) or "", [], events, program.version, str(settings.home), program.name
+    )
+    return Change(path, before, after, record)
+
+
+def plan_opencode_uninstall(database: Path, path: Path) -> Change:
+    """What `hooks.uninstall` would do: it deletes the plugin.
+
+    Raises:
+        NotFound: it is not installed there.
+        BadInput: another file has the plugin's name.
+    """
+    before = read_settings(path)
+    _refuse_other_plugin(path, before)
+    if before is None and all(each.path != str(path) for each in load_installed(hooks_folder(database))):
+        raise NotFound(f"no plugin of Watchkeeper at {path}")
+    return Change(path, before, None, None)
+
+
+def _refuse_other_plugin(path: Path, data: bytes | None) -> None:
+    if data is not None and not data.startswith(_PLUGIN_MARK.encode()):
+        raise BadInput(f"{path} is no plugin of Watchkeeper; move it first, nothing was changed")

@@ -35,7 +35,7 @@ from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import is_lost
 from watchkeeper.store.search.index import index_batch, index_until
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 log = logging.getLogger(__name__)
 

@@ -46,8 +46,7 @@ from watchkeeper.store.agents import Agent
 from watchkeeper.store.approvals import CONFLICT, add_grant, revoke_grant
 from watchkeeper.store.driver import decode
 from watchkeeper.store.plans import Task
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 MOST_PINNED = 2_000
 """The longest pinned text, in characters; it is part of every prompt."""

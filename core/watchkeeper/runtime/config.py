@@ -23,7 +23,7 @@ from watchkeeper.agents.roles import Role
 from watchkeeper.agents.tools.contract import McpServer, Permission
 from watchkeeper.models.registry import PROVIDERS, SURVEYOR, provider_of, rates
 from watchkeeper.records.errors import BadInput
-from watchkeeper.store.user_secrets import config_folder
+from watchkeeper.store.place import config_folder
 
 MOST_BYTES = 1_000_000
 """The largest configuration file."""

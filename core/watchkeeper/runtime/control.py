@@ -25,8 +25,7 @@ from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import make_private, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.lease import probe
-from watchkeeper.store.place import Place, arguments_for
-from watchkeeper.store.user_secrets import config_folder, config_text, user_redactor
+from watchkeeper.store.place import Place, arguments_for, config_folder, config_text, user_redactor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

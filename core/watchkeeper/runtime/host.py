@@ -57,8 +57,7 @@ from watchkeeper.store import agents, commands, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import plain
 from watchkeeper.store.plans import Task
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 # --- The `live` rows: what each agent does at this moment, written at most ten times a second -------------
 

@@ -55,8 +55,8 @@ from watchkeeper.runtime.host import LiveRows, SessionHost
 from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
 from watchkeeper.store import agents, budgets
 from watchkeeper.store.lease import is_watched
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.user_secrets import config_folder
+from watchkeeper.store.place import config_folder
+from watchkeeper.store.transaction import SessionStore
 
 
 class RedactedModel:

@@ -22,10 +22,9 @@ from watchkeeper.runtime.control import user_name
 from watchkeeper.store import agents, budgets, commands, database, driver, plans, sessions, workers
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import decode, sqlite3
-from watchkeeper.store.place import Place
+from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
-from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.workers import Needs
 from watchkeeper.store.writer import Group
 

@@ -48,10 +48,8 @@ from watchkeeper.runtime.lifecycle import (
 from watchkeeper.store import database, driver, sessions, state
 from watchkeeper.store.driver import Queries, decode, sqlite3
 from watchkeeper.store.imports import refuse_imported
-from watchkeeper.store.place import Place, absolute, place_of
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
-from watchkeeper.store.user_secrets import user_redactor
+from watchkeeper.store.place import Place, absolute, place_of, user_redactor
+from watchkeeper.store.transaction import SessionStore, Transaction
 from watchkeeper.store.workers import Needs, Placement, await_lapse, lost_changes, place_session
 from watchkeeper.store.writer import Group
 

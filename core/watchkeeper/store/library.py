@@ -23,10 +23,9 @@ from watchkeeper.store import database, driver
 from watchkeeper.store.database import check_target, copy_database
 from watchkeeper.store.driver import Connection, decode, decode_or, encode, make_private, plain, sqlite3
 from watchkeeper.store.lease import Lease, LeaseHolder, holders, lease_folder, probe
-from watchkeeper.store.place import Place
+from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.search.sessions import COST_ESTIMATED, SessionHead
 from watchkeeper.store.snapshot import SPENDING, Spending
-from watchkeeper.store.user_secrets import user_redactor
 
 # --- Whether a session's host continues by itself -----------------------------------------------------------
 #

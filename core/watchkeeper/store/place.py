@@ -1,4 +1,4 @@
-"""Where a database is: a file of SQLite, or the address of a PostgreSQL database.
+"""Where a database is, a file of SQLite or the address of a PostgreSQL database; and where a user's configuration is.
 
 `--db` and `WATCHKEEPER_DB` take either. An address is never taken for the name of a file.
 """
@@ -8,11 +8,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from watchkeeper.records.errors import BadInput
+
+if TYPE_CHECKING:
+    from watchkeeper.records.redact import Redactor
+
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//?)")
 _SECRET = frozenset({"password", "sslpassword", "oauth_client_secret"})
@@ -127,3 +133,40 @@ def _url(text: str) -> DatabaseUrl:
     hidden = urlencode(kept, quote_via=quote, safe="/,:") if len(kept) != len(query) else parts.query
     netloc = f"{name}@{hosts}" if colon else parts.netloc
     return DatabaseUrl(f"postgresql://{netloc}{parts.path}" + (f"?{hidden}" if hidden else ""), text)
+
+
+# --- A user's configuration, and the secrets that no row may hold ---------------------------------------
+#
+# A host has the configuration at hand. A writer without one (a command line, the dashboard) reads only the secrets from
+# it. If the file is damaged, the writer continues without them; the host reports the damage.
+
+
+def config_folder() -> Path:
+    """`WATCHKEEPER_CONFIG_DIR`, else the user's configuration folder."""
+    chosen = os.environ.get("WATCHKEEPER_CONFIG_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_config_path
+
+    return user_config_path("watchkeeper", appauthor=False)
+
+
+def config_text() -> str:
+    """The user's configuration as written; empty if none can be read."""
+    try:
+        return (config_folder() / "config.toml").read_text("utf-8")
+    except (OSError, ValueError, RuntimeError):
+        return ""
+
+
+def user_redactor() -> Redactor:
+    """Knows the secret variables of this process, and what the user's configuration holds."""
+    from watchkeeper.records.redact import Redactor, known_secrets
+
+    config: dict[str, Any] = {}
+    if text := config_text():
+        import tomllib
+
+        with suppress(ValueError, RecursionError):
+            config = tomllib.loads(text)
+    return Redactor(os.environ, known_secrets(config, os.environ))

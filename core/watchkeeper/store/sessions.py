@@ -12,8 +12,7 @@ from watchkeeper.store.driver import beginning, decode_or, encode, plain
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
-    from watchkeeper.store.session_store import SessionStore
-    from watchkeeper.store.transaction import Transaction
+    from watchkeeper.store.transaction import SessionStore, Transaction
     from watchkeeper.store.writer import Group
 
 

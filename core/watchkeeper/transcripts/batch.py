@@ -10,7 +10,6 @@ from typing import Any
 from watchkeeper.records.messages import Cost
 from watchkeeper.store import imports as rows
 from watchkeeper.store.imports import Rows
-from watchkeeper.transcripts.jsontext import write
 from watchkeeper.transcripts.records import (
     STORED_KINDS,
     Failure,
@@ -22,6 +21,7 @@ from watchkeeper.transcripts.records import (
     Rewind,
     Summary,
     record_digest,
+    write,
 )
 
 # --- One agent of an imported session, as far as a transaction has changed it -----------------------------

@@ -24,7 +24,7 @@ from watchkeeper.store import database, driver, imports
 from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.lease import Lease, probe
-from watchkeeper.store.user_secrets import user_redactor
+from watchkeeper.store.place import user_redactor
 from watchkeeper.store.writer import Group, Writer
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.batch import Batch, Pricing

@@ -12,8 +12,7 @@ from typing import Any
 
 from watchkeeper.store import imports as rows
 from watchkeeper.store.imports import Rows
-from watchkeeper.transcripts.jsontext import write
-from watchkeeper.transcripts.records import AGENT_LENGTH, Plan, PlanItem, stable_id
+from watchkeeper.transcripts.records import AGENT_LENGTH, Plan, PlanItem, stable_id, write
 
 _ENDED = frozenset({"done", "failed", "cancelled", "dropped"})
 

@@ -19,8 +19,17 @@ from watchkeeper.store.search.index import index_inserted
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.batch import Batch
 from watchkeeper.transcripts.files import Line
-from watchkeeper.transcripts.jsontext import parse, same_bytes
-from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Skipped, Source
+from watchkeeper.transcripts.records import (
+    LineReader,
+    Program,
+    Raw,
+    Record,
+    Session,
+    Skipped,
+    Source,
+    parse,
+    same_bytes,
+)
 from watchkeeper.transcripts.session_importer import DRIVEN, SessionImporter
 from watchkeeper.transcripts.spending import write_calls
 

@@ -15,7 +15,6 @@ from watchkeeper.store.driver import encode
 from watchkeeper.store.messages import tell_trigger
 from watchkeeper.store.search.words import indexed_text
 from watchkeeper.transcripts.batch import AHEAD_SECONDS, AgentImport, Anchor, Batch, line_id
-from watchkeeper.transcripts.jsontext import same_bytes, write, write_bytes
 from watchkeeper.transcripts.plans import PlanImport
 from watchkeeper.transcripts.records import (
     AGENT_LENGTH,
@@ -40,8 +39,11 @@ from watchkeeper.transcripts.records import (
     is_made_up,
     message_tokens,
     record_digest,
+    same_bytes,
     stable_id,
     text_tokens,
+    write,
+    write_bytes,
 )
 from watchkeeper.transcripts.spending import take_call
 

@@ -72,10 +72,10 @@ def _in_log(program: Program, path: Path, prefix: str) -> Iterator[FoundSession]
 
 
 def _in_database(path: Path, prefix: str) -> Iterator[FoundSession]:
-    from watchkeeper.transcripts.opencode import database
+    from watchkeeper.transcripts import opencode
 
-    with closing(database.connect(path)) as connection:
-        if not {"id", "directory", "time_updated"} <= database.columns_of(connection)["session"]:
+    with closing(opencode.connect(path)) as connection:
+        if not {"id", "directory", "time_updated"} <= opencode.columns_of(connection)["session"]:
             return
         rows = connection.execute(
             "SELECT id, directory, time_updated FROM session WHERE substr(id, 1, length(?)) = ?",

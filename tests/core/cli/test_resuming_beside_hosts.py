@@ -22,8 +22,7 @@ from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_se
 from watchkeeper.runtime.run_session import drive
 from watchkeeper.store import library
 from watchkeeper.store.lease import probe
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ import sys, time
 from pathlib import Path
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime import lifecycle as recovery
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 from watchkeeper.store.transaction import Transaction
 path, session, drives = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "drives"
 store = SessionStore.claim(path, session, SystemClock(), pid=1, host_name="here")

@@ -10,7 +10,7 @@ from typing import Any
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
-from watchkeeper.transcripts.export.reading import import_export
+from watchkeeper.transcripts.export.document import import_export
 
 Export = Callable[..., Any]
 Make = Callable[..., Any]

@@ -20,8 +20,7 @@ from watchkeeper.store import artifacts, database
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.schema import SESSIONS
 from watchkeeper.transcripts.export import WRITERS
-from watchkeeper.transcripts.export.document import EXPORTED
-from watchkeeper.transcripts.export.reading import import_export
+from watchkeeper.transcripts.export.document import EXPORTED, import_export
 
 SECRET = "hunter2-hunter2"
 

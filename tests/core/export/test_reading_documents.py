@@ -17,7 +17,7 @@ from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store import database
 from watchkeeper.store.driver import Queries
 from watchkeeper.store.facts import pinned_facts
-from watchkeeper.transcripts.export.reading import import_export
+from watchkeeper.transcripts.export.document import import_export
 from watchkeeper.transcripts.files import is_export
 
 
@@ -165,7 +165,7 @@ def test_an_import_that_was_interrupted_is_begun_anew(
     made: Make, tmp_path: Path, export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from watchkeeper.store import sessions
-    from watchkeeper.transcripts.export import reading
+    from watchkeeper.transcripts.export import document
 
     one, _ = full(made)
     first = export(one.connection, one.session_id).text
@@ -179,12 +179,12 @@ def test_an_import_that_was_interrupted_is_begun_anew(
             raise KeyboardInterrupt
         return whole(*arguments)
 
-    whole = reading._check_owner
-    monkeypatch.setattr(reading, "_check_owner", killed)
-    monkeypatch.setattr(reading, "purge_rows", lambda connection, session_id: [])
+    whole = document._check_owner
+    monkeypatch.setattr(document, "_check_owner", killed)
+    monkeypatch.setattr(document, "purge_rows", lambda connection, session_id: [])
     # One transaction for each row, as if each had taken long.
     monkeypatch.setattr(
-        reading,
+        document,
         "in_short_transactions",
         lambda connection, work: [connection.execute("SELECT 1") for _ in work],
     )

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.transcripts.export import reading
-from watchkeeper.transcripts.export.reading import ObjectReader
+from watchkeeper.transcripts.export import document
+from watchkeeper.transcripts.export.document import ObjectReader
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -79,7 +79,7 @@ def test_damage_is_told_before_the_rest_of_the_file_is_read() -> None:
 
 
 def test_one_element_without_end_is_refused_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LARGEST_VALUE", 100_000)
+    monkeypatch.setattr(document, "LARGEST_VALUE", 100_000)
 
     class Endless(io.StringIO):
         taken = 0

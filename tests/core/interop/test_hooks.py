@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watchkeeper.cli.app import run
-from watchkeeper.interop import hooks, opencode_plugin
+from watchkeeper.interop import hooks
 from watchkeeper.interop.hook_spool import HookSpool, process_is_alive, process_start
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.redact import Redactor
@@ -172,29 +172,29 @@ def claude(tmp_path: Path) -> Iterator[Claude]:
     claude.writer.close()
 
 
-OPENCODE = hooks.Program("1.18.33", opencode_plugin.EVENTS, "opencode")
+OPENCODE = hooks.Program("1.18.33", hooks.OPENCODE_EVENTS, "opencode")
 
 
 def test_the_plugin_of_opencode_is_a_file_of_its_own(claude: Claude, tmp_path: Path) -> None:
-    place = opencode_plugin.settings_of({"XDG_CONFIG_HOME": str(tmp_path / "cfg")}, None)
+    place = hooks.opencode_settings({"XDG_CONFIG_HOME": str(tmp_path / "cfg")}, None)
     with pytest.raises(NotFound):
-        opencode_plugin.plan_uninstall(claude.db, place.path)
+        hooks.plan_opencode_uninstall(claude.db, place.path)
     for answer in (False, True, True):
-        change = opencode_plugin.plan_install(claude.db, place, OPENCODE, answer=answer)
+        change = hooks.plan_opencode_install(claude.db, place, OPENCODE, answer=answer)
         hooks.install(claude.db, place, change)
         (record,) = hooks.load_installed(claude.folder)
         assert record.answers is answer
         assert hooks.is_registered(claude.folder, record)
     place.path.write_text(place.path.read_text() + "// edited")
     assert not hooks.is_registered(claude.folder, record)
-    hooks.uninstall(claude.db, opencode_plugin.plan_uninstall(claude.db, place.path))
+    hooks.uninstall(claude.db, hooks.plan_opencode_uninstall(claude.db, place.path))
     assert not place.path.exists()
     assert not claude.folder.exists()
     place.path.write_text("export const Mine = async () => ({})")
     with pytest.raises(BadInput, match="no plugin of Watchkeeper"):
-        opencode_plugin.plan_install(claude.db, place, OPENCODE, answer=False)
+        hooks.plan_opencode_install(claude.db, place, OPENCODE, answer=False)
     with pytest.raises(BadInput, match="no plugin of Watchkeeper"):
-        opencode_plugin.plan_uninstall(claude.db, place.path)
+        hooks.plan_opencode_uninstall(claude.db, place.path)
 
 
 PLUGIN_TRIAL = """
@@ -217,7 +217,7 @@ if (process.env.END) await plugin.event({ event: { type: "permission.replied", p
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here to run the plugin")
 def test_the_plugin_tells_of_states_and_questions_and_takes_any_event(claude: Claude, tmp_path: Path) -> None:
     place = hooks.Settings(tmp_path / "watchkeeper.mjs", tmp_path)
-    hooks.install(claude.db, place, opencode_plugin.plan_install(claude.db, place, OPENCODE, answer=True))
+    hooks.install(claude.db, place, hooks.plan_opencode_install(claude.db, place, OPENCODE, answer=True))
     (claude.folder / "listening").write_text(f"{os.getpid()}\n")
     asks = {"id": "per_1", "permission": "bash", "patterns": ["touch a"], "metadata": {"command": "touch a"}}
     events: list[Any] = [

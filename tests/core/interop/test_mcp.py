@@ -20,7 +20,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from tests.core.interop.conftest import Made
 
 from watchkeeper.cli.guard import Guard
-from watchkeeper.cli.mcp import guarded_app
+from watchkeeper.cli.interop import guarded_app
 from watchkeeper.interop import mcp as door
 from watchkeeper.interop.mcp import CONTROL, MOST_CHARACTERS, READING, SessionServer, inside_a_run, mcp_server
 from watchkeeper.records.messages import Cost, PriceStatus, Usage

@@ -15,7 +15,6 @@ from tests.core.library.conftest import add_session
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
 from watchkeeper.store import database, driver
-from watchkeeper.store import database as backup_module
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import back_up, move_database
@@ -201,13 +200,13 @@ def test_a_program_that_waited_for_a_moved_database_cannot_write_into_the_void(
     path, target = tmp_path / "w.db", tmp_path / "new.db"
     database.open_writable(path).close()
     waiting: list[Any] = []
-    sync = backup_module._sync_part
+    sync = database._sync_part
 
     def come_late(folder: Path) -> None:
         waiting.append(sqlite3.connect(path, isolation_level=None))
         sync(folder)
 
-    monkeypatch.setattr(backup_module, "_sync", come_late)
+    monkeypatch.setattr(database, "_sync_part", come_late)
     move_database(path, target)
     with pytest.raises(StoreUnusable, match="another program"):
         database._versions(waiting[0], path)

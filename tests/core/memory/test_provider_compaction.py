@@ -29,7 +29,7 @@ from watchkeeper.memory.tokens import count_message
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 TEXT = "They mend src/cache.py; the tests of the parser are next."
 

@@ -40,7 +40,7 @@ from watchkeeper.records.messages import Content, Message, View
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 PLACE = folder()
 pytestmark = pytest.mark.skipif(

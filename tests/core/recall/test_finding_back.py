@@ -11,7 +11,7 @@ from tests.core.recall.test_pointers import Agent, store  # noqa: F401 - the fix
 
 from watchkeeper.agents.memory_tools import PAGE_CHARACTERS, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 
 def read(agent: Agent, **arguments: Any) -> ToolResult:

@@ -23,8 +23,7 @@ from watchkeeper.records.messages import Content, Role
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 POINTER = re.compile(r"message://[\w-]+/\d+(?:-\d+)?|artifact://sha256/[0-9a-f]{64}")
 NUMBERS = itertools.count(1)

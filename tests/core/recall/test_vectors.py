@@ -14,7 +14,7 @@ from tests.core.recall.conftest import Session
 
 from watchkeeper.agents.memory_tools import RecallTool
 from watchkeeper.agents.tools.contract import ToolContext
-from watchkeeper.memory import recall as recall_session
+from watchkeeper.memory import recall as recall_module
 from watchkeeper.memory.ranking import Document, Likeness, RankedIndex
 from watchkeeper.runtime.config import Config
 
@@ -52,8 +52,8 @@ class ByTopic:
 @pytest.fixture
 def embedder(monkeypatch: pytest.MonkeyPatch) -> ByTopic:
     made = ByTopic()
-    monkeypatch.setattr(recall_session, "load", lambda: made)
-    monkeypatch.setattr(recall_session, "unavailable", lambda reads: None)
+    monkeypatch.setattr(recall_module, "load_embedder", lambda: made)
+    monkeypatch.setattr(recall_module, "vectors_unavailable", lambda reads: None)
     return made
 
 
@@ -90,13 +90,13 @@ def test_the_vectors_are_kept_and_each_text_is_embedded_once(session: Session, e
 def test_one_recall_makes_vectors_for_a_bounded_time_the_newest_messages_first(
     session: Session, embedder: ByTopic
 ) -> None:
-    for number in range(recall_session.BATCH + 5):
+    for number in range(recall_module.BATCH + 5):
         session.say("ann", f"boat {number}")
     ticks = iter(range(1000))
     batches = list(
-        recall_session.make_vectors(session.store, session.id, embedder, seconds=lambda: float(next(ticks)))
+        recall_module.make_vectors(session.store, session.id, embedder, seconds=lambda: float(next(ticks)))
     )
-    assert [len(made) for _, made in batches] == [recall_session.BATCH]
+    assert [len(made) for _, made in batches] == [recall_module.BATCH]
     newest = session.store.one("SELECT max(id) FROM messages")[0]
     assert batches[0][1][0][0] == newest
 
@@ -145,7 +145,7 @@ def test_likeness_orders_what_words_cannot_and_never_hides_what_they_find() -> N
 
 def test_the_real_model_is_loaded_without_a_network() -> None:
     pytest.importorskip("wordllama")
-    embedder = recall_session.load_embedder()
+    embedder = recall_module.load_embedder()
     (first,) = embedder.embed(["a boat"])
     assert len(first) == 256 * 4
 

@@ -17,8 +17,7 @@ from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_se
 from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import agents, plans
 from watchkeeper.store.place import Place
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 
 class Bench:

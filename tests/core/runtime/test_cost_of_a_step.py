@@ -19,8 +19,7 @@ from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.runtime import background, host
 from watchkeeper.runtime.scheduler import Schedule
 from watchkeeper.store import agents, database, facts, plans
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 TURNS = 40
 

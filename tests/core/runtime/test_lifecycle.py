@@ -16,8 +16,7 @@ from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import lifecycle
 from watchkeeper.runtime.config import RoleModel
 from watchkeeper.store import agents, commands, plans, sessions
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 
 class Rows:

@@ -12,7 +12,7 @@ from tests.core.runtime.conftest import Ground
 
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.host import LiveRows
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 
 @pytest.fixture

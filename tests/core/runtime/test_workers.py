@@ -27,8 +27,7 @@ from watchkeeper.store import database, sessions, workers
 from watchkeeper.store.driver import Queries, encode
 from watchkeeper.store.lease import probe
 from watchkeeper.store.place import Place
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 from watchkeeper.store.workers import Claims, Needs, Placement
 
 

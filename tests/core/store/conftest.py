@@ -13,8 +13,7 @@ from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents, database
 from watchkeeper.store.place import Place
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 from watchkeeper.store.writer import Writer
 
 

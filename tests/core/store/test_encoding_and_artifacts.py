@@ -17,7 +17,7 @@ from watchkeeper.records.messages import Elision, Message, Observation, Observat
 from watchkeeper.store import artifacts
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.driver import decode, encode, plain, sqlite3
-from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import SessionStore
 
 TEXT = st.text(st.characters(codec=None), max_size=30)  # lone surrogates and NUL included
 JSON = st.recursive(

@@ -18,8 +18,7 @@ from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents, database, driver
 from watchkeeper.store.lease import probe
 from watchkeeper.store.schema import BY_NAME
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 ON_BOTH = True
 """See `conftest`."""

@@ -20,7 +20,7 @@ OF_SQLITE = {
     "store/search/postgres_index.py": "full-text search on PostgreSQL",
     "store/search/words.py": "a full-text index in memory, which splits texts into words",
     "memory/ranking.py": "a full-text index in memory",
-    "transcripts/opencode/database.py": "the database of another program",
+    "transcripts/opencode/__init__.py": "the database of another program",
 }
 IS_SQL = re.compile(
     r"\b(SELECT|INSERT|DELETE FROM|WHERE|ORDER BY|ON CONFLICT|GROUP BY)\b|\bsubstr\(|\bUPDATE\b.*\bSET\b"

@@ -42,9 +42,8 @@ from watchkeeper.store.postgres import (
     translated,
 )
 from watchkeeper.store.prune import plan_prune, prune_sessions
-from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.snapshot import FleetReader, SessionSnapshotReader
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 from watchkeeper.store.writer import Group, Writer
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import Snapshot

@@ -16,8 +16,7 @@ from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.runtime.run_session import set_project_budget
 from watchkeeper.store import budgets
 from watchkeeper.store.place import Place
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 ON_BOTH = True
 """See `conftest`."""

@@ -9,8 +9,7 @@ import pytest
 from tests.core.store.conftest import run
 
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
-from watchkeeper.store.session_store import SessionStore
-from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 PRICED, UNPRICED = Cost(0.5, PriceStatus.EXACT), Cost(None, PriceStatus.UNPRICED)
 USAGE = Usage(input_tokens=1, output_tokens=10, cache_read_tokens=100, cache_write_tokens=1_000)

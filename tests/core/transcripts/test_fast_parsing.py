@@ -16,7 +16,7 @@ from tests.core.transcripts.conftest import Store, work
 
 from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.imports import Rows
-from watchkeeper.transcripts import claude, jsontext
+from watchkeeper.transcripts import claude, records
 from watchkeeper.transcripts.claude import ClaudeReader
 
 READ_AS = {
@@ -84,7 +84,7 @@ def slowly(data: bytes) -> dict[str, Any] | None:
         value = from_json(data)
     except ValueError:
         try:
-            value = jsontext.bindable(json.loads(data.decode("utf-8", "replace").lstrip("\ufeff\0")))
+            value = records.bindable(json.loads(data.decode("utf-8", "replace").lstrip("\ufeff\0")))
         except (ValueError, RecursionError):
             return None
     return value if isinstance(value, dict) else None
@@ -115,7 +115,7 @@ def test_a_line_says_the_same_whether_all_of_it_is_parsed_or_what_is_read_of_it(
 ) -> None:
     for place, put in damage:
         data = data[:place] + put + data[place + 1 :]
-    fast, slow, whole = claude.parse_entry(data), slowly(data), jsontext.parse(data)
+    fast, slow, whole = claude.parse_entry(data), slowly(data), records.parse(data)
     assert repr(whole) == repr(slow)
     if slow is None:
         assert fast is None
@@ -167,7 +167,7 @@ def test_a_record_however_deep_is_read_or_said_to_be_broken(depth: int) -> None:
 @example({"a": math.nan, "b": 10**400, "c": "\ud800", "d": 1e-9, "e": -0.0})
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_written_is_what_the_store_would_write(value: dict[str, Any]) -> None:
-    text, size = jsontext.write(value)
+    text, size = records.write(value)
     assert size == len(text.encode())
     assert repr(decode(text)) == repr(decode(encode(value)))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.core.transcripts.conftest import SESSION, Log, Store, text, work
 
-from watchkeeper.transcripts.jsontext import seconds
+from watchkeeper.transcripts.records import seconds
 
 CODEX = (
     b'{"timestamp":"2026-02-03T04:00:00.000Z","type":"session_meta","payload":{"id":"5973b6c0-94b8-487b-a530-2aeb6098ae0e",'

@@ -119,7 +119,7 @@ def test_the_usual_place_follows_the_environment(tmp_path: Path) -> None:
 
 
 def test_a_reading_that_was_interrupted_goes_on_where_it_was(logs: Path) -> None:
-    from watchkeeper.transcripts.opencode.database import DatabaseReader
+    from watchkeeper.transcripts.opencode import DatabaseReader
 
     book, session = simple()
     for _ in range(3):

@@ -92,7 +92,7 @@ def take_fences_out() -> None:
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "watchkeeper.store.session_store":
+        if name != "watchkeeper.store.transaction":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -371,7 +371,7 @@ def show_dropped(screen: WatchScreen, session: ExternalSession | None) -> None:
 
 def _read_dropped(screen: WatchScreen, session: ExternalSession, path: Path, size: int) -> None:
     """In a worker thread."""
-    from watchkeeper.store.user_secrets import user_redactor
+    from watchkeeper.store.place import user_redactor
 
     try:
         messages, is_cut = dropped_messages(path, size, user_redactor())

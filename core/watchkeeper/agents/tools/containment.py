@@ -44,8 +44,8 @@ from watchkeeper.agents.tools.processes import (
 )
 from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable, host_fault
 from watchkeeper.store import sessions
-from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.sessions import StoredContainment
+from watchkeeper.store.transaction import SessionStore
 
 CGROUP_PREFIX = "watchkeeper-"
 END_SECONDS = 10.0

@@ -11,15 +11,6 @@ from typing import Any, TypedDict
 from msgspec import Struct, convert, field, to_builtins
 
 from watchkeeper.transcripts.claude.agents import AgentBook, BranchBook, PlanBook, teammate_of, waiting_calls
-from watchkeeper.transcripts.jsontext import (
-    count_of,
-    list_of,
-    object_of,
-    parse,
-    parser,
-    seconds,
-    text_of,
-)
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MADE_UP,
@@ -38,7 +29,14 @@ from watchkeeper.transcripts.records import (
     Summary,
     ToolCall,
     ToolResult,
+    count_of,
     id_of,
+    list_of,
+    object_of,
+    parse,
+    parser,
+    seconds,
+    text_of,
 )
 
 # The types of record in the logs of Claude Code, up to version 2.1.220.

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from watchkeeper.transcripts.jsontext import count_of, list_of, object_of, seconds, text_of
 from watchkeeper.transcripts.records import (
     GUESSED,
     MAIN,
@@ -28,7 +27,12 @@ from watchkeeper.transcripts.records import (
     Record,
     ReportedTotals,
     Rewind,
+    count_of,
     distinct_items,
+    list_of,
+    object_of,
+    seconds,
+    text_of,
 )
 
 V = TypeVar("V")

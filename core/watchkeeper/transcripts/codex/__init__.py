@@ -10,8 +10,7 @@ from typing import Any
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.codex.items import ITEMS, LINES, Thread, thread_of
 from watchkeeper.transcripts.codex.reader import CodexReader
-from watchkeeper.transcripts.jsontext import parse, text_of
-from watchkeeper.transcripts.records import Program, Source
+from watchkeeper.transcripts.records import Program, Source, parse, text_of
 
 # Where the logs of Codex are, how one is recognised, and which session it belongs to.
 

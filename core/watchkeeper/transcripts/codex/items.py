@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from watchkeeper.transcripts.jsontext import bindable, list_of, object_of, seconds, text_of
+from watchkeeper.transcripts.records import bindable, list_of, object_of, seconds, text_of
 
 # --- Which thread a log is of, whose child it is, and which of its lines repeat another thread's history ---
 #

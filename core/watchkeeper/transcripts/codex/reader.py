@@ -29,7 +29,6 @@ from watchkeeper.transcripts.codex.items import (
     thread_of,
     words_of,
 )
-from watchkeeper.transcripts.jsontext import count_of, object_of, parse, seconds, text_of
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MAIN,
@@ -49,8 +48,13 @@ from watchkeeper.transcripts.records import (
     Summary,
     ToolCall,
     ToolResult,
+    count_of,
     distinct_items,
     id_of,
+    object_of,
+    parse,
+    seconds,
+    text_of,
 )
 
 # Token counts: events with the sum so far and the usage of the last call; in later versions, a record for each

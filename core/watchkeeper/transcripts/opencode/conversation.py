@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from watchkeeper.transcripts.jsontext import count_of, list_of, object_of, parse, possible, text_of, write
 from watchkeeper.transcripts.records import (
     MAIN,
     Failure,
@@ -34,7 +33,14 @@ from watchkeeper.transcripts.records import (
     Summary,
     ToolCall,
     ToolResult,
+    count_of,
     distinct_items,
+    list_of,
+    object_of,
+    parse,
+    possible,
+    text_of,
+    write,
 )
 
 # --- Parts of OpenCode's messages as Anthropic content blocks, and what they say of calls and costs -------

@@ -1,39 +1,4 @@
-"""The plugin of OpenCode that tells Watchkeeper what a session does, as hooks do of other programs.
-
-OpenCode runs no shell line at an event: it loads files of JavaScript. Ours writes events into the spool of
-`interop.hooks`, and with `answer` it hands on what the dashboard answers, beside OpenCode's own dialog. It throws nothing,
-waits for nothing, and does nothing without Watchkeeper's folder.
-"""
-
-from __future__ import annotations
-
-import json
-from collections.abc import Mapping
-from pathlib import Path
-
-from watchkeeper.interop.hooks import (
-    ASKING,
-    MOST_PENDING,
-    Change,
-    Installed,
-    Program,
-    Settings,
-    digest,
-    load_installed,
-    read_settings,
-)
-from watchkeeper.records.errors import BadInput, NotFound
-from watchkeeper.store.external import hooks_folder
-
-FIRST_OPENCODE = (1, 18)
-EVENTS = ("SessionStart", "UserPromptSubmit", "Stop", "StopFailure", "Interrupt", "PermissionRequest", "PreCompact",
-          "PostCompact", "SessionEnd")  # fmt: skip
-"""What the plugin tells, in the words of Claude Code's hooks."""
-
-_MARK = "// Written by `wk hooks install opencode`"
-_PLUGIN = (
-    _MARK
-    + """: tells Watchkeeper what a session does. Without its folder it does nothing.
+// Written by `wk hooks install opencode`: tells Watchkeeper what a session does. Without its folder it does nothing.
 import { randomBytes } from "node:crypto"
 import { existsSync, readFileSync, readdirSync, renameSync, unlinkSync, writeFileSync } from "node:fs"
 
@@ -77,7 +42,7 @@ function change(id, state, event, more) {
 }
 
 function ask(request, client) {
-  if (![request.id, request.sessionID].every((id) => typeof id === "string" && /^[\\w-]+$/.test(id))) return
+  if (![request.id, request.sessionID].every((id) => typeof id === "string" && /^[\w-]+$/.test(id))) return
   process.kill(Number(readFileSync(`${FOLDER}/listening`, "utf8")), 0) // throws where no one listens
   const nonce = randomBytes(16).toString("hex")
   const input = { ...request.metadata, patterns: request.patterns }
@@ -144,67 +109,7 @@ export const Watchkeeper = async ({ client }) => ({
   "experimental.session.compacting": async (input, output) => {
     quietly(() => {
       tell(input.sessionID, "PreCompact")
-      if (/^[\\w-]+$/.test(input.sessionID)) output.context.push(readFileSync(`${FOLDER}/instructions/${input.sessionID}`, "utf8"))
+      if (/^[\w-]+$/.test(input.sessionID)) output.context.push(readFileSync(`${FOLDER}/instructions/${input.sessionID}`, "utf8"))
     })
   },
 })
-"""
-)
-
-
-def settings_of(environ: Mapping[str, str], project: Path | None) -> Settings:
-    """Where the plugin is installed: for the user, or for `project`.
-
-    Raises:
-        NotFound: there is no such folder.
-    """
-    home = (
-        Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config").expanduser().absolute() / "opencode"
-    )
-    if project is None:
-        return Settings(home / "plugins" / "watchkeeper.js", home)
-    place = project.expanduser().absolute()
-    if not place.is_dir():
-        raise NotFound(f"there is no folder {place}")
-    return Settings(place / ".opencode" / "plugins" / "watchkeeper.js", home)
-
-
-def plan_install(database: Path, settings: Settings, program: Program, *, answer: bool) -> Change:
-    """What `hooks.install` would write.
-
-    Raises:
-        BadInput: another file has the plugin's name.
-    """
-    folder, path = hooks_folder(database), settings.path
-    before = read_settings(path)
-    _refuse_others(path, before)
-    text = _PLUGIN % {
-        "folder": json.dumps(str(folder)),
-        "answer": json.dumps(answer),
-        "pending": MOST_PENDING,
-    }
-    after = text.encode()
-    events = [event for event in EVENTS if event != ASKING or answer]
-    record = Installed(
-        str(path), None, digest(after) or "", [], events, program.version, str(settings.home), program.name
-    )
-    return Change(path, before, after, record)
-
-
-def plan_uninstall(database: Path, path: Path) -> Change:
-    """What `hooks.uninstall` would do: it deletes the plugin.
-
-    Raises:
-        NotFound: it is not installed there.
-        BadInput: another file has the plugin's name.
-    """
-    before = read_settings(path)
-    _refuse_others(path, before)
-    if before is None and all(each.path != str(path) for each in load_installed(hooks_folder(database))):
-        raise NotFound(f"no plugin of Watchkeeper at {path}")
-    return Change(path, before, None, None)
-
-
-def _refuse_others(path: Path, data: bytes | None) -> None:
-    if data is not None and not data.startswith(_MARK.encode()):
-        raise BadInput(f"{path} is no plugin of Watchkeeper; move it first, nothing was changed")
