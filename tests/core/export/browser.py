@@ -42,13 +42,9 @@ class Browser:
             "about:blank",
         ]
         self._process = subprocess.Popen(
-            arguments,
-            preexec_fn=in_child,
-            close_fds=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+            arguments, preexec_fn=in_child, close_fds=False, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         os.close(to_browser)
         os.close(from_browser)
         self._buffer = b""

@@ -30,9 +30,7 @@ def here(made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return folder
 
 
-def test_it_goes_into_this_folder_under_the_sessions_id(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_goes_into_this_folder_under_the_sessions_id(here, capsys):
     assert run(["export", "last"]) == 0
     assert run(["export", "last", "--format", "html"]) == 0
     assert run(["export", "sess", "--format", "json"]) == 0
@@ -63,9 +61,7 @@ def test_secrets_stay_only_if_that_was_asked_for(here: Path, capsys: pytest.Capt
     assert SECRET in (here / "sessn001.md").read_text()
 
 
-def test_secrets_that_were_taken_out_as_the_session_was_imported_are_counted_as_well(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_secrets_that_were_taken_out_as_the_session_was_imported_are_counted_as_well(here, capsys):
     record = {
         "type": "user",
         "uuid": "u1",
@@ -79,9 +75,7 @@ def test_secrets_that_were_taken_out_as_the_session_was_imported_are_counted_as_
     assert capsys.readouterr().out.endswith("2 secrets removed before it was stored\n")
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_there_is_replaced_only_by_force(here, capsys):
     (here / "sessn001.md").write_text("mine")
     assert run(["export", "last"]) == 2
     assert "--force" in capsys.readouterr().err
@@ -90,9 +84,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(
     assert (here / "sessn001.md").read_text() != "mine"
 
 
-def test_a_file_that_comes_to_be_meanwhile_is_not_replaced(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_comes_to_be_meanwhile_is_not_replaced(here, monkeypatch):
     write = export.WRITERS["md"]
 
     def beside(*arguments: Any) -> Any:
@@ -127,9 +119,7 @@ def test_what_is_no_plain_file_is_neither_written_through_nor_replaced(here: Pat
     assert sorted(os.listdir(here)) == ["pipe", "sessn001.md"]
 
 
-def test_a_dash_prints_the_session_and_nothing_else(
-    here: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_a_dash_prints_the_session_and_nothing_else(here, capfdbinary):
     assert run(["export", "last", "--format", "json", "-o", "-"]) == 0
     told = capfdbinary.readouterr()
     assert json.loads(told.out)["session"]["id"] == "sessn001"
@@ -137,9 +127,7 @@ def test_a_dash_prints_the_session_and_nothing_else(
     assert os.listdir(here) == []
 
 
-def test_a_reader_that_leaves_is_told_nothing_of_secrets(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reader_that_leaves_is_told_nothing_of_secrets(here, monkeypatch, capfd):
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as gone:
@@ -164,9 +152,7 @@ def test_the_machine_form_names_the_file(here: Path, capsys: pytest.CaptureFixtu
         (["last", "-o", "-", "--json"], 2, "--json"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
-) -> None:
+def test_what_cannot_be_done_is_said_in_one_line(here, capsys, arguments, code, says):
     assert run(["export", *arguments]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
@@ -180,9 +166,7 @@ def test_a_session_of_an_odd_id_stays_in_the_folder(made: Callable[..., Any], he
     assert len(os.listdir(here)) == 1
 
 
-def test_wk_import_reads_an_export_back(
-    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wk_import_reads_an_export_back(here, tmp_path, capsys):
     assert run(["export", "last", "--format", "json"]) == 0
     other = ["--db", str(tmp_path / "other.db")]
     assert run(["import", "sessn001.json", *other]) == 0

@@ -25,9 +25,7 @@ from watchkeeper.transcripts.export.document import EXPORTED, import_export
 SECRET = "hunter2-hunter2"
 
 
-def test_export_then_import_then_export_gives_the_same_document(
-    demo: Path, tmp_path: Path, export: Export
-) -> None:
+def test_export_then_import_then_export_gives_the_same_document(demo, tmp_path, export):
     connection = database.open_readonly(demo)
     first = export(connection, session_of(connection)).text
     document = json.loads(first)
@@ -38,17 +36,14 @@ def test_export_then_import_then_export_gives_the_same_document(
     assert export(other, session_of(other)).text == first
 
 
-def test_the_round_trip_holds_for_a_made_session_with_odd_text(
-    made: Make, tmp_path: Path, export: Export
-) -> None:
+def test_the_round_trip_holds_for_a_made_session_with_odd_text(made, tmp_path, export):
     one, planner = full(made)
     first = export(one.connection, one.session_id).text
     other = imported(tmp_path, first)
     assert json.loads(export(other, one.session_id).text) == json.loads(first)
     stored = "SELECT content, tokens, total_tokens FROM messages WHERE agent_id = ? ORDER BY seq"
-    assert (
-        other.execute(stored, (planner,)).fetchall() == one.connection.execute(stored, (planner,)).fetchall()
-    )
+    found = other.execute(stored, (planner,)).fetchall()
+    assert found == one.connection.execute(stored, (planner,)).fetchall()
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -118,9 +113,7 @@ def test_secrets_are_taken_out_everywhere_and_counted(made: Make, export: Export
         assert left.redacted is None
 
 
-def test_an_artifact_without_its_secret_is_still_reached_by_every_reference(
-    made: Make, tmp_path: Path, export: Export
-) -> None:
+def test_an_artifact_without_its_secret_is_still_reached_by_every_reference(made, tmp_path, export):
     one = made()
     inner = one.artifact("inner", f"key {SECRET}")
     outer = one.artifact("outer", json.dumps({"see": inner, "deep": [SECRET]}), "application/json")
@@ -167,9 +160,7 @@ def test_the_guide_lists_the_columns_of_the_document() -> None:
     agrees("export.md", "columns of the document", "".join(lines))
 
 
-def test_a_session_in_which_nothing_happened_yet_is_exported_in_every_form(
-    made: Make, tmp_path: Path, export: Export
-) -> None:
+def test_a_session_in_which_nothing_happened_yet_is_exported_in_every_form(made, tmp_path, export):
     one = made()
     one.done()
     for form in WRITERS:
@@ -178,9 +169,7 @@ def test_a_session_in_which_nothing_happened_yet_is_exported_in_every_form(
     assert export(imported(tmp_path, first), one.session_id).text == first
 
 
-def test_a_session_that_is_being_written_is_exported_as_of_one_moment(
-    made: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_is_being_written_is_exported_as_of_one_moment(made, tmp_path, monkeypatch):
     from watchkeeper.cli.app import run
     from watchkeeper.transcripts import export
 

@@ -193,9 +193,7 @@ def test_figures_say_what_they_are_worth(made: Make, export: Export) -> None:
     assert rows["All"] == ["\\$3.0000", "in part unpriced"]
 
 
-def test_a_very_long_session_is_cut_with_a_note(
-    made: Make, export: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_very_long_session_is_cut_with_a_note(made, export, monkeypatch):
     one = made()
     one.say(one.agent(), *(f"message {number} " + "x" * 500 for number in range(200)))
     one.done()
@@ -206,9 +204,7 @@ def test_a_very_long_session_is_cut_with_a_note(
     assert len(text) < 100_000
 
 
-def test_texts_of_very_many_compactions_are_left_out_with_a_note(
-    made: Make, export: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_of_very_many_compactions_are_left_out_with_a_note(made, export, monkeypatch):
     one = made()
     for number in range(5):
         agent = one.agent(f"agent-{number}")
@@ -276,9 +272,7 @@ def demo_page(demo: Path, tmp_path: Path, export: Export) -> Path:
 
 
 @needs_browser
-def test_in_a_browser_hostile_text_is_shown_and_does_nothing(
-    made: Make, tmp_path: Path, export: Export, browser: Browser
-) -> None:
+def test_in_a_browser_hostile_text_is_shown_and_does_nothing(made, tmp_path, export, browser):
     one = hostile_session(made)
     path = tmp_path / "hostile.html"
     path.write_text(export(one.connection, one.session_id, "html").text, encoding="utf-8")
@@ -296,9 +290,7 @@ def test_in_a_browser_hostile_text_is_shown_and_does_nothing(
 
 
 @needs_browser
-def test_in_a_browser_nothing_can_be_loaded_or_run_beside_the_program(
-    demo_page: Path, browser: Browser
-) -> None:
+def test_in_a_browser_nothing_can_be_loaded_or_run_beside_the_program(demo_page, browser):
     text = demo_page.read_text(encoding="utf-8")
     injected = "<script>document.title='taken'</script><img src='http://127.0.0.1:9/x.png' onerror=\"document.title='taken'\">"
     demo_page.write_text(text.replace('<main id="main">', f'<main id="main">{injected}'), encoding="utf-8")
@@ -327,9 +319,7 @@ def test_in_a_browser_search_finds_messages_and_goes_there(demo_page: Path, brow
 
 
 @needs_browser
-def test_in_a_browser_a_compaction_shows_what_it_dropped_and_what_is_cited(
-    made: Make, tmp_path: Path, export: Export, browser: Browser
-) -> None:
+def test_in_a_browser_a_compaction_shows_what_it_dropped_and_what_is_cited(made, tmp_path, export, browser):
     one = made()
     planner = one.agent()
     one.say(
@@ -355,9 +345,7 @@ def test_in_a_browser_a_compaction_shows_what_it_dropped_and_what_is_cited(
 
 @needs_browser
 @pytest.mark.parametrize("width", [1280, 400])
-def test_in_a_browser_the_page_fits_its_width_and_an_address_leads_to_a_message(
-    demo_page: Path, tmp_path: Path, width: int
-) -> None:
+def test_in_a_browser_the_page_fits_its_width_and_an_address_leads_to_a_message(demo_page, tmp_path, width):
     browser = Browser(tmp_path / "narrow", width=width)
     try:
         browser.open(demo_page, "#m-1-3")
@@ -380,9 +368,7 @@ def test_in_a_browser_a_print_shows_plan_and_compactions_unfolded(demo_page: Pat
     assert len(browser.send("Page.printToPDF")["data"]) > 10_000
 
 
-def test_passes_are_in_the_order_of_their_times_and_what_they_replaced_is_said_to_be_stored(
-    made: Make, export: Export
-) -> None:
+def test_passes_are_in_the_order_of_their_times_and_what_they_replaced_is_said_to_be_stored(made, export):
     one = made()
     late, early = one.agent("late"), one.agent("early")
     for agent, at in (

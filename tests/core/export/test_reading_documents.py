@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,7 @@ def test_importing_again_changes_nothing_and_says_so(made: Make, tmp_path: Path,
     assert everything(other) == before
 
 
-def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(
-    made: Make, tmp_path: Path, export: Export
-) -> None:
+def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(made, tmp_path, export):
     one, planner = full(made)
     text = export(one.connection, one.session_id).text
     there = tmp_path / "busy.db"
@@ -46,22 +43,17 @@ def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(
     other = imported(tmp_path, text, there)
     assert other.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
     blue = "SELECT id FROM facts WHERE text LIKE '%blue'"
-    assert (
-        other.execute("SELECT superseded_by FROM facts WHERE text LIKE '%green'").fetchone()
-        == other.execute(blue).fetchone()
-    )
+    rows = other.execute("SELECT superseded_by FROM facts WHERE text LIKE '%green'").fetchone()
+    assert rows == other.execute(blue).fetchone()
     number = other.execute("SELECT id FROM compactions WHERE agent_id = ?", (planner,)).fetchone()[0]
-    assert other.execute(
-        "SELECT compaction_id FROM observations WHERE agent_id = ?", (planner,)
-    ).fetchone() == (number,)
+    rows = other.execute("SELECT compaction_id FROM observations WHERE agent_id = ?", (planner,)).fetchone()
+    assert rows == (number,)
     (event,) = other.execute(
         "SELECT data FROM events WHERE session_id = ? AND kind = 'compaction.applied'", (one.session_id,)
     ).fetchone()
     assert json.loads(event)["compaction"] == number
-    assert (
-        other.execute("SELECT rowid FROM facts_fts WHERE facts_fts MATCH 'blue'").fetchone()
-        == other.execute(blue).fetchone()
-    )
+    rows = other.execute("SELECT rowid FROM facts_fts WHERE facts_fts MATCH 'blue'").fetchone()
+    assert rows == other.execute(blue).fetchone()
 
 
 def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -> None:
@@ -73,9 +65,8 @@ def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -
     mine.done()
     other = imported(tmp_path, export(one.connection, one.session_id).text, there)
     assert pinned_facts(Queries(other), "minemine") == []
-    assert other.execute("SELECT origin FROM sessions WHERE id = ?", (one.session_id,)).fetchone() == (
-        "export:run",
-    )
+    rows = other.execute("SELECT origin FROM sessions WHERE id = ?", (one.session_id,)).fetchone()
+    assert rows == ("export:run",)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +92,7 @@ def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -
         (lambda d: d["messages"].append([]), "not an object"),
     ],
 )
-def test_a_document_that_is_not_as_it_should_be_is_refused_whole(
-    made: Make, tmp_path: Path, export: Export, change: Callable[[dict[str, Any]], object], says: str
-) -> None:
+def test_a_document_that_is_not_as_it_should_be_is_refused_whole(made, tmp_path, export, change, says):
     one, _ = full(made)
     text = broken(export(one.connection, one.session_id).text, change)
     path = tmp_path / "broken.json"
@@ -161,9 +150,7 @@ def test_an_agent_of_another_session_is_never_touched(made: Make, tmp_path: Path
     assert everything(one.connection) == before
 
 
-def test_an_import_that_was_interrupted_is_begun_anew(
-    made: Make, tmp_path: Path, export: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_that_was_interrupted_is_begun_anew(made, tmp_path, export, monkeypatch):
     from watchkeeper.store import sessions
     from watchkeeper.transcripts.export import document
 
@@ -200,9 +187,7 @@ def test_an_import_that_was_interrupted_is_begun_anew(
 
 
 @pytest.mark.parametrize("session_id", ["../../etc/x", "", ".hidden", "a/b", "x" * 200, "a\nb"])
-def test_a_session_id_that_could_be_a_path_is_refused(
-    made: Make, tmp_path: Path, export: Export, session_id: str
-) -> None:
+def test_a_session_id_that_could_be_a_path_is_refused(made, tmp_path, export, session_id):
     one, _ = full(made)
     (tmp_path / "odd.json").write_text(
         broken(export(one.connection, one.session_id).text, lambda d: d["session"].update(id=session_id))
@@ -237,9 +222,7 @@ def test_an_imported_session_cannot_be_driven_or_forked(made: Make, tmp_path: Pa
             attempt()
 
 
-def test_an_export_is_told_from_other_json_by_its_beginning(
-    made: Make, tmp_path: Path, export: Export
-) -> None:
+def test_an_export_is_told_from_other_json_by_its_beginning(made, tmp_path, export):
     one, _ = full(made)
     (tmp_path / "a.json").write_text(export(one.connection, one.session_id).text)
     (tmp_path / "b.json").write_text('{"type":"user","message":"watchkeeper-session"}\n')

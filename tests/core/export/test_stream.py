@@ -44,9 +44,7 @@ def read(text: str, size: int, lists: frozenset[str]) -> dict[str, Any]:
     ascii_only=st.booleans(),
     size=st.integers(1, 30),
 )
-def test_any_object_is_read_the_same_in_pieces_of_any_size(
-    document: dict[str, Any], indent: int | None, ascii_only: bool, size: int
-) -> None:
+def test_any_object_is_read_the_same_in_pieces_of_any_size(document, indent, ascii_only, size):
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
     lists = frozenset(name for name, value in document.items() if isinstance(value, list))
     assert read(text, size, lists) == document

@@ -34,17 +34,13 @@ def test_a_backup_opens_as_a_database_with_all_there_is(connection: Any, path: P
     assert heard[-1][0] == heard[-1][1]
     copy = database.open_readonly(done.path)
     for table in ("sessions", "agents", "messages", "facts", "events"):
-        assert (
-            copy.execute(f"SELECT * FROM {table}").fetchall()
-            == connection.execute(f"SELECT * FROM {table}").fetchall()
-        )
+        rows = copy.execute(f"SELECT * FROM {table}").fetchall()
+        assert rows == connection.execute(f"SELECT * FROM {table}").fetchall()
     copy.close()
     assert not unfinished_in(tmp_path)
 
 
-def test_a_backup_is_of_one_moment_while_another_process_writes(
-    connection: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_is_of_one_moment_while_another_process_writes(connection, path, tmp_path, monkeypatch):
     monkeypatch.setattr("watchkeeper.store.database.PAGES_AT_ONCE", 5)
     connection.execute("CREATE TABLE pairs (a, b)")
     connection.execute("BEGIN")
@@ -99,9 +95,7 @@ def test_no_file_is_overwritten_without_saying_so(connection: Any, path: Path, t
         back_up(path, tmp_path / "nowhere" / "copy.db")
 
 
-def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(
-    connection: Any, path: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(connection, path, tmp_path):
     for number in range(200):
         add_session(connection, f"abcd{number:04}")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -149,9 +143,7 @@ def unfinished_in(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", ["a#b.db", "100%41.db", "what?.db"])
-def test_a_backup_may_have_any_name_that_a_file_may_have(
-    connection: Any, path: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_backup_may_have_any_name_that_a_file_may_have(connection, path, tmp_path, name):
     add_session(connection, "abcd2345")
     before = set(os.listdir(tmp_path))
     assert back_up(path, tmp_path / name).sessions == 1
@@ -194,9 +186,7 @@ def test_a_database_in_use_is_not_moved(tmp_path: Path) -> None:
     move_database(path, target)
 
 
-def test_a_program_that_waited_for_a_moved_database_cannot_write_into_the_void(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_waited_for_a_moved_database_cannot_write_into_the_void(tmp_path, monkeypatch):
     path, target = tmp_path / "w.db", tmp_path / "new.db"
     database.open_writable(path).close()
     waiting: list[Any] = []

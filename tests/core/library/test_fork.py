@@ -203,9 +203,8 @@ async def test_a_fork_in_the_middle_shares_the_past_and_nothing_after_it(bench: 
     made = fork_session(bench.path, session, at_seq=middle)
     forked = rows_of(bench.path, made.session_id)
     assert made.status == "paused"
-    assert [row["kind"] for row in forked["events"]] == [
-        row["kind"] for row in rows["events"][: made.at_seq]
-    ] + ["session.forked"]
+    found = [row["kind"] for row in forked["events"]]
+    assert found == [row["kind"] for row in rows["events"][: made.at_seq]] + ["session.forked"]
     assert not [row for row in forked["tasks"] if row["status"] == "done"]
     assert len(forked["messages"]) < len(rows["messages"])
     totals = [sum(row[name] for row in forked["model_calls"]) for name in ("input_tokens", "output_tokens")]
@@ -299,9 +298,7 @@ async def test_what_cannot_be_forked_is_refused_with_the_reason(bench: Bench) ->
     assert bench.query("SELECT count(*) FROM sessions") == before
 
 
-async def test_a_fork_that_fails_half_way_leaves_nothing_behind(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fork_that_fails_half_way_leaves_nothing_behind(bench, monkeypatch):
     session = await ran(bench, script())
     counts = {
         table: bench.query(f"SELECT count(*) FROM {table}")
@@ -345,12 +342,10 @@ async def test_a_fork_of_a_fork_is_a_copy_too(bench: Bench) -> None:
     row = rows_of(bench.path, second.session_id)["sessions"][0]
     assert (row["title"], row["forked_from"]) == ("another way", first.session_id)
     prune_sessions(bench.path, plan_prune(bench.path, names=[session, first.session_id]))
-    assert (
-        same_but_for_the_row(
-            bench.path, second.session_id, fork_session(bench.path, second.session_id).session_id
-        )
-        == []
+    found = same_but_for_the_row(
+        bench.path, second.session_id, fork_session(bench.path, second.session_id).session_id
     )
+    assert found == []
 
 
 async def test_a_fork_in_the_middle_of_compactions_can_be_carried_on(bench: Bench) -> None:

@@ -36,9 +36,8 @@ def test_an_imported_session_is_named_deleted_restored_and_pruned(wk: Wk, log: P
     assert wk("sessions", "--json").json == []
     assert wk("import", log).code == 0
     again = wk("show", "last", "--json").json
-    assert [agent["messages"] for agent in again["agents"]] == [
-        agent["messages"] for agent in before["agents"]
-    ]
+    found = [agent["messages"] for agent in again["agents"]]
+    assert found == [agent["messages"] for agent in before["agents"]]
     assert again["session"]["tokens"] == before["session"]["tokens"]
     assert (
         "blue safe" in wk("sessions", "--search", "ledger").out

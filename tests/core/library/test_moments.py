@@ -102,55 +102,41 @@ async def test_a_plain_run_is_told_at_every_moment(bench: Bench, recorded: dict[
     assert check(bench, recorded) > 20
 
 
-async def test_failures_resumes_and_reruns_are_told_at_every_moment(
-    bench: Bench, recorded: dict[int, list[Rows]]
-) -> None:
+async def test_failures_resumes_and_reruns_are_told_at_every_moment(bench, recorded):
     await eventful_runs.failing_and_run_again(bench)
     assert check(bench, recorded) > 20
 
 
-async def test_compactions_undo_and_steering_are_told_at_every_moment(
-    bench: Bench, recorded: dict[int, list[Rows]]
-) -> None:
+async def test_compactions_undo_and_steering_are_told_at_every_moment(bench, recorded):
     await eventful_runs.compacted_and_steered(bench)
     assert check(bench, recorded) > 40
 
 
-async def test_digests_of_a_full_context_are_told_at_every_moment(
-    bench: Bench, recorded: dict[int, list[Rows]]
-) -> None:
+async def test_digests_of_a_full_context_are_told_at_every_moment(bench, recorded):
     await eventful_runs.digested(bench)
     assert check(bench, recorded) > 80
 
 
-async def test_pauses_and_questions_are_told_at_every_moment(
-    bench: Bench, recorded: dict[int, list[Rows]]
-) -> None:
+async def test_pauses_and_questions_are_told_at_every_moment(bench, recorded):
     await eventful_runs.paused_at_a_question(bench)
     assert check(bench, recorded) > 10
     await eventful_runs.resumed_and_denied(bench)
     assert check(bench, recorded) > 25
 
 
-async def test_no_moment_depends_on_the_wall_clock(
-    bench: Bench, recorded: dict[int, list[Rows]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_moment_depends_on_the_wall_clock(bench, recorded, monkeypatch):
     jump_wall_clock(monkeypatch)
     await eventful_runs.compacted_and_steered(bench)
     assert check(bench, recorded) > 40
 
 
-async def test_reruns_under_a_clock_that_jumps_keep_their_order(
-    bench: Bench, recorded: dict[int, list[Rows]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reruns_under_a_clock_that_jumps_keep_their_order(bench, recorded, monkeypatch):
     jump_wall_clock(monkeypatch)
     await eventful_runs.failing_and_run_again(bench)
     assert check(bench, recorded) > 20
 
 
-async def test_rows_of_an_earlier_schema_are_numbered_once_by_their_times(
-    bench: Bench, recorded: dict[int, list[Rows]]
-) -> None:
+async def test_rows_of_an_earlier_schema_are_numbered_once_by_their_times(bench, recorded):
     await eventful_runs.plain(bench)
     with opened(bench.path) as connection:
         connection.execute("DROP TRIGGER messages_are_immutable")
@@ -158,9 +144,8 @@ async def test_rows_of_an_earlier_schema_are_numbered_once_by_their_times(
             connection.execute(f"UPDATE {table} SET commit_seq = NULL")
         assert [None for _ in number_rows(connection)] == [None]
         for table in ("events", *_TIMES):
-            assert connection.execute(
-                f"SELECT count(*) FROM {table} WHERE commit_seq IS NULL"
-            ).fetchone() == (0,)
+            found = connection.execute(f"SELECT count(*) FROM {table} WHERE commit_seq IS NULL").fetchone()
+            assert found == (0,)
         assert connection.execute("SELECT history_inferred FROM sessions").fetchone() == (1,)
     for states in recorded.values():
         for rows in (row for state in states for table in state.values() for row in table):

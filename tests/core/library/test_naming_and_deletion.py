@@ -152,9 +152,8 @@ def test_what_was_deleted_comes_back_as_it_was(connection: Any, path: Path) -> N
     epoch = [column[0] for column in connection.execute("SELECT * FROM sessions").description].index(
         "lease_epoch"
     )
-    assert [one for at, one in enumerate(after) if at != epoch] == [
-        one for at, one in enumerate(before) if at != epoch
-    ]
+    found = [one for at, one in enumerate(after) if at != epoch]
+    assert found == [one for at, one in enumerate(before) if at != epoch]
     with pytest.raises(BadInput, match="not deleted"):
         restore_session(path, "abcd2345")
 
@@ -187,9 +186,7 @@ STEP = st.one_of(
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(STEP, min_size=3, max_size=14))
-def test_last_follows_the_order_of_insertion_and_of_deletion_whatever_the_clocks_say(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
-) -> None:
+def test_last_follows_the_order_of_insertion_and_of_deletion_whatever_the_clocks_say(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("last") / "watchkeeper.db"
     connection = database.open_writable(path)
     added: list[tuple[str, str]] = []

@@ -102,16 +102,13 @@ async def test_nothing_of_a_pruned_session_stays_and_nothing_of_another_goes(ben
         assert bench.query(f"SELECT count(*) FROM {table} WHERE agent_id NOT IN (SELECT id FROM agents)") == [
             (0,)
         ], table
-    assert bench.query("SELECT count(*) FROM plan_revisions WHERE plan_id NOT IN (SELECT id FROM plans)") == [
-        (0,)
-    ]
-    assert bench.query(
-        "SELECT count(*) FROM task_dependencies WHERE task_id NOT IN (SELECT id FROM tasks)"
-    ) == [(0,)]
+    rows = bench.query("SELECT count(*) FROM plan_revisions WHERE plan_id NOT IN (SELECT id FROM plans)")
+    assert rows == [(0,)]
+    rows = bench.query("SELECT count(*) FROM task_dependencies WHERE task_id NOT IN (SELECT id FROM tasks)")
+    assert rows == [(0,)]
     assert bench.query("SELECT count(*) FROM facts_fts WHERE facts_fts MATCH 'numbers'") == [(3,)]
-    assert bench.query("SELECT count(*) FROM messages_fts WHERE messages_fts MATCH 'numbers'") == [
-        (words // 2,)
-    ]
+    rows = bench.query("SELECT count(*) FROM messages_fts WHERE messages_fts MATCH 'numbers'")
+    assert rows == [(words // 2,)]
     assert not lock.exists()
     bench.session = other
     bench.assert_sound()
@@ -207,9 +204,7 @@ def test_a_large_prune_leaves_the_lock_to_others_again_and_again(connection: Any
     assert sorted(waits)[len(waits) * 9 // 10] < 0.5
 
 
-def test_a_transaction_ends_when_its_time_is_over_and_keeps_what_came_before_a_failure(
-    connection: Any,
-) -> None:
+def test_a_transaction_ends_when_its_time_is_over_and_keeps_what_came_before_a_failure(connection):
     connection.execute("CREATE TABLE t (n)")
     clock = iter(range(1000))
 

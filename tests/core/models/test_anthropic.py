@@ -9,7 +9,6 @@ import threading
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from tests.support.answers import Cut, Held, Reply, Status, in_turn, text, thinking, tool
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
@@ -191,9 +190,7 @@ async def test_a_retry_is_announced_before_the_wait_and_counted(serve: Serve) ->
     assert reply.latency_seconds >= sum(wait.wait_seconds for wait in waits)
 
 
-async def test_an_address_may_end_in_v1_as_many_servers_write_it(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_address_may_end_in_v1_as_many_servers_write_it(serve, monkeypatch):
     server = serve(lambda body: Reply([text("ok")]))
     await reply_of(model_of(f"{server.url}/v1"))
     monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{server.url}/v1/")

@@ -55,9 +55,7 @@ async def error_of(url: str) -> ModelError:
     return caught.value
 
 
-async def test_an_error_that_trickles_on_for_ever_is_judged_by_its_status(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_error_that_trickles_on_for_ever_is_judged_by_its_status(monkeypatch):
     monkeypatch.setattr(failures, "ERROR_SECONDS", 0.2)
 
     async def trickle(writer: Writer) -> None:
@@ -71,9 +69,7 @@ async def test_an_error_that_trickles_on_for_ever_is_judged_by_its_status(
     assert (error.kind, error.status) == (ErrorKind.PAUSE, 401)
 
 
-async def test_of_an_error_without_an_end_no_more_is_read_than_is_of_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_of_an_error_without_an_end_no_more_is_read_than_is_of_use(monkeypatch):
     monkeypatch.setattr(failures, "MOST_ERROR_BYTES", 4_000)
     written = 0
 

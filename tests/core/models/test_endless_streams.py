@@ -57,9 +57,7 @@ BLOCK = {"type": "a_kind_to_come", "data": ["x" * 1000]}
         {"type": "content_block_start", "content_block": BLOCK},
     ],
 )
-def test_neither_deltas_nor_blocks_grow_without_bound(
-    event: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_deltas_nor_blocks_grow_without_bound(event, monkeypatch):
     monkeypatch.setattr(stream, "MAX_REPLY_CHARS", 100_000)
     assembler = begun({"type": "text", "text": ""})
     with pytest.raises(BrokenStream, match="more than"):

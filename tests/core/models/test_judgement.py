@@ -71,13 +71,7 @@ def test_too_many_tokens_a_minute_is_a_rate_limit_and_no_overflow() -> None:
     error_code=st.none() | st.text(max_size=20),
     should_retry=st.none() | st.booleans(),
 )
-def test_there_is_an_answer_to_whatever_a_server_sends(
-    message: str,
-    status: int | None,
-    error_type: str | None,
-    error_code: str | None,
-    should_retry: bool | None,
-) -> None:
+def test_there_is_an_answer_to_whatever_a_server_sends(message, status, error_type, error_code, should_retry):
     failure = Failure(message, status, error_type, error_code, should_retry=should_retry)
     verdict = classify(failure)
     said = describe(failure, verdict)
@@ -89,9 +83,7 @@ def test_there_is_an_answer_to_whatever_a_server_sends(
 
 
 @given(retry=st.integers(1, 6), seed=st.integers(), asked=st.none() | st.floats(0, 2000))
-def test_a_wait_is_bounded_and_never_shorter_than_the_server_asks(
-    retry: int, seed: int, asked: float | None
-) -> None:
+def test_a_wait_is_bounded_and_never_shorter_than_the_server_asks(retry, seed, asked):
     policy = RetryPolicy()
     wait = policy.wait_seconds(retry, random.Random(seed), asked)
     if retry > policy.max_retries or (asked or 0) > policy.longest_server_delay_seconds:
@@ -151,9 +143,7 @@ RESETS = [
 @pytest.mark.parametrize(
     ("body", "message", "seconds"), RESETS, ids=[str(number) for number in range(len(RESETS))]
 )
-def test_the_end_of_a_usage_limit_is_read_from_fields_and_words(
-    body: Any, message: str, seconds: float | None
-) -> None:
+def test_the_end_of_a_usage_limit_is_read_from_fields_and_words(body, message, seconds):
     found = body_reset_seconds(body, message, NOW)
     if seconds is None or found is None:
         assert found == seconds
@@ -170,9 +160,7 @@ def test_the_end_of_a_usage_limit_is_read_from_fields_and_words(
     ),
     st.text(),
 )
-def test_no_header_or_body_however_odd_breaks_the_reading_of_resets(
-    headers: dict[str, str], message: str
-) -> None:
+def test_no_header_or_body_however_odd_breaks_the_reading_of_resets(headers, message):
     headers |= {"x-ratelimit-remaining-requests": "0", "anthropic-ratelimit-unified-remaining": "0"}
     for found in (
         header_reset_seconds(headers, NOW),
@@ -260,9 +248,7 @@ CONTENT = st.text(min_size=1, max_size=5) | st.lists(
     tools=st.sampled_from([(), (TOOL,), (TOOL, TOOL)]),
     stable_prefix=st.integers(0, 9),
 )
-def test_breakpoints_are_at_most_four_and_never_on_thinking(
-    contents: list[Any], system: str, tools: tuple[ToolSpec, ...], stable_prefix: int
-) -> None:
+def test_breakpoints_are_at_most_four_and_never_on_thinking(contents, system, tools, stable_prefix):
     messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": c} for n, c in enumerate(contents)]
     before = json.dumps(messages)
     body = request_body("m", ModelRequest(system, messages, tools, stable_prefix=stable_prefix))

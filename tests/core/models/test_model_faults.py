@@ -66,9 +66,7 @@ async def test_each_fault_is_seen_told_and_documented(case: Case, serve: Serve) 
     [(wire, case) for wire in (RESPONSES, CHAT) for case in cases(wire)],
     ids=lambda each: each.provider if isinstance(each, Wire) else each.name,
 )
-async def test_each_fault_has_the_same_outcome_over_the_other_apis(
-    case: Case, wire: Wire, serve: Serve
-) -> None:
+async def test_each_fault_has_the_same_outcome_over_the_other_apis(case, wire, serve):
     """The page lists what is worded otherwise than for the Messages API."""
     seen = await run(case, serve, wire)
     seen = seen.replace(MODELS[wire.provider][1], "claude-sonnet-5").replace(
@@ -91,9 +89,7 @@ async def test_a_refused_connection_is_retried_and_then_named() -> None:
     assert (caught.value.kind, caught.value.retries) == (ErrorKind.RETRY, 3)
 
 
-async def test_a_name_that_cannot_be_resolved_is_retried_and_then_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_name_that_cannot_be_resolved_is_retried_and_then_named(monkeypatch):
     def unknown(*_: object, **__: object) -> object:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -155,9 +151,7 @@ async def test_what_an_attempt_showed_before_it_broke_is_followed_by_a_retry(ser
     ids=["cut", "trailing", "list", "string", "nan", "deep", "huge number"],
 )
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.provider)
-async def test_malformed_tool_input_is_reported_and_never_taken_for_a_call(
-    serve: Serve, raw: str, why: str, wire: Wire
-) -> None:
+async def test_malformed_tool_input_is_reported_and_never_taken_for_a_call(serve, raw, why, wire):
     blocks = [tool("look", {}, "good"), tool("look", {}, "bad")]
     server = serve(in_turn(Reply(blocks, raw_inputs={"bad": raw}, piece=4096)))
     reply = await reply_of(model_of(server, wire))
@@ -236,9 +230,7 @@ async def test_a_request_that_cannot_be_encoded_fails_the_task_without_a_retry(s
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.provider)
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_takes_neither_the_key_nor_the_context_elsewhere(
-    serve: Serve, status: int, wire: Wire
-) -> None:
+async def test_a_redirect_takes_neither_the_key_nor_the_context_elsewhere(serve, status, wire):
     other = serve(lambda body: Reply(RECOVERED))
     server = serve(lambda body: Status(status, headers={"location": f"{other.url}{wire.path}"}))
     with pytest.raises(

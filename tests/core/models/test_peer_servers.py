@@ -43,9 +43,7 @@ class TestLLMock:
     @PROVIDERS
     @pytest.mark.parametrize("after", [1, 2, 3, 4])
     @pytest.mark.parametrize("fault", ["disconnect", "truncate", "corrupt", "stall"])
-    async def test_a_broken_stream_is_asked_for_again(
-        self, llmock: Any, fault: str, after: int, wire: Wire, name: str
-    ) -> None:
+    async def test_a_broken_stream_is_asked_for_again(self, llmock, fault, after, wire, name):
         llmock.call_tool("look", {"path": "a/rather/long/path"}, times=None)
         getattr(llmock, fault)(after_chunks=after)
         *events, reply = await events_of(model_of(llmock.base_url(name), wire), asking(tools=[LOOK]))
@@ -64,9 +62,7 @@ class TestLLMock:
 
     @PROVIDERS
     @pytest.mark.parametrize("window", [None, 100], ids=["scripted", "by its own count"])
-    async def test_a_context_overflow_asks_for_compaction(
-        self, llmock: Any, window: int | None, wire: Wire, name: str
-    ) -> None:
+    async def test_a_context_overflow_asks_for_compaction(self, llmock, window, wire, name):
         if window is None:
             llmock.context_overflow()
         else:
@@ -141,9 +137,7 @@ def aimock(aimock_cli: Path, tmp_path: Path) -> Iterator[Callable[..., str]]:
 class TestAimock:
     """aimock plays scripted conversations of several turns."""
 
-    async def test_scripted_errors_are_judged_like_the_provider_s_own(
-        self, aimock: Callable[..., str]
-    ) -> None:
+    async def test_scripted_errors_are_judged_like_the_provider_s_own(self, aimock):
         def error(word: str, status: int, error_type: str, message: str) -> dict[str, Any]:
             body = {"error": {"message": message, "type": error_type}, "status": status}
             return {"match": {"userMessage": word}, "response": body}

@@ -54,10 +54,8 @@ def test_an_unknown_model_gets_the_usual_window_and_configuration_wins() -> None
 
 def test_the_surveyor_needs_no_configuration_and_takes_the_window_it_is_given() -> None:
     assert resolve("offline/surveyor").ref == "offline/surveyor"
-    assert (
-        resolve(" offline/surveyor ", config=ModelConfig(speed=None, surveyor_window=6000)).context_window
-        == 6000
-    )
+    found = resolve(" offline/surveyor ", config=ModelConfig(speed=None, surveyor_window=6000)).context_window
+    assert found == 6000
 
 
 def test_names_with_slashes_belong_to_the_server() -> None:
@@ -144,9 +142,8 @@ def test_a_call_costs_what_the_list_of_its_day_says(name: str, day: str) -> None
         name, provider_id=provider, genai_request_timestamp=at.astimezone(UTC),
     )  # fmt: skip
     usage = Usage(input_tokens=50_000, output_tokens=1_000, cache_read_tokens=250_000)
-    assert price(f"{provider}/{name}", usage, at=at.timestamp()).usd == pytest.approx(
-        float(listed.total_price)
-    )
+    found = price(f"{provider}/{name}", usage, at=at.timestamp()).usd
+    assert found == pytest.approx(float(listed.total_price))
 
 
 def test_remembered_prices_are_the_listed_ones_and_are_not_looked_up_again(tmp_path: Path) -> None:
@@ -190,9 +187,7 @@ def test_prices_that_cannot_be_remembered_are_looked_up(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("prompt", [1_000, 90_000])
 @pytest.mark.parametrize("hour", [0.0, 0.3, 1.0])
-def test_the_cost_of_a_call_is_divided_among_the_classes_of_its_tokens(
-    model: str, prompt: int, hour: float
-) -> None:
+def test_the_cost_of_a_call_is_divided_among_the_classes_of_its_tokens(model, prompt, hour):
     day = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
     usage = Usage(prompt, 2_000, cache_read_tokens=3 * prompt, cache_write_tokens=prompt)
     whole = price(model, usage, at=day, hour_writes=int(hour * prompt)).usd

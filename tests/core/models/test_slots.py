@@ -143,9 +143,7 @@ async def test_a_rate_limit_that_another_host_wrote_is_obeyed_and_its_end_notice
     await asyncio.wait([task])
 
 
-async def test_a_limit_from_a_clock_that_was_wrong_keeps_nobody_waiting_for_longer_than_a_server_may_ask() -> (
-    None
-):
+async def test_a_limit_from_a_clock_that_was_wrong_keeps_nobody_waiting_for_longer_than_a_server_may_ask():
     """A machine's clock was a year ahead when its provider asked for silence, and has been set right
     since."""
     clock = ManualClock(1_700_000_000.0)
@@ -182,9 +180,8 @@ async def test_gates_are_separate_for_each_model() -> None:
     await second.ask("two", TURN)
     await second.ask("three", TURN)
     assert second.started == ["two"]
-    assert {ref: [w.agent_id for w in waiting] for ref, waiting in gates.waiting().items()} == {
-        "anthropic/b": ["three"]
-    }
+    found = {ref: [w.agent_id for w in waiting] for ref, waiting in gates.waiting().items()}
+    assert found == {"anthropic/b": ["three"]}
     await first.stop()
     await second.stop()
 
@@ -208,9 +205,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS, limit=st.integers(1, 5))
-def test_whatever_happens_the_limits_hold_and_everyone_is_served(
-    steps: list[tuple[str, object]], limit: int
-) -> None:
+def test_whatever_happens_the_limits_hold_and_everyone_is_served(steps, limit):
     asyncio.run(_whatever_happens(steps, limit))
 
 

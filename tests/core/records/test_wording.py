@@ -61,9 +61,7 @@ EVENTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "data", "text"), EVENTS)
-def test_an_event_is_one_line_for_people_without_ids_and_digests(
-    kind: str, data: dict[str, Any], text: str
-) -> None:
+def test_an_event_is_one_line_for_people_without_ids_and_digests(kind, data, text):
     assert event_text(kind, data) == text
 
 

@@ -88,9 +88,7 @@ async def test_each_need_is_sent_once_in_order_without_secrets_or_control_charac
         ('webhook = "http://127.0.0.1:9/hook"', "the webhook was not reached"),
     ],
 )
-async def test_a_command_that_fails_or_hangs_costs_one_warning(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str
-) -> None:
+async def test_a_command_that_fails_or_hangs_costs_one_warning(bench, tmp_path, monkeypatch, line, says):
     monkeypatch.setattr(background, "ALERT_TIMEOUT_SECONDS", 0.2)
     configure(bench, tmp_path, monkeypatch, line)
     assert (await bench.run()).exit_code == 0
@@ -99,9 +97,7 @@ async def test_a_command_that_fails_or_hangs_costs_one_warning(
     bench.assert_sound()
 
 
-async def test_only_the_chosen_needs_are_sent(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_chosen_needs_are_sent(bench, tmp_path, monkeypatch):
     log = tmp_path / "log"
     configure(bench, tmp_path, monkeypatch, writer(log), 'on = ["finished"]')
     await bench.run()

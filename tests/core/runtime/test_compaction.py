@@ -351,9 +351,8 @@ async def test_memory_is_written_by_a_model_of_its_own(bench, config, role, orde
     (made,) = passes(bench)
     assert (made["status"], made["model"]) == ("applied", used)
     assert bench.query("SELECT DISTINCT model FROM model_calls WHERE purpose = 'reflector'") == [(used,)]
-    assert bench.query("SELECT DISTINCT model FROM model_calls WHERE purpose = 'turn'") == [
-        ("test/scripted",)
-    ]
+    rows = bench.query("SELECT DISTINCT model FROM model_calls WHERE purpose = 'turn'")
+    assert rows == [("test/scripted",)]
     bench.assert_sound()
 
 

@@ -124,9 +124,7 @@ def test_a_task_that_does_not_run_is_not_paused_with_its_agent(rows: Rows) -> No
 
 
 @pytest.mark.parametrize("ended", [AgentStatus.FAILED, AgentStatus.DONE, AgentStatus.CANCELLED])
-def test_the_resume_of_a_failed_session_wakes_its_planner_with_one_message(
-    rows: Rows, ended: AgentStatus
-) -> None:
+def test_the_resume_of_a_failed_session_wakes_its_planner_with_one_message(rows, ended):
     rows.write(
         lambda tx: agents.move(tx, "p", ended), lambda tx: sessions.set_status(tx, SessionStatus.FAILED)
     )

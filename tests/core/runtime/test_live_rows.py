@@ -32,9 +32,8 @@ async def test_what_an_agent_showed_last_stays_in_its_row_and_nothing_of_it_is_h
     assert shown[:] == (100, 2_000)
     live.stream("a0", "late")  # what is not held is not added to
     await live.flush()
-    assert store.one("SELECT substr(text, length(text) - 5) FROM live WHERE agent_id = 'a0'")[:] == (
-        "words ",
-    )
+    rows = store.one("SELECT substr(text, length(text) - 5) FROM live WHERE agent_id = 'a0'")[:]
+    assert rows == ("words ",)
 
 
 async def test_an_agent_that_works_again_is_shown_again(store: SessionStore) -> None:
@@ -57,9 +56,7 @@ CALLS = (
 
 
 @pytest.mark.parametrize("size", [1, 3, 1_000])
-async def test_the_input_of_a_tool_call_is_shown_as_a_person_reads_it_while_it_streams(
-    store: SessionStore, size: int
-) -> None:
+async def test_the_input_of_a_tool_call_is_shown_as_a_person_reads_it_while_it_streams(store, size):
     live = LiveRows(store, ManualClock())
     live.show("a", "working")
     live.stream("a", "I save it.")

@@ -138,9 +138,7 @@ def events(bench: Bench, kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("now", [False, True])
-async def test_a_pause_is_recorded_with_its_reason_whether_it_waits_for_the_step_or_not(
-    bench: Bench, now: bool
-) -> None:
+async def test_a_pause_is_recorded_with_its_reason_whether_it_waits_for_the_step_or_not(bench, now):
     gate = asyncio.Event()
 
     def work(name: str, request: ModelRequest) -> Any:
@@ -165,9 +163,7 @@ async def test_a_pause_is_recorded_with_its_reason_whether_it_waits_for_the_step
     assert (await bench.run()).exit_code == 0
 
 
-async def test_an_agent_takes_no_more_turns_than_its_settings_allow(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_takes_no_more_turns_than_its_settings_allow(bench, monkeypatch):
     monkeypatch.setattr(host_factory, "LoopSettings", partial(LoopSettings, most_turns=5))
     bench.start(
         one_task(
@@ -179,9 +175,7 @@ async def test_an_agent_takes_no_more_turns_than_its_settings_allow(
     assert bench.query("SELECT turn FROM agents WHERE task_id IS NOT NULL") == [(5,)]
 
 
-async def test_a_prompt_that_is_too_long_is_digested_once_a_call_and_then_fails_the_task(
-    bench: Bench,
-) -> None:
+async def test_a_prompt_that_is_too_long_is_digested_once_a_call_and_then_fails_the_task(bench):
     asked: list[int] = []
 
     def work(name: str, request: ModelRequest) -> Any:

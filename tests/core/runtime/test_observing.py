@@ -139,8 +139,7 @@ async def test_an_activation_is_worth_what_all_its_observers_cost(bench):
     activations = [one for one in applied if one["worth"] is not None]
     assert len(applied) > len(activations) > 0, "some activations hold more than one chunk"
     cached = sum(one["cache_tokens_invalidated"] for one in activations)
-    assert sum(one["worth"]["tokens_spent"] for one in activations) == cached + sum(
-        one["tokens_spent"] for one in applied
-    )
+    found = sum(one["worth"]["tokens_spent"] for one in activations)
+    assert found == cached + sum(one["tokens_spent"] for one in applied)
     waiting = {one["view_after"] for one in applied if one["worth"] is None}
     assert waiting <= {one["view_after"] for one in activations}

@@ -268,14 +268,10 @@ async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
         return None
 
     environment = SimpleNamespace(
-        clock=clock,
-        live=None,
-        model=lambda ref: Failing(),
-        gate=lambda ref: gate,
-        price=lambda *about: Cost(None, PriceStatus.UNPRICED),
-        budgets=SimpleNamespace(reserve=unlimited),
+        clock=clock, live=None, model=lambda ref: Failing(), gate=lambda ref: gate,
+        price=lambda *about: Cost(None, PriceStatus.UNPRICED), budgets=SimpleNamespace(reserve=unlimited),
         usage_limits=SimpleNamespace(admit=lambda ref: Admission.OPEN),
-    )
+    )  # fmt: skip
 
     def ask(purpose: Purpose) -> asyncio.Task[ModelCallResult]:
         request = ModelRequest("", [], purpose=purpose, agent_id=purpose)

@@ -173,14 +173,11 @@ def test_workers_that_race_and_hosts_that_die_drive_each_session_once_at_a_time_
         else:
             host.end(0, SessionStatus.DONE)
     assert deaths >= 3
-    assert query(
-        scene.place, "SELECT count(*) FROM sessions WHERE status = 'done' AND queued_at IS NULL"
-    ) == [(6,)]
+    rows = query(scene.place, "SELECT count(*) FROM sessions WHERE status = 'done' AND queued_at IS NULL")
+    assert rows == [(6,)]
 
 
-def test_a_session_whose_host_fails_at_once_is_tried_ever_more_rarely_and_says_why(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_a_session_whose_host_fails_at_once_is_tried_ever_more_rarely_and_says_why(scene, tmp_path):
     session = queued(scene.place, tmp_path)
     worker = scene.worker()
     while scene.now < 400:
@@ -193,9 +190,7 @@ def test_a_session_whose_host_fails_at_once_is_tried_ever_more_rarely_and_says_w
     assert "ended before it did anything" in reason
 
 
-def test_a_host_that_was_killed_after_it_made_progress_is_replaced_at_once(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_a_host_that_was_killed_after_it_made_progress_is_replaced_at_once(scene, tmp_path):
     session = queued(scene.place, tmp_path)
     worker = scene.worker()
     for number in range(5):
@@ -213,9 +208,7 @@ def test_a_host_that_was_killed_after_it_made_progress_is_replaced_at_once(
     assert not reasons(scene.place, session)
 
 
-def test_a_worker_that_drains_takes_nothing_more_and_leaves_its_sessions_to_others(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_a_worker_that_drains_takes_nothing_more_and_leaves_its_sessions_to_others(scene, tmp_path):
     session, _ = queued(scene.place, tmp_path), queued(scene.place, tmp_path)
     draining, other = scene.worker(slots=1), scene.worker(slots=1)
     draining.step()
@@ -235,9 +228,7 @@ def test_a_worker_that_drains_takes_nothing_more_and_leaves_its_sessions_to_othe
     assert states == {draining.id: "draining", other.id: "running"}
 
 
-def test_a_worker_takes_only_what_fits_it_and_the_reason_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_takes_only_what_fits_it_and_the_reason_is_kept(tmp_path, monkeypatch):
     place: Place = tmp_path / "w.db"
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
@@ -363,9 +354,8 @@ def test_a_move_says_which_changes_are_lost_and_tells_the_agents(tmp_path: Path)
     assert agent == "agent"
     assert "gone.py, old.py" in text
     assert "moved from a to b" in text
-    assert Needs.load(query(place, "SELECT needs FROM sessions")[0][0]).placed == Placement(
-        "w-3", "b", str(workspace)
-    )
+    rows = Needs.load(query(place, "SELECT needs FROM sessions")[0][0]).placed
+    assert rows == Placement("w-3", "b", str(workspace))
     store.close()
 
 
@@ -405,9 +395,7 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_checkout_is_the_commit_keeps_what_agents_change_and_is_removed_once_nothing_differs(
-    tmp_path: Path,
-) -> None:
+def test_a_checkout_is_the_commit_keeps_what_agents_change_and_is_removed_once_nothing_differs(tmp_path):
     origin, folder = tmp_path / "origin", tmp_path / "checkouts" / "s"
     origin.mkdir()
     git(origin, "init", "-q")
@@ -436,9 +424,7 @@ def test_a_checkout_is_the_commit_keeps_what_agents_change_and_is_removed_once_n
     assert not folder.exists()
 
 
-def test_the_lease_of_a_dead_host_is_free_at_once_for_the_worker_that_started_it(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_the_lease_of_a_dead_host_is_free_at_once_for_the_worker_that_started_it(scene, tmp_path):
     if isinstance(scene.place, Path):
         pytest.skip("a lock of SQLite ends with its process")
     session = queued(scene.place, tmp_path)

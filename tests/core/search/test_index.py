@@ -19,29 +19,14 @@ from tests.core.search.conftest import Library, in_memory
 
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.search import index, words
 from watchkeeper.store.search.index import index_batch, index_until, index_within, indexed_through, unindexed
 from watchkeeper.store.search.messages import search, search_by_session
 
 WORDS = [
-    "kraken",
-    "krakens",
-    "Krill",
-    "zürich",
-    "zurich",
-    "a",
-    "x1",
-    "snake_case",
-    "schema.py",
-    "データ",
-    "データベース",
-    "ス",
-    "-",
-    "straße",
-    "İx",
-    "é",
-]
+    "kraken", "krakens", "Krill", "zürich", "zurich", "a", "x1", "snake_case", "schema.py", "データ", "データベース",
+    "ス", "-", "straße", "İx", "é",
+]  # fmt: skip
 ODD = st.text(st.characters(exclude_characters='"', exclude_categories=["Cs"]), max_size=4)
 TEXTS = st.lists(st.sampled_from(WORDS) | ODD, max_size=6).map(" ".join)
 SESSIONS = ["s0", "s1", "s2"]
@@ -109,9 +94,7 @@ class Reading:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(steps=st.lists(STEPS, max_size=40))
-def test_a_search_finds_what_reading_every_message_finds(
-    empty: Path, steps: list[tuple[str, Any, Any]]
-) -> None:
+def test_a_search_finds_what_reading_every_message_finds(empty, steps):
     with (
         mock.patch.multiple(index, PART_MESSAGES=4),
     ):
@@ -126,9 +109,7 @@ def test_a_search_finds_what_reading_every_message_finds(
     suppress_health_check=list(HealthCheck),
 )
 @given(steps=st.lists(STEPS, min_size=15, max_size=30))
-def test_a_search_on_postgresql_finds_what_reading_every_message_finds(
-    postgres_place: DatabaseUrl, steps: list[tuple[str, Any, Any]]
-) -> None:
+def test_a_search_on_postgresql_finds_what_reading_every_message_finds(postgres_place, steps):
     with closing(database.open_writable(postgres_place)) as connection:
         connection.execute(
             "TRUNCATE sessions, agents, messages, messages_unindexed, message_words RESTART IDENTITY"
@@ -226,9 +207,8 @@ def compare(
     assert {hit.session_id for hit in by_session.hits} == {said[number][0] for number in held}
     for session_id in SESSIONS:
         alone = search(library.connection, typed, session_id=session_id, limit=1000, deadline_seconds=60)
-        assert [hit.message_id for hit in alone.hits] == [
-            number for number in held if said[number][0] == session_id
-        ]
+        seen = [hit.message_id for hit in alone.hits]
+        assert seen == [number for number in held if said[number][0] == session_id]
 
 
 def test_an_id_that_is_given_again_has_nothing_of_the_message_that_had_it(library: Library) -> None:
@@ -320,9 +300,7 @@ while message_index.index_batch(connection, most_messages=5).more:
 """
 
 
-def test_an_indexer_killed_before_any_statement_loses_nothing(
-    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_indexer_killed_before_any_statement_loses_nothing(library, tmp_path, monkeypatch):
     monkeypatch.setattr(index, "PART_MESSAGES", 8)
     agent = library.session("s1")
     for number in range(12):

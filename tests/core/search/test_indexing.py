@@ -15,9 +15,7 @@ from watchkeeper.store import database
 from watchkeeper.store.search.index import unindexed
 
 
-async def test_what_is_written_while_a_host_runs_is_indexed(
-    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_written_while_a_host_runs_is_indexed(library, tmp_path, monkeypatch):
     monkeypatch.setattr(background, "INDEX_SECONDS", 0.0)
     agent = library.session("s1")
     beside = Indexing(tmp_path / "watchkeeper.db")
@@ -52,9 +50,7 @@ async def test_an_index_that_cannot_be_written_is_said_once_and_stops_nothing(
     assert [record.message.partition(":")[0] for record in told] == ["messages are no longer indexed"]
 
 
-async def test_a_writer_that_keeps_the_lock_only_delays_the_index(
-    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_writer_that_keeps_the_lock_only_delays_the_index(library, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(background, "LOCK_SECONDS", 0.0)
     monkeypatch.setattr(background, "LAST_SECONDS", 0.0)
     library.say(library.session("s1"), "kraken")

@@ -97,9 +97,7 @@ def test_the_best_facts_come_first_on_both(library: Library, server: Library) ->
         assert [row[0] for row in found] == [3, 1, 2]
 
 
-def test_what_commits_late_with_an_early_id_is_found_before_and_after_it_is_indexed(
-    server: Library, postgres_place: DatabaseUrl
-) -> None:
+def test_what_commits_late_with_an_early_id_is_found_before_and_after_it_is_indexed(server, postgres_place):
     agent, other_agent = server.session("s1"), server.session("s2")
     with closing(database.open_writable(postgres_place)) as slow:
         slow.execute("BEGIN")
@@ -121,9 +119,7 @@ def test_what_commits_late_with_an_early_id_is_found_before_and_after_it_is_inde
     assert unindexed(server.connection) == 0
 
 
-def test_a_message_with_too_many_words_for_the_index_is_searched_all_the_same(
-    server: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_with_too_many_words_for_the_index_is_searched_all_the_same(server, monkeypatch):
     monkeypatch.setattr(postgres_index, "MOST_BYTES", 4_500)
     many = "".join(map(chr, range(0x4E00, 0x5100)))
     agent = server.session("s1")
@@ -186,9 +182,7 @@ def test_a_pruned_session_takes_its_words_along(server: Library, postgres_place:
         assert left == (1 if table.endswith("words") else 0), table
 
 
-async def test_a_host_indexes_on_after_its_connection_was_cut(
-    server: Library, postgres_place: DatabaseUrl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_host_indexes_on_after_its_connection_was_cut(server, postgres_place, monkeypatch):
     cuts = 0
 
     def batch(connection: Connection, **options: Any) -> Batch:

@@ -106,9 +106,7 @@ def test_every_kind_of_text_is_found_and_no_image(library: Library, ready: Calla
         ("a100%sure", []),
     ],
 )
-def test_what_a_typed_text_finds(
-    library: Library, ready: Callable[[], None], text: str, found: list[int]
-) -> None:
+def test_what_a_typed_text_finds(library, ready, text, found):
     agent = library.session("s1")
     library.say(agent, "Migrate the billing tables")
     library.say(agent, "migrate\nnothing")
@@ -119,9 +117,7 @@ def test_what_a_typed_text_finds(
     assert seqs(library, text) == found
 
 
-def test_the_whole_word_alone_is_found_when_no_prefix_is_wanted(
-    library: Library, ready: Callable[[], None]
-) -> None:
+def test_the_whole_word_alone_is_found_when_no_prefix_is_wanted(library, ready):
     agent = library.session("s1")
     library.say(agent, "errors")
     library.say(agent, "error")
@@ -131,9 +127,7 @@ def test_the_whole_word_alone_is_found_when_no_prefix_is_wanted(
     assert seqs(library, "error") == [2, 1]
 
 
-def test_a_search_within_one_session_finds_only_its_messages(
-    library: Library, ready: Callable[[], None]
-) -> None:
+def test_a_search_within_one_session_finds_only_its_messages(library, ready):
     one, other = library.session("s1"), library.session("s-2")
     for agent in (one, other, one):
         library.say(agent, "kraken")
@@ -144,9 +138,7 @@ def test_a_search_within_one_session_finds_only_its_messages(
     assert seqs(library, "s1") == []
 
 
-def test_deleted_sessions_are_hidden_until_they_are_restored(
-    library: Library, ready: Callable[[], None]
-) -> None:
+def test_deleted_sessions_are_hidden_until_they_are_restored(library, ready):
     library.say(library.session("s1"), "kraken")
     ready()
     library.connection.execute("UPDATE sessions SET deleted_at = 5")

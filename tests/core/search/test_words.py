@@ -35,16 +35,8 @@ def test_words_come_in_the_order_in_which_they_were_said() -> None:
         {"type": "tool_result", "content": "ten"}, {"type": "text", "text": None},
     ]  # fmt: skip
     assert words.words_of(content).split() == [
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-    ]
+        "one", "two", "three", "four", "five", "seven", "eight", "nine", "ten",
+    ]  # fmt: skip
 
 
 def test_an_import_indexes_what_it_inserts_also_behind_messages_that_wait_for_an_indexer(empty: Path) -> None:

@@ -69,9 +69,7 @@ def follow(feed: ChangeFeed, path: Path, last: int) -> list[int]:
     return seen
 
 
-def test_a_commit_of_another_process_wakes_a_waiting_viewer(
-    path: Path, process: subprocess.Popen[str]
-) -> None:
+def test_a_commit_of_another_process_wakes_a_waiting_viewer(path, process):
     feed = ChangeFeed(path, poll_seconds=60)  # file events alone
     assert feed.wait(0) in (True, False)
     threading.Timer(0.2, commit, (process, 1)).start()
@@ -82,9 +80,7 @@ def test_a_commit_of_another_process_wakes_a_waiting_viewer(
 @pytest.mark.parametrize(
     "fault", [OSError(28, "inotify watch limit reached"), RuntimeError("watchfiles broke"), None]
 )
-def test_no_commit_is_missed_when_file_events_do_not_work(
-    path: Path, process: subprocess.Popen[str], fault: Exception | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_commit_is_missed_when_file_events_do_not_work(path, process, fault, monkeypatch):
     def broken(*_: Any, **__: Any) -> Iterator[set[Any]]:
         if fault is not None:
             raise fault
@@ -112,9 +108,7 @@ def test_a_quiet_database_lets_the_wait_run_out(path: Path, process: subprocess.
 
 
 @pytest.mark.parametrize("how", ["close", "wake"])
-def test_closing_ends_a_wait_and_waking_makes_it_look(
-    path: Path, process: subprocess.Popen[str], how: str
-) -> None:
+def test_closing_ends_a_wait_and_waking_makes_it_look(path, process, how):
     feed = ChangeFeed(path, poll_seconds=60)
     feed.wait(0)
     settle_by_version(feed)
@@ -169,9 +163,7 @@ def test_a_screen_collects_events_less_often_when_none_come_and_as_often_again_w
         feed.close()
 
 
-def test_a_host_collects_events_as_often_however_long_none_come(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_collects_events_as_often_however_long_none_come(path, monkeypatch):
     steps: list[int] = []
     done = threading.Event()
 

@@ -116,9 +116,7 @@ def test_a_text_file_is_refused_and_kept(path: Path, opener: Any) -> None:
 
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_a_database_of_another_program_is_refused_and_not_a_byte_of_it_changes(
-    path: Path, opener: Any, mode: str
-) -> None:
+def test_a_database_of_another_program_is_refused_and_not_a_byte_of_it_changes(path, opener, mode):
     connection = sqlite3.connect(str(path))
     connection.execute(f"PRAGMA journal_mode={mode}")
     connection.execute("CREATE TABLE bookmarks (url)")
@@ -212,9 +210,7 @@ def test_a_network_file_system_is_refused_saying_why(path: Path, monkeypatch: py
     assert not path.exists()
 
 
-def test_a_database_that_stays_locked_is_told_in_one_line(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_stays_locked_is_told_in_one_line(path, monkeypatch):
     connection = sqlite3.connect(str(path), isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
     monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.02)
@@ -264,9 +260,7 @@ def test_the_last_viewer_of_a_dead_host_leaves_its_wal_as_it_is(path: Path) -> N
     assert (Path(f"{path}-wal").read_bytes(), path.read_bytes()) == (wal, main)
 
 
-def test_a_database_with_a_second_name_is_not_opened_and_the_line_says_how_to_find_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_with_a_second_name_is_not_opened_and_the_line_says_how_to_find_it(tmp_path, monkeypatch):
     monkeypatch.setattr(
         os.path, "ismount", lambda folder: folder == str(tmp_path)
     )  # a search of the whole disk takes its time

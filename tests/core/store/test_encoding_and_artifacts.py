@@ -128,9 +128,7 @@ def test_the_newest_output_of_a_name_wins_and_a_reference_means_itself(store: Se
 
 
 @pytest.mark.parametrize("data", [b"again " * 500, b"short"])
-def test_an_artifact_that_was_damaged_in_the_file_is_told_and_never_returned(
-    store: SessionStore, data: bytes
-) -> None:
+def test_an_artifact_that_was_damaged_in_the_file_is_told_and_never_returned(store, data):
     ref = run(store, lambda tx: artifacts.put(tx, data))
     run(store, lambda tx: tx.execute("UPDATE artifacts SET data = zeroblob(length(data))"))
     with pytest.raises(StoreUnusable, match="damaged"):
@@ -150,9 +148,7 @@ BLOCKS = st.lists(st.dictionaries(TEXT, JSON, max_size=3), max_size=3)
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents=st.lists(TEXT | BLOCKS, min_size=1, max_size=5))
-def test_messages_observations_and_views_come_back_as_they_were(
-    contents: list[Any], store: SessionStore, fresh: Callable[[], str]
-) -> None:
+def test_messages_observations_and_views_come_back_as_they_were(contents, store, fresh):
     agent_id = fresh()
     messages = [
         Message(seq, "user" if seq % 2 else "assistant", content, seq, seq * (seq + 1) // 2, float(seq))

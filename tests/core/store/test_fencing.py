@@ -54,9 +54,7 @@ async def test_nothing_is_written_once_another_host_has_taken_over(store: Sessio
     assert everything(store) == before
 
 
-async def test_a_lost_session_never_harms_another_one_that_the_same_writer_serves(
-    store: SessionStore, start: Callable[[], str]
-) -> None:
+async def test_a_lost_session_never_harms_another_one_that_the_same_writer_serves(store, start):
     other = start()
     take_over(store)
 
@@ -97,9 +95,7 @@ STEP = st.tuples(
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEP, max_size=25), takeover_at=st.none() | st.integers(0, 25))
-def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(
-    steps: list[Any], takeover_at: int | None, start: Callable[[], str], path: Any
-) -> None:
+def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(steps, takeover_at, start, path):
     store = SessionStore.claim(path, start(), ManualClock(), pid=1, host_name="h")
     names = [f"{store.session_id}-{number}" for number in range(4)]
 
@@ -149,13 +145,8 @@ def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(
     session = store.one("SELECT * FROM sessions WHERE id = ?", (store.session_id,))
     assert session["event_seq"] == len(seqs)
     columns = (
-        "input_tokens",
-        "output_tokens",
-        "cache_read_tokens",
-        "cache_write_tokens",
-        "retries",
-        "cost_usd",
-    )
+        "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "retries", "cost_usd",
+    )  # fmt: skip
     for where, key, totals in [("session_id", store.session_id, session)] + [
         ("agent_id", name, store.one("SELECT * FROM agents WHERE id = ?", (name,))) for name in names
     ]:

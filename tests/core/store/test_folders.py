@@ -16,9 +16,7 @@ def _modes(*folders: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022])
-def test_each_missing_parent_is_for_its_owner_alone_and_existing_ones_keep_their_mode(
-    tmp_path: Path, mask: int
-) -> None:
+def test_each_missing_parent_is_for_its_owner_alone_and_existing_ones_keep_their_mode(tmp_path, mask):
     before = os.umask(mask)
     try:
         there = tmp_path / "there"

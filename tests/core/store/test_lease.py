@@ -128,9 +128,7 @@ def test_two_names_of_one_database_are_one_lease(path: Path, tmp_path: Path) -> 
     held.release()
 
 
-def test_a_file_system_without_locks_is_not_called_another_host(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks_is_not_called_another_host(path, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(37, "No locks available")
 

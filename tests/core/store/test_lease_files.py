@@ -51,9 +51,7 @@ def test_a_lease_holds_its_reserve_until_it_is_freed_or_released(path: Path) -> 
         assert file.stat().st_size == 0
 
 
-def test_on_a_disk_that_is_nearly_full_the_reserve_is_half_of_what_is_left(
-    path: Path, monkeypatch: Any
-) -> None:
+def test_on_a_disk_that_is_nearly_full_the_reserve_is_half_of_what_is_left(path, monkeypatch):
     held = Lease.acquire(path, "s")
     monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_bavail=3, f_frsize=2_000))
     held.reserve()
@@ -136,9 +134,7 @@ def test_those_who_watch_in_other_processes_count_beside_each_other_until_they_e
     assert descriptors() == before
 
 
-def test_where_nothing_can_be_locked_nobody_is_known_to_watch_and_nothing_is_left_open(
-    path: Path, monkeypatch: Any
-) -> None:
+def test_where_nothing_can_be_locked_nobody_is_known_to_watch_and_nothing_is_left_open(path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(37, "No locks available")
 

@@ -143,23 +143,13 @@ def test_a_file_whose_session_a_host_drives_is_not_migrated(tmp_path: Path, open
 SESSION = {"user_id": "ada", "goal": "g", "workspace": "/", "model": "m", "status": "done", "created_at": 0,
            "last_active": 0}  # fmt: skip
 AGENT = {
-    "session_id": "s",
-    "name": "n",
-    "role": "r",
-    "model": "m",
-    "status": "done",
-    "created_at": 0,
+    "session_id": "s", "name": "n", "role": "r", "model": "m", "status": "done", "created_at": 0,
     "last_active": 0,
-}
+}  # fmt: skip
 CALL = {
-    "turn": 1,
-    "position": 0,
-    "seq": 1,
-    "tool_use_id": "u",
-    "name": "bash",
-    "idempotent": 0,
+    "turn": 1, "position": 0, "seq": 1, "tool_use_id": "u", "name": "bash", "idempotent": 0,
     "session_id": "s",
-}
+}  # fmt: skip
 
 
 def put(connection: Connection, table: str, **values: Any) -> None:
@@ -176,9 +166,7 @@ def migrated(path: Path, write: Callable[[Connection], None]) -> Connection:
     return database.open_writable(path)
 
 
-def test_sessions_and_agents_are_numbered_in_the_order_of_their_rows_and_go_on_from_there(
-    tmp_path: Path,
-) -> None:
+def test_sessions_and_agents_are_numbered_in_the_order_of_their_rows_and_go_on_from_there(tmp_path):
     def write(old: Connection) -> None:
         for name, at in (("b", 2.0), ("a", 2.0), ("c", 1.0)):
             put(old, "sessions", **SESSION | {"id": name, "created_at": at, "last_active": at})

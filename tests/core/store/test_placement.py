@@ -25,19 +25,13 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path / "workspace"
 
 
-def test_a_database_below_the_workspace_is_found_by_every_way_to_write_its_path(
-    workspace: Path, tmp_path: Path
-) -> None:
+def test_a_database_below_the_workspace_is_found_by_every_way_to_write_its_path(workspace, tmp_path):
     (tmp_path / "link").symlink_to(workspace)
     (tmp_path / "file_link.db").symlink_to(workspace / "deep" / "w.db")
     inside = [
-        workspace / "w.db",
-        workspace / "deep" / "w.db",
-        workspace / "not" / "there" / "yet.db",
-        tmp_path / "link" / "w.db",
-        tmp_path / "link" / "deep" / ".." / "w.db",
-        tmp_path / "file_link.db",
-    ]
+        workspace / "w.db", workspace / "deep" / "w.db", workspace / "not" / "there" / "yet.db",
+        tmp_path / "link" / "w.db", tmp_path / "link" / "deep" / ".." / "w.db", tmp_path / "file_link.db",
+    ]  # fmt: skip
     for path in inside:
         assert lies_inside(path, workspace), path
         assert lies_inside(path, tmp_path / "link"), path
@@ -51,9 +45,7 @@ def test_a_database_below_the_workspace_is_found_by_every_way_to_write_its_path(
         assert not lies_inside(path, workspace), path
 
 
-def test_a_folder_with_two_paths_is_known_by_its_inode(
-    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_two_paths_is_known_by_its_inode(workspace, tmp_path, monkeypatch):
     """As a bind mount makes them: the resolved paths have nothing in common."""
     (tmp_path / "elsewhere").mkdir()
     real = database._identity
@@ -96,9 +88,7 @@ def test_the_refusal_names_a_place_that_is_free_and_outside(workspace: Path, tmp
         refuse_inside(path, Path("/"))
 
 
-async def test_a_session_whose_database_was_moved_into_its_workspace_is_not_resumed(
-    workspace: Path, tmp_path: Path
-) -> None:
+async def test_a_session_whose_database_was_moved_into_its_workspace_is_not_resumed(workspace, tmp_path):
     from watchkeeper.runtime.control import start_host
 
     session = Runtime(tmp_path / "w.db").start("survey", workspace=workspace, model="offline/surveyor")

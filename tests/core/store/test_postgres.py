@@ -181,9 +181,7 @@ async def test_a_step_commits_in_one_round_trip(far: DatabaseUrl, proxy: Proxy, 
     store.close()
 
 
-def test_a_reading_of_the_dashboard_takes_two_round_trips_and_all_leases_one(
-    far: DatabaseUrl, proxy: Proxy, tmp_path: Path
-) -> None:
+def test_a_reading_of_the_dashboard_takes_two_round_trips_and_all_leases_one(far, proxy, tmp_path):
     stores = [claimed(far, tmp_path / name) for name in "ab"]
     ids = {store.session_id for store in stores}
     with closing(database.open_readonly(far)) as connection:
@@ -215,23 +213,15 @@ def test_a_reading_of_the_dashboard_takes_two_round_trips_and_all_leases_one(
         store.close()
 
 
-def test_a_reading_of_the_dashboard_with_one_agent_takes_three_round_trips(
-    far: DatabaseUrl, proxy: Proxy, tmp_path: Path
-) -> None:
+def test_a_reading_of_the_dashboard_with_one_agent_takes_three_round_trips(far, proxy, tmp_path):
     store = claimed(far, tmp_path)
     run(
         store,
         lambda tx: agents.create(
-            tx,
-            agent_id="a1",
-            name="a1",
-            role="explorer",
-            model="test/model",
-            system="",
-            goal="g",
+            tx, agent_id="a1", name="a1", role="explorer", model="test/model", system="", goal="g",
             context_limit=9000,
         ),
-    )
+    )  # fmt: skip
 
     def said(tx: Transaction, number: int) -> None:
         _step(tx, number)
@@ -262,9 +252,7 @@ def _step(tx: Transaction, number: int) -> None:
 @pytest.mark.parametrize(
     "change", ["lease_epoch = lease_epoch + 1", "event_seq = event_seq + 1", "lease_until = lease_until - 6"]
 )
-def test_what_a_host_sent_arrives_too_late_to_be_written(
-    postgres_place: DatabaseUrl, tmp_path: Path, change: str
-) -> None:
+def test_what_a_host_sent_arrives_too_late_to_be_written(postgres_place, tmp_path, change):
     store = claimed(postgres_place, tmp_path)
     run(store, lambda tx: tx.event("before"))
     seq = store.one("SELECT event_seq FROM sessions")[0]
@@ -298,9 +286,7 @@ async def test_a_host_that_reaches_no_server_gives_up_before_its_lease_ends_and_
     assert [number for _, number in numbers(postgres_place, store.session_id)] == [None]
 
 
-async def test_a_writer_that_gives_up_fails_at_once_what_waits_for_a_silent_server(
-    far: DatabaseUrl, proxy: Proxy, tmp_path: Path
-) -> None:
+async def test_a_writer_that_gives_up_fails_at_once_what_waits_for_a_silent_server(far, proxy, tmp_path):
     store, asks = claimed(far, tmp_path), threading.Event()
     await store.commit(lambda tx: tx.event("before"))
 
@@ -318,9 +304,7 @@ async def test_a_writer_that_gives_up_fails_at_once_what_waits_for_a_silent_serv
     store.close()
 
 
-def test_one_host_has_a_session_until_its_lease_is_over_and_then_never_again(
-    postgres_place: DatabaseUrl, tmp_path: Path
-) -> None:
+def test_one_host_has_a_session_until_its_lease_is_over_and_then_never_again(postgres_place, tmp_path):
     first = claimed(postgres_place, tmp_path)
     session_id = first.session_id
     run(first, lambda tx: tx.event("first"))
@@ -340,9 +324,7 @@ def test_one_host_has_a_session_until_its_lease_is_over_and_then_never_again(
     assert probe(postgres_place, session_id) is None
 
 
-def test_a_session_that_was_deleted_or_made_by_a_fork_is_free_at_once(
-    postgres_place: DatabaseUrl, tmp_path: Path
-) -> None:
+def test_a_session_that_was_deleted_or_made_by_a_fork_is_free_at_once(postgres_place, tmp_path):
     session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
     delete_session(postgres_place, session_id)
     assert probe(postgres_place, session_id) is None
@@ -351,9 +333,7 @@ def test_a_session_that_was_deleted_or_made_by_a_fork_is_free_at_once(
     assert probe(postgres_place, fork) is None
 
 
-def test_a_host_of_this_machine_that_was_killed_goes_on_with_nothing(
-    postgres_place: DatabaseUrl, tmp_path: Path
-) -> None:
+def test_a_host_of_this_machine_that_was_killed_goes_on_with_nothing(postgres_place, tmp_path):
     session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
     with subprocess.Popen(["true"]) as killed:
         killed.wait()
@@ -376,9 +356,7 @@ def test_small_sessions_are_pruned_in_transactions_that_end_before_their_leases(
     assert (sorted(pruned.sessions), pruned.refused) == (sorted(small), ())
 
 
-def test_a_lease_without_a_host_is_extended_until_it_is_given_up(
-    postgres_place: DatabaseUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_without_a_host_is_extended_until_it_is_given_up(postgres_place, tmp_path, monkeypatch):
     session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
     monkeypatch.setenv("WATCHKEEPER_LEASE_SECONDS", "1")
     until = "SELECT lease_until FROM sessions"
@@ -425,9 +403,7 @@ def test_a_role_that_may_only_read_sees_everything_and_is_told_what_it_may_not(
         on_server(postgres_place.dsn, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-async def test_texts_that_the_server_cannot_hold_are_kept_without_what_it_cannot(
-    postgres_place: DatabaseUrl, tmp_path: Path
-) -> None:
+async def test_texts_that_the_server_cannot_hold_are_kept_without_what_it_cannot(postgres_place, tmp_path):
     store = claimed(postgres_place, tmp_path)
     hostile = "a\x00b\ud800c'; DROP TABLE events; -- $1 ? \\ \u202e"
     await store.commit(lambda tx: tx.execute("UPDATE sessions SET title = ?", (hostile,)))

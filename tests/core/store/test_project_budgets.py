@@ -77,9 +77,7 @@ class Sessions:
 
 
 @pytest.mark.parametrize("kind", budgets.PROJECT_KINDS)
-async def test_sessions_go_beyond_their_project_by_one_calls_output_at_most(
-    path: Place, tmp_path: Path, kind: str
-) -> None:
+async def test_sessions_go_beyond_their_project_by_one_calls_output_at_most(path, tmp_path, kind):
     tokens = 30_000
     set_project_budget(path, "p", kind, str(tokens if kind == "tokens" else tokens * DOLLARS))
     all_of = Sessions(path, tmp_path, 4)
@@ -101,9 +99,7 @@ async def test_sessions_go_beyond_their_project_by_one_calls_output_at_most(
         all_of.close()
 
 
-async def test_a_call_waits_for_another_hosts_call_and_is_made_once_that_has_ended(
-    path: Place, tmp_path: Path
-) -> None:
+async def test_a_call_waits_for_another_hosts_call_and_is_made_once_that_has_ended(path, tmp_path):
     set_project_budget(path, "p", "tokens", "1000")
     both = Sessions(path, tmp_path, 2)
     first, second = (Budgets(store, lambda: 0.0, price, ManualClock()) for store in both.stores)

@@ -80,24 +80,18 @@ def purge(connection: Connection) -> None:
 
 
 READINGS: list[Callable[[Connection], Any]] = [
-    screen,
-    replay,
-    show,
-    purge,
-    lambda connection: compare(connection, SESSION, SESSION),
+    screen, replay, show, purge, lambda connection: compare(connection, SESSION, SESSION),
     lambda connection: artifacts.held_by(connection, SESSION),
     lambda connection: passages.calls_of(Queries(connection), SESSION, ["recall"]),
     lambda connection: recall(Queries(connection), SESSION, "harbour src/a.py TodoWrite"),
     lambda connection: WRITERS["html"](connection, SESSION, io.StringIO(), None),
     lambda connection: WRITERS["json"](connection, SESSION, io.StringIO(), None),
-]
+]  # fmt: skip
 NAMES = ["screen", "replay", "show", "purge", "compare", "references", "calls", "recall", "page", "document"]
 
 
 @pytest.mark.parametrize("reading", READINGS, ids=NAMES)
-def test_no_reading_of_a_session_walks_through_the_rows_of_others(
-    connection: Connection, reading: Callable[[Connection], Any]
-) -> None:
+def test_no_reading_of_a_session_walks_through_the_rows_of_others(connection, reading):
     asked: list[str] = []
     connection.set_trace_callback(asked.append)
     reading(connection)

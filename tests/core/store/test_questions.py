@@ -71,9 +71,7 @@ LINES = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=12).map("\n".joi
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(LINES, LINES, st.booleans())
-def test_a_difference_is_one_that_patch_applies(
-    tmp_path_factory: pytest.TempPathFactory, before: str, after: str, coarse: bool
-) -> None:
+def test_a_difference_is_one_that_patch_applies(tmp_path_factory, before, after, coarse):
     if before == after or not before:
         return
     folder = tmp_path_factory.mktemp("diff")

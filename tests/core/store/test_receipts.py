@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.benchmarks.receipts import CHANGED, COMMANDS, DONE, TESTED, UNTOUCHED
-from tests.core.cli.conftest import Wk, _a_user_of_its_own, wk
+from tests.core.cli.conftest import _a_user_of_its_own, wk
 from tests.core.export.conftest import Made, export, made
 
 from watchkeeper.records.states import ToolCallStatus
@@ -212,9 +211,7 @@ def test_an_agent_that_works_or_only_answers_has_no_flag(made: Callable[..., Mad
     assert [(each.agent, each.mark) for each in receipts(one)] == [("answers", "·")]
 
 
-def test_show_and_export_have_the_receipts_and_no_escape_sequences(
-    made: Callable[..., Made], wk: Wk, tmp_path: Path
-) -> None:
+def test_show_and_export_have_the_receipts_and_no_escape_sequences(made, wk, tmp_path):
     one = made()
     worked(one, bash("ls"), "All tests pass \x1b[31m now.\nI updated `src/<b>.py`, and src/b.py was changed.")
     connection = one.done()

@@ -145,47 +145,35 @@ async def test_a_plain_run_is_replayed_as_it_was(bench: Bench, recorded: dict[in
     assert check(bench, recorded) > 20
 
 
-async def test_failures_revisions_and_reruns_are_replayed_as_they_were(
-    bench: Bench, recorded: dict[int, list[State]]
-) -> None:
+async def test_failures_revisions_and_reruns_are_replayed_as_they_were(bench, recorded):
     await eventful_runs.failing_and_run_again(bench)
     assert check(bench, recorded) > 20
 
 
-async def test_compactions_undo_and_steering_are_replayed_as_they_were(
-    bench: Bench, recorded: dict[int, list[State]]
-) -> None:
+async def test_compactions_undo_and_steering_are_replayed_as_they_were(bench, recorded):
     await eventful_runs.compacted_and_steered(bench)
     assert check(bench, recorded) > 40
 
 
-async def test_digests_of_a_full_context_are_replayed_as_they_were(
-    bench: Bench, recorded: dict[int, list[State]]
-) -> None:
+async def test_digests_of_a_full_context_are_replayed_as_they_were(bench, recorded):
     await eventful_runs.digested(bench)
     assert check(bench, recorded) > 60
 
 
-async def test_pauses_and_questions_are_replayed_as_they_were(
-    bench: Bench, recorded: dict[int, list[State]]
-) -> None:
+async def test_pauses_and_questions_are_replayed_as_they_were(bench, recorded):
     await eventful_runs.paused_at_a_question(bench)
     assert check(bench, recorded) > 10
     await eventful_runs.resumed_and_denied(bench)
     assert check(bench, recorded) > 25
 
 
-async def test_no_moment_depends_on_the_wall_clock(
-    bench: Bench, recorded: dict[int, list[State]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_moment_depends_on_the_wall_clock(bench, recorded, monkeypatch):
     jump_wall_clock(monkeypatch)
     await eventful_runs.compacted_and_steered(bench)
     assert check(bench, recorded) > 40
 
 
-async def test_reruns_under_a_clock_that_jumps_keep_their_order(
-    bench: Bench, recorded: dict[int, list[State]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reruns_under_a_clock_that_jumps_keep_their_order(bench, recorded, monkeypatch):
     jump_wall_clock(monkeypatch)
     await eventful_runs.failing_and_run_again(bench)
     assert check(bench, recorded) > 20

@@ -40,15 +40,9 @@ def imported(tmp_path: Path) -> Iterator[Any]:
                 status="done" if turn == 1 else "error", input_tokens=100, cost_usd=0.5, started_at=begins + 10 * turn, latency_seconds=1,
             )  # fmt: skip
         put(
-            connection,
-            "views",
-            agent_id=agent_id,
-            version=1,
-            observations="[]",
-            verbatim_from=1,
-            reason="start",
-            created_at=begins,
-        )
+            connection, "views", agent_id=agent_id, version=1, observations="[]", verbatim_from=1,
+            reason="start", created_at=begins,
+        )  # fmt: skip
     put(connection, "plans", id="p", session_id="imported", goal="g", created_at=100.0, updated_at=100.0)
     put(
         connection, "tasks", id="t", session_id="imported", parent_plan_id="p", name="t", position=0, title="T", instructions="",
@@ -59,14 +53,9 @@ def imported(tmp_path: Path) -> Iterator[Any]:
         tokens_after=20, requested_at=112.0, ended_at=119.0,
     )  # fmt: skip
     put(
-        connection,
-        "events",
-        session_id="imported",
-        seq=1,
-        at=119.0,
-        kind="compaction.applied",
+        connection, "events", session_id="imported", seq=1, at=119.0, kind="compaction.applied",
         agent_id="main",
-    )
+    )  # fmt: skip
     yield connection
     connection.close()
 
@@ -95,14 +84,10 @@ def test_an_imported_session_is_replayed_by_the_times_of_messages_and_calls(impo
         told.setdefault(
             at,
             [
-                then.reading.session.status,
-                then.reading.session.input_tokens,
-                then.reading.session.cost_usd,
-                tasks,
-                passes,
-                seen,
+                then.reading.session.status, then.reading.session.input_tokens,
+                then.reading.session.cost_usd, tasks, passes, seen,
             ],
-        )
+        )  # fmt: skip
     assert told[100] == ["running", 0, None, [], [], [("main", "working", 0, 1, 0)]]
     assert told[111] == ["running", 100, 0.5, ["pending"], [], [("main", "working", 1, 2, 100)]]
     assert told[120][3:] == [

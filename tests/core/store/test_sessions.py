@@ -41,9 +41,7 @@ def test_last_names_the_newest_and_of_equals_the_one_written_last(named: Any) ->
 @pytest.mark.parametrize(
     ("name", "meant"), [("abcd", "abcd"), ("new", "newest"), ("a%", "a%c"), ("a_", "a_d"), ("q\\", "q\\r")]
 )
-def test_an_id_or_a_unique_prefix_names_its_session_and_wildcards_mean_themselves(
-    named: Any, name: str, meant: str
-) -> None:
+def test_an_id_or_a_unique_prefix_names_its_session_and_wildcards_mean_themselves(named, name, meant):
     assert sessions.find(named, name) == meant
 
 
@@ -70,16 +68,9 @@ def test_last_in_an_empty_database_says_how_to_start(path: Path) -> None:
 def test_a_goal_with_a_lone_surrogate_is_kept_without_it(path: Path) -> None:
     connection = database.open_writable(path)
     sessions.create(
-        Group(connection),
-        session_id="s",
-        user_id="u",
-        goal="caf\udce9",
-        workspace=".",
-        model="m",
-        settings={},
-        budgets={},
-        now=1.0,
-    )
+        Group(connection), session_id="s", user_id="u", goal="caf\udce9", workspace=".", model="m",
+        settings={}, budgets={}, now=1.0,
+    )  # fmt: skip
     assert connection.execute("SELECT goal FROM sessions").fetchone() == ("caf\ufffd",)
     connection.close()
 
@@ -88,16 +79,9 @@ def test_a_workspace_whose_name_cannot_be_kept_is_refused(path: Path) -> None:
     connection = database.open_writable(path)
     with pytest.raises(BadInput, match="not UTF-8; rename it"):
         sessions.create(
-            Group(connection),
-            session_id="s",
-            user_id="u",
-            goal="g",
-            workspace="/caf\udce9",
-            model="m",
-            settings={},
-            budgets={},
-            now=1.0,
-        )
+            Group(connection), session_id="s", user_id="u", goal="g", workspace="/caf\udce9", model="m",
+            settings={}, budgets={}, now=1.0,
+        )  # fmt: skip
     connection.close()
 
 

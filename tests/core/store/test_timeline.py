@@ -11,20 +11,9 @@ from tests.tui.fake_store import NOW, FakeSession, create, insert
 from watchkeeper.store.timeline import Activity, MarkKind, Timeline, TimelineReader
 
 DEEDS = (
-    "model",
-    "tool",
-    "end",
-    "unknown",
-    "ask",
-    "answer",
-    "compact",
-    "compacted",
-    "park",
-    "work",
-    "fail",
-    "kill",
-    "rest",
-)
+    "model", "tool", "end", "unknown", "ask", "answer", "compact", "compacted", "park", "work", "fail",
+    "kill", "rest",
+)  # fmt: skip
 
 
 def do(run: FakeSession, deed: str, agent: str, at: float) -> None:
@@ -42,14 +31,9 @@ def do(run: FakeSession, deed: str, agent: str, at: float) -> None:
             "idempotent": 0,
         }
         insert(
-            run.connection,
-            "tool_calls",
-            session_id=run.id,
-            agent_id=agent,
-            status="running",
-            started_at=at,
+            run.connection, "tool_calls", session_id=run.id, agent_id=agent, status="running", started_at=at,
             **where,
-        )
+        )  # fmt: skip
     elif deed == "end":
         sql(
             "UPDATE tool_calls SET status = 'done', ended_at = ? WHERE agent_id = ? AND status = 'running'",
@@ -83,9 +67,7 @@ def do(run: FakeSession, deed: str, agent: str, at: float) -> None:
         st.tuples(st.sampled_from(DEEDS), st.sampled_from(("planner1", "a1")), st.booleans()), max_size=30
     )
 )
-def test_reading_again_gives_what_a_first_reading_gives(
-    tmp_path: Path, deeds: list[tuple[str, str, bool]]
-) -> None:
+def test_reading_again_gives_what_a_first_reading_gives(tmp_path, deeds):
     path = tmp_path / "w.db"
     path.unlink(missing_ok=True)
     connection = create(path)

@@ -67,9 +67,7 @@ def test_statements_return_the_rows_they_changed_found_or_made(store: SessionSto
     run(store, change)
 
 
-def test_events_are_numbered_on_and_every_row_has_the_number_of_its_transactions_first(
-    store: SessionStore,
-) -> None:
+def test_events_are_numbered_on_and_every_row_has_the_number_of_its_transactions_first(store):
     last = store.one("SELECT event_seq FROM sessions")[0]
     for before in (last, last + 2):
         numbers = run(store, lambda tx: [tx.commit_seq, tx.event("one", agent_id="a0"), tx.event("two", x=1)])
@@ -94,6 +92,5 @@ def test_replaced_values_are_kept_where_there_were_any(store: SessionStore) -> N
 
     seq = run(store, change)
     kept = store.all("SELECT session_id, commit_seq, table_name, row_id, old_values FROM state_changes")
-    assert [(*row[:4], json.loads(row[4])) for row in map(tuple, kept)] == [
-        (store.session_id, seq, "sessions", store.session_id, {"title": "old", "tags": "[]"})
-    ]
+    found = [(*row[:4], json.loads(row[4])) for row in map(tuple, kept)]
+    assert found == [(store.session_id, seq, "sessions", store.session_id, {"title": "old", "tags": "[]"})]

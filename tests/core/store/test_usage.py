@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 
-import pytest
 from tests.support.places import workspace_in
 
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import database
-from watchkeeper.store.place import Place
 from watchkeeper.store.usage import usage
 
 ON_BOTH = True
@@ -21,9 +18,7 @@ DAY = 86_400.0
 BEGINS = 1_750_000_000 // DAY * DAY
 
 
-def test_a_call_counts_in_the_day_in_which_it_began(
-    path: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_counts_in_the_day_in_which_it_began(path, tmp_path, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     session = create_session(path, NewSession("goal", workspace_in(tmp_path), "test/model"))

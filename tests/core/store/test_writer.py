@@ -58,9 +58,7 @@ def test_batches_queued_together_share_one_commit(writer: Writer, other: Any) ->
     assert notes(other) == list(range(40))
 
 
-def test_what_comes_while_the_lock_is_waited_for_shares_the_commit(
-    path: Path, writer: Writer, other: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_comes_while_the_lock_is_waited_for_shares_the_commit(path, writer, other, monkeypatch):
     real, asked, go = driver.begin_immediate, threading.Event(), threading.Event()
 
     def held_up(connection: Any, **about: Any) -> None:
@@ -150,9 +148,7 @@ def test_one_bad_batch_never_harms_its_neighbours(writer: Writer, other: Any) ->
     assert notes(other) == ["before", "after"]
 
 
-def test_a_batch_that_ends_the_transaction_by_itself_leaves_the_writer_usable(
-    writer: Writer, other: Any
-) -> None:
+def test_a_batch_that_ends_the_transaction_by_itself_leaves_the_writer_usable(writer, other):
     def disloyal(group: Group) -> None:
         group.connection.execute("ROLLBACK")
         raise ValueError("gone")
@@ -163,9 +159,7 @@ def test_a_batch_that_ends_the_transaction_by_itself_leaves_the_writer_usable(
     assert notes(other) == [1]
 
 
-def test_a_breach_of_a_constraint_keeps_its_type_and_other_database_errors_are_one_line(
-    writer: Writer,
-) -> None:
+def test_a_breach_of_a_constraint_keeps_its_type_and_other_database_errors_are_one_line(writer):
     writer.submit(note(1)).result(10)
     with pytest.raises(sqlite3.IntegrityError):
         writer.submit(note(1)).result(10)
@@ -195,9 +189,7 @@ def test_many_threads_and_event_loops_may_write_at_once(writer: Writer, other: A
     assert sorted(notes(other)) == [1000 * n + number for n in range(6) for number in range(25)]
 
 
-def test_close_commits_what_was_queued_and_refuses_what_comes_later(
-    path: Path, writer: Writer, other: Any
-) -> None:
+def test_close_commits_what_was_queued_and_refuses_what_comes_later(path, writer, other):
     gate = Gate(writer)
     waiting = [writer.submit(note(number)) for number in range(30)]
     closing = threading.Thread(target=writer.close)
@@ -250,9 +242,7 @@ def test_a_future_that_is_cancelled_does_not_stop_the_writer(writer: Writer, oth
     assert notes(other) == ["kept", "next"]
 
 
-def test_a_loop_that_closed_while_its_batch_was_queued_does_not_stop_the_writer(
-    writer: Writer, other: Any
-) -> None:
+def test_a_loop_that_closed_while_its_batch_was_queued_does_not_stop_the_writer(writer, other):
     gate = Gate(writer)
 
     async def leave() -> None:
@@ -266,9 +256,7 @@ def test_a_loop_that_closed_while_its_batch_was_queued_does_not_stop_the_writer(
     assert notes(other) == ["kept", "next"]
 
 
-def test_a_lock_that_is_never_given_up_is_waited_for_once_for_the_whole_group(
-    path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_is_never_given_up_is_waited_for_once_for_the_whole_group(path, writer, monkeypatch):
     real = driver.begin_immediate
     attempts: list[int] = []
     queued = threading.Event()
@@ -300,9 +288,7 @@ BATCHES = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(batches=BATCHES)
-def test_any_mixture_of_good_and_bad_batches_ends_as_if_each_had_run_alone(
-    batches: list[list[tuple[int, str]]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_mixture_of_good_and_bad_batches_ends_as_if_each_had_run_alone(batches, tmp_path_factory):
     path = tmp_path_factory.mktemp("mixture") / "w.db"
     writer = Writer(path, gather_seconds=(0.0, 0.0))
     writer.submit(
@@ -342,9 +328,7 @@ def test_any_mixture_of_good_and_bad_batches_ends_as_if_each_had_run_alone(
     writer.close()
 
 
-def test_a_file_deleted_or_replaced_under_the_writer_is_never_written_as_if_it_were_there(
-    path: Path, writer: Writer
-) -> None:
+def test_a_file_deleted_or_replaced_under_the_writer_is_never_written_as_if_it_were_there(path, writer):
     moved = path.with_name("moved.db")
     path.rename(moved)
     with pytest.raises(StoreUnusable, match="deleted or replaced"):
@@ -357,9 +341,7 @@ def test_a_file_deleted_or_replaced_under_the_writer_is_never_written_as_if_it_w
     assert writer.submit(note(1)).result(10) == 1
 
 
-def test_a_copy_of_the_file_alone_has_everything_once_its_writer_is_closed(
-    path: Path, writer: Writer, other: Any
-) -> None:
+def test_a_copy_of_the_file_alone_has_everything_once_its_writer_is_closed(path, writer, other):
     """SQLite leaves the log where it is when the last connection to close cannot write, as a viewer's."""
     writer.submit(note(1)).result(10)
     assert notes(other) == [1]

@@ -63,9 +63,7 @@ def test_a_full_disk_is_waited_for_longer_each_time_and_the_batch_is_done_once_t
     assert (tuple(disk.waits), disk.attempts) == (WAITS[:times], times + 1)
 
 
-def test_once_every_wait_was_in_vain_later_batches_wait_no_more_until_one_succeeds(
-    writer: Writer, disk: Disk
-) -> None:
+def test_once_every_wait_was_in_vain_later_batches_wait_no_more_until_one_succeeds(writer, disk):
     disk.left = 6
     for _ in range(3):
         with pytest.raises(OSError, match="No space left"):
@@ -104,9 +102,7 @@ def test_each_transaction_is_counted_once_and_a_failed_one_never(writer: Writer)
     assert writer.commits == before + 2
 
 
-def test_a_batch_that_fails_alone_runs_once_and_a_group_has_at_most_so_many_batches(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_fails_alone_runs_once_and_a_group_has_at_most_so_many_batches(writer, monkeypatch):
     monkeypatch.setattr(module, "LARGEST_GROUP", 4)
     entered, go, ran = threading.Event(), threading.Event(), []
 

@@ -317,13 +317,6 @@ def lively() -> tuple[Book, list[Callable[[], Any]]]:
         book.touch(session)
 
     return book, [
-        lambda: book.user(session, "Mend the cache"),
-        begin,
-        text,
-        run,
-        result,
-        end,
-        lambda: book.user(session, "on"),
-        again,
-        summary,
-    ]
+        lambda: book.user(session, "Mend the cache"), begin, text, run, result, end,
+        lambda: book.user(session, "on"), again, summary,
+    ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,13 +33,9 @@ def _parent(logs: Path) -> Log:
         stop="tool_use",
     )
     told = {
-        "status": "completed",
-        "agentId": "a1",
-        "totalTokens": 3_525,
-        "totalDurationMs": 20_281,
-        "totalToolUseCount": 3,
-        "usage": USAGE,
-    }
+        "status": "completed", "agentId": "a1", "totalTokens": 3_525, "totalDurationMs": 20_281,
+        "totalToolUseCount": 3, "usage": USAGE,
+    }  # fmt: skip
     log.result("t1", "Found.", toolUseResult=told)
     log.write(logs)
     return log
@@ -79,9 +74,7 @@ def _seen(store: Store, tmp_path: Path) -> tuple[dict[str, Any], list[str]]:
     return whole["session"], texts
 
 
-def test_totals_to_which_a_log_is_missing_are_partial_until_it_comes(
-    store: Store, logs: Path, tmp_path: Path
-) -> None:
+def test_totals_to_which_a_log_is_missing_are_partial_until_it_comes(store, logs, tmp_path):
     _parent(logs)
     store.run(logs)
     session, texts = _seen(store, tmp_path)
@@ -162,9 +155,7 @@ def test_an_agent_is_done_by_a_result_or_a_last_reply_alone(store: Store, logs: 
     assert store.one("SELECT status FROM agents WHERE parent_agent_id IS NULL") == "done"
 
 
-def test_its_log_takes_the_place_of_what_was_told_in_whatever_order_they_come(
-    store: Store, open_store: Callable[[str], Store], logs: Path
-) -> None:
+def test_its_log_takes_the_place_of_what_was_told_in_whatever_order_they_come(store, open_store, logs):
     parent = _parent(logs)
     store.run(logs)
     _child(logs)
@@ -180,9 +171,7 @@ def test_its_log_takes_the_place_of_what_was_told_in_whatever_order_they_come(
     assert at_once.all(ROW) == other.all(ROW) == found
 
 
-def test_what_its_call_told_is_seen_where_the_session_is_looked_at(
-    store: Store, logs: Path, tmp_path: Path
-) -> None:
+def test_what_its_call_told_is_seen_where_the_session_is_looked_at(store, logs, tmp_path):
     _parent(logs)
     store.run(logs)
     told = (

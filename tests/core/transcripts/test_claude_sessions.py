@@ -25,9 +25,7 @@ def test_a_session_has_its_folder_goal_title_and_times(store: Store, logs: Path)
     )  # fmt: skip
 
 
-def test_usage_counts_once_for_each_message_and_request_with_the_most_output(
-    store: Store, logs: Path
-) -> None:
+def test_usage_counts_once_for_each_message_and_request_with_the_most_output(store, logs):
     log = Log()
     log.user("go")
     # One reply in three records: 3 + 40 + 100 * 0.1 + 20 = 73 dollars at a dollar a token.
@@ -113,9 +111,7 @@ AGENTS = "SELECT a.name, a.role, a.status, a.last_seq, a.output_tokens, p.name F
 
 
 @pytest.mark.parametrize("layout", ["folder", "sibling", "inline"])
-def test_sub_agents_stand_below_the_agent_that_started_them_in_every_layout(
-    store: Store, logs: Path, layout: str
-) -> None:
+def test_sub_agents_stand_below_the_agent_that_started_them_in_every_layout(store, logs, layout):
     parent, child = _parent("abc123"), _child(Log().session, "abc123")
     if layout == "inline":
         for record in child.records:
@@ -175,9 +171,7 @@ def test_an_agent_without_a_log_of_its_own_stands_in_the_tree(store: Store, logs
     assert ("Find it", "Explore", "done", 0, 0, "main") in store.all(AGENTS)
 
 
-def test_agents_that_are_each_others_parents_are_kept_and_stand_in_no_circle(
-    store: Store, logs: Path
-) -> None:
+def test_agents_that_are_each_others_parents_are_kept_and_stand_in_no_circle(store, logs):
     for agent, other in (("aaa", "bbb"), ("bbb", "aaa")):
         log = _child(Log().session, agent)
         log.reply(
@@ -212,9 +206,7 @@ def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -
     assert store.one("SELECT current_plan_id = planner_agent_id FROM sessions") == 1
 
 
-def test_created_tasks_take_the_ids_of_their_results_and_are_updated_by_them(
-    store: Store, logs: Path
-) -> None:
+def test_created_tasks_take_the_ids_of_their_results_and_are_updated_by_them(store, logs):
     log = Log()
     log.reply(
         call("TaskCreate", "t1", subject="Read", description="all of it"),
@@ -327,9 +319,7 @@ def test_what_was_typed_while_a_turn_ran_is_a_message(store: Store, logs: Path) 
     assert store.one("SELECT content FROM messages WHERE seq = 2") == '"and the docs"'
 
 
-def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_estimates(
-    store: Store, logs: Path
-) -> None:
+def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_estimates(store, logs):
     log = Log()
     log.reply(text("a"), id="msg_1", model="us.anthropic.claude-sonnet-4-5-20250929-v1:0")
     log.reply(text("b"), id="msg_2", model="claude-opus-4@20250514")
@@ -342,9 +332,7 @@ def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_est
     ]
 
 
-def test_parallel_side_chains_that_hang_below_one_record_are_told_apart_by_their_prompts(
-    store: Store, logs: Path
-) -> None:
+def test_parallel_side_chains_that_hang_below_one_record_are_told_apart_by_their_prompts(store, logs):
     log = Log()
     calls = [call("Task", f"t{name}", prompt=f"Look for {name}", description=name) for name in "ab"]
     spawning = log.reply(*calls, id="msg_1")["uuid"]

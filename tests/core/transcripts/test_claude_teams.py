@@ -63,6 +63,5 @@ def test_a_teammate_that_is_woken_again_goes_on_in_the_next_import(store: Store,
     _woken(logs, "ab0", 2)
     _lead().write(logs)
     store.run(logs)
-    assert store.all(
-        "SELECT name, last_seq, output_tokens FROM agents WHERE parent_agent_id IS NOT NULL"
-    ) == [("Mend the loss", 5, 10)]
+    rows = store.all("SELECT name, last_seq, output_tokens FROM agents WHERE parent_agent_id IS NOT NULL")
+    assert rows == [("Mend the loss", 5, 10)]

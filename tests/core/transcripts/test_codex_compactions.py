@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tests.core.transcripts.codex_rollout import Rollout
-from tests.core.transcripts.conftest import Store
 
 TRIGGERS = "SELECT trigger FROM compactions ORDER BY id"
 
@@ -46,9 +43,7 @@ def _within_a_turn() -> Rollout:
 @pytest.mark.parametrize(
     ("log", "trigger"), [(compacted_by_hand, "manual"), (_before_a_turn, "auto"), (_within_a_turn, "auto")]
 )
-def test_a_compaction_that_has_a_turn_to_itself_was_asked_for(
-    store: Store, logs: Path, log, trigger: str
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_compaction_that_has_a_turn_to_itself_was_asked_for(store, logs, log, trigger):
     path = log().write(logs)
     store.run(path)
     assert store.all(TRIGGERS) == [(trigger,)]

@@ -28,9 +28,7 @@ def _spawning() -> Rollout:
     ("kind", "status"),
     [(None, "cancelled"), ("completed", "done"), ("interrupted", "cancelled"), ("errored", "failed")],
 )
-def test_an_agent_whose_log_is_lost_is_known_by_its_activity(
-    store: Store, logs: Path, kind: str | None, status: str
-) -> None:
+def test_an_agent_whose_log_is_lost_is_known_by_its_activity(store, logs, kind, status):
     log = _completed(
         _spawning(),
         "SubAgentActivity",
@@ -83,9 +81,7 @@ def test_what_agents_tell_each_other_is_heard_once(store: Store, logs: Path) -> 
     assert heard == [("Look again",), ("[encrypted]",), ("Once",)]
 
 
-def test_a_prompt_is_told_from_what_the_program_adds_by_the_kinds_of_its_parts(
-    store: Store, logs: Path
-) -> None:
+def test_a_prompt_is_told_from_what_the_program_adds_by_the_kinds_of_its_parts(store, logs):
     log = Rollout()
     for text, kind in (
         ("Some news of the place.", "environments.environment_context"),
@@ -99,9 +95,7 @@ def test_a_prompt_is_told_from_what_the_program_adds_by_the_kinds_of_its_parts(
 
 
 @pytest.mark.parametrize("source", ["guardian_review", "subagent"])
-def test_a_thread_that_the_program_started_by_itself_stands_below_its_session(
-    store: Store, logs: Path, source: str
-) -> None:
+def test_a_thread_that_the_program_started_by_itself_stands_below_its_session(store, logs, source):
     Rollout().user("Mend the cache").says("a").tokens(10, 0, 1).write(logs)
     about = {"source": {"subagent": {"other": "guardian"}}, "thread_source": source, "session_id": ROOT}
     Rollout(CHILD, minute=1, **about).user("May it?").says("Yes.").tokens(5, 0, 2).write(logs)

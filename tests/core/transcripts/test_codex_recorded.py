@@ -36,13 +36,9 @@ def test_calls_tokens_and_compactions_of_codex_are_what_a_few_lines_count(store:
     report = store.run(CODEX)
     items = Counter(each["payload"]["type"] for each in records if each["type"] == "response_item")
     calls = (
-        "function_call",
-        "custom_tool_call",
-        "local_shell_call",
-        "tool_search_call",
-        "web_search_call",
+        "function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call",
         "image_generation_call",
-    )
+    )  # fmt: skip
     assert store.counts()["tool_calls"] == sum(items[kind] for kind in calls) == 8
     sums: dict[str, dict[str, int]] = {}
     for each in records:

@@ -52,18 +52,14 @@ def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path)
         ("A text that speaks of how apply_patch failed", "done"),
     ],
 )
-def test_how_a_call_ended_is_told_by_the_words_with_which_codex_reports_it(
-    store: Store, logs: Path, output: Any, status: str
-) -> None:
+def test_how_a_call_ended_is_told_by_the_words_with_which_codex_reports_it(store, logs, output, status):
     log = Rollout().item("custom_tool_call", call_id="c1", name="exec", input="x", status="completed")
     store.run(log.item("custom_tool_call_output", call_id="c1", output=output).write(logs))
     assert store.all("SELECT status FROM tool_calls") == [(status,)]
 
 
 @pytest.mark.parametrize("prompt", ["<div> breaks the page", "<image>"])
-def test_a_prompt_that_begins_with_a_bracket_is_the_persons_own(
-    store: Store, logs: Path, prompt: str
-) -> None:
+def test_a_prompt_that_begins_with_a_bracket_is_the_persons_own(store, logs, prompt):
     log = (
         Rollout()
         .user("<environment_context>\n<cwd>/tmp</cwd>\n</environment_context>\n")
@@ -80,9 +76,7 @@ def test_a_prompt_that_begins_with_a_bracket_is_the_persons_own(
 
 
 @pytest.mark.parametrize("named", ["## My request for Codex:", "## My request:"])
-def test_a_goal_is_what_was_asked_for_and_not_what_an_editor_put_before_it(
-    store: Store, logs: Path, named: str
-) -> None:
+def test_a_goal_is_what_was_asked_for_and_not_what_an_editor_put_before_it(store, logs, named):
     before = "# Context from my IDE setup:\n\n## Active file: a.py\n\n## Open tabs:\n- a.py: src/a.py\n\n"
     log = Rollout().user(f"{before}{named}\nMend the cache\n")
     store.run(log.write(logs))
@@ -241,10 +235,8 @@ def test_a_compaction_drops_what_came_before_and_tells_its_sizes(store: Store, l
         (150_400, 9_000, 2, 2),
         (9_050, None, 2, 4),
     ]
-    assert (
-        store.one("SELECT text FROM observations WHERE id = 1")
-        == "user: Mend the cache\n\nuser: So far: half."
-    )
+    rows = store.one("SELECT text FROM observations WHERE id = 1")
+    assert rows == "user: Mend the cache\n\nuser: So far: half."
     assert store.counts()["messages"] == 4  # what was dropped is here
 
 
@@ -330,9 +322,8 @@ def test_a_log_that_was_rewritten_or_cut_loses_nothing_and_doubles_nothing(store
     path.write_bytes(whole)
     store.run(path)
     after = store.counts()
-    assert {name: after[name] for name in ("messages", "tool_calls", "model_calls")} == {
-        name: counts[name] for name in ("messages", "tool_calls", "model_calls")
-    }
+    found = {name: after[name] for name in ("messages", "tool_calls", "model_calls")}
+    assert found == {name: counts[name] for name in ("messages", "tool_calls", "model_calls")}
 
 
 def test_a_header_longer_than_what_is_looked_at_first_is_read(store: Store, logs: Path) -> None:
@@ -386,6 +377,5 @@ def test_the_usual_places_follow_codex_home(tmp_path: Path) -> None:
     from watchkeeper.transcripts.codex import PROGRAM
 
     assert PROGRAM.places({}, tmp_path)[0] == tmp_path / ".codex" / "sessions"
-    assert (
-        PROGRAM.places({"CODEX_HOME": str(tmp_path / "x")}, Path("/home/a"))[0] == tmp_path / "x" / "sessions"
-    )
+    found = PROGRAM.places({"CODEX_HOME": str(tmp_path / "x")}, Path("/home/a"))[0]
+    assert found == tmp_path / "x" / "sessions"

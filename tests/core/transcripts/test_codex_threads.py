@@ -25,9 +25,7 @@ AGENTS = "SELECT a.name, a.role, a.last_seq, a.output_tokens, p.name FROM agents
     "copied", ["not at all", "as it was", "stamped anew", "without its header", "its header alone"]
 )
 @pytest.mark.parametrize("first", ["parent", "child"])
-def test_what_a_spawned_thread_copies_of_its_parent_counts_once(
-    store: Store, logs: Path, copied: str, first: str
-) -> None:
+def test_what_a_spawned_thread_copies_of_its_parent_counts_once(store, logs, copied, first):
     root, child = spawned_tree(copied)
     paths = [root.write(logs), child.write(logs)]
     for path in paths if first == "parent" else reversed(paths):
@@ -54,9 +52,7 @@ def test_a_copied_history_without_dated_ids_is_told_by_its_time(store: Store, lo
     assert sorted(row[2] for row in store.all(AGENTS)) == [2, 2]
 
 
-def test_a_thread_that_a_person_forked_is_a_session_with_the_others_context_and_none_of_its_work(
-    store: Store, logs: Path
-) -> None:
+def test_a_thread_that_a_person_forked_is_a_session_with_the_others_context_and_none_of_its_work(store, logs):
     root = (
         Rollout()
         .event("task_started", turn_id=OLD_TURN)
@@ -120,9 +116,8 @@ def test_an_agent_whose_log_is_lost_stands_in_the_tree_with_how_it_ended(store: 
         "collab_waiting_end", sender_thread_id=ROOT, call_id="w", statuses={CHILD: {"errored": "no credit"}}
     )
     store.run(log.write(logs))
-    assert store.all(
-        "SELECT name, role, status, current_goal FROM agents WHERE parent_agent_id IS NOT NULL"
-    ) == [("Kepler", "explorer", "failed", "Look for it")]
+    rows = store.all("SELECT name, role, status, current_goal FROM agents WHERE parent_agent_id IS NOT NULL")
+    assert rows == [("Kepler", "explorer", "failed", "Look for it")]
 
 
 def test_threads_that_are_each_others_parents_stand_in_no_circle(store: Store, logs: Path) -> None:

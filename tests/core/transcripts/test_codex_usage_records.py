@@ -4,7 +4,6 @@ of them again do not."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.core.transcripts.codex_rollout import (
@@ -49,9 +48,7 @@ def test_what_a_compaction_itself_used_counts_and_tells_the_size_before(store: S
     assert store.all("SELECT tokens_before, tokens_after FROM compactions") == [(1_060, 210)]
 
 
-def test_the_record_that_a_compaction_repeats_counts_where_its_own_line_is_lost(
-    store: Store, logs: Path
-) -> None:
+def test_the_record_that_a_compaction_repeats_counts_where_its_own_line_is_lost(store, logs):
     log = Rollout().user("go").says("a")
     log.add("compacted", compacted_by("other", latest_token_usage_record=usage_record("r1", 1_000, 600, 50)))
     store.run(log.write(logs))
@@ -74,9 +71,7 @@ def test_records_and_counts_of_another_thread_are_not_this_ones(store: Store, lo
     assert [row[2] for row in store.all(CALLS)] == [3]
 
 
-def test_responses_without_a_record_of_an_older_version_in_between_count_by_their_counts(
-    store: Store, logs: Path
-) -> None:
+def test_responses_without_a_record_of_an_older_version_in_between_count_by_their_counts(store, logs):
     log = Rollout().user("go").says("a").tokens(500, 0, 5).user("newer").says("b")
     answered(log, "r1", 1_000, 600, 50).user("older again").says("c").tokens(1_100, 900, 6)
     store.run(log.write(logs))
@@ -100,9 +95,7 @@ def test_a_spawned_threads_first_record_ends_what_it_copied(store: Store, logs: 
 @pytest.mark.parametrize(
     "usage", [None, 7, {}, {"input_tokens": "many"}, {"input_tokens": 0, "output_tokens": 0}]
 )
-def test_a_record_that_tells_no_usage_is_kept_raw_and_the_count_stands(
-    store: Store, logs: Path, usage: Any
-) -> None:
+def test_a_record_that_tells_no_usage_is_kept_raw_and_the_count_stands(store, logs, usage):
     log = (
         Rollout()
         .user("go")

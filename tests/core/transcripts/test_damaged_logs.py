@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.transcripts.codex_rollout import CHILD, spawned_tree
-from tests.core.transcripts.conftest import SESSION, Log, Store, call, store_in_a_folder, text
+from tests.core.transcripts.conftest import SESSION, Log, call, store_in_a_folder, text
 from tests.core.transcripts.opencode_book import Book, compacted, family, lively
 
 from watchkeeper.store.driver import sqlite3
@@ -203,9 +203,7 @@ def test_records_of_odd_shapes_are_read_or_kept_and_stop_nothing(seed: int) -> N
         assert report.unknown or store.one(f"{sums} sessions") == store.one(f"{sums} agents") == calls
 
 
-def test_values_nested_beyond_any_parser_and_numbers_beyond_any_machine_are_kept(
-    store: Store, logs: Path
-) -> None:
+def test_values_nested_beyond_any_parser_and_numbers_beyond_any_machine_are_kept(store, logs):
     path = logs / f"{SESSION}.jsonl"
     head = b'{"type":"user","sessionId":"s","uuid":"n%d","timestamp":"2026-02-03T04:00:00.000Z","message":{"role":"user","content":'
     depths = (100, 190, 250, 400, 600, 900, 5_000, 100_000)
@@ -252,9 +250,7 @@ _INNER = st.sampled_from(
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(_KINDS, _INNER, st.dictionaries(_NAMES, _JSON)), max_size=6))
-def test_no_value_in_a_line_of_codex_makes_its_reader_fail_and_each_line_has_one_outcome(
-    lines: list[tuple[str, str, dict[str, object]]],
-) -> None:
+def test_no_value_in_a_line_of_codex_makes_its_reader_fail_and_each_line_has_one_outcome(lines):
     about = {"timestamp": "2026-01-01T00:00:00.000Z"}
     made = [about | {"type": kind, "payload": {"type": inner, **payload}} for kind, inner, payload in lines]
     odd = [b"", b"{", b"[]", b'{"type":7}', b'{"payload":{}}']

@@ -260,9 +260,7 @@ def test_reordered_lines_are_the_same_records(store: Store, logs: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", ["middle", "beginning", "shuffled"])
-def test_a_side_chain_that_lost_its_beginning_is_the_agent_that_has_its_records(
-    store: Store, logs: Path, cut: str
-) -> None:
+def test_a_side_chain_that_lost_its_beginning_is_the_agent_that_has_its_records(store, logs, cut):
     log = Log()
     log.user("go")
     side = len(log.records)
@@ -303,9 +301,7 @@ def test_totals_follow_the_newest_revision_of_a_records_usage(store: Store, logs
 
 
 @pytest.mark.parametrize("without", ["requestId", "uuid", "timestamp"])
-def test_a_record_that_lost_one_of_its_names_is_known_by_the_others(
-    store: Store, logs: Path, without: str
-) -> None:
+def test_a_record_that_lost_one_of_its_names_is_known_by_the_others(store, logs, without):
     records = _claude()
     path = logs / f"{SESSION}.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in _written(records)))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic_core import from_json
-from tests.core.transcripts.conftest import Store, work
+from tests.core.transcripts.conftest import work
 
 from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.imports import Rows
@@ -110,9 +110,7 @@ def of_shape(value: Any, kind: Any) -> Any:
 @example(b'{"type":"user","message":"text","data":[1],"attachment":"x","toolUseResult":["y",{"z":1}]}', [])
 @example(b'{"t\\u0079pe":"user","message":{"\\u0063ontent":"\\u0000"}}', [])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_line_says_the_same_whether_all_of_it_is_parsed_or_what_is_read_of_it(
-    data: bytes, damage: list[tuple[int, bytes]]
-) -> None:
+def test_a_line_says_the_same_whether_all_of_it_is_parsed_or_what_is_read_of_it(data, damage):
     for place, put in damage:
         data = data[:place] + put + data[place + 1 :]
     fast, slow, whole = claude.parse_entry(data), slowly(data), records.parse(data)
@@ -172,9 +170,7 @@ def test_what_is_written_is_what_the_store_would_write(value: dict[str, Any]) ->
     assert repr(decode(text)) == repr(decode(encode(value)))
 
 
-def test_the_driver_need_not_adapt_what_every_line_has(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_driver_need_not_adapt_what_every_line_has(store, logs, monkeypatch):
     odd, seen, flush = set(), 0, Rows.flush
 
     def watched(self: Rows, *arguments: Any) -> None:

@@ -79,9 +79,7 @@ def _age(path: Path, seconds: float = 86_400.0) -> None:
     os.utime(path, (written, written))
 
 
-def test_a_line_that_is_written_is_in_the_store_within_a_fifth_of_a_second(
-    store: Store, logs: Path, follow: Callable[..., Following]
-) -> None:
+def test_a_line_that_is_written_is_in_the_store_within_a_fifth_of_a_second(store, logs, follow):
     log = Log()
     log.user("Mend the cache")
     path = log.write(logs)
@@ -94,9 +92,7 @@ def test_a_line_that_is_written_is_in_the_store_within_a_fifth_of_a_second(
     assert sorted(took)[len(took) // 2] < 0.2
 
 
-def test_a_session_that_grows_is_live_and_its_agents_are_at_work(
-    store: Store, logs: Path, follow: Callable[..., Following]
-) -> None:
+def test_a_session_that_grows_is_live_and_its_agents_are_at_work(store, logs, follow):
     log = Log()
     log.user("Mend the cache")
     path = log.write(logs)
@@ -123,9 +119,7 @@ def test_a_session_that_grows_is_live_and_its_agents_are_at_work(
     assert store.one("SELECT status FROM tool_calls WHERE tool_use_id = 't2'") == "unknown"
 
 
-def test_new_sessions_and_sub_agents_are_followed_as_they_appear(
-    store: Store, logs: Path, follow: Callable[..., Following]
-) -> None:
+def test_new_sessions_and_sub_agents_are_followed_as_they_appear(store, logs, follow):
     log = Log()
     log.user("Mend the cache")
     path = log.write(logs / "project")
@@ -143,9 +137,7 @@ def test_new_sessions_and_sub_agents_are_followed_as_they_appear(
     elsewhere.until("SELECT count(*) FROM sessions", 2)
 
 
-def test_a_writer_that_is_in_the_middle_of_a_line_is_waited_for(
-    store: Store, logs: Path, follow: Callable[..., Following]
-) -> None:
+def test_a_writer_that_is_in_the_middle_of_a_line_is_waited_for(store, logs, follow):
     log = Log()
     log.user("Mend the cache")
     path = log.write(logs)
@@ -161,9 +153,7 @@ def test_a_writer_that_is_in_the_middle_of_a_line_is_waited_for(
     assert store.counts()["raw_records"] == 0
 
 
-def test_where_no_file_events_come_the_files_are_looked_at(
-    store: Store, logs: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_file_events_come_the_files_are_looked_at(store, logs, follow, monkeypatch):
     def exhausted(*places: object, **options: object) -> Iterator[object]:
         raise OSError(28, "No space left on device")
 
@@ -177,9 +167,7 @@ def test_where_no_file_events_come_the_files_are_looked_at(
     following.until("SELECT count(*) FROM messages", 2)
 
 
-def test_a_store_that_cannot_be_written_for_a_while_loses_nothing(
-    store: Store, logs: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_cannot_be_written_for_a_while_loses_nothing(store, logs, follow, monkeypatch):
     log = Log()
     log.user("Mend the cache")
     path = log.write(logs)
@@ -202,9 +190,7 @@ def test_a_store_that_cannot_be_written_for_a_while_loses_nothing(
 OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
 
 
-def test_every_session_that_is_live_is_followed_from_the_start_and_no_old_one(
-    store: Store, logs: Path, follow: Callable[..., Following]
-) -> None:
+def test_every_session_that_is_live_is_followed_from_the_start_and_no_old_one(store, logs, follow):
     for session in (SESSION, OTHER, "0c0c0c0c-1111-4222-8333-444444444444"):
         log = Log(session)
         log.user(f"Mend {session[:4]}")
@@ -244,9 +230,7 @@ def test_a_session_that_is_live_when_somebody_begins_to_watch_it_stands_as_live(
     assert store.one("SELECT status FROM agents") == store.one("SELECT status FROM sessions") == "done"
 
 
-def test_what_a_follower_that_was_killed_left_as_live_is_over_with_the_next_import(
-    store: Store, logs: Path
-) -> None:
+def test_what_a_follower_that_was_killed_left_as_live_is_over_with_the_next_import(store, logs):
     log = Log()
     log.user("Mend the cache")
     log.reply(call("Bash", "t1"), id="msg_1", stop="tool_use")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,7 @@ def _wk(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, said.out, said.err
 
 
-def test_a_session_whose_follower_was_killed_is_listed_as_done_and_not_as_dead(
-    capsys: pytest.CaptureFixture[str], db: Path, logs: Path
-) -> None:
+def test_a_session_whose_follower_was_killed_is_listed_as_done_and_not_as_dead(capsys, db, logs):
     _wk(capsys, "import", _log().write(logs), "--db", db)
     connection = database.open_writable(db)
     connection.execute("UPDATE sessions SET status = 'running'")
@@ -59,9 +56,7 @@ def test_a_session_whose_follower_was_killed_is_listed_as_done_and_not_as_dead(
     assert "dead" not in out
 
 
-def test_a_log_is_imported_and_then_listed_and_shown(
-    capsys: pytest.CaptureFixture[str], db: Path, logs: Path
-) -> None:
+def test_a_log_is_imported_and_then_listed_and_shown(capsys, db, logs):
     path = _log().write(logs)
     code, out, err = _wk(capsys, "import", path, "--db", db)
     assert (code, err) == (0, "")
@@ -94,9 +89,7 @@ def test_the_machine_form_lists_everything(capsys: pytest.CaptureFixture[str], d
     assert found["unknown"] == [str(logs / "other.jsonl")]
 
 
-def test_a_program_means_its_usual_place(
-    capsys: pytest.CaptureFixture[str], db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_means_its_usual_place(capsys, db, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
     code, _, err = _wk(capsys, "import", "claude", "--db", db)
@@ -124,9 +117,7 @@ def test_what_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str
     [("pause", "last"), ("resume", "last"), ("cancel", "last"), ("compact", "last", "main"), ("undo", "last", "main"), ("steer", "last", "main", "hi"),
      ("rerun", "last", "1"), ("budget", "last", "--usd", "5")],
 )  # fmt: skip
-def test_an_imported_session_is_not_controlled(
-    capsys: pytest.CaptureFixture[str], db: Path, logs: Path, command: tuple[str, ...]
-) -> None:
+def test_an_imported_session_is_not_controlled(capsys, db, logs, command):
     _wk(capsys, "import", _log().write(logs), "--db", db)
     code, out, err = _wk(capsys, *command, "--db", db)
     assert (code, out) == (2, "")
@@ -210,9 +201,7 @@ def test_a_log_is_followed_until_the_command_is_interrupted(store: Store, logs: 
     assert store.one("SELECT source FROM sessions") == f"claude-code:{SESSION}"
 
 
-def test_an_import_that_was_killed_is_carried_on_to_the_same_end(
-    store: Store, open_store: Callable[[str], Store], tmp_path: Path
-) -> None:
+def test_an_import_that_was_killed_is_carried_on_to_the_same_end(store, open_store, tmp_path):
     make_logs(tmp_path / "logs", 12)
     whole = open_store("whole")
     whole.run(tmp_path / "logs")
@@ -234,9 +223,7 @@ def test_an_import_that_was_killed_is_carried_on_to_the_same_end(
         assert store.all(sql) == whole.all(sql)
 
 
-def test_a_folder_of_a_sessions_name_does_not_hide_the_session(
-    capsys: pytest.CaptureFixture[str], db: Path, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_a_sessions_name_does_not_hide_the_session(capsys, db, logs, tmp_path, monkeypatch):
     _wk(capsys, "import", _log().write(logs), "--db", db)
     (tmp_path / "last").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -36,9 +36,7 @@ def twice_compacted() -> Log:
     return log
 
 
-def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands_there(
-    store: Store, logs: Path
-) -> None:
+def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands_there(store, logs):
     store.run(twice_compacted().write(logs))
     first = _detail(store, 1)
     assert (first.first, first.last, first.facts.messages_removed) == (1, 2, 2)
@@ -52,9 +50,8 @@ def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands
     assert second.before is not None
     assert [each.text for each in second.before.observations] == ["They mend the cache."]
     assert second.after is not None
-    assert [(each.text, each.first_seq, each.last_seq) for each in second.after.observations] == [
-        ("They mend the cache and the docs.", 1, 4)
-    ]
+    found = [(each.text, each.first_seq, each.last_seq) for each in second.after.observations]
+    assert found == [("They mend the cache and the docs.", 1, 4)]
     assert second.after.verbatim_from == 5
 
 
@@ -134,9 +131,7 @@ def test_a_microcompaction_shows_which_results_were_emptied(store: Store, logs: 
     assert json.loads(store.one("SELECT elided FROM views WHERE version = 2"))[0][3].endswith("/2")
 
 
-def test_a_summary_whose_boundary_was_lost_still_stands_for_what_came_before(
-    store: Store, logs: Path
-) -> None:
+def test_a_summary_whose_boundary_was_lost_still_stands_for_what_came_before(store, logs):
     log = twice_compacted()
     del log.records[2]
     store.run(log.write(logs))

@@ -165,9 +165,7 @@ def test_a_truncated_log_that_grows_otherwise_keeps_both_histories(store: Store,
     assert store.counts()["messages"] == messages + 1
 
 
-def test_an_import_killed_between_two_transactions_carries_on(
-    store: Store, open_store: Callable[[str], Store], logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_killed_between_two_transactions_carries_on(store, open_store, logs, monkeypatch):
     monkeypatch.setattr(importing, "BATCH_BYTES", 2_000)
     whole = open_store("whole")
     for session in (Log().session, OTHER):
@@ -196,9 +194,7 @@ def test_an_import_killed_between_two_transactions_carries_on(
     assert contents(store) == contents(whole)
 
 
-def test_two_importers_of_one_log_take_turns(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_importers_of_one_log_take_turns(store, logs, monkeypatch):
     path = work(turns=20).write(logs)
     monkeypatch.setattr(importing, "BATCH_BYTES", 2_000)
     meddled = False
@@ -271,9 +267,7 @@ def test_records_with_lone_surrogates_nulls_and_odd_numbers_are_read(store: Stor
     assert store.one("SELECT input_tokens, output_tokens, price_status FROM model_calls")[:2] == (0, 0)
 
 
-def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(store, logs, monkeypatch):
     monkeypatch.setattr(files, "LONGEST_LINE", 100_000)
     monkeypatch.setattr(files, "KEPT_OF_LONGEST", 1_000)
     log = work(turns=1)
@@ -301,9 +295,7 @@ def test_clocks_that_jump_change_neither_order_nor_totals(store: Store, logs: Pa
     assert store.one("SELECT created_at <= last_active FROM sessions") == 1
 
 
-def test_folders_with_links_in_circles_and_closed_doors_are_read_as_far_as_they_go(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_with_links_in_circles_and_closed_doors_are_read_as_far_as_they_go(store, logs, monkeypatch):
     log = work()
     log.write(logs / "a")
     (logs / "a" / "round").symlink_to(logs)
@@ -360,9 +352,7 @@ def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: 
     assert store.run(logs).read == 1
 
 
-def test_a_session_in_which_an_agent_of_a_run_works_is_not_imported_beside_the_run(
-    store: Store, logs: Path
-) -> None:
+def test_a_session_in_which_an_agent_of_a_run_works_is_not_imported_beside_the_run(store, logs):
     log = work()
     path = log.write(logs)
     drives = (
@@ -401,9 +391,7 @@ def test_the_line_counts_add_up(store: Store, logs: Path) -> None:
     assert tuple(row) == (len(log.lines) + 3, 7, 2)
 
 
-def test_one_log_that_cannot_be_stored_keeps_no_other_out(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_log_that_cannot_be_stored_keeps_no_other_out(store, logs, monkeypatch):
     work().write(logs)
     bad = work(OTHER).write(logs)
     load = SessionImporter._load

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -55,9 +54,7 @@ def test_what_is_kept_raw_of_a_rewritten_log_is_read_once_however_many_batches_i
     assert held == [kept]
 
 
-def test_a_batch_that_is_run_twice_finds_the_same_lines_kept(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_is_run_twice_finds_the_same_lines_kept(store, logs, monkeypatch):
     log, path = many_raw(logs)
     store.run(path)
     kept, apply, calls = store.counts()["raw_records"], reading.apply, Counter[str]()
@@ -78,9 +75,7 @@ def test_a_batch_that_is_run_twice_finds_the_same_lines_kept(
     assert store.counts()["raw_records"] == kept + 1
 
 
-def test_a_rewritten_log_whose_import_was_interrupted_doubles_nothing(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewritten_log_whose_import_was_interrupted_doubles_nothing(store, logs, monkeypatch):
     log, path = many_raw(logs)
     store.run(path)
     before = store.counts()
@@ -116,15 +111,12 @@ def test_the_records_that_are_here_are_found_whether_few_or_many_lie_between_tho
         [(digest, at) for at, digest in enumerate(stored, 1)],
     )
     for asked in (range(480, 600), range(0, 900, 3), range(500, 503), [2**62, 501, *range(100, 200)]):
-        assert rows.find_records(cursor, list(asked)) == {
-            digest: ("a", at, 0) for at, digest in enumerate(stored, 1) if digest in asked
-        }
+        found = rows.find_records(cursor, list(asked))
+        assert found == {digest: ("a", at, 0) for at, digest in enumerate(stored, 1) if digest in asked}
     connection.close()
 
 
-def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others(
-    store: Store, logs: Path
-) -> None:
+def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others(store, logs):
     store.run(work(turns=3).write(logs))
     asked: list[str] = []
 
@@ -138,9 +130,7 @@ def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others
     assert "USING INDEX tool_calls_open" in plan[0][3]
 
 
-def test_a_batch_that_was_being_written_when_somebody_interrupted_is_counted(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_was_being_written_when_somebody_interrupted_is_counted(store, logs, monkeypatch):
     log = work()
     importer = importing.Importer(store.writer)
     wait, interruptions = Future.exception, iter([KeyboardInterrupt()])
@@ -158,9 +148,7 @@ def test_a_batch_that_was_being_written_when_somebody_interrupted_is_counted(
     assert importer.report.lines == len(log.records)
 
 
-def test_rows_are_the_same_however_many_one_statement_writes(
-    open_store: Callable[[str], Store], logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_the_same_however_many_one_statement_writes(open_store, logs, monkeypatch):
     work(turns=30).write(logs)
     found = []
     for at_once in (1_000_000, 1, 7):

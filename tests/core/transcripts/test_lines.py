@@ -30,9 +30,8 @@ def test_lines_are_what_stands_between_newlines(data: bytes, start: int) -> None
         wanted.pop()
     assert [line.data for line in found] == [each if len(each) <= 12 else each[:5] for each in wanted]
     assert [line.size for line in found] == [len(each) for each in wanted]
-    assert [line.ended for line in found] == [True] * (len(wanted) - last_has_no_end) + [
-        False
-    ] * last_has_no_end
+    seen = [line.ended for line in found]
+    assert seen == [True] * (len(wanted) - last_has_no_end) + [False] * last_has_no_end
     place = start
     for line in found:
         place += line.size + line.ended

@@ -36,9 +36,7 @@ def _log() -> Log:
     ids=["broken", "empty", "broken and long", "nothing but NULs"],
 )
 @pytest.mark.parametrize("name", [f"{SESSION}.jsonl", "renamed.jsonl"])
-def test_a_log_with_a_damaged_beginning_makes_one_session(
-    store: Store, logs: Path, before: bytes, raw: int, skipped: int, name: str
-) -> None:
+def test_a_log_with_a_damaged_beginning_makes_one_session(store, logs, before, raw, skipped, name):
     path = logs / name
     path.write_bytes(before + _log().bytes)
     report = store.run(logs)
@@ -51,9 +49,7 @@ def test_a_log_with_a_damaged_beginning_makes_one_session(
 @pytest.mark.parametrize(
     "mark", [b"\xef\xbb\xbf", b"\0" * 4_096], ids=["a byte order mark", "a hole left by a crash"]
 )
-def test_what_stands_before_a_record_on_its_line_does_not_hide_the_record(
-    store: Store, logs: Path, mark: bytes
-) -> None:
+def test_what_stands_before_a_record_on_its_line_does_not_hide_the_record(store, logs, mark):
     (logs / f"{SESSION}.jsonl").write_bytes(mark + _log().bytes)
     (logs / "rollout-2026-02-03T04-00-00-5973b6c0-94b8-487b-a530-2aeb6098ae0e.jsonl").write_bytes(
         mark + CODEX
@@ -114,9 +110,7 @@ IMPOSSIBLE_TIMES = [None, "never", *(f"{at}T00:00:00.000Z" for at in (
 
 @pytest.mark.parametrize("place", [0, 1, 5, 9])
 @pytest.mark.parametrize("odd", IMPOSSIBLE_TIMES)
-def test_an_impossible_time_begins_and_ends_nothing(
-    store: Store, logs: Path, odd: str | None, place: int
-) -> None:
+def test_an_impossible_time_begins_and_ends_nothing(store, logs, odd, place):
     if not place and odd is not None and "2000" < odd < "2027":
         return  # a first time that may be true is taken for true
     log = work()

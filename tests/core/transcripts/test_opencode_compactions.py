@@ -9,9 +9,7 @@ from tests.core.transcripts.conftest import Store
 from tests.core.transcripts.opencode_book import compacted, simple
 
 
-def test_a_compaction_drops_what_came_before_its_summary_and_tells_its_sizes(
-    store: Store, logs: Path
-) -> None:
+def test_a_compaction_drops_what_came_before_its_summary_and_tells_its_sizes(store, logs):
     book, session = simple()
     answer = book.assistant(session)
     book.part(answer, "text", text="Half done.")
@@ -47,10 +45,8 @@ def test_a_summary_that_failed_compacted_nothing(store: Store, logs: Path) -> No
     )
     store.run(book.database(logs))
     assert store.counts()["compactions"] == 0
-    assert (
-        store.one("SELECT json_extract(data, '$.error') FROM events WHERE kind = 'model.error'")
-        == "Overloaded"
-    )
+    rows = store.one("SELECT json_extract(data, '$.error') FROM events WHERE kind = 'model.error'")
+    assert rows == "Overloaded"
 
 
 def test_emptied_tool_results_are_one_compaction_that_elides_them(store: Store, logs: Path) -> None:
@@ -66,9 +62,8 @@ def test_emptied_tool_results_are_one_compaction_that_elides_them(store: Store, 
     book.user(session, "Go on")
     book.database(logs)
     store.run(path)
-    assert store.all("SELECT trigger, reason, messages_removed FROM compactions") == [
-        ("prune", "2 tool results emptied", 0)
-    ]
+    rows = store.all("SELECT trigger, reason, messages_removed FROM compactions")
+    assert rows == [("prune", "2 tool results emptied", 0)]
     assert [each[0] for each in json.loads(store.one("SELECT elided FROM views ORDER BY version DESC"))] == [
         3,
         5,

@@ -58,9 +58,7 @@ def writing(store: Store, logs: Path, stopping: list[Following]) -> Iterator[Cal
         program.close()
 
 
-def test_rows_that_stand_in_the_write_ahead_log_alone_are_followed(
-    store: Store, logs: Path, stopping: list[Following]
-) -> None:
+def test_rows_that_stand_in_the_write_ahead_log_alone_are_followed(store, logs, stopping):
     with writing(store, logs, stopping) as go_on:
         go_on()
         assert store.one("SELECT count(*) FROM transcript_files") == 1
@@ -82,9 +80,7 @@ def test_rows_that_could_not_be_read_yet_when_they_were_told_of_are_read_soon(
         assert len(told) > 1
 
 
-def test_a_reply_of_codex_ends_the_work_of_its_agent(
-    store: Store, logs: Path, stopping: list[Following]
-) -> None:
+def test_a_reply_of_codex_ends_the_work_of_its_agent(store, logs, stopping):
     log = Rollout().event("task_started", turn_id="t", model_context_window=272_000).user("go")
     path = log.write(logs)
     store.run(path)
@@ -107,9 +103,7 @@ def test_a_reply_of_codex_ends_the_work_of_its_agent(
     assert store.one("SELECT output_tokens FROM sessions") == 14
 
 
-def test_a_transaction_that_became_readable_after_its_log_was_written_is_something_new(
-    tmp_path: Path,
-) -> None:
+def test_a_transaction_that_became_readable_after_its_log_was_written_is_something_new(tmp_path):
     """Its log was written, and looked at, before the log's index named it: sizes and times stay as they
     were."""
     database = Book().database(tmp_path)

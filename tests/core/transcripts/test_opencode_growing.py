@@ -46,13 +46,7 @@ def _grow(book: Book, rng: random.Random, step: int, unfinished: list[str]) -> N
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_imports_between_any_two_changes_end_as_one_import_after_all(
-    store: Store,
-    logs: Path,
-    tmp_path: Path,
-    open_store: Callable[[str], Store],
-    seed: int,
-) -> None:
+def test_imports_between_any_two_changes_end_as_one_import_after_all(store, logs, tmp_path, open_store, seed):
     rng, book = random.Random(seed), Book()
     unfinished: list[str] = []
     for step in range(40):

@@ -111,24 +111,16 @@ def tool(name: str, call: str, status: str = "completed", **about: Any) -> dict[
 
 
 @pytest.mark.parametrize("tables", ["alone", "beside empty ones", "beside its own"])
-def test_messages_whose_sessions_stand_in_the_table_of_before_are_read_once(
-    store: Store, logs: Path, tables: str
-) -> None:
+def test_messages_whose_sessions_stand_in_the_table_of_before_are_read_once(store, logs, tables):
     book = Second(logs, "session")
     session = book.session()
     book.add(session, "user", text="Mend the cache")
     tokens = {"input": 100, "output": 5, "reasoning": 0, "cache": {"read": 0, "write": 0}}
     content = [{"type": "text", "text": "Mended."}]
     book.add(
-        session,
-        "assistant",
-        agent="build",
-        model=MODEL,
-        content=content,
-        finish="stop",
-        cost=0.5,
+        session, "assistant", agent="build", model=MODEL, content=content, finish="stop", cost=0.5,
         tokens=tokens,
-    )
+    )  # fmt: skip
     if tables != "alone":
         book.connection.executescript(
             "CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, time_updated"
@@ -201,9 +193,8 @@ def test_messages_tools_usage_and_cost_are_read(store: Store, logs: Path) -> Non
         ("session_message/model-switched", "known, not shown"): 1,
         ("session_message/idle", "known, not shown"): 1,
     }
-    assert store.all("SELECT goal, title, workspace, model FROM sessions") == [
-        ("Mend the cache", "A title", "/w", "anthropic/claude-opus-4-6")
-    ]
+    rows = store.all("SELECT goal, title, workspace, model FROM sessions")
+    assert rows == [("Mend the cache", "A title", "/w", "anthropic/claude-opus-4-6")]
     assert store.all("SELECT tool_use_id, name, status FROM tool_calls ORDER BY id") == [
         ("c1", "todowrite", "done"), ("c2", "shell", "done"), ("c3", "read", "error"),
     ]  # fmt: skip
@@ -246,9 +237,8 @@ def test_sub_agents_and_compactions_stand_where_they_belong(store: Store, logs: 
         ("main", "main", "done"), ("Look around", "explore", "done"),
     ]  # fmt: skip
     assert store.one("SELECT count(*) FROM sessions") == 1
-    assert store.all("SELECT trigger, tokens_before, tokens_after, messages_removed FROM compactions") == [
-        ("manual", 1_155, 1_120, 3)
-    ]
+    rows = store.all("SELECT trigger, tokens_before, tokens_after, messages_removed FROM compactions")
+    assert rows == [("manual", 1_155, 1_120, 3)]
     assert store.one("SELECT text FROM observations") == "All of it.\nIts end."
     assert store.one("SELECT model_calls FROM sessions") == 3
 
@@ -314,9 +304,7 @@ def test_broken_rows_errors_and_interruptions_are_kept(store: Store, logs: Path)
     assert [kind for (kind,) in kinds] == ["agent.interrupted", "model.error", "model.error"]
 
 
-def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_fields_of_their_own(
-    store: Store, logs: Path
-) -> None:
+def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_fields_of_their_own(store, logs):
     book = Second(logs)
     session = book.session()
     child = book.session("ses_2", parent=session, title="Look (@explore subagent)")
@@ -339,9 +327,8 @@ def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_field
     book.add(session, "user", text="On")
     store.run(book.path)
     assert store.all("SELECT tool_use_id, name, status FROM tool_calls") == [("call_1", "subagent", "done")]
-    assert (
-        store.one("SELECT count(*) FROM agents WHERE current_goal <> '' OR parent_agent_id IS NOT NULL") == 2
-    )
+    rows = store.one("SELECT count(*) FROM agents WHERE current_goal <> '' OR parent_agent_id IS NOT NULL")
+    assert rows == 2
     times = {"created": at, "completed": at, "pruned": book.tick()}
     book.change(reply, content=[tool | {"state": done, "time": times}])
     store.run(book.path)
@@ -361,9 +348,7 @@ def test_a_compaction_without_a_status_is_one_that_is_done(store: Store, logs: P
 
 
 @pytest.mark.parametrize("sessions", ["session_v2", "session"])
-def test_a_session_in_which_nothing_was_said_yet_keeps_no_other_out(
-    store: Store, logs: Path, sessions: str
-) -> None:
+def test_a_session_in_which_nothing_was_said_yet_keeps_no_other_out(store, logs, sessions):
     book = Second(logs, sessions)
     book.session("ses_0", title="Empty")
     book.add(book.session(), "user", text="Mend the cache")

@@ -222,9 +222,7 @@ def test_a_fork_repeats_messages_and_counts_no_call_twice(store: Store, logs: Pa
     assert store.counts()["tool_calls"] == 1
 
 
-def test_sub_agents_that_were_told_the_same_at_once_are_not_taken_for_each_other(
-    store: Store, logs: Path
-) -> None:
+def test_sub_agents_that_were_told_the_same_at_once_are_not_taken_for_each_other(store, logs):
     book, session = simple()
     for _ in range(2):
         child = book.session(parent=session)

@@ -141,9 +141,7 @@ def test_a_reading_that_was_interrupted_goes_on_where_it_was(logs: Path) -> None
     assert session
 
 
-def test_a_session_that_was_imported_from_files_before_stays_and_its_files_are_no_log(
-    store: Store, logs: Path
-) -> None:
+def test_a_session_that_was_imported_from_files_before_stays_and_its_files_are_no_log(store, logs):
     book, session = simple()
     store.run(book.database(logs))
     old = logs / "storage" / "session" / "p" / f"{session}.json"

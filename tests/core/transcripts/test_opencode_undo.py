@@ -72,9 +72,8 @@ def test_what_is_undone_is_in_the_context_no_more_and_nothing_is_lost(store: Sto
     assert _context(store) == _turn("one")
     assert store.counts()["messages"] == 8
     assert store.one("SELECT model_calls, output_tokens FROM sessions") == (2, 20)
-    assert store.all(
-        "SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'"
-    ) == [(4,)]
+    rows = store.all("SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'")
+    assert rows == [(4,)]
     assert store.run(path).lines == 0
 
 
@@ -103,9 +102,7 @@ def test_what_is_brought_back_is_in_the_context_again(store: Store, logs: Path) 
 
 
 @pytest.mark.parametrize("looked", [True, False])
-def test_what_the_next_prompt_removed_is_gone_whether_or_not_anybody_looked_meanwhile(
-    store: Store, logs: Path, looked: bool
-) -> None:
+def test_what_the_next_prompt_removed_is_gone_whether_or_not_anybody_looked_meanwhile(store, logs, looked):
     book = Book()
     session = book.session()
     _, second, _ = _talk(book, session, "one", "two", "three")

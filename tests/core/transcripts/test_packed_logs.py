@@ -33,9 +33,7 @@ def _pack(path: Path, suffix: str, pack: Pack) -> Path:
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_a_packed_log_is_read_as_the_log_that_it_was(
-    store: Store, logs: Path, suffix: str, pack: Pack
-) -> None:
+def test_a_packed_log_is_read_as_the_log_that_it_was(store, logs, suffix, pack):
     log = Log()
     log.user("Mend the cache")
     log.reply(text("Mended."), id="m1")
@@ -51,9 +49,7 @@ def test_a_packed_log_is_read_as_the_log_that_it_was(
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_a_log_that_is_packed_between_two_imports_holds_nothing_new(
-    store: Store, logs: Path, suffix: str, pack: Pack
-) -> None:
+def test_a_log_that_is_packed_between_two_imports_holds_nothing_new(store, logs, suffix, pack):
     log = Log()
     log.user("Mend the cache")
     log.add("new-kind")
@@ -88,9 +84,7 @@ def _long_log() -> Log:
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_of_a_packed_log_that_was_cut_all_that_can_be_unpacked_is_read(
-    store: Store, logs: Path, suffix: str, pack: Pack
-) -> None:
+def test_of_a_packed_log_that_was_cut_all_that_can_be_unpacked_is_read(store, logs, suffix, pack):
     log = _long_log()
     whole = pack(log.bytes)
     path = logs / f"{SESSION}.jsonl{suffix}"
@@ -110,9 +104,7 @@ def test_of_a_packed_log_that_was_cut_all_that_can_be_unpacked_is_read(
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_a_packed_log_that_is_damaged_in_its_middle_is_read_up_to_there(
-    store: Store, logs: Path, suffix: str, pack: Pack
-) -> None:
+def test_a_packed_log_that_is_damaged_in_its_middle_is_read_up_to_there(store, logs, suffix, pack):
     log = _long_log()
     damaged = bytearray(pack(log.bytes))
     middle = len(damaged) // 2
@@ -123,9 +115,7 @@ def test_a_packed_log_that_is_damaged_in_its_middle_is_read_up_to_there(
     assert 100 < store.one("SELECT count(*) FROM messages") < 300
 
 
-def test_a_packed_log_that_would_fill_the_disk_is_left_alone(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_packed_log_that_would_fill_the_disk_is_left_alone(store, logs, monkeypatch):
     log = Log()
     log.user("x" * 3_000_000)
     monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
@@ -178,9 +168,7 @@ def test_unpacking_stops_at_two_hundred_times_the_packed_size(
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_unpacking_stops_at_a_tenth_of_the_free_disk(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, pack: Pack
-) -> None:
+def test_unpacking_stops_at_a_tenth_of_the_free_disk(store, logs, monkeypatch, suffix, pack):
     log = _long_log()
     path = _pack(log.write(logs), suffix, pack)
     free = 10 * len(log.bytes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +77,10 @@ def test_tokens_calls_and_tools_are_what_a_few_lines_count(store: Store, log: Pa
         sum(each["cache_read_input_tokens"] for each in usage),
         sum(each["cache_creation_input_tokens"] for each in usage),
     )
-    assert (
-        store.one(
-            "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens FROM"
-            " sessions"
-        )
-        == expected
+    rows = store.one(
+        "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens FROM sessions"
     )
+    assert rows == expected
     assert store.counts()["tool_calls"] == len(_blocks(records, "tool_use"))
     answered = {block["tool_use_id"] for block in _blocks(records, "tool_result")}
     assert store.one("SELECT count(*) FROM tool_calls WHERE result_seq IS NOT NULL") == len(answered)
@@ -105,9 +101,8 @@ def test_plans_are_what_the_lists_said(store: Store, log: Path) -> None:
     store.run(log)
     lists = [block["input"]["todos"] for block in _blocks(records, "tool_use", "TodoWrite")]
     assert store.counts()["plan_revisions"] == len(lists)
-    assert {row[0] for row in store.all("SELECT title FROM tasks")} == {
-        item["content"] for items in lists for item in items
-    }
+    rows = {row[0] for row in store.all("SELECT title FROM tasks")}
+    assert rows == {item["content"] for items in lists for item in items}
 
 
 def test_costs_follow_logged_prices_of_each_kind_of_token(store: Store, log: Path) -> None:
@@ -154,17 +149,14 @@ def test_compactions_drop_everything_before_them_and_their_sizes_are_as_logged(s
             )
             expected.append((record["compactMetadata"]["preTokens"], after, said))
         said += record["type"] in ("user", "assistant") and not record.get("isCompactSummary")
-    assert (
-        store.all("SELECT tokens_before, tokens_after, high_water FROM compactions ORDER BY id") == expected
-    )
+    rows = store.all("SELECT tokens_before, tokens_after, high_water FROM compactions ORDER BY id")
+    assert rows == expected
     assert [round(before / 1000) for before, _, _ in expected] == [159, 156, 160]
     summaries = [record["message"]["content"] for record in records if record.get("isCompactSummary")]
     assert [row[0] for row in store.all("SELECT text FROM observations ORDER BY id")] == summaries
 
 
-def test_agents_are_the_main_one_and_those_that_calls_started(
-    store: Store, open_store: Callable[[str], Store]
-) -> None:
+def test_agents_are_the_main_one_and_those_that_calls_started(store, open_store):
     store.run(FOLDER / ERK)
     assert store.counts()["agents"] == 1 + len(_blocks(_records(FOLDER / ERK), "tool_use", "Task")) == 25
     viewer = open_store("viewer")
@@ -189,9 +181,8 @@ def test_agents_are_the_main_one_and_those_that_calls_started(
         block["input"]["prompt"]: block["input"]["description"]
         for block in _blocks(records, "tool_use", "Task")
     }
-    assert (
-        dict(viewer.all("SELECT current_goal, name FROM agents WHERE parent_agent_id IS NOT NULL")) == tasks
-    )
+    rows = dict(viewer.all("SELECT current_goal, name FROM agents WHERE parent_agent_id IS NOT NULL"))
+    assert rows == tasks
 
 
 def test_the_folder_layout_is_one_session(store: Store) -> None:
@@ -210,9 +201,7 @@ def test_every_type_of_record_is_read_kept_or_known_as_a_repetition(store: Store
     assert store.counts()["compactions"] == 2
 
 
-def test_logs_read_a_line_at_a_time_end_as_when_read_at_once(
-    store: Store, open_store: Callable[[str], Store], tmp_path: Path
-) -> None:
+def test_logs_read_a_line_at_a_time_end_as_when_read_at_once(store, open_store, tmp_path):
     whole = open_store("whole")
     whole.run(FOLDER / VIEWER)
     lines = (FOLDER / VIEWER).read_bytes().splitlines(keepends=True)

@@ -37,9 +37,7 @@ def test_a_message_that_was_changed_under_its_id_is_kept_as_a_revision(store: St
     assert store.counts()["transcript_revisions"] == 1
 
 
-def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_new(
-    store: Store, logs: Path
-) -> None:
+def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_new(store, logs):
     first = work()
     second = Log(OTHER)
     second.records = [record | {"sessionId": OTHER} for record in first.records]
@@ -60,13 +58,10 @@ def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_
         19,
     )
     # What it repeats is in its context all the same: 19 messages, and its own two.
-    assert (
-        store.one(
-            "SELECT last_seq FROM agents a JOIN sessions s ON s.id = a.session_id WHERE s.forked_from IS NOT"
-            " NULL"
-        )
-        == 21
+    found = store.one(
+        "SELECT last_seq FROM agents a JOIN sessions s ON s.id = a.session_id WHERE s.forked_from IS NOT NULL"
     )
+    assert found == 21
     before = store.counts()
     second.user("Again", uuid="again")
     second.write(logs)
@@ -130,9 +125,7 @@ def test_what_a_helper_is_given_of_its_agents_context_is_no_second_message(store
 
 
 @pytest.mark.parametrize("imports", [1, 2])
-def test_what_a_resumed_log_says_again_under_new_ids_counts_once(
-    store: Store, logs: Path, imports: int
-) -> None:
+def test_what_a_resumed_log_says_again_under_new_ids_counts_once(store, logs, imports):
     log = work(turns=3)
     path = log.write(logs)
     if imports == 2:

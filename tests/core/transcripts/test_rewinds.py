@@ -47,9 +47,8 @@ def test_a_prompt_that_is_said_anew_takes_back_what_came_of_the_first(store: Sto
     )
     assert store.one("SELECT count(*) FROM compactions") == 0
     assert store.one("SELECT model_calls FROM sessions") == 3
-    assert store.all(
-        "SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'"
-    ) == [(3,)]
+    rows = store.all("SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'")
+    assert rows == [(3,)]
 
 
 def rewound_twice() -> Log:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.benchmarks.redaction import Planted, corpus
-from tests.core.transcripts.conftest import Log, Store, call
+from tests.benchmarks.redaction import corpus
+from tests.core.transcripts.conftest import Log, call
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.secret_context import TELLING
@@ -40,9 +39,7 @@ GROUPS = groups_in(TELLING, rare=("places", "commands", "files"))
 @given(
     st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(PLANTED)), max_size=40), st.integers(0, 40_000)
 )
-def test_lines_that_are_asked_of_together_are_suspected_as_one_by_one(
-    lines: list[bytes | Planted], length: int
-) -> None:
+def test_lines_that_are_asked_of_together_are_suspected_as_one_by_one(lines, length):
     data = [line if isinstance(line, bytes) else line.text.replace("\n", "\\n").encode() for line in lines]
     data.append(b"x" * length)
     given_lines = [Line(line.replace(b"\n", b" "), number, len(line)) for number, line in enumerate(data)]
@@ -95,9 +92,7 @@ def _put(record: dict[str, Any], secret: str, *path: str | int) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kept_raw", [False, True])
-def test_no_secret_is_stored_wherever_in_a_result_it_stands(
-    path: tuple[str | int, ...], kept_raw: bool, store: Store, logs: Path
-) -> None:
+def test_no_secret_is_stored_wherever_in_a_result_it_stands(path, kept_raw, store, logs):
     log = Log()
     log.user("Look")
     log.reply(call("Task", "t1", prompt="Look for it", description="look"), id="m1")

@@ -64,9 +64,7 @@ def _read_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
     raise AssertionError(f"{wanted!r} never came: {found}")
 
 
-def test_it_says_what_it_watches_and_then_tells_agent_tool_and_tokens(
-    watching: subprocess.Popen[str], log: Log, logs: Path
-) -> None:
+def test_it_says_what_it_watches_and_then_tells_agent_tool_and_tokens(watching, log, logs):
     lines = _read_until(watching, "turn 2")
     assert lines[0].split()[0] == "session"
     assert lines[0].endswith("claude-code  Mend the cache")
