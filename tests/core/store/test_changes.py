@@ -111,7 +111,7 @@ def test_a_quiet_database_lets_the_wait_run_out(path: Path, process: subprocess.
 def test_closing_ends_a_wait_and_waking_makes_it_look(path, process, how):
     feed = ChangeFeed(path, poll_seconds=60)
     feed.wait(0)
-    settle_by_version(feed)
+    feed._changed()
     returned = threading.Event()
     waiter = threading.Thread(target=lambda: (feed.wait(60), returned.set()))
     waiter.start()
@@ -122,10 +122,6 @@ def test_closing_ends_a_wait_and_waking_makes_it_look(path, process, how):
         feed.close()
     assert returned.wait(GENEROUS_SECONDS)
     feed.close()
-
-
-def settle_by_version(feed: ChangeFeed) -> None:
-    feed._changed()
 
 
 def test_a_feed_on_a_file_that_is_not_there_yet_neither_fails_nor_spins(path: Path) -> None:
@@ -139,44 +135,31 @@ def test_a_feed_on_a_file_that_is_not_there_yet_neither_fails_nor_spins(path: Pa
     feed.close()
 
 
-def test_a_screen_collects_events_less_often_when_none_come_and_as_often_again_with_the_first(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps: list[int] = []
-    third = threading.Event()
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({"step_milliseconds": 20, "quiet_step_milliseconds": 100}, [20, 100, 20]), ({}, [2])],
+    ids=["a screen", "a host"],
+)
+def test_a_screen_collects_events_less_often_while_none_come_and_a_host_as_often_as_ever(
+    path, monkeypatch, options, steps
+):
+    asked: list[int] = []
+    last = threading.Event()
+    event, quiet = {("modified", str(path))}, [set[Any]()] * 30
 
     def watch(*_: Any, step: int, stop_event: threading.Event, **__: Any) -> Iterator[set[Any]]:
-        steps.append(step)
-        if len(steps) == 1:
-            yield from [{("modified", str(path))}, *[set()] * 30]
-        elif len(steps) == 2:
-            yield from [set(), set(), {("modified", str(path))}]
-        third.set()
+        asked.append(step)
+        if options and len(asked) < 3:
+            yield from [event, *quiet] if len(asked) == 1 else [set(), set(), event]
+            return
+        yield from [] if options else quiet
+        last.set()
         stop_event.wait()
 
     monkeypatch.setattr(watchfiles, "watch", watch)
-    feed = ChangeFeed(path, step_milliseconds=20, quiet_step_milliseconds=100)
+    feed = ChangeFeed(path, **options)
     try:
-        assert third.wait(GENEROUS_SECONDS)
-        assert steps == [20, 100, 20]
-    finally:
-        feed.close()
-
-
-def test_a_host_collects_events_as_often_however_long_none_come(path, monkeypatch):
-    steps: list[int] = []
-    done = threading.Event()
-
-    def watch(*_: Any, step: int, stop_event: threading.Event, **__: Any) -> Iterator[set[Any]]:
-        steps.append(step)
-        yield from [set()] * 30
-        done.set()
-        stop_event.wait()
-
-    monkeypatch.setattr(watchfiles, "watch", watch)
-    feed = ChangeFeed(path)
-    try:
-        assert done.wait(GENEROUS_SECONDS)
-        assert steps == [2]
+        assert last.wait(GENEROUS_SECONDS)
+        assert asked == steps
     finally:
         feed.close()

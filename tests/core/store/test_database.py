@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,78 +98,57 @@ def test_a_process_that_looked_before_another_one_migrated_does_not_migrate_agai
     late.close()
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-def test_a_newer_schema_is_refused_and_not_a_byte_of_it_changes(path: Path, opener: Any) -> None:
+def _newer(path: Path) -> None:
     connection = database.open_writable(path)
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
     connection.close()
-    before = path.read_bytes()
-    assert "newer Watchkeeper" in refused(path, opener)
-    assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-def test_a_text_file_is_refused_and_kept(path: Path, opener: Any) -> None:
-    path.write_text("my notes\n" * 500)
-    assert "no SQLite database" in refused(path, opener)
-    assert path.read_text() == "my notes\n" * 500
-
-
-@pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_a_database_of_another_program_is_refused_and_not_a_byte_of_it_changes(path, opener, mode):
+def _of_another_program(path: Path, mode: str = "wal") -> None:
     connection = sqlite3.connect(str(path))
     connection.execute(f"PRAGMA journal_mode={mode}")
     connection.execute("CREATE TABLE bookmarks (url)")
     connection.commit()
     connection.close()
-    before = path.read_bytes()
-    assert "another program" in refused(path, opener)
-    assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-def test_a_folder_is_refused(path: Path, opener: Any) -> None:
-    path.mkdir()
-    refused(path, opener)
-
-
-@pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("what", ["pipe", "loop", "device", "long"])
-def test_what_is_no_file_is_refused_at_once(path: Path, opener: Any, what: str) -> None:
-    """SQLite waits for ever at a pipe that nobody writes to."""
-    match what:
-        case "pipe":
-            os.mkfifo(path)
-        case "loop":
-            path.symlink_to(path)
-        case "device":
-            path.symlink_to(os.devnull)
-        case "long":
-            path = path.with_name("x" * 300)
-    refused(path, opener)
-
-
-def test_a_folder_that_is_a_file_is_refused(path: Path) -> None:
-    path.touch()
-    refused(path / "inner.db", database.open_writable)
-
-
-def test_looking_at_a_database_that_is_not_there_says_how_to_start_and_makes_nothing(path: Path) -> None:
-    assert "wk demo" in refused(path, database.open_readonly)
-    assert not path.exists()
-
-
-def test_an_empty_file_is_no_database_to_look_at(path: Path) -> None:
-    path.touch()
-    assert "not a database of Watchkeeper" in refused(path, database.open_readonly)
-
-
-@pytest.mark.parametrize("opener", OPENERS)
-def test_a_damaged_header_is_refused(path: Path, opener: Any) -> None:
+def _damaged(path: Path) -> None:
     database.open_writable(path).close()
     path.write_bytes(bytes(4096) + path.read_bytes()[4096:])
-    refused(path, opener)
+
+
+ODD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a newer schema": (_newer, "newer Watchkeeper"),
+    "a text": (lambda path: path.write_text("my notes\n" * 500), "no SQLite database"),
+    "another program's": (_of_another_program, "another program"),
+    "another program's, without WAL": (lambda path: _of_another_program(path, "delete"), "another program"),
+    "a folder": (Path.mkdir, ""),
+    "a pipe, at which SQLite waits for ever": (os.mkfifo, ""),
+    "a loop": (lambda path: path.symlink_to(path), ""),
+    "a device": (lambda path: path.symlink_to(os.devnull), ""),
+    "a damaged header": (_damaged, ""),
+}
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize(("make", "words"), ODD_FILES.values(), ids=ODD_FILES)
+def test_what_is_no_database_of_ours_is_refused_at_once_and_not_a_byte_of_it_changes(
+    path, opener, make, words
+):
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    assert words in refused(path, opener)
+    assert before is None or path.read_bytes() == before
+
+
+def test_a_path_where_no_database_can_be_is_refused_and_nothing_is_made(path):
+    for opener in OPENERS:
+        refused(path.with_name("x" * 300), opener)
+    assert "wk demo" in refused(path, database.open_readonly), "it says how to start"
+    assert not path.exists()
+    path.touch()
+    assert "not a database of Watchkeeper" in refused(path, database.open_readonly)
+    refused(path / "inner.db", database.open_writable)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -1,15 +1,19 @@
-"""What a recording tells of a step, against the rows as they really stood then: read after every commit of a
-run."""
+"""What is told of a moment, against how it really stood: read after every commit of runs in which much happens.
+
+Two tell of it: a recording, to the dashboard, and the rows as of an event, which a fork copies.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.core.library.conftest import NOT_FORKED, rows_of
 from tests.core.runtime.conftest import Bench
 from tests.support import eventful_runs
 from tests.support.eventful_runs import all_states, jump_wall_clock, same
@@ -17,13 +21,17 @@ from tests.support.eventful_runs import all_states, jump_wall_clock, same
 from watchkeeper.store import database
 from watchkeeper.store.agent_snapshot import AgentSnapshotReader, newest_messages, place_of_event, read_event
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.history import History, RowsAt
+from watchkeeper.store.library import opened
+from watchkeeper.store.migrations import _TIMES, number_rows
 from watchkeeper.store.replay import Recording, open_recording
 from watchkeeper.store.snapshot import SessionSnapshotReader
 
 State = dict[str, Any]
+Recorded = dict[int, list[tuple[State, State]]]
 MESSAGES = 40
 
-APPROXIMATE = {
+NOT_TOLD = {
     "session": {"hosted_seconds", "last_active", "host_pid", "host_name", "ended_at"},
     "agents": {"context_tokens", "composition", "last_active", "started_at", "live"},
     "tasks": {"started_at"},
@@ -33,6 +41,18 @@ APPROXIMATE = {
 }
 """What a host sets in a step that no event tells of, or what is counted anew at every step."""
 
+NOT_COPIED = {
+    "sessions": {"hosted_seconds", "last_active", "host_pid", "host_name", "lease_epoch", "ended_at"},
+    "agents": {"context_tokens", "composition", "last_active", "started_at"},
+    "plans": {"updated_at"},
+    "tasks": {"resume_token", "started_at"},
+    "steps": {"started_at"},
+    "task_dependencies": {"commit_seq", "position"},
+    "tool_calls": {"started_at", "ended_at"},
+    "compactions": {"prepared", "tokens_spent", "cost_usd"},
+}
+"""What a fork has only about, or what a host sets in a step that no event tells of."""
+
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
@@ -41,15 +61,20 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[State]]:
-    """All states that a session stood in, by its newest event."""
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """What the dashboard read and all rows, by the newest event."""
 
-    def read(path: Path, session_id: str) -> tuple[int, State]:
+    def read(path: Path, session_id: str) -> tuple[int, tuple[State, State]] | None:
+        rows = rows_of(path, session_id)
+        if not rows["events"]:
+            return None
         with closing(database.open_readonly(path)) as connection:
-            stood = state_now(connection, session_id)
-        return stood["session"]["event_seq"], stood
+            return rows["events"][-1]["seq"], (state_now(connection, session_id), rows)
 
     return all_states(monkeypatch, read)
+
+
+PARTS = ("tool_calls", "calls", "facts", "views", "inbox")
 
 
 def state_now(connection: Any, session_id: str) -> State:
@@ -68,9 +93,6 @@ def state_now(connection: Any, session_id: str) -> State:
     return state
 
 
-PARTS = ("tool_calls", "calls", "facts", "views", "inbox")
-
-
 def state_then(connection: Any, recording: Recording, position: int) -> State:
     """The same, as the recording tells it."""
     then = recording.at(connection, position)
@@ -85,43 +107,6 @@ def state_then(connection: Any, recording: Recording, position: int) -> State:
         }
         state[f"messages of {agent.id}"] = [asdict(each) for each in more.messages]
     return state
-
-
-def differences(told: State, stood: State) -> list[str]:
-    found: list[str] = []
-    for part, real in stood.items():
-        rows, mine = (real, told.get(part, [])) if isinstance(real, list) else ([real], [told[part]])
-        if len(rows) != len(mine):
-            found.append(f"{part}: {len(mine)} told, {len(rows)} stood")
-            continue
-        skipped = APPROXIMATE.get(part.partition(" ")[0], set())
-        for row, other in zip(rows, mine, strict=True):
-            for column, value in row.items():
-                if column not in skipped and not same(other[column], value):
-                    found.append(
-                        f"{part}.{column} of {row.get('id')}: {other[column]!r} told, {value!r} stood"
-                    )
-    return found
-
-
-def check(bench: Bench, recorded: dict[int, list[State]]) -> int:
-    """Compare every moment, in no order; returns how many there were."""
-    connection = database.open_readonly(bench.path)
-    recording = open_recording(connection, bench.session)
-    assert recording is not None
-    seqs = sorted((seq for seq in recorded if seq), key=lambda seq: (seq * 7919) % 1009)
-    for seq in seqs:
-        told = state_then(connection, recording, seq)
-        assert told["session"]["event_seq"] == seq, "a step was cut in two"
-        best = min((differences(told, stood) for stood in recorded[seq]), key=len)
-        (event,) = recording.events(connection, seq, 1)
-        assert best == [], f"after event #{seq} {event.kind}:\n" + "\n".join(best[:12])
-    for (seq,) in connection.execute(
-        "SELECT seq FROM events WHERE session_id = ?", (bench.session,)
-    ).fetchall():
-        leads_somewhere(connection, bench.session, seq)
-    connection.close()
-    return len(seqs)
 
 
 def leads_somewhere(connection: Connection, session_id: str, seq: int) -> None:
@@ -140,43 +125,122 @@ def leads_somewhere(connection: Connection, session_id: str, seq: int) -> None:
     assert event.kind.startswith("compaction.") == (place.compaction_id is not None)
 
 
-async def test_a_plain_run_is_replayed_as_it_was(bench: Bench, recorded: dict[int, list[State]]) -> None:
+def rows_then(path: Path, session_id: str, seq: int) -> tuple[int, State]:
+    """The rows that the events tell of, and the event that ends the step."""
+    with opened(path) as connection:
+        cut = RowsAt(connection, History(connection, session_id).at_event(seq), ahead=False)
+        told = {
+            table: [kept for kept in (cut.keep(table, row) for row in rows) if kept is not None]
+            for table, rows in rows_of(path, session_id).items()
+            if table not in (*NOT_FORKED, "task_dependencies")
+        }
+        told["task_dependencies"] = cut.dependencies()
+    return cut.moment.seq, told
+
+
+def differences(told: State, stood: State, skipped: dict[str, set[str]]) -> list[str]:
+    found: list[str] = []
+    for part, real in stood.items():
+        rows, mine = (real, told.get(part, [])) if isinstance(real, list) else ([real], [told[part]])
+        if len(rows) != len(mine):
+            found.append(f"{part}: {len(mine)} told, {len(rows)} stood")
+            continue
+        for row, other in zip(rows, mine, strict=True):
+            for column, value in row.items():
+                if (
+                    part == "compactions"
+                    and skipped is NOT_COPIED
+                    and (column, value) == ("status", "prepared")
+                ):
+                    continue  # what it had prepared is gone since: in a fork it is given up, as after a kill
+                if column not in skipped.get(part.partition(" ")[0], ()) and not same(
+                    other.get(column), value
+                ):
+                    name = row.get("id") or row.get("seq")
+                    found.append(f"{part}.{column} of {name}: {other.get(column)!r} told, {value!r} stood")
+    return found
+
+
+def assert_told(seq: int, told: State, stood: list[State], skipped: dict[str, set[str]]) -> None:
+    best = min((differences(told, one, skipped) for one in stood), key=len)
+    assert best == [], f"after event #{seq}:\n" + "\n".join(best[:12])
+
+
+def check_recording(bench: Bench, recorded: Recorded) -> int:
+    """Compare every moment, in no order; returns how many there were."""
+    seqs = sorted(recorded, key=lambda seq: (seq * 7919) % 1009)
+    with closing(database.open_readonly(bench.path)) as connection:
+        recording = open_recording(connection, bench.session)
+        assert recording is not None
+        for seq in seqs:
+            told = state_then(connection, recording, seq)
+            assert told["session"]["event_seq"] == seq, "a step was cut in two"
+            assert_told(seq, told, [read for read, _ in recorded[seq]], NOT_TOLD)
+        for (seq,) in connection.execute(
+            "SELECT seq FROM events WHERE session_id = ?", (bench.session,)
+        ).fetchall():
+            leads_somewhere(connection, bench.session, seq)
+    return len(seqs)
+
+
+def check_rows(bench: Bench, recorded: Recorded) -> int:
+    """Compare every moment at which there was an agent; returns how many there were."""
+    count = 0
+    for seq, states in sorted(recorded.items()):
+        end, told = rows_then(bench.path, bench.session, seq)
+        assert end == seq, "a step was cut in two"
+        if told["agents"]:
+            left_out = ("commands", "memory_snapshots", "budgets", *NOT_FORKED)
+            stood = [
+                {name: found for name, found in rows.items() if name not in left_out} for _, rows in states
+            ]
+            assert_told(seq, told, stood, NOT_COPIED)
+            count += 1
+    return count
+
+
+Scene = list[tuple[Callable[[Bench], Awaitable[None]], int]]
+SCENES: dict[str, Scene] = {
+    "plain": [(eventful_runs.plain, 20)],
+    "failures, revisions, reruns": [(eventful_runs.failing_and_run_again, 20)],
+    "compactions, undo, steering": [(eventful_runs.compacted_and_steered, 40)],
+    "digests of a full context": [(eventful_runs.digested, 60)],
+    "pauses and questions": [
+        (eventful_runs.paused_at_a_question, 10),
+        (eventful_runs.resumed_and_denied, 25),
+    ],
+}
+"""Runs, and how many moments each must at least have."""
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+async def test_every_moment_of_a_run_is_told_as_it_was_whatever_its_clock_said(
+    bench: Bench, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, scene: Scene
+) -> None:
+    jump_wall_clock(monkeypatch)
+    for run, least in scene:
+        await run(bench)
+        assert min(check_recording(bench, recorded), check_rows(bench, recorded)) > least
+
+
+async def test_rows_of_an_earlier_schema_are_numbered_once_by_their_times(
+    bench: Bench, recorded: Recorded
+) -> None:
     await eventful_runs.plain(bench)
-    assert check(bench, recorded) > 20
-
-
-async def test_failures_revisions_and_reruns_are_replayed_as_they_were(bench, recorded):
-    await eventful_runs.failing_and_run_again(bench)
-    assert check(bench, recorded) > 20
-
-
-async def test_compactions_undo_and_steering_are_replayed_as_they_were(bench, recorded):
-    await eventful_runs.compacted_and_steered(bench)
-    assert check(bench, recorded) > 40
-
-
-async def test_digests_of_a_full_context_are_replayed_as_they_were(bench, recorded):
-    await eventful_runs.digested(bench)
-    assert check(bench, recorded) > 60
-
-
-async def test_pauses_and_questions_are_replayed_as_they_were(bench, recorded):
-    await eventful_runs.paused_at_a_question(bench)
-    assert check(bench, recorded) > 10
-    await eventful_runs.resumed_and_denied(bench)
-    assert check(bench, recorded) > 25
-
-
-async def test_no_moment_depends_on_the_wall_clock(bench, recorded, monkeypatch):
-    jump_wall_clock(monkeypatch)
-    await eventful_runs.compacted_and_steered(bench)
-    assert check(bench, recorded) > 40
-
-
-async def test_reruns_under_a_clock_that_jumps_keep_their_order(bench, recorded, monkeypatch):
-    jump_wall_clock(monkeypatch)
-    await eventful_runs.failing_and_run_again(bench)
-    assert check(bench, recorded) > 20
+    with opened(bench.path) as connection:
+        connection.execute("DROP TRIGGER messages_are_immutable")
+        for table in ("events", *_TIMES):
+            connection.execute(f"UPDATE {table} SET commit_seq = NULL")
+        assert [None for _ in number_rows(connection)] == [None]
+        for table in ("events", *_TIMES):
+            left = connection.execute(f"SELECT count(*) FROM {table} WHERE commit_seq IS NULL").fetchone()
+            assert left == (0,)
+        assert connection.execute("SELECT history_inferred FROM sessions").fetchone() == (1,)
+    for states in recorded.values():
+        for row in (row for _, state in states for table in state.values() for row in table):
+            row.pop("commit_seq", None)
+            row.pop("history_inferred", None)
+    assert check_rows(bench, recorded) > 20
 
 
 async def test_a_fact_is_replayed_as_it_was_before_it_was_pinned_or_superseded(bench: Bench) -> None:

@@ -14,23 +14,29 @@ from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
 
 
+def create(connection: Any, session_id: str = "s", created: float = 1.0, **about: Any) -> None:
+    row = {"user_id": "u", "goal": "g", "workspace": ".", "model": "m", "settings": {}, "budgets": {}} | about
+    sessions.create(Group(connection), session_id=session_id, now=created, **row)
+
+
 @pytest.fixture
 def named(path: Path) -> Any:
     """Sessions of these ids, created in this order; the clock ran backwards once."""
     connection = database.open_writable(path)
-    for session_id, created in [
-        ("abcd", 1.0),
-        ("abce", 3.0),
-        ("a%c", 2.0),
-        ("a_d", 2.0),
-        ("q\\r", 2.0),
-        ("newest", 3.0),
-    ]:
-        sessions.create(
-            Group(connection), session_id=session_id, user_id="u", goal="g", workspace=".", model="m", settings={}, budgets={},
-            now=created,
-        )  # fmt: skip
+    for session_id, created in zip(
+        ("abcd", "abce", "a%c", "a_d", "q\\r", "newest"), (1.0, 3.0, 2.0, 2.0, 2.0, 3.0), strict=True
+    ):
+        create(connection, session_id, created)
     yield connection
+    connection.close()
+
+
+def test_a_goal_with_a_lone_surrogate_is_kept_without_it_and_such_a_workspace_refused(path):
+    connection = database.open_writable(path)
+    create(connection, goal="caf\udce9")
+    assert connection.execute("SELECT goal FROM sessions").fetchone() == ("caf\ufffd",)
+    with pytest.raises(BadInput, match="not UTF-8; rename it"):
+        create(connection, "t", workspace="/caf\udce9")
     connection.close()
 
 
@@ -62,26 +68,6 @@ def test_last_in_an_empty_database_says_how_to_start(path: Path) -> None:
     connection = database.open_writable(path)
     with pytest.raises(NotFound, match="wk demo"):
         sessions.find(connection, "last")
-    connection.close()
-
-
-def test_a_goal_with_a_lone_surrogate_is_kept_without_it(path: Path) -> None:
-    connection = database.open_writable(path)
-    sessions.create(
-        Group(connection), session_id="s", user_id="u", goal="caf\udce9", workspace=".", model="m",
-        settings={}, budgets={}, now=1.0,
-    )  # fmt: skip
-    assert connection.execute("SELECT goal FROM sessions").fetchone() == ("caf\ufffd",)
-    connection.close()
-
-
-def test_a_workspace_whose_name_cannot_be_kept_is_refused(path: Path) -> None:
-    connection = database.open_writable(path)
-    with pytest.raises(BadInput, match="not UTF-8; rename it"):
-        sessions.create(
-            Group(connection), session_id="s", user_id="u", goal="g", workspace="/caf\udce9", model="m",
-            settings={}, budgets={}, now=1.0,
-        )  # fmt: skip
     connection.close()
 
 
