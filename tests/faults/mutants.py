@@ -110,7 +110,7 @@ TESTS = (
 FILES_AT_ONCE = 8
 """Test files that are run between two times that what is known is kept."""
 
-NEAREST_SECONDS, MOST_SECONDS = 25.0, 10.0
+NEAREST_SECONDS, MOST_SECONDS = 60.0, 10.0
 """How long the tests of one mutant may take, the fastest first: those nearest to it, and all others."""
 
 # --- What is changed ----------------------------------------------------------------------------------------

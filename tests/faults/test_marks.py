@@ -55,9 +55,11 @@ async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_
 
     marks = [json.loads(row[0]) for row in query(path, "SELECT data FROM events WHERE kind = 'tool.unknown'")]
     assert {"tool": tool, "again": again}.items() <= {key: marks[0][key] for key in ("tool", "again")}.items()
-    ((status, runs),) = query(path, "SELECT status, runs FROM tool_calls WHERE id = ?", marks[0]["call"])
+    told = "SELECT status, runs, is_error FROM tool_calls WHERE id = ?"
+    ((status, runs, failed),) = query(path, told, marks[0]["call"])
     ended = oracle.look(path, tmp_path)
     assert (status, runs, ended.effects[label]) == (("done", 2, 2) if again else ("unknown", 1, 1))
+    assert failed == (not again), "the model is told of an unknown outcome as of an error"
     assert not ended.problems
 
 

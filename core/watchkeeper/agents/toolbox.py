@@ -583,7 +583,7 @@ class Toolbox:
             text, status = refusal
             return await self._end(call, ToolResult(text, is_error=True), status, began)
         tool, permission = environment.tools[call.name], environment.permission(call.name)
-        changed, result = "", ToolResult(SUBJECT_CHANGED, is_error=True)
+        changed, result = "", ToolResult("")
         for _ in range(MOST_CHANGES):
             permit = await self._approvals.permit(call, permission, changed, result.question)
             call = permit.call

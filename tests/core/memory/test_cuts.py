@@ -200,6 +200,16 @@ def test_a_summary_that_leaves_the_context_as_large_as_it_was_is_not_taken(state
     assert state.tokens == before
 
 
+def test_a_summary_leaves_what_is_shown_short_as_it_is_and_forgets_what_it_covers() -> None:
+    state = ContextState(ContextLimits(4_000, 0), Words())
+    state.append("user", "the goal " * 5_000, at=0.0)
+    fill(state, 11)
+    state.edit(drop=[3, 7, 10], at=0.0)
+    assert set(state.view.elided) == {1, 3, 7, 10}
+    assert not isinstance(published(state, "They talked.", 6), Rejection)
+    assert set(state.view.elided) == {1, 7, 10}
+
+
 def test_a_view_that_covered_everything_shows_what_came_since_when_it_is_gone_back_to(
     state: ContextState,
 ) -> None:

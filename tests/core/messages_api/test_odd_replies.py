@@ -134,6 +134,11 @@ async def test_a_reply_cut_at_its_limit_is_asked_to_go_on(ground: Ground) -> Non
     assert "second" in ground.query("SELECT result FROM tasks")[0][0]
 
 
+async def test_a_reply_that_is_cut_again_and_again_is_continued_three_times(ground: Ground) -> None:
+    await in_one_task(ground, *(Reply([says(f"part {n}")], stop_reason="max_tokens") for n in range(6)))
+    assert ground.query("SELECT result FROM tasks") == [("part 3",)]
+
+
 async def test_a_refusal_fails_the_task_and_the_planner_hears_of_it(ground: Ground) -> None:
     def work(name: str, turn: int, body: Body) -> Any:
         if turn == 1:

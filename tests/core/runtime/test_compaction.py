@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from itertools import takewhile
+from operator import mul
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.core.memory.support import Words, fill
+from tests.core.memory.support import prepared as text_prepared
 from tests.core.runtime.working import Work, die, held, land, order_compaction, passes, prepare, prepared
 from tests.support.scripted import PlannedRun, call, said, task
 
+from watchkeeper.agents import compaction
 from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.environment import LoopSettings
+from watchkeeper.memory.compactor import Compactor
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.engine import MOST_WRITTEN, TokenCosts
+from watchkeeper.memory.history import CompactionPass, ContextLimits
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
+from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.commands import CommandQueue
 from watchkeeper.store import database
 from watchkeeper.store.driver import Queries, decode
@@ -463,3 +475,92 @@ async def test_undo_right_after_a_compaction_is_exact_for_an_agent_whose_host_ha
         await bench.run(once=number)
         assert bench.command(number)["status"] == "applied", bench.command(number)["result"]
     assert bench.query("SELECT view_version, context_tokens FROM agents WHERE id = ?", agent["id"]) == before
+
+
+# --- Whether a pass pays, and whether its text is applied ---------------------------------------------------
+
+
+def context(tokens: int) -> ContextState:
+    state = ContextState(ContextLimits(10_000, 0, overhead_tokens=500), Words())
+    while state.tokens < tokens:
+        fill(state, 1, 100)
+    return state
+
+
+def runner(state: ContextState, **about: Any) -> compaction.CompactionRunner:
+    """A runner for an agent in its fortieth turn."""
+    environment: Any = SimpleNamespace(
+        clock=ManualClock(), settings=LoopSettings(most_turns=100), counter=Words(), **about
+    )
+    agent: Any = SimpleNamespace(id="a", task_id="t", model="own", role="explorer", turn=40)
+    return compaction.CompactionRunner(environment, agent, SimpleNamespace(state=state))  # type: ignore[arg-type]
+
+
+OWN, CHEAP = (2.0, 10.0, 0.5, 2.5), (1.0, 4.0, 0.25, 1.25)
+COMPARED = {"cache_read": 0.25, "cache_write": 1.25}
+
+
+@pytest.mark.parametrize(
+    ("prices", "room", "rates"),
+    [
+        ({}, 0, TokenCosts()),
+        ({"cheap": CHEAP}, 0, TokenCosts()),
+        ({"own": OWN, "cheap": CHEAP}, 0, TokenCosts(0.5, 2.0, **COMPARED)),
+        ({"own": OWN, "cheap": CHEAP}, -1, TokenCosts(1.0, 5.0, **COMPARED)),
+        ({"own": OWN}, 0, TokenCosts(0.0, 0.0, **COMPARED)),
+    ],
+    ids=["no prices", "the agent's has none", "both have", "the window is too small", "free of charge"],
+)
+async def test_a_pass_that_is_due_is_judged_by_what_its_model_costs_and_the_calls_that_are_left(
+    monkeypatch, prices, room, rates
+):
+    state = context(7_500)
+    read = Compactor(state).begin(due=True)
+    assert isinstance(read, CompactionPass)
+    state.end_pass(read.high_water)
+    judged: list[Any] = []
+
+    def can_pay(run: Any, state: Any, turns: int, rates: TokenCosts, left: float) -> bool:
+        judged.append((turns, rates, left))
+        return False
+
+    def price(model: str, usage: Any, exact: bool) -> Any:
+        if model not in prices:
+            return SimpleNamespace(usd=None)
+        tokens = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+        return SimpleNamespace(usd=sum(map(mul, tokens, prices[model])))
+
+    def calls_left(task: str, model: str, prompt: int) -> float:
+        judged.append((task, model, prompt))
+        return 60.5
+
+    monkeypatch.setattr(compaction, "can_pay", can_pay)
+    window = math.ceil((read.source_tokens + 2 * MOST_WRITTEN) * compaction.WINDOW_SLACK) + room
+    passes_of = runner(
+        state,
+        price=price,
+        budgets=SimpleNamespace(calls_left=calls_left),
+        memory_model=lambda role: "cheap",
+        model=lambda ref: SimpleNamespace(context_window=window),
+    )
+    begun = await passes_of.begin(trigger="auto")
+    assert "cost more than it spares" in begun.reason
+    assert judged == [("t", "own", state.tokens - read.source_tokens + 500), (40, rates, 60)]
+
+
+def test_a_summary_is_applied_only_where_it_takes_less_room_than_what_it_replaces():
+    state, last = context(4_000), 10
+
+    def refusal(tokens: int) -> str | None:
+        return runner(state)._refuse(text_prepared(state, "They talked.", (1, last), tokens=tokens))
+
+    room = sum(message.tokens for message in state.messages[:last]) - compaction.HEADING_TOKENS
+    assert (refusal(room - 1), "as much room" in str(refusal(room))) == (None, True)
+    while not state.view.observations:
+        fill(state, 1, 100)
+    for _ in range(4):  # the bound's own digest is in place: it may be replaced by more, while there is room
+        (digest,) = state.view.observations
+        last, room = digest.covers[1], int(state.threshold * compaction.ROOM_SHARE) - state.tokens
+        room = digest.tokens + max(0, room)
+        assert (refusal(room), "room is short" in str(refusal(room + 1))) == (None, True)
+        fill(state, 1, 100)

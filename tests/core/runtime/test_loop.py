@@ -158,6 +158,7 @@ async def test_a_pause_is_recorded_with_its_reason_whether_it_waits_for_the_step
     assert (await bench.run_while(pause)).exit_code == 5
     for table in ("tasks", "agents"):
         assert ("the lid was closed",) in bench.query(f"SELECT status_reason FROM {table}")
+    assert ("paused", "the lid was closed") in bench.query("SELECT activity, detail FROM live")
     assert [one["turn"] for one in events(bench, "model.abandoned")] == ([1] if now else [])
     gate.set()
     assert (await bench.run()).exit_code == 0

@@ -86,6 +86,32 @@ async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next
     bench.assert_sound()
 
 
+async def test_an_agent_that_ends_soon_is_not_observed(bench):
+    work = Observed(count=3, words=2_000)
+    bench.start(work, window=12_000)
+    assert (await bench.run()).exit_code == 0
+    assert (rows(bench), work.asked) == ([], 0)
+
+
+async def test_a_text_that_a_change_of_the_context_made_void_is_recorded_as_rejected_with_the_reason(bench):
+    work = Observed(count=24, words=450)
+    work.hold_turn = 12
+    work.summaries.clear()
+    bench.start(work, window=12_000)
+
+    async def change() -> None:
+        await bench.until(lambda state: bench.model.hanging >= 2)
+        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+        await bench.until(lambda state: [one["status"] for one in rows(bench, "manual")] == ["prepared"])
+        work.turn_gate.set()
+        await bench.until(lambda state: [one["status"] for one in rows(bench, "manual")] == ["applied"])
+        work.summaries.set()
+
+    assert (await bench.run_while(change)).exit_code == 0
+    void = [one["reason"] for one in rows(bench) if one["status"] == "rejected"]
+    assert void == ["the context was changed while it was written"]
+
+
 async def test_an_observer_that_fails_gives_way_to_the_digest(bench):
     overloaded = ModelError("overloaded", kind=ErrorKind.RETRY)
     bench.start(Observed(count=24, words=450, summary=overloaded), window=12_000)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -459,6 +461,50 @@ async def test_an_answer_whose_host_died_before_it_was_used_is_used(bench, note,
     assert (await bench.run()).exit_code == 0
     assert note.read_text() == "hello"
     assert len(bench.state["approvals"]) == 1
+
+
+async def test_a_call_of_an_agent_that_is_cancelled_just_before_it_begins_does_not_run(
+    bench, note, monkeypatch
+):
+    async def cancelled(*about: Any) -> Any:
+        await bench.applied(bench.submit("cancel"))
+        return await run(*about)
+
+    run = Toolbox._run_outside
+    monkeypatch.setattr(Toolbox, "_run_outside", cancelled)
+    bench.coder(writes, allow=("write",))
+    await bench.run()
+    assert not note.exists()
+    assert bench.query("SELECT status FROM tool_calls WHERE name = 'write'") == [("cancelled",)]
+    assert "tool.started" not in bench.kinds()
+
+
+async def test_a_worktree_is_looked_at_after_each_call_that_may_have_changed_it(bench, note, monkeypatch):
+    looked, wrote = [], []
+
+    async def wrote_file(agent: str, name: str, task: str, file: str) -> None:
+        wrote.append(file)
+
+    trees = SimpleNamespace(folder_of=lambda task: bench.workspace, look=looked.append, wrote=wrote_file)
+    init = Toolbox.__init__
+    monkeypatch.setattr(
+        Toolbox, "__init__", lambda self, env, *about: init(self, replace(env, worktrees=trees), *about)
+    )
+    file, calls = {"file_path": "note.txt"}, ["write", "read", "bash", "edit"]
+    inputs = [
+        file | {"content": "hello"},
+        file,
+        {"command": "true"},
+        file | {"old_string": "x", "new_string": "y"},
+    ]
+    bench.coder(replies(list(zip(calls, inputs, strict=True))), allow=("write", "bash", "edit"))
+    assert (await bench.run()).exit_code == 0
+    ended = bench.query(
+        "SELECT name, status FROM tool_calls WHERE name IN ('write', 'read', 'bash', 'edit') ORDER BY id"
+    )
+    assert ended == list(zip(calls, ["done", "done", "done", "error"], strict=True))
+    ((task_id,),) = bench.query("SELECT id FROM tasks")
+    assert (looked, wrote) == ([task_id] * 2, ["note.txt"])
 
 
 async def test_an_edited_call_that_a_crash_cut_off_before_it_began_runs_as_edited(bench, monkeypatch):
