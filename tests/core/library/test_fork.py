@@ -20,6 +20,7 @@ from watchkeeper.records.messages import Purpose
 from watchkeeper.records.ports import random_id
 from watchkeeper.store import artifacts, database, sessions
 from watchkeeper.store import fork as fork_module
+from watchkeeper.store.driver import Queries
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.history import History, RowsAt
 from watchkeeper.store.lease import Lease
@@ -156,12 +157,8 @@ async def test_every_pointer_of_a_fork_leads_to_the_forks_own_rows(bench: Bench)
         assert 1 <= int(first) <= int(last or first) <= mine[agent]
     connection = database.open_readonly(bench.path)
 
-    class Reads:
-        def one(self, sql: str, parameters: Any = ()) -> Any:
-            return connection.execute(sql, parameters).fetchone()
-
     for ref in set(re.findall(r"artifact://sha256/[0-9a-f]{64}", str(new))):
-        data = artifacts.get(Reads(), ref)
+        data = artifacts.get(Queries(connection), ref)
         assert data is not None
         assert not [name for name in theirs if name.encode() in data]
     connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.core.library.conftest import add_session, put
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, NotFound
 from watchkeeper.store import database, facts, sessions, state
+from watchkeeper.store.driver import Queries, sqlite3
 from watchkeeper.store.lease import Lease, lock_path
 from watchkeeper.store.library import (
     change_tags,
@@ -93,17 +95,9 @@ def test_a_deleted_session_is_in_no_list_and_no_name_means_it(connection: Any, p
     assert [row.id for row in list_sessions(connection, "goal")] == ["older234"]
     assert [row.id for row in list_sessions(connection, "state:done")] == ["older234"]
 
-    class Reads:
-        def all(self, sql: str, parameters: Any = ()) -> Any:
-            from watchkeeper.store.driver import sqlite3
-
-            connection.row_factory = sqlite3.Row
-            try:
-                return connection.execute(sql, parameters).fetchall()
-            finally:
-                connection.row_factory = None
-
-    assert [row["id"] for row in state.summaries(Reads())] == ["older234"]
+    with closing(database.open_readonly(path)) as other:
+        other.row_factory = sqlite3.Row
+        assert [row["id"] for row in state.summaries(Queries(other))] == ["older234"]
     assert sessions.find(connection, "last") == sessions.newest_session(connection) == "older234"
     with pytest.raises(NotFound, match="`wk restore abcd2345` brings it back"):
         sessions.find(connection, "abcd2345")
@@ -118,14 +112,12 @@ def test_agents_of_later_sessions_recall_nothing_of_a_deleted_one(connection: An
         put(connection, "facts", session_id=session_id, workspace="/w", scope="workspace", kind="instruction", text=text, digest=text,
             pinned=1, created_at=1.0)  # fmt: skip
 
-    class Reads:
-        def all(self, sql: str, parameters: Any = ()) -> Any:
-            return connection.execute(sql, parameters).fetchall()
+    reads = Queries(connection)
 
     def recalled() -> set[str]:
-        pinned = {row[2] for row in facts.pinned_facts(Reads(), "later234")}
+        pinned = {row[2] for row in facts.pinned_facts(reads, "later234")}
         assert pinned == {
-            row[2] for row in facts.find_facts(Reads(), "later234", ["always", "keep"], workspace="/w")
+            row[2] for row in facts.find_facts(reads, "later234", ["always", "keep"], workspace="/w")
         }
         return pinned
 

@@ -51,16 +51,6 @@ class Callers:
             await self.ends[name].wait()
 
 
-async def test_background_work_never_takes_the_last_slot() -> None:
-    callers = Callers(Gate(3, clock=ManualClock()))
-    for name in ("o1", "o2", "o3"):
-        await callers.ask(name, OBSERVER)
-    assert callers.started == ["o1", "o2"]
-    await callers.ask("turn", TURN)
-    assert callers.started == ["o1", "o2", "turn"]
-    await callers.stop()
-
-
 async def test_a_freed_slot_goes_to_turns_then_planner_then_reflector_then_observer() -> None:
     callers = Callers(Gate(2, clock=ManualClock()))
     await callers.ask("a", TURN)
@@ -95,15 +85,6 @@ async def test_whoever_waits_long_enough_overtakes_newer_turns() -> None:
     await callers.end("a")
     await callers.end("b")
     assert callers.started == ["a", "b", "observer", "late turn"]
-    await callers.stop()
-
-
-async def test_one_slot_still_lets_background_work_run() -> None:
-    callers = Callers(Gate(1, clock=ManualClock()))
-    await callers.ask("observer", OBSERVER)
-    await callers.ask("turn", TURN)
-    await callers.end("observer")
-    assert callers.started == ["observer", "turn"]
     await callers.stop()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.run_session import Asking
 from watchkeeper.store.fork import fork_session
-from watchkeeper.store.lease import Presence, is_watched
+from watchkeeper.store.lease import Presence
 
 Calls = Iterable[tuple[str, dict[str, Any]]]
 
@@ -227,23 +225,6 @@ async def test_a_question_with_time_out_zero_is_denied_when_the_last_who_watched
 
     await bench.run_while(leave)
     assert "the approval timed out" in bench.tasks()["a"]["result"]
-
-
-def test_a_presence_of_another_process_is_seen_and_ends_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "w.db"
-    program = (
-        "import sys; from pathlib import Path; from watchkeeper.store.lease import Presence\n"
-        "held = Presence(Path(sys.argv[1]), 's'); print('held', flush=True); sys.stdin.read()"
-    )
-    command, pipe = [sys.executable, "-c", program, str(path)], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as watcher:
-        assert watcher.stdout is not None
-        assert watcher.stdout.readline() == b"held\n"
-        assert is_watched(path, "s")
-        assert not is_watched(path, "t")
-        watcher.kill()
-        watcher.wait()
-        assert not is_watched(path, "s")
 
 
 @pytest.mark.parametrize(

@@ -148,17 +148,6 @@ def test_under_full_load_from_observers_a_turn_waits_for_no_longer_than_one_repl
         assert waited <= (0 if limit > 1 else max((load.ended - turn.at for load in running), default=0))
 
 
-@settings(max_examples=60, deadline=None)
-@given(loads=some_loads(list(Purpose), 30), limit=st.integers(1, 3))
-def test_every_call_is_served_in_the_end_and_slots_stay_within_their_limits(loads, limit):
-    asyncio.run(Provider(limit, 5.0).serve(loads))
-    assert all(load.ended >= load.started >= load.at for load in loads)
-    for load in loads:
-        beside = [other for other in loads if other.started <= load.started < other.ended]
-        assert len(beside) <= limit
-        assert sum(not other.is_foreground for other in beside) <= max(1, limit - 1)
-
-
 async def test_background_work_is_not_starved_by_turns_that_keep_coming() -> None:
     turns = [Load(at, Purpose.TURN, 10) for at in range(0, 2_000, 5)]
     observer = Load(1, Purpose.OBSERVER, 10)

@@ -35,6 +35,13 @@ class Library:
             (agent_id, session_id),
         )
 
+    def fact(self, text: str, session_id: str = "s1", number: int | None = None) -> None:
+        self.connection.execute(
+            "INSERT INTO facts (id, session_id, workspace, scope, kind, text, digest, created_at)"
+            f" VALUES ({number or '(SELECT coalesce(max(id), 0) + 1 FROM facts)'}, ?, '/w', 'session', 'fact', ?, '', 1)",
+            (session_id, text),
+        )
+
     def say(self, agent_id: str, content: Any, role: str = "assistant") -> int:
         """Append a message; returns its id."""
         self._seqs[agent_id] = seq = self._seqs.get(agent_id, 0) + 1

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from tests.core.search.conftest import Library, in_memory
 
@@ -93,6 +93,20 @@ class Reading:
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+@example(
+    steps=[
+        ("say", "s1", "kraken"),
+        ("delete", "s1", True),
+        ("search", "kraken", False),
+        ("delete", "s1", False),
+    ]
+)
+@example(
+    steps=[
+        *[("say", "s1", "the same kraken")] * 2, ("index", 5, 60), ("say again", "s2", "the same squid"), ("search", "same", False),
+        ("index", 5, 60), ("search", "same", False), ("say", "s1", "the same whale"), ("index", 5, 60), ("search", "same", False),
+    ]
+)  # fmt: skip
 @given(steps=st.lists(STEPS, max_size=40))
 def test_a_search_finds_what_reading_every_message_finds(empty, steps):
     with (
@@ -209,43 +223,6 @@ def compare(
         alone = search(library.connection, typed, session_id=session_id, limit=1000, deadline_seconds=60)
         seen = [hit.message_id for hit in alone.hits]
         assert seen == [number for number in held if said[number][0] == session_id]
-
-
-def test_an_id_that_is_given_again_has_nothing_of_the_message_that_had_it(library: Library) -> None:
-    one, other = library.session("s1"), library.session("s2")
-    first = library.say(one, "a kraken")
-    last = library.say(one, "the same kraken")
-    assert index_until(library.connection, seconds=60)
-    library.connection.execute("DELETE FROM messages WHERE id = ?", (last,))
-    assert library.say(other, "the same squid") == last
-
-    def found(text: str) -> tuple[list[int], list[str]]:
-        hits = search(library.connection, text, deadline_seconds=60).hits
-        return [hit.message_id for hit in hits], [
-            hit.session_id for hit in search_by_session(library.connection, text).hits
-        ]
-
-    for _ in ("before it is indexed", "after"):
-        assert found("kraken") == ([first], ["s1"])
-        assert found("same") == ([last], ["s2"])
-        assert found("squid") == ([last], ["s2"])
-        assert [hit.message_id for hit in search(library.connection, "same", session_id="s1").hits] == []
-        assert index_until(library.connection, seconds=60)
-    library.say(one, "the same whale")
-    assert index_until(library.connection, seconds=60)
-    assert found("same") == ([last + 1, last], ["s1", "s2"])
-
-
-def test_words_of_purged_messages_leave_the_index(library: Library) -> None:
-    agent = library.session("s1")
-    ids = [library.say(agent, f"kraken n{number}") for number in range(10)]
-    assert index_until(library.connection, seconds=60)
-    library.connection.execute("DELETE FROM messages WHERE id > ? AND id < ?", (ids[0], ids[-1]))
-    assert index_until(library.connection, seconds=60)
-    rows = library.connection.execute(
-        "SELECT rowid FROM messages_fts WHERE messages_fts MATCH 'kraken' ORDER BY rowid"
-    ).fetchall()
-    assert [row[0] for row in rows] == [ids[0], ids[-1]]
 
 
 def test_an_import_indexes_what_it_inserts_in_its_own_transaction(library: Library, tmp_path: Path) -> None:

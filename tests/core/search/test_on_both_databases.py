@@ -48,11 +48,7 @@ def test_the_same_facts_are_found_on_both(library: Library, server: Library) -> 
     for number in range(1, 81):
         text = some_words(chance, 4).replace("\x00", "")
         for one in sides:
-            one.connection.execute(
-                "INSERT INTO facts (id, session_id, workspace, scope, kind, text, digest, created_at)"
-                " VALUES (?, ?, '/w', 'session', 'fact', ?, '', 1)",
-                (number, f"s{1 + number % 2}", text),
-            )
+            one.fact(text, f"s{1 + number % 2}", number)
         if number == 50:
             for one in sides:
                 assert index_until(one.connection, seconds=60)
@@ -88,11 +84,7 @@ def test_the_best_facts_come_first_on_both(library: Library, server: Library) ->
         for number, text in enumerate(
             ["kraken", "a kraken that is one of many in the sea", "kraken kraken", "squid"], 1
         ):
-            one.connection.execute(
-                "INSERT INTO facts (id, session_id, workspace, scope, kind, text, digest, created_at)"
-                " VALUES (?, 's1', '/w', 'session', 'fact', ?, '', 1)",
-                (number, text),
-            )
+            one.fact(text, "s1", number)
         found = find_facts(Queries(one.connection), "s1", ["krakens"])
         assert [row[0] for row in found] == [3, 1, 2]
 
@@ -166,11 +158,7 @@ def test_a_statement_that_takes_too_long_ends_at_the_deadline(server: Library) -
 def test_a_pruned_session_takes_its_words_along(server: Library, postgres_place: DatabaseUrl) -> None:
     for session_id in ("s1", "s2"):
         server.say(server.session(session_id), "kraken")
-        server.connection.execute(
-            "INSERT INTO facts (session_id, workspace, scope, kind, text, digest, created_at)"
-            " VALUES (?, '/w', 'session', 'fact', 'kraken', '', 1)",
-            (session_id,),
-        )
+        server.fact("kraken", session_id)
     assert index_until(server.connection, seconds=60)
     server.say("s1-a", "a kraken that is not indexed")
     plan = plan_prune(postgres_place, names=["s1"])

@@ -40,14 +40,10 @@ def test_no_text_of_an_address_and_no_argument_holds_its_password(secret: str, i
 @pytest.mark.parametrize(
     "text",
     [
-        "mysql://u@h/x",
-        "redis://h",
-        "http://h/x.db",
-        "postgresql:/h/x",
-        "postgresql://[::1/x",
+        "mysql://u@h/x", "redis://h", "http://h/x.db", "postgresql:/h/x", "postgresql://[::1/x",
         "postgres://h/\x07",
     ],
-)
+)  # fmt: skip
 def test_an_address_that_cannot_be_used_is_one_line_and_no_file(text: str) -> None:
     with pytest.raises(BadInput) as refused:
         place_of(text)

@@ -48,20 +48,10 @@ def test_nothing_that_acts_or_hides_is_left_and_nothing_is_dropped(text: str) ->
 @pytest.mark.parametrize(
     "odd",
     [
-        "\x1b",
-        "\r",
-        "\x00",
-        "\u202e",
-        "\u2066",
-        "\u200b",
-        "\u00ad",
-        "\U000e0041",
-        "\u00a0",
-        "\u3164",
-        "\ufe0f",
-        "\ud800",
+        "\x1b", "\r", "\x00", "\u202e", "\u2066", "\u200b", "\u00ad", "\U000e0041", "\u00a0", "\u3164",
+        "\ufe0f", "\ud800",
     ],
-)
+)  # fmt: skip
 def test_a_character_that_a_terminal_obeys_or_hides_is_named(odd: str) -> None:
     assert reveal(f"a{odd}b") == f"a<U+{ord(odd):04X}>b"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.core.library.conftest import put
 
 from watchkeeper.store import database
 from watchkeeper.store.replay import open_recording
@@ -58,11 +59,6 @@ def imported(tmp_path: Path) -> Iterator[Any]:
     )  # fmt: skip
     yield connection
     connection.close()
-
-
-def put(connection: Any, table: str, **values: Any) -> None:
-    names, marks = ", ".join(values), ", ".join("?" * len(values))
-    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
 
 
 def test_an_imported_session_is_replayed_by_the_times_of_messages_and_calls(imported: Any) -> None:

@@ -135,12 +135,6 @@ def test_where_only_sums_are_told_a_call_is_their_difference_and_estimated(store
     ]
 
 
-def test_a_call_of_a_model_that_nobody_named_is_unpriced(store: Store, logs: Path) -> None:
-    log = Rollout(model="unheard-of").says("a").tokens(10, 0, 5)
-    store.run(log.write(logs))
-    assert store.one("SELECT price_status, cost_usd FROM model_calls") == ("unpriced", None)
-
-
 def test_every_kind_of_call_is_paired_with_its_output(store: Store, logs: Path) -> None:
     log = Rollout().user("go")
     log.call("c1", command=["ls"]).call("c2", command=["false"])
@@ -309,21 +303,6 @@ def test_a_log_that_was_archived_as_well_is_one(store: Store, logs: Path) -> Non
         5,
     )
     assert store.counts()["messages"] == 2
-
-
-def test_a_log_that_was_rewritten_or_cut_loses_nothing_and_doubles_nothing(store: Store, logs: Path) -> None:
-    log = Rollout().user("go").call("c1").output("c1").says("a").tokens(10, 0, 5)
-    path = log.write(logs)
-    store.run(path)
-    counts = store.counts()
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    store.run(path)
-    path.write_bytes(whole)
-    store.run(path)
-    after = store.counts()
-    found = {name: after[name] for name in ("messages", "tool_calls", "model_calls")}
-    assert found == {name: counts[name] for name in ("messages", "tool_calls", "model_calls")}
 
 
 def test_a_header_longer_than_what_is_looked_at_first_is_read(store: Store, logs: Path) -> None:

@@ -137,22 +137,6 @@ def test_new_sessions_and_sub_agents_are_followed_as_they_appear(store, logs, fo
     elsewhere.until("SELECT count(*) FROM sessions", 2)
 
 
-def test_a_writer_that_is_in_the_middle_of_a_line_is_waited_for(store, logs, follow):
-    log = Log()
-    log.user("Mend the cache")
-    path = log.write(logs)
-    store.run(path)
-    following = follow(path)
-    line = json.dumps(log.user("a long story " * 50)).encode()
-    with path.open("ab") as file:
-        file.write(line[:300])
-        file.flush()
-        time.sleep(0.05)
-        file.write(line[300:] + b"\n")
-    following.until("SELECT count(*) FROM messages", 2)
-    assert store.counts()["raw_records"] == 0
-
-
 def test_where_no_file_events_come_the_files_are_looked_at(store, logs, follow, monkeypatch):
     def exhausted(*places: object, **options: object) -> Iterator[object]:
         raise OSError(28, "No space left on device")

@@ -110,29 +110,22 @@ def test_only_the_new_lines_of_a_log_that_grew_are_read(store: Store, logs: Path
     assert (report.read, report.lines, report.bytes_read) == (1, 1, len(log.lines[-1]) + 1)
 
 
-def test_half_of_a_last_line_waits_for_its_end(store: Store, logs: Path) -> None:
+def test_half_of_a_last_line_waits_for_its_end_and_a_whole_one_needs_no_newline(store, logs):
     log = work()
     path, data = log.write(logs), log.bytes
     path.write_bytes(data[:-40])
     report = store.run(path)
     assert (report.lines, report.waiting, report.raw.total()) == (len(log.lines), 1, 6)
     assert "1 unfinished last line waiting" in report.line()
-    path.write_bytes(data)
-    assert store.run(path).read == 1
-
-
-def test_a_last_line_without_a_newline_is_read_when_it_is_whole(store: Store, logs: Path) -> None:
-    log = work()
-    path, data = log.write(logs), log.bytes
     path.write_bytes(data[:-1])
-    assert store.run(path).lines == len(log.lines)
+    assert store.run(path).read == 1
     log.user("more")
     path.write_bytes(log.bytes)
     report = store.run(path)
     assert (report.read, report.lines) == (1, 1)
 
 
-def test_a_rewritten_log_is_read_again_without_doubles_and_without_loss(store: Store, logs: Path) -> None:
+def test_a_rewritten_or_truncated_log_is_read_again_without_doubles_and_without_loss(store, logs):
     log = work()
     path = log.write(logs)
     store.run(path)
@@ -142,27 +135,17 @@ def test_a_rewritten_log_is_read_again_without_doubles_and_without_loss(store: S
     log.user("And now?")
     log.write(logs)
     report = store.run(path)
-    assert report.read == 2
-    assert report.lines == len(log.records)
-    after = store.counts()
-    assert {name: after[name] - counts[name] for name in counts if after[name] != counts[name]} == {
-        "messages": 1,
-        "transcript_records": 1,
+    assert (report.read, report.lines) == (2, len(log.records))
+    assert store.counts() == counts | {
+        "messages": counts["messages"] + 1,
+        "transcript_records": counts["transcript_records"] + 1,
     }
     assert store.one("SELECT title FROM sessions") == "Mended"
-
-
-def test_a_truncated_log_that_grows_otherwise_keeps_both_histories(store: Store, logs: Path) -> None:
-    log = work()
-    path = log.write(logs)
-    store.run(path)
-    messages = store.counts()["messages"]
     log.records = log.records[:6]
     log.user("Another way", uuid="another")
     log.write(logs)
-    report = store.run(path)
-    assert report.read == 1
-    assert store.counts()["messages"] == messages + 1
+    store.run(path)
+    assert store.counts()["messages"] == counts["messages"] + 2
 
 
 def test_an_import_killed_between_two_transactions_carries_on(store, open_store, logs, monkeypatch):
@@ -210,20 +193,12 @@ def test_two_importers_of_one_log_take_turns(store, logs, monkeypatch):
     assert store.one("SELECT model_calls, output_tokens FROM sessions") == (20, 400)
 
 
-def test_what_is_not_understood_is_kept_counted_and_listed(store: Store, logs: Path) -> None:
+def test_what_is_not_understood_is_kept_counted_and_listed(store, logs):
     log = work(turns=0)
-    odd = [
-        b'{"type":"brand-new","x":1}',
-        b'{"broken":',
-        b"[1]",
-        b"\xff\xfe",
-        b"",
-        b'{"type":"user","message":{}}',
-        b"null",
-        b'{"x":1}',
-    ]
+    odd = [b'{"type":"brand-new","x":1}', b'{"broken":', b"[1]", b"\xff\xfe", b"", b'{"type":"user","message":{}}', b"null",
+           b'{"x":1}', log.lines[0], b'{"half']  # fmt: skip
     path = log.write(logs)
-    path.write_bytes(log.bytes + b"\n".join(odd) + b"\n")
+    path.write_bytes(log.bytes + b"\n".join(odd))
     report = store.run(path)
     assert dict(report.raw) == {
         ("brand-new", "unknown record type"): 1,
@@ -232,23 +207,13 @@ def test_what_is_not_understood_is_kept_counted_and_listed(store: Store, logs: P
         ("user", "a message without content"): 1,
         ("?", "a record without a type"): 1,
     }
-    assert report.skipped == {"empty line": 1}
-    assert report.lines == 1 + len(odd)
+    assert report.skipped == {"empty line": 1, "repeats a record that is here already": 1}
+    assert (report.read, report.waiting, report.lines) == (1, 1, 1 + len(odd))
     kept = store.all("SELECT line, data FROM raw_records ORDER BY line")
     assert kept[:3] == [(2, '{"type":"brand-new","x":1}'), (3, '{"broken":'), (4, "[1]")]
     assert kept[3] == (5, "\\xff\\xfe")
     assert "1 records read; 7 stored, not shown" in report.line()
-
-
-def test_raw_records_of_a_rewritten_log_are_kept_once(store: Store, logs: Path) -> None:
-    log = work(turns=3)
-    path = log.write(logs)
-    store.run(path)
-    log.records.insert(0, {"type": "mode", "mode": "plan", "sessionId": log.session})
-    log.write(logs)
-    report = store.run(path)
-    assert (report.raw.total(), report.skipped["stored already"]) == (1, 3)
-    assert store.counts()["raw_records"] == 4
+    assert store.one("SELECT lines, lines_raw, lines_skipped FROM transcript_files") == (len(odd), 7, 2)
 
 
 def test_records_with_lone_surrogates_nulls_and_odd_numbers_are_read(store: Store, logs: Path) -> None:
@@ -375,20 +340,6 @@ def test_a_session_in_which_an_agent_of_a_run_works_is_not_imported_beside_the_r
     log.write(logs)
     assert store.run(path).skipped == {"of a session that an agent of a run here works in": 1}
     assert store.one("SELECT count(*) FROM transcript_files WHERE session_id IS NOT NULL") == 1
-
-
-def test_the_line_counts_add_up(store: Store, logs: Path) -> None:
-    log = work()
-    path = log.write(logs)
-    path.write_bytes(log.bytes + b"\n{}\n" + log.lines[0] + b"\n" + b'{"half')
-    report = store.run(path)
-    assert (
-        report.read + report.raw.total() + report.skipped.total() + report.waiting
-        == report.lines
-        == len(log.lines) + 4
-    )
-    row = store.one("SELECT lines, lines_raw, lines_skipped FROM transcript_files")
-    assert tuple(row) == (len(log.lines) + 3, 7, 2)
 
 
 def test_one_log_that_cannot_be_stored_keeps_no_other_out(store, logs, monkeypatch):
