@@ -97,11 +97,8 @@ def cleaned(lines: list[Any], places: list[str]) -> list[Any]:
     kept = []
     for life, who, message in shortened(json.loads(text)):
         if message.get("method") in (
-            "warning",
-            "configWarning",
-            "thread/status/changed",
-            "remoteControl/status/changed",
-        ):
+            "warning", "configWarning", "thread/status/changed", "remoteControl/status/changed",
+        ):  # fmt: skip
             continue
         if who == "client":
             message = {key: value for key, value in message.items() if key in ("id", "method")}

@@ -92,13 +92,9 @@ class Door:
         """What `wk ARGUMENTS` prints."""
         command = [sys.executable, "-P", "-m", "watchkeeper", *arguments]
         done = subprocess.run(
-            command,
-            env=self.environ,
-            cwd=self.workspace,
-            capture_output=True,
-            text=True,
+            command, env=self.environ, cwd=self.workspace, capture_output=True, text=True,
             timeout=LONGEST_SECONDS,
-        )
+        )  # fmt: skip
         if done.returncode:
             raise RuntimeError(done.stderr)
         return done.stdout

@@ -407,12 +407,9 @@ def opencode(door: Door) -> None:
     options = {"baseURL": f"{door.server.url}/v1", "apiKey": "x"}
     mock = {"npm": "@ai-sdk/openai-compatible", "name": "mock", "options": options, "models": models}
     own = {
-        "provider": {"mock": mock},
-        "autoupdate": False,
-        "share": "disabled",
-        "model": "mock/m1",
+        "provider": {"mock": mock}, "autoupdate": False, "share": "disabled", "model": "mock/m1",
         "permission": {"bash": "ask"},
-    }
+    }  # fmt: skip
     (home / "opencode.json").write_text(json.dumps(own))
     installed = door.wk("hooks", "install", "opencode", "--answer", "--yes", "--binary", str(door.program))
     door.holds("the plugin is installed", "installed the plugin" in installed.stdout)

@@ -309,12 +309,9 @@ class ModelServer:
             )
             async for piece in pieces(step):
                 yield event(
-                    "response.output_text.delta",
-                    item_id=item["id"],
-                    output_index=0,
-                    content_index=0,
+                    "response.output_text.delta", item_id=item["id"], output_index=0, content_index=0,
                     delta=piece,
-                )
+                )  # fmt: skip
         else:
             name, arguments = call_of(step, names)
             space, dot, short = name.rpartition(".")

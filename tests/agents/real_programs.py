@@ -55,15 +55,8 @@ def install(folder: Path) -> Path | None:
         if shutil.which("npm") is None:
             return None
         command = [
-            "npm",
-            "install",
-            "--prefix",
-            str(folder),
-            "--no-audit",
-            "--no-fund",
-            "--silent",
-            *PACKAGES,
-        ]
+            "npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", *PACKAGES,
+        ]  # fmt: skip
         subprocess.run(command, check=True)
     return folder / "node_modules/.bin"
 
@@ -815,19 +808,10 @@ def main() -> int:
     parser.add_argument(
         "--only",
         choices=(
-            "demo",
-            "login",
-            "attach",
-            "merging",
-            "children",
-            "controls",
-            "matrix",
-            "points",
-            "random",
-            "worktrees",
-            "attached",
+            "demo", "login", "attach", "merging", "children", "controls", "matrix", "points", "random",
+            "worktrees", "attached",
         ),
-    )
+    )  # fmt: skip
     parser.add_argument("--program", choices=tuple(MODELS), action="append")
     parser.add_argument("--moment", choices=MOMENTS, action="append")
     parser.add_argument("--target", choices=TARGETS, action="append")

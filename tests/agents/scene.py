@@ -30,14 +30,11 @@ LIVES = [
     [[["say", "I begin."], ["tool", "t1", CALL], ["spawn", "sleep 60"], ["die"]]],
     [
         [
-            ["tool", "t2", CALL],
-            ["ask", 0, QUESTION],
-            ["await", 0],
-            ["tool", "t2", {"status": "completed"}],
-            ["say", "Over."],
+            ["tool", "t2", CALL], ["ask", 0, QUESTION], ["await", 0],
+            ["tool", "t2", {"status": "completed"}], ["say", "Over."],
         ]
     ],
-]
+]  # fmt: skip
 
 
 class ProgramRun(Scene):

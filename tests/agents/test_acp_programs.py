@@ -55,19 +55,13 @@ async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_distur
 ) -> None:
     noise: list[Any] = [
         ["update", {"sessionUpdate": "of_the_future", "x": 1}],
-        ["update", {"sessionUpdate": "of_the_future"}],
-        ["line", '{"jsonrpc": "2.0", "method": '],
-        ["line", "Debugger listening on ws://127.0.0.1"],
-        ["line", "[" * 100_000],
-        ["line", ""],
+        ["update", {"sessionUpdate": "of_the_future"}], ["line", '{"jsonrpc": "2.0", "method": '],
+        ["line", "Debugger listening on ws://127.0.0.1"], ["line", "[" * 100_000], ["line", ""],
         ["send", {"id": 77, "result": {"never": "asked"}}],
-        ["send", {"id": "x", "error": {"code": "none"}}],
-        [
-            "send",
-            {"id": 0, "method": "fs/write_text_file", "params": {"path": "/etc/passwd", "content": "x"}},
-        ],
+        ["send", {"id": "x", "error": {"code": "none"}}], ["send",
+         {"id": 0, "method": "fs/write_text_file", "params": {"path": "/etc/passwd", "content": "x"}}],
         ["await", 0],
-    ]
+    ]  # fmt: skip
     await programs.played([[*noise, ["say", "a" * 5_000_000], bash("t1"), done("t1", "b" * 5_000_000)]])
     assert programs.tasks()["a"]["status"] == "done"
     assert programs.calls() == [("bash", "done")]
@@ -88,15 +82,12 @@ async def test_a_file_that_an_edit_only_names_counts_as_written(
 
     monkeypatch.setattr("watchkeeper.agents.worktrees.Worktrees.wrote", wrote)
     edits = [
-        {
-            "title": "write",
-            "kind": "edit",
-            "locations": [{"path": "/w/a"}, 1, {"path": 2}],
-            "rawInput": {"x": 1},
-        },
+        {"title": "write", "kind": "edit", "locations": [{"path": "/w/a"}, 1, {"path": 2}],
+         "rawInput": {"x": 1}},
         {"title": "write", "kind": "edit", "locations": 3, "rawInput": {"filePath": "/w/b"}},
-        {"title": "read", "kind": "read", "locations": [{"path": "/w/c"}], "rawInput": {"filePath": "/w/c"}},
-    ]
+        {"title": "read", "kind": "read", "locations": [{"path": "/w/c"}],
+         "rawInput": {"filePath": "/w/c"}},
+    ]  # fmt: skip
     calls = [step for n, about in enumerate(edits) for step in (["tool", f"t{n}", about], done(f"t{n}"))]
     await programs.played([[*calls, ["say", "over"]]])
     assert written == ["/w/a", "/w/b"]
@@ -129,11 +120,8 @@ async def test_hostile_text_in_every_field_is_stored_as_text_and_secrets_are_tak
 ) -> None:
     text = HOSTILE + SECRET
     fields = {
-        "toolCallId": text,
-        "title": text,
-        "kind": "execute",
-        "rawInput": {text: [text], "command": text},
-    }
+        "toolCallId": text, "title": text, "kind": "execute", "rawInput": {text: [text], "command": text},
+    }  # fmt: skip
     changed = {"type": "diff", "path": text, "oldText": text, "newText": text + "\nmore"}
     content = [{"type": "content", "content": {"type": "text", "text": text}}, changed]
     await programs.played([[
@@ -177,19 +165,14 @@ DEATHS: dict[str, list[Any]] = {
     "with a question open": [bash("t1"), question(0, "t1"), ["die"]],
     "after the answer": [bash("t1"), question(0, "t1"), ["await", 0], ["die"]],
     "without its launcher": [
-        bash("t1"),
-        ["orphan"],
-        question(0, "t1"),
-        ["await", 0],
-        ["say", "on"],
-        ["await", 1],
+        bash("t1"), ["orphan"], question(0, "t1"), ["await", 0], ["say", "on"], ["await", 1],
     ],
     "behind its adapter": [
         bash("t1"),
         ["error", -32603, "Internal error: The Claude Agent process exited unexpectedly."],
     ],
     "after a tool call": [bash("t1"), done("t1"), ["die"]],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("actions", DEATHS.values(), ids=list(DEATHS))
@@ -343,23 +326,9 @@ async def test_a_usage_limit_and_a_missing_login_pause_the_task_until_it_is_resu
 
 
 OTHERS: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0.5,
-    1e300,
-    "",
-    "x",
-    "\ud800",
-    2**70,
-    float("inf"),
-    [],
-    [[]],
-    [None],
-    {},
-    {"x": {}},
+    None, True, -1, 0.5, 1e300, "", "x", "\ud800", 2**70, float("inf"), [], [[]], [None], {}, {"x": {}},
     [{"type": "diff"}],
-)
+)  # fmt: skip
 
 
 def mutations(value: Any) -> Iterator[Any]:
@@ -470,12 +439,9 @@ async def test_no_answer_of_a_wrong_type_is_more_than_a_failure_of_the_program(
 
 async def test_a_program_that_waits_for_a_usage_limit_is_parked_at_once(programs: Programs) -> None:
     retry = {
-        "type": "system",
-        "subtype": "api_retry",
-        "error_status": 429,
-        "error": "rate_limit",
+        "type": "system", "subtype": "api_retry", "error_status": 429, "error": "rate_limit",
         "retry_delay_ms": 7.2e6,
-    }
+    }  # fmt: skip
     notice = ["send", {"method": "_claude/sdkMessage", "params": {"message": retry}}]
     programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "claude-code")
     programs.model_of_task = "claude-code/default"
@@ -630,12 +596,9 @@ async def test_the_questions_of_opencodes_sub_agents_are_put_and_answered_over_i
         )
 
     asked = {
-        "id": "per_1",
-        "sessionID": "kid",
-        "permission": "bash",
-        "metadata": {"command": "make it"},
+        "id": "per_1", "sessionID": "kid", "permission": "bash", "metadata": {"command": "make it"},
         "tool": {"callID": "c"},
-    }
+    }  # fmt: skip
     noise = [event(kind, **said) for kind in ("session.created", "session.status", "permission.asked", "message.part.updated")
              for said in ({}, {"sessionID": [], "info": 7, "part": None}, {"sessionID": "stranger"})]  # fmt: skip
     programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake), "acp"], "opencode")

@@ -30,12 +30,9 @@ class Home:
         self.workspace.mkdir()
         at = "2026-08-03T10:48:56.000Z"
         meta = {
-            "id": CODEX,
-            "timestamp": at,
-            "cwd": str(self.workspace),
-            "originator": "codex_cli_rs",
+            "id": CODEX, "timestamp": at, "cwd": str(self.workspace), "originator": "codex_cli_rs",
             "cli_version": "1",
-        }
+        }  # fmt: skip
         self.codex = self._log(f".codex/sessions/2026/08/03/rollout-2026-08-03T10-48-56-{CODEX}.jsonl", [
             {"timestamp": at, "type": "session_meta", "payload": meta},
         ])  # fmt: skip
@@ -95,12 +92,8 @@ class TestRefusals:
     @pytest.fixture(autouse=True)
     def _set_up(self, home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         for name in (
-            "CODEX_HOME",
-            "CLAUDE_CONFIG_DIR",
-            "XDG_DATA_HOME",
-            "OPENCODE_DATA_DIR",
-            "WATCHKEEPER_AGENT",
-        ):
+            "CODEX_HOME", "CLAUDE_CONFIG_DIR", "XDG_DATA_HOME", "OPENCODE_DATA_DIR", "WATCHKEEPER_AGENT",
+        ):  # fmt: skip
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HOME", str(home.home))
         monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))

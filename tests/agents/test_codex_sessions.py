@@ -48,16 +48,9 @@ def codex(programs: Programs, monkeypatch: pytest.MonkeyPatch, request: pytest.F
         home = programs.fake / "home"
         home.mkdir()
         command = [
-            sys.executable,
-            "-S",
-            "-E",
-            PLAYER,
-            "record",
-            str(programs.fake),
-            "--",
-            RECORD,
+            sys.executable, "-S", "-E", PLAYER, "record", str(programs.fake), "--", RECORD,
             *codex_session.ARGUMENTS,
-        ]
+        ]  # fmt: skip
         programs.use(command, "codex", (
             f'[agents.codex.environment]\nOPENAI_API_KEY = "sk-x"\nCODEX_HOME = "{home}"\n[agents.codex.options.config]\n'
             f'model_provider = "mock"\nmodel_providers = {{ mock = {mock} }}\n'))  # fmt: skip
@@ -128,12 +121,8 @@ async def test_a_session_with_everything_in_it(codex: Programs) -> None:
         valid_by_codex(codex)
         methods = {one["method"] for _, one in codex.received() if "method" in one}
         assert methods >= {
-            "thread/start",
-            "thread/resume",
-            "turn/steer",
-            "turn/interrupt",
-            "thread/compact/start",
-        }
+            "thread/start", "thread/resume", "turn/steer", "turn/interrupt", "thread/compact/start",
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("codex", ["limit"], indirect=True)
@@ -251,13 +240,10 @@ async def test_a_budget_ends_the_turn_at_the_end_of_the_tool_call(programs: Prog
         ["send", {"method": "thread/tokenUsage/updated", "params": {"tokenUsage": {"last": last}}}],
         ["file", "go"],
         [
-            "send",
-            {
-                "method": "item/completed",
-                "params": {"item": command | {"status": "completed", "aggregatedOutput": "made"}},
-            },
+            "send", {"method": "item/completed",
+             "params": {"item": command | {"status": "completed", "aggregatedOutput": "made"}}},
         ],
-    ]
+    ]  # fmt: skip
     ended = {"method": "turn/completed", "params": {"turn": {"id": "u", "status": "interrupted"}}}
     programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
     programs.model_of_task = "codex/gpt-5"
@@ -381,13 +367,9 @@ async def test_what_a_record_tells_of_a_prompt_that_was_sent_before_is_taken_ove
     lives = [
         ["then", {"turn": {"id": "u"}}, [["file", "go"], ["send", ended]]],
         ["then", {"turn": {"id": "v"}}, [["file", "gone"], ["send", ended]]],
-        ["then", {"turn": {"id": "w"}}, [["die"]]],
-        [
-            "then",
-            {"turn": {"id": "x"}},
-            [["send", {"method": "turn/completed", "params": {"turn": {"id": "x", "status": "completed"}}}]],
-        ],
-    ]
+        ["then", {"turn": {"id": "w"}}, [["die"]]], ["then", {"turn": {"id": "x"}},
+         [["send", {"method": "turn/completed", "params": {"turn": {"id": "x", "status": "completed"}}}]]],
+    ]  # fmt: skip
     programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
     programs.model_of_task = "codex/gpt-5"
     programs.script(replies={"thread/start": thread, "thread/resume": thread, "turn/start": ["lives", lives]})

@@ -429,13 +429,8 @@ async def test_nothing_of_the_repository_runs(scene):
     hooks.mkdir(exist_ok=True)
     ran = scene.workspace.parent / "ran"
     for name in (
-        "pre-commit",
-        "post-commit",
-        "post-checkout",
-        "post-merge",
-        "reference-transaction",
-        "commit-msg",
-    ):
+        "pre-commit", "post-commit", "post-checkout", "post-merge", "reference-transaction", "commit-msg",
+    ):  # fmt: skip
         (hooks / name).write_text(f"#!/bin/sh\ntouch {ran}\n")
         (hooks / name).chmod(0o755)
     git(scene.workspace, "config", "core.fsmonitor", f"touch {ran}; false")
@@ -528,13 +523,10 @@ async def test_the_diff_has_new_files_and_survives_hostile_names(scene):
 @pytest.mark.parametrize(
     ("about", "role", "program", "isolated"),
     [
-        ({}, "coder", True, True),
-        ({}, "coder", False, False),
-        ({}, "explorer", True, False),
-        ({"isolation": "none"}, "coder", True, False),
-        ({"isolation": "worktree"}, "coder", False, True),
+        ({}, "coder", True, True), ({}, "coder", False, False), ({}, "explorer", True, False),
+        ({"isolation": "none"}, "coder", True, False), ({"isolation": "worktree"}, "coder", False, True),
     ],
-)
+)  # fmt: skip
 async def test_who_gets_a_worktree(scene, about, role, program, isolated):
     task = scene.task("x", **about)
     folder = await scene.trees.open(task, ROLES[role], program=program)
@@ -569,12 +561,9 @@ async def test_two_agents_that_write_one_file_without_git_are_named(scene):
 
     scene.ground.write(create)
     for agent, path in (
+        ("p", "a.txt"), ("p", "a.txt"), ("q", "b.txt"), ("q", str(scene.workspace / "a.txt")),
         ("p", "a.txt"),
-        ("p", "a.txt"),
-        ("q", "b.txt"),
-        ("q", str(scene.workspace / "a.txt")),
-        ("p", "a.txt"),
-    ):
+    ):  # fmt: skip
         await scene.trees.wrote(agent, agent, None, path)
     assert scene.warnings().count("both write") == 1
 

@@ -203,14 +203,9 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
         for n in range(options.hosts)
     ]
     command = [
-        sys.executable,
-        "-m",
-        "tests.benchmarks.commands_latency",
-        "--agents",
-        options.agents,
-        "--think",
+        sys.executable, "-m", "tests.benchmarks.commands_latency", "--agents", options.agents, "--think",
         options.think,
-    ]
+    ]  # fmt: skip
     hosts = [subprocess.Popen([*map(str, command), "--drive", str(path), session]) for session in sessions]
     connection = database.open_readonly(path)
     working = "SELECT count(*), sum(turn) FROM agents WHERE task_id IS NOT NULL AND turn > 1"

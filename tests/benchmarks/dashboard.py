@@ -283,13 +283,9 @@ def make_large(path: Path, sessions: int = 1000, messages: int = 1_000_000) -> N
         session = FakeSession(connection, f"sess{number:04d}", now=now, last_active=now - sessions + number, planner_agent_id=f"p{number:04d}",
                               status="done", goal=f"session number {number}", current_plan_id=f"plan{number}")  # fmt: skip
         session.agent(
-            f"p{number:04d}",
-            "planner",
-            role="planner",
-            parent_agent_id=None,
-            last_seq=each,
+            f"p{number:04d}", "planner", role="planner", parent_agent_id=None, last_seq=each,
             message_tokens=each * 90,
-        )
+        )  # fmt: skip
         connection.executemany(
             "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES"
             " (?, ?, 'user', ?, 90, ?, ?)",

@@ -128,12 +128,9 @@ def langchain_trim(window: int) -> Add:
     async def add(role: str, text: str) -> None:
         history.append((HumanMessage if role == "user" else AIMessage)(text))
         trim_messages(
-            history,
-            max_tokens=window,
-            token_counter=count_tokens_approximately,
-            strategy="last",
+            history, max_tokens=window, token_counter=count_tokens_approximately, strategy="last",
             start_on="human",
-        )
+        )  # fmt: skip
 
     return add
 

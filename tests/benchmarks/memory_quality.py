@@ -41,7 +41,7 @@ from watchkeeper.memory.recall import recall
 from watchkeeper.memory.tokens import count_message, default_counter
 from watchkeeper.records.messages import Message, ObservationKind
 from watchkeeper.store import agents, database, messages
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import Queries
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.importer import Importer
 
@@ -68,19 +68,6 @@ class Thread:
     """Texts in the user's role that the log marks as the program's own, squeezed."""
 
 
-class _Reads:
-    """A connection with the methods that the store's readers take."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def all(self, sql: str, parameters: Sequence[object] = ()) -> list[Any]:
-        return self._connection.execute(sql, parameters).fetchall()
-
-    def one(self, sql: str, parameters: Sequence[object] = ()) -> Any:
-        return self._connection.execute(sql, parameters).fetchone()
-
-
 def threads_of(paths: Sequence[Path], database_file: Path) -> list[Thread]:
     """Every agent with at least `LEAST_MESSAGES` messages, imported as `wk import` does."""
     writer = Writer(database_file)
@@ -95,7 +82,7 @@ def threads_of(paths: Sequence[Path], database_file: Path) -> list[Thread]:
     marked = frozenset(_marked_by_program(paths))
     connection = database.open_readonly(database_file)
     try:
-        reads = _Reads(connection)
+        reads = Queries(connection)
         return [
             thread
             for session_id in sorted(report.sessions)
@@ -111,7 +98,7 @@ LEAST_SUMMARY = 1_000
 """Characters: a shorter summary was redacted, or tells nothing."""
 
 
-def _thread(reads: _Reads, session_id: str, agent_id: str, marked: frozenset[str]) -> Thread | None:
+def _thread(reads: Queries, session_id: str, agent_id: str, marked: frozenset[str]) -> Thread | None:
     counter = default_counter()
     stored = messages.load_messages(reads, agent_id)
     if len(stored) < LEAST_MESSAGES:
@@ -360,16 +347,6 @@ def brings_failure(message: Message) -> bool:
     """Whether a message holds a result that failed."""
     return any(
         block.get("type") == "tool_result" and (block.get("is_error") or FAILED.search(result_text(block)))
-        for block in blocks_of(message.content)
-    )
-
-
-def takes_path(message: Message) -> bool:
-    """Whether a message calls a tool that is given a file."""
-    return any(
-        block.get("type") == "tool_use"
-        and isinstance(block.get("input"), dict)
-        and any(key in block["input"] for key in ("file_path", "path", "filePath", "notebook_path"))
         for block in blocks_of(message.content)
     )
 
@@ -648,7 +625,7 @@ def _has(question: Question, text: str) -> bool:
     return False
 
 
-def recalled(reads: _Reads, thread: Thread, query: str, last: int) -> list[str]:
+def recalled(reads: Queries, thread: Thread, query: str, last: int) -> list[str]:
     """What a recall gives of the messages that were dropped."""
     found = recall(reads, thread.session_id, query, limit=40)
     dropped = []
@@ -659,7 +636,7 @@ def recalled(reads: _Reads, thread: Thread, query: str, last: int) -> list[str]:
     return dropped[:RECALLED]
 
 
-def is_answered(reads: _Reads, thread: Thread, question: Question, memory: str, last: int) -> bool:
+def is_answered(reads: Queries, thread: Thread, question: Question, memory: str, last: int) -> bool:
     """By the memory, else by a recall of the question, else by a recall of the question with the line of the
     memory that shares most words with it."""
     if answers(question, memory):
@@ -673,7 +650,7 @@ def is_answered(reads: _Reads, thread: Thread, question: Question, memory: str, 
     )
 
 
-def score_continuation(reads: _Reads, threads: Sequence[Thread], shares: dict[str, Share]) -> None:
+def score_continuation(reads: Queries, threads: Sequence[Thread], shares: dict[str, Share]) -> None:
     """At each recorded compaction: a digest as long as the summary, the summary, and for comparison the digest
     with all names of the messages behind it, and nothing."""
     for thread in threads:
@@ -708,7 +685,7 @@ def main() -> None:
             sys.exit(f"nothing to score: no agent has {LEAST_MESSAGES} messages")
         shares = score(threads, options.window)
         connection = database.open_readonly(path)
-        score_continuation(_Reads(connection), threads, shares)
+        score_continuation(Queries(connection), threads, shares)
         connection.close()
     if options.json:
         print(json.dumps({name: [share.kept, share.total] for name, share in shares.items()}))

@@ -29,12 +29,9 @@ from watchkeeper.store.receipts import ClaimKind, Verdict, check_report, session
 from watchkeeper.transcripts.importer import Importer  # noqa: F401 - an import error is said before anything runs
 
 UNTOUCHED = (
-    "src/billing/ledger.py",
-    "cmd/serve/rotate.go",
-    "app/models/invoice.rb",
-    "web/components/Chart.tsx",
+    "src/billing/ledger.py", "cmd/serve/rotate.go", "app/models/invoice.rb", "web/components/Chart.tsx",
     "docs/rollout.md",
-)
+)  # fmt: skip
 CHANGED = (
     "I updated `{0}`.", "- **`{0}`** - Added the new handler", "Fixed the race in `{0}` and cleaned up.", "`{0}` has been rewritten.",
     "I've created {0} with the types.", "## Files changed\n\n- `{0}`: the retry loop", "Modified {0}, and everything is in place.",

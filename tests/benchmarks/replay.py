@@ -14,10 +14,15 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.tui.fake_store import FakeSession, insert
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
@@ -29,146 +34,79 @@ START = 1_790_000_000.0
 SESSION = "longone2"
 
 
-def insert(connection: Connection, table: str, **values: Any) -> int:
-    marks = ", ".join("?" * len(values))
-    sql = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})"
-    return int(connection.execute(sql, tuple(values.values())).lastrowid or 0)
-
-
-class Session:
+class Session(FakeSession):
     """A run of many agents that take turns: each turn is five events, two messages, two calls of tools and
     one of a model."""
 
     def __init__(self, connection: Connection, agents: int) -> None:
-        self.connection, self.seq, self.at = connection, 0, START
-        insert(
-            connection, "sessions", id=SESSION, user_id="ada", goal="a long run", workspace="/srv", model="m", status="done",
-            created_at=START, last_active=START, planner_agent_id="agent0", current_plan_id="plan",
-        )  # fmt: skip
-        insert(
-            connection,
-            "plans",
-            id="plan",
-            session_id=SESSION,
-            goal="g",
-            created_at=START,
-            updated_at=START,
-            revision=1,
-        )
+        super().__init__(connection, SESSION, now=START, goal="a long run", status="done", planner_agent_id="agent0",
+                         current_plan_id="plan")  # fmt: skip
+        plan = {"id": "plan", "session_id": SESSION, "goal": "g", "created_at": START, "updated_at": START}
+        insert(connection, "plans", revision=1, **plan)
         graph = [{"id": f"task{n}", "title": f"part {n}", "depends_on": []} for n in range(1, agents)]
         insert(
             connection, "plan_revisions", plan_id="plan", revision=1, at=START, reason="first", goal="g", task_queue="[]",
             step_cursor=0, plan_graph_snapshot=json.dumps(graph),
         )  # fmt: skip
         self.event("session.running")
-        self.last = [0] * agents
         self.turns = [0] * agents
         for number in range(agents):
-            agent_id, task = f"agent{number}", f"task{number}" if number else None
-            insert(
-                connection, "agents", id=agent_id, session_id=SESSION, task_id=task, name=f"explorer-{number}", role="explorer",
-                model="m", status="done", created_at=self.at, last_active=self.at, context_limit=200_000,
-                composition='{"messages": 10, "headroom": 1000}', parent_agent_id="agent0" if number else None,
-            )  # fmt: skip
-            insert(
-                connection, "views", agent_id=agent_id, version=1, observations="[]", verbatim_from=1, reason="start",
-                created_at=self.at,
-            )  # fmt: skip
-            self.event("agent.created", agent_id, task, name=f"explorer-{number}", role="explorer", model="m")
-            if number == 0:
+            agent, task = f"agent{number}", f"task{number}" if number else None
+            self.agent(agent, f"explorer-{number}", parent_agent_id="agent0" if number else None, status="done",
+                       context_limit=200_000, composition='{"messages": 10, "headroom": 1000}')  # fmt: skip
+            self.event("agent.created", agent, task, name=f"explorer-{number}", role="explorer", model="m")
+            if task is None:
                 self.event(
-                    "plan.revised",
-                    agent_id,
-                    None,
-                    plan="plan",
-                    revision=1,
-                    reason="first plan",
-                    tasks=agents - 1,
+                    "plan.revised", agent, plan="plan", revision=1, reason="first plan", tasks=agents - 1
                 )
             else:
-                insert(
-                    connection, "tasks", id=task, session_id=SESSION, parent_plan_id="plan", name=task, position=number,
-                    title=f"part {number}", instructions="do it", role="explorer", status="done", created_at=self.at,
-                    assigned_agent=agent_id,
-                )  # fmt: skip
-                self.event("task.running", None, task, agent=agent_id, title=f"part {number}")
+                self.task(task, f"part {number}", agent=agent, status="done")
+                self.event("task.running", None, task, agent=agent, title=f"part {number}")
 
-    def event(
-        self, kind: str, agent_id: str | None = None, task_id: str | None = None, /, **data: Any
-    ) -> None:
-        self.seq, self.at = self.seq + 1, self.at + 0.05
-        insert(
-            self.connection, "events", session_id=SESSION, seq=self.seq, at=self.at, kind=kind, agent_id=agent_id, task_id=task_id,
-            data=json.dumps(data),
-        )  # fmt: skip
-
-    def message(self, number: int, role: str, content: Any) -> int:
-        self.last[number] += 1
-        insert(
-            self.connection, "messages", agent_id=f"agent{number}", seq=self.last[number], role=role, content=json.dumps(content),
-            tokens=200, total_tokens=200 * self.last[number], created_at=self.at,
-        )  # fmt: skip
-        return self.last[number]
+    def event(self, *about: Any, **data: Any) -> int:
+        self.now += 0.05
+        return super().event(*about, **data)
 
     def turn(self, number: int) -> None:
-        agent_id, connection = f"agent{number}", self.connection
+        agent, connection = f"agent{number}", self.connection
         self.turns[number] += 1
         turn = self.turns[number]
         uses = [f"use-{turn}-{place}" for place in range(2)]
-        reply = self.message(
-            number, "assistant", [{"type": "text", "text": "I look further. " * 20}]
-            + [{"type": "tool_use", "id": use, "name": "read", "input": {"path": f"file{turn}"}} for use in uses],
-        )  # fmt: skip
-        insert(
-            connection, "model_calls", session_id=SESSION, agent_id=agent_id, turn=turn, purpose="turn", model="m", status="done",
-            input_tokens=9_000, output_tokens=300, cost_usd=0.01, started_at=self.at - 2, latency_seconds=1.9,
-        )  # fmt: skip
-        calls = [
-            insert(
-                connection, "tool_calls", session_id=SESSION, agent_id=agent_id, turn=turn, position=place, seq=reply,
-                tool_use_id=use, name="read", idempotent=1, status="done",
-            )
-            for place, use in enumerate(uses)
-        ]  # fmt: skip
-        self.event("model.replied", agent_id, turn=turn, tools=["read", "read"], preview="I look further.")
-        for call in calls:
-            self.event("tool.started", agent_id, call=call, tool="read")
-            self.event("tool.done", agent_id, call=call, tool="read", preview="some lines of text")
-        results = self.message(
-            number,
-            "user",
-            [
-                {"type": "tool_result", "tool_use_id": use, "content": "a line of a file\n" * 60}
-                for use in uses
-            ],
+        said = [{"type": "text", "text": "I look further. " * 20}]
+        reads = [
+            {"type": "tool_use", "id": use, "name": "read", "input": {"path": f"file{turn}"}} for use in uses
+        ]
+        reply = self.message(agent, "assistant", [*said, *reads], 200)
+        self.call(
+            agent,
+            turn=turn,
+            model="m",
+            output_tokens=300,
+            cost_usd=0.01,
+            started_at=self.now - 2,
+            latency_seconds=1.9,
         )
-        insert(
-            connection, "steps", agent_id=agent_id, turn=turn, reply_seq=reply, results_seq=results, started_at=self.at - 2,
-            ended_at=self.at,
-        )  # fmt: skip
+        self.event("model.replied", agent, turn=turn, tools=["read", "read"], preview="I look further.")
+        for place, use in enumerate(uses):
+            insert(connection, "tool_calls", session_id=SESSION, agent_id=agent, turn=turn, position=place, seq=reply,
+                   tool_use_id=use, name="read", idempotent=1, status="done")  # fmt: skip
+            (call,) = connection.execute("SELECT last_insert_rowid()").fetchone()
+            self.event("tool.started", agent, call=call, tool="read")
+            self.event("tool.done", agent, call=call, tool="read", preview="some lines of text")
+        text = "a line of a file\n" * 60
+        brought = [{"type": "tool_result", "tool_use_id": use, "content": text} for use in uses]
+        results = self.message(agent, "user", brought, 200)
+        insert(connection, "steps", agent_id=agent, turn=turn, reply_seq=reply, results_seq=results, started_at=self.now - 2,
+               ended_at=self.now)  # fmt: skip
         if turn % 50 == 0:
-            made = insert(
-                connection, "compactions", session_id=SESSION, agent_id=agent_id, trigger="threshold", status="applied",
-                tokens_before=20_000, tokens_after=6_000, requested_at=self.at, ended_at=self.at,
-            )  # fmt: skip
-            insert(
-                connection, "views", agent_id=agent_id, version=1 + turn // 50, observations="[]", verbatim_from=results,
-                reason="threshold", created_at=self.at, compaction_id=made, tokens=6_000,
-            )  # fmt: skip
-            self.event("compaction.started", agent_id, compaction=made)
-            self.event(
-                "compaction.applied", agent_id, compaction=made, tokens_before=20_000, tokens_after=6_000
-            )
-
-    def close(self) -> None:
-        self.connection.execute(
-            "UPDATE sessions SET event_seq = ?, ended_at = ? WHERE id = ?", (self.seq, self.at, SESSION)
-        )
-        for number, (last, turn) in enumerate(zip(self.last, self.turns, strict=True)):
-            self.connection.execute(
-                "UPDATE agents SET last_seq = ?, turn = ?, message_tokens = ?, view_version = ? WHERE id = ?",
-                (last, turn, last * 200, 1 + turn // 50, f"agent{number}"),
-            )
+            made, view = number * 1_000_000 + turn, 1 + turn // 50
+            self.compaction(agent, id=made, tokens_before=20_000, tokens_after=6_000, view_after=view,
+                            requested_at=self.now, ended_at=self.now)  # fmt: skip
+            insert(connection, "views", agent_id=agent, version=view, observations="[]", verbatim_from=results,
+                   reason="threshold", created_at=self.now, compaction_id=made, tokens=6_000)  # fmt: skip
+            self.event("compaction.started", agent, compaction=made)
+            self.event("compaction.applied", agent, compaction=made, tokens_before=20_000, tokens_after=6_000)
+        self.set_agent(agent, turn=turn)
 
 
 def build(path: Path, events: int, agents: int) -> None:
@@ -177,7 +115,7 @@ def build(path: Path, events: int, agents: int) -> None:
     session, rng = Session(connection, agents), random.Random(4)
     while session.seq < events:
         session.turn(rng.randrange(agents))
-    session.close()
+    session.set(ended_at=session.now)
     connection.execute("COMMIT")
     connection.close()
 

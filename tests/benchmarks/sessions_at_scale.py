@@ -52,14 +52,9 @@ def add_session(connection: Connection, rng: random.Random, number: int, agents:
         cost_usd=rng.random() * 5, hosted_seconds=300.0, planner_agent_id=f"{session_id}a0",
     )  # fmt: skip
     insert(
-        connection,
-        "plans",
-        id=f"{session_id}p",
-        session_id=session_id,
-        goal="g",
-        created_at=at,
+        connection, "plans", id=f"{session_id}p", session_id=session_id, goal="g", created_at=at,
         updated_at=at,
-    )
+    )  # fmt: skip
     for agent in range(agents):
         agent_id = f"{session_id}a{agent}"
         insert(

@@ -106,12 +106,9 @@ class Trial:
         environment = self._environment(environment)
         with (self._folder / "said").open("ab") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "watchkeeper", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                env=environment,
-            )
+                [sys.executable, "-m", "watchkeeper", *arguments], stdin=subprocess.DEVNULL, stdout=said,
+                stderr=said, env=environment,
+            )  # fmt: skip
         self._started.append(process)
         return process
 

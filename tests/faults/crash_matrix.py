@@ -261,12 +261,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--every", type=int, default=1, help="try each n-th hit only")
     parser.add_argument(
-        "--random",
-        type=int,
-        default=0,
-        metavar="N",
+        "--random", type=int, default=0, metavar="N",
         help="N trials a scene with random kills, in place of the matrix",
-    )
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scene", action="append", help="only this scene (may be given several times)")
     parser.add_argument("--point", help="only this fault point, or those of a pattern such as 'program.*'")

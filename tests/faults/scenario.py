@@ -52,17 +52,9 @@ WINDOW = 9_000
 """Small enough for an observer of alpha to pay for itself."""
 TASKS = ("alpha", "beta", "gamma", "delta")
 EFFECTS = (
-    "alpha-3",
-    "alpha-13",
-    "alpha-15",
-    "beta-1",
-    "beta-2",
-    "gamma-1",
-    "gamma-2",
-    "delta-1",
-    "delta-2",
+    "alpha-3", "alpha-13", "alpha-15", "beta-1", "beta-2", "gamma-1", "gamma-2", "delta-1", "delta-2",
     "report-1",
-)
+)  # fmt: skip
 REPEATABLE = ("gamma-2",)
 """Labels of effects of the tool that is declared idempotent."""
 LOG = "run.log"
@@ -247,13 +239,9 @@ def tools(path: Place, log: Path) -> dict[str, Outside]:
             ).fetchone()
             about = {"task_id": found[0]} if kind == "rerun" else {"agent_id": found[1]}
             number = control.submit(
-                path,
-                context.session_id,
-                kind,
-                requested_by="tests",
-                dedupe_key=kind + arguments.get("key", ""),
-                **about,
-            )
+                path, context.session_id, kind, requested_by="tests",
+                dedupe_key=kind + arguments.get("key", ""), **about,
+            )  # fmt: skip
             while True:
                 status, result = connection.execute(
                     "SELECT status, result FROM commands WHERE id = ?", (number,)

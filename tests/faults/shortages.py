@@ -35,14 +35,9 @@ class Kind(StrEnum):
 
 
 _EVENTS = {
-    "open": Kind.OPEN,
-    "os.listdir": Kind.OPEN,
-    "os.scandir": Kind.OPEN,
-    "socket.__new__": Kind.OPEN,
-    "subprocess.Popen": Kind.FORK,
-    "os.fork": Kind.FORK,
-    "os.posix_spawn": Kind.FORK,
-}
+    "open": Kind.OPEN, "os.listdir": Kind.OPEN, "os.scandir": Kind.OPEN, "socket.__new__": Kind.OPEN,
+    "subprocess.Popen": Kind.FORK, "os.fork": Kind.FORK, "os.posix_spawn": Kind.FORK,
+}  # fmt: skip
 
 
 class Shortage:

@@ -52,12 +52,9 @@ def test_a_fence_that_is_taken_out_is_found(place: Place, tmp_path: Path, fenced
     environ = recorded(tmp_path / "history") | ({} if fenced else {"WATCHKEEPER_TEST_NO_FENCE": "1"})
     where = str(place) if isinstance(place, Path) else place.dsn
     done = subprocess.run(
-        [sys.executable, "-c", TWO_HOSTS, where, session_id],
-        env=environ,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", TWO_HOSTS, where, session_id], env=environ, capture_output=True, text=True,
         timeout=60,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert ("LeaseLost" in done.stdout) is fenced
     assert {one["op"] for one in read(tmp_path / "history")} == {"claim", "commit"}
@@ -66,12 +63,9 @@ def test_a_fence_that_is_taken_out_is_found(place: Place, tmp_path: Path, fenced
 
 
 @pytest.mark.parametrize(
-    ("change", "wanted"),
-    [
-        ("DELETE FROM events WHERE seq = 2", "is gone"),
-        ("UPDATE sessions SET event_seq = event_seq + 1", "were counted"),
-    ],
-)
+    ("change", "wanted"), [("DELETE FROM events WHERE seq = 2", "is gone"),
+     ("UPDATE sessions SET event_seq = event_seq + 1", "were counted")],
+)  # fmt: skip
 def test_a_commit_that_is_taken_back_is_found(tmp_path: Path, change: str, wanted: str) -> None:
     from contextlib import closing
 

@@ -53,26 +53,18 @@ def _wrapped(error: BaseException) -> BaseException:
     ("error", "shortage"),
     [
         (OSError(errno.EMFILE, "x"), Shortage.OPEN_FILES),
-        (OSError(errno.ENFILE, "x"), Shortage.OPEN_FILES),
-        (OSError(errno.ENOMEM, "x"), Shortage.MEMORY),
-        (MemoryError(), Shortage.MEMORY),
-        (BlockingIOError(errno.EAGAIN, "x"), Shortage.PROCESSES),
+        (OSError(errno.ENFILE, "x"), Shortage.OPEN_FILES), (OSError(errno.ENOMEM, "x"), Shortage.MEMORY),
+        (MemoryError(), Shortage.MEMORY), (BlockingIOError(errno.EAGAIN, "x"), Shortage.PROCESSES),
         (RuntimeError("can't start new thread"), Shortage.THREADS),
-        (OSError(errno.ENOSPC, "x"), Shortage.DISK),
-        (OSError(errno.EDQUOT, "x"), Shortage.QUOTA),
+        (OSError(errno.ENOSPC, "x"), Shortage.DISK), (OSError(errno.EDQUOT, "x"), Shortage.QUOTA),
         (OSError(errno.EFBIG, "x"), Shortage.FILE_SIZE),
-        (
-            ImportError(f"x.so: cannot open shared object file: {os.strerror(errno.EMFILE)}"),
-            Shortage.OPEN_FILES,
-        ),
-        (_wrapped(OSError(errno.EMFILE, "x")), Shortage.OPEN_FILES),
+        (ImportError(f"x.so: cannot open shared object file: {os.strerror(errno.EMFILE)}"),
+         Shortage.OPEN_FILES), (_wrapped(OSError(errno.EMFILE, "x")), Shortage.OPEN_FILES),
         (_wrapped(BlockingIOError(errno.EAGAIN, "a socket had nothing to read")), None),
-        (OSError(errno.ENOENT, "x"), None),
-        (PermissionError(errno.EACCES, "x"), None),
-        (RuntimeError("x"), None),
-        (ImportError("no module"), None),
+        (OSError(errno.ENOENT, "x"), None), (PermissionError(errno.EACCES, "x"), None),
+        (RuntimeError("x"), None), (ImportError("no module"), None),
     ],
-)
+)  # fmt: skip
 def test_the_machines_shortages_are_told_from_other_faults(
     error: BaseException, shortage: Shortage | None
 ) -> None:
@@ -225,13 +217,10 @@ async def test_a_file_tool_without_descriptors_says_so_and_never_answers_with_le
     run: Run, pool: WorkerPool, workspace: Path, tool: str
 ) -> None:
     arguments: dict[str, Any] = {
-        "read": {"file_path": "hello.txt"},
-        "grep": {"pattern": "hello"},
-        "glob": {"pattern": "**/*.txt"},
-        "list_folder": {},
-        "write": {"file_path": "hello.txt", "content": "other\n"},
+        "read": {"file_path": "hello.txt"}, "grep": {"pattern": "hello"}, "glob": {"pattern": "**/*.txt"},
+        "list_folder": {}, "write": {"file_path": "hello.txt", "content": "other\n"},
         "edit": {"file_path": "hello.txt", "old_string": "hello", "new_string": "other"},
-    }[tool]
+    }[tool]  # fmt: skip
     before = (await run(tool, **arguments)).content if tool not in ("write", "edit") else None
     await run("write", file_path="hello.txt", content="hello\n")  # the SDK is loaded now
     _limit_workers(pool, RLIMIT_NOFILE=0)

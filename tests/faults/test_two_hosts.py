@@ -34,12 +34,9 @@ def wk(tmp_path: Path) -> Iterator[Start]:
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "watchkeeper", *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+            [sys.executable, "-m", "watchkeeper", *arguments], stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
         started.append(process)
         return process
 

@@ -16,15 +16,9 @@ def sse(event: str, data: Any) -> bytes:
 def stream_events(reply: Reply, *, model: str, usage: dict[str, int]) -> Iterator[bytes]:
     """The events of a reply as Anthropic streams them."""
     message: Block = {
-        "id": "msg_scripted",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {**usage, "output_tokens": 1},
-    }
+        "id": "msg_scripted", "type": "message", "role": "assistant", "model": model, "content": [],
+        "stop_reason": None, "stop_sequence": None, "usage": {**usage, "output_tokens": 1},
+    }  # fmt: skip
     yield sse("message_start", {"type": "message_start", "message": message})
     yield sse("ping", {"type": "ping"})
     for index, block in enumerate(reply.blocks):
@@ -39,13 +33,9 @@ def stream_events(reply: Reply, *, model: str, usage: dict[str, int]) -> Iterato
     reason = reply.stop_reason or ("tool_use" if has_tool else "end_turn")
     output = usage.get("output_tokens", max(1, len(json.dumps(reply.blocks)) // 4))
     yield sse(
-        "message_delta",
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": reason, "stop_sequence": None},
-            "usage": {"output_tokens": output},
-        },
-    )
+        "message_delta", {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None},
+         "usage": {"output_tokens": output}},
+    )  # fmt: skip
     yield sse("message_stop", {"type": "message_stop"})
 
 

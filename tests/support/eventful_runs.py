@@ -107,13 +107,10 @@ async def failing_and_run_again(bench: Bench) -> None:
             if "task_done" in text and "beta is done" in text and not self.again:
                 self.again = True
                 return [
-                    call(
-                        "revise_task",
-                        {"task": "beta", "instructions": "Now otherwise.", "role": "writer"},
-                        "r1",
-                    ),
+                    call("revise_task",
+                     {"task": "beta", "instructions": "Now otherwise.", "role": "writer"}, "r1"),
                     call("rerun_task", {"task": "alpha"}, "r2"),
-                ]
+                ]  # fmt: skip
             return super().plan(request)
 
     bench.start(Again([task("alpha"), task("beta", needs=("alpha",))], work=work))

@@ -114,13 +114,10 @@ def _server() -> socket.socket:
     """Started when it is first needed; it ends with this process, whose end of the socket goes then."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     subprocess.Popen(
-        [sys.executable, "-m", "tests.support.forked", str(theirs.fileno())],
-        cwd=ROOT,
+        [sys.executable, "-m", "tests.support.forked", str(theirs.fileno())], cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'core'}{os.pathsep}{ROOT / 'tui'}"},
-        pass_fds=[theirs.fileno()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
+        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
     theirs.close()
     return ours
 

@@ -124,13 +124,8 @@ def _end(pair: tuple[socket.socket, socket.socket]) -> None:
 def far_away(target: tuple[str, int], round_trip_seconds: float) -> Iterator[int]:
     """The port of a proxy that lengthens each round trip, in a process of its own: no interpreter lock slows it."""
     command = [
-        sys.executable,
-        "-m",
-        "tests.support.proxy",
-        target[0],
-        f"{target[1]}",
-        f"{round_trip_seconds / 2}",
-    ]
+        sys.executable, "-m", "tests.support.proxy", target[0], f"{target[1]}", f"{round_trip_seconds / 2}",
+    ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -141,12 +141,9 @@ def _counts(usage: dict[str, int], blocks: list[Block], prompt: str, output: str
     whole = usage.get("input_tokens", 0) + read + written
     said = usage.get("output_tokens", max(1, len(json.dumps(blocks)) // 4))
     return {
-        prompt: whole,
-        f"{prompt}_details": {"cached_tokens": read, "cache_write_tokens": written},
-        output: said,
-        f"{output}_details": {"reasoning_tokens": 0},
-        "total_tokens": whole + said,
-    }
+        prompt: whole, f"{prompt}_details": {"cached_tokens": read, "cache_write_tokens": written},
+        output: said, f"{output}_details": {"reasoning_tokens": 0}, "total_tokens": whole + said,
+    }  # fmt: skip
 
 
 # --- Responses ----------------------------------------------------------------------------------------------
@@ -247,11 +244,8 @@ def _response_item(block: Block, index: int, reply: Reply) -> tuple[Body, list[t
         case "tool_use":
             raw = reply.raw_inputs.get(block["id"], json.dumps(block["input"]))
             item = {
-                "type": "function_call",
-                "id": f"fc_{index}",
-                "call_id": block["id"],
-                "name": block["name"],
-            }
+                "type": "function_call", "id": f"fc_{index}", "call_id": block["id"], "name": block["name"],
+            }  # fmt: skip
             deltas = [
                 ("response.function_call_arguments.delta", piece) for piece in _pieces(raw, reply.piece)
             ]
@@ -291,11 +285,8 @@ RESPONSES = Wire(
     events=_responses_events,
     error=_openai_error,
     streamed_error=lambda kind, message: sse(
-        "response.failed",
-        {
-            "type": "response.failed",
-            "response": {"status": "failed", "error": {"code": kind, "message": message}},
-        },
+        "response.failed", {"type": "response.failed",
+         "response": {"status": "failed", "error": {"code": kind, "message": message}}},
     ),
     odd={
         "fields": sse(_TEXT, {"type": _TEXT, "output_index": 0}),
@@ -306,7 +297,7 @@ RESPONSES = Wire(
         + sse("response.completed", {"type": "response.completed", "response": {"status": "completed"}}),
     },
     whole=_responses_whole,
-)
+)  # fmt: skip
 
 
 # --- Chat Completions ---------------------------------------------------------------------------------------
@@ -335,12 +326,9 @@ def _chat_as_messages(body: Body) -> Body:
     ]
     limit = body.get("max_tokens", body.get("max_completion_tokens"))
     return {
-        "model": body["model"],
-        "system": system,
-        "max_tokens": limit,
-        "messages": _joined(messages),
+        "model": body["model"], "system": system, "max_tokens": limit, "messages": _joined(messages),
         "tools": tools,
-    }
+    }  # fmt: skip
 
 
 def _chat_rule(body: Body) -> str | None:

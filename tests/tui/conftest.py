@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,22 @@ class Desk:
             now=lambda: self.time, probe=lambda _, __: self.host_pid, **options,
         )  # fmt: skip
 
+    @asynccontextmanager
+    async def shown(
+        self,
+        *words: str,
+        without: str | tuple[str, ...] = (),
+        size: tuple[int, int] = (120, 40),
+        notifications: bool = False,
+        seconds: float = 10.0,
+        **options: Any,
+    ) -> AsyncIterator[Pilot[int]]:
+        """The dashboard at this size, once these words are on its screen; `options` are those of `app`."""
+        app = self.app(**options)
+        async with app.run_test(size=size, notifications=notifications) as pilot:
+            await shows(pilot, *words, without=without, seconds=seconds)
+            yield pilot
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
@@ -132,14 +149,9 @@ def large_desk(database: Path) -> Iterator[Desk]:
 def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of the terminal, the locale or the user who runs the tests reaches a screen."""
     for name in (
-        "NO_COLOR",
-        "FORCE_COLOR",
-        "COLUMNS",
-        "LINES",
-        "UNICODE_VERSION",
-        "WATCHKEEPER_THEME",
+        "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "UNICODE_VERSION", "WATCHKEEPER_THEME",
         "WATCHKEEPER_AGENT",
-    ):
+    ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     # The process ids of the tests are made up.
     monkeypatch.setattr("watchkeeper_tui.reader._below", lambda pid: {})
@@ -182,3 +194,17 @@ async def until(pilot: Pilot[int], true: Callable[[], bool], *, seconds: float =
         if true():
             return
     raise AssertionError(f"did not come true within {seconds} s; on screen:\n{text_of(pilot)}")
+
+
+async def shows(
+    pilot: Pilot[int], *words: str, without: str | tuple[str, ...] = (), seconds: float = 10.0
+) -> None:
+    """Let the application run until all these words are on its screen, and none of those `without`."""
+    gone = (without,) if isinstance(without, str) else without
+
+    def is_shown() -> bool:
+        text = text_of(pilot)
+        return all(each in text for each in words) and not any(each in text for each in gone)
+
+    if words or gone:
+        await until(pilot, is_shown, seconds=seconds)

@@ -67,25 +67,13 @@ class FakeSession:
         self.now = now
         self.seq = 0
         row: dict[str, Any] = {
-            "id": session_id,
-            "user_id": "test",
-            "goal": "migrate billing to cents",
-            "workspace": "/srv/billing",
-            "model": "offline/surveyor",
-            "status": "running",
-            "created_at": now - 764,
-            "last_active": now,
-            "planner_agent_id": "planner1",
-            "current_plan_id": "plan1",
-            "host_pid": 991,
-            "host_name": "box",
-            "input_tokens": 1_100_000,
-            "output_tokens": 90_000,
-            "cache_read_tokens": 710_000,
-            "cost_usd": 4.82,
-            "model_calls": 412,
+            "id": session_id, "user_id": "test", "goal": "migrate billing to cents",
+            "workspace": "/srv/billing", "model": "offline/surveyor", "status": "running",
+            "created_at": now - 764, "last_active": now, "planner_agent_id": "planner1",
+            "current_plan_id": "plan1", "host_pid": 991, "host_name": "box", "input_tokens": 1_100_000,
+            "output_tokens": 90_000, "cache_read_tokens": 710_000, "cost_usd": 4.82, "model_calls": 412,
             **values,
-        }
+        }  # fmt: skip
         insert(connection, "sessions", **row)
 
     def agent(self, agent_id: str, name: str, **values: Any) -> str:
@@ -116,15 +104,9 @@ class FakeSession:
         }
         insert(self.connection, "agents", **row)
         insert(
-            self.connection,
-            "views",
-            agent_id=agent_id,
-            version=1,
-            observations="[]",
-            verbatim_from=1,
-            reason="start",
-            created_at=self.now,
-        )
+            self.connection, "views", agent_id=agent_id, version=1, observations="[]", verbatim_from=1,
+            reason="start", created_at=self.now,
+        )  # fmt: skip
         return agent_id
 
     def task(
@@ -160,15 +142,9 @@ class FakeSession:
     def live(self, agent_id: str, activity: str, detail: str = "", text: str = "", **values: Any) -> None:
         row: dict[str, Any] = {"since": self.now - 3, "until": None, "updated_at": self.now - 0.2, **values}
         insert(
-            self.connection,
-            "live",
-            agent_id=agent_id,
-            session_id=self.id,
-            activity=activity,
-            detail=detail,
-            text=text,
-            **row,
-        )
+            self.connection, "live", agent_id=agent_id, session_id=self.id, activity=activity,
+            detail=detail, text=text, **row,
+        )  # fmt: skip
 
     def event(
         self,
@@ -291,12 +267,9 @@ def small_session(connection: Connection, now: float = NOW, **values: Any) -> Fa
     session.live("explorer1", "working", text="Next I read the largest")
     for n in range(12):
         session.call(
-            "explorer1",
-            turn=n + 1,
-            input_tokens=4000 + n * 900,
-            output_tokens=200 + n * 31,
+            "explorer1", turn=n + 1, input_tokens=4000 + n * 900, output_tokens=200 + n * 31,
             latency_seconds=1 + n % 4,
-        )
+        )  # fmt: skip
     session.compaction("explorer1")
     session.fact("explorer1", "core has 30 Python files")
     session.fact(None, "keep cents as integers", pinned=1, kind="instruction")
@@ -338,13 +311,9 @@ def large_session(
     for agent_id in ("planner1", "agent001", "agent002"):
         session.message(agent_id, "user", text)
         session.message(
-            agent_id,
-            "assistant",
-            [
-                {"type": "text", "text": text},
-                {"type": "tool_use", "id": text, "name": text, "input": {text: text}},
-            ],
-        )
+            agent_id, "assistant", [{"type": "text", "text": text},
+             {"type": "tool_use", "id": text, "name": text, "input": {text: text}}],
+        )  # fmt: skip
         session.message(
             agent_id,
             "user",
@@ -361,26 +330,11 @@ def large_session(
         session.compaction(agent_id, reason=text, instructions=text, trigger=text[:30], model=text)
         session.fact(agent_id, f"{agent_id} {text}")
         insert(
-            connection,
-            "observations",
-            agent_id=agent_id,
-            id=1,
-            kind="digest",
-            text=text,
-            tokens=300,
-            first_seq=1,
-            last_seq=2,
-            citations="[1]",
-            created_at=now,
-        )
+            connection, "observations", agent_id=agent_id, id=1, kind="digest", text=text, tokens=300,
+            first_seq=1, last_seq=2, citations="[1]", created_at=now,
+        )  # fmt: skip
         insert(
-            connection,
-            "views",
-            agent_id=agent_id,
-            version=2,
-            observations="[1]",
-            verbatim_from=3,
-            reason=text,
-            created_at=now,
-        )
+            connection, "views", agent_id=agent_id, version=2, observations="[1]", verbatim_from=3,
+            reason=text, created_at=now,
+        )  # fmt: skip
     return session

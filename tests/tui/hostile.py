@@ -89,29 +89,18 @@ def _shaped(table: str, column: str, attack: bytes) -> bytes:
     text = attack.decode("utf-8", "surrogateescape")
     if (table, column) == ("messages", "content"):
         value: Any = [
-            {"type": "text", "text": text},
-            {"type": "thinking", "thinking": text},
+            {"type": "text", "text": text}, {"type": "thinking", "thinking": text},
             {"type": "tool_use", "id": text, "name": text, "input": {text: [text, {text: text}]}},
-            {
-                "type": "tool_result",
-                "tool_use_id": text,
-                "content": [{"type": "text", "text": text}],
-                "is_error": True,
-            },
-            {"type": text, text: text},
-        ]
+            {"type": "tool_result", "tool_use_id": text, "content": [{"type": "text", "text": text}],
+             "is_error": True}, {"type": text, text: text},
+        ]  # fmt: skip
     elif column in _LISTS:
         value = [text, text]
     elif column in _OBJECTS and table != "live":
         value = {
-            text or "-": text,
-            "tool": text,
-            "preview": text,
-            "reason": text,
-            "error": text,
-            "title": text,
+            text or "-": text, "tool": text, "preview": text, "reason": text, "error": text, "title": text,
             "tokens_before": 10,
-        }
+        }  # fmt: skip
     elif column in ("citations", "observations"):
         return b"[1]"
     elif column == "plan_graph_snapshot":

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import insert
 from textual.pilot import Pilot
 
@@ -36,46 +36,26 @@ async def commands(pilot: Pilot[int], desk: Desk, count: int) -> list[tuple[Any,
     ]
 
 
-@pytest.mark.parametrize(
-    ("row", "keys", "written"),
-    [
-        ("task:t-core", ["p"], [("pause", "explorer1", None, {})]),
-        ("task:t-tui", ["r"], [("resume", "explorer2", None, {})]),
-        ("task:t-draft", ["r"], [("resume", "writer01", None, {})]),
-        ("task:t-core", ["m", *"look", "enter"], [("steer", "explorer1", None, {"text": "look"})]),
-        ("task:t-core", ["u"], [("undo", "explorer1", None, {})]),
-        ("task:t-core", ["U", "y"], [("redo", "explorer1", None, {})]),
-        ("task:t-docs", ["R", "y"], [("rerun", None, "t-docs", {"fresh": False})]),
-        ("task:t-docs", ["F", "y"], [("rerun", None, "t-docs", {"fresh": True})]),
-        ("task:t-core", ["C", "y"], [("compact", "explorer1", None, {})]),
-        ("task:t-core", ["C", "i", *"keep it", "enter", "y"], [("compact", "explorer1", None, {"instructions": "keep it"})]),
-        ("task:t-core", ["X", "y"], [("cancel", None, "t-core", {})]),
-        ("task:t-survey", ["X", "y"], [("cancel", None, "t-survey", {})]),
-        ("task:t-core", ["P", "y"], [("pause", None, None, {})]),
-        ("task:t-core", ["N", "y"], [("pause", "explorer1", None, {"now": True})]),
-        ("task:t-core", ["B", *"usd 5", "enter", "y"], [("set_budget", None, None, {"kind": "usd", "amount": 5.0})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/pause", "enter"], [("pause", "explorer1", None, {})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/pause run", "enter", "y"], [("pause", None, None, {})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/steer be brief", "enter"], [("steer", "explorer1", None, {"text": "be brief"})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/compact short", "enter", "y"], [("compact", "explorer1", None, {"instructions": "short"})]),
-        ("task:t-docs", ["colon", "ctrl+u", *"/rerun fresh", "enter", "y"], [("rerun", None, "t-docs", {"fresh": True})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/drop 12,14-16", "enter", "y"], [("edit", "explorer1", None, {"drop": [12, 14, 15, 16]})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/pin 12", "enter", "y"], [("edit", "explorer1", None, {"pin": [12]})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/unpin 12,14-15", "enter", "y"], [("edit", "explorer1", None, {"unpin": [12, 14, 15]})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/pin #12", "enter"], [("pin", None, None, {"fact": 12})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/pin 3 tests fail", "enter"], [("pin", None, None, {"text": "3 tests fail"})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/rewrite #3 be brief", "enter", "y"], [("edit", "explorer1", None, {"texts": {"3": "be brief"}})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/undo", "enter"], [("undo", "explorer1", None, {})]),
-        ("task:t-core", ["colon", "ctrl+u", *"/cancel run", "enter", "y"], [("cancel", None, None, {})]),
-    ],
-)  # fmt: skip
-async def test_a_key_writes_its_command(
-    desk: Desk, row: str, keys: list[str], written: list[tuple[Any, ...]]
+@pytest.mark.parametrize(("row", "keys", "written"), [
+    ("task:t-draft", ["r"], ("resume", "writer01", None, {})),
+    ("task:t-survey", ["X", "y"], ("cancel", None, "t-survey", {})),
+    ("task:t-core", [*"/drop 12,14-16", "enter", "y"], ("edit", "explorer1", None, {"drop": [12, 14, 15, 16]})),
+    ("task:t-core", [*"/pin 12", "enter", "y"], ("edit", "explorer1", None, {"pin": [12]})),
+    ("task:t-core", [*"/unpin 12,14-15", "enter", "y"], ("edit", "explorer1", None, {"unpin": [12, 14, 15]})),
+    ("task:t-core", [*"/pin #12", "enter"], ("pin", None, None, {"fact": 12})),
+    ("task:t-core", [*"/pin 3 tests fail", "enter"], ("pin", None, None, {"text": "3 tests fail"})),
+    ("task:t-core", [*"/rewrite #3 be brief", "enter", "y"], ("edit", "explorer1", None, {"texts": {"3": "be brief"}})),
+    ("task:t-core", [*"/deny no", "enter"], ("deny", "explorer1", None, {"approval": "appr1", "reason": "no"})),
+])  # fmt: skip
+async def test_what_only_one_way_leads_to_is_written_as_its_command(
+    desk: Desk, row: str, keys: list[str], written: tuple[Any, ...]
 ) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    """`test_three_ways` has all that a key, a command and the palette lead to."""
+    desk.session.approval("explorer1")
+    async with desk.shown() as pilot:
         await choose(pilot, row)
-        await pilot.press(*keys)
-        assert await commands(pilot, desk, len(written)) == written
+        await pilot.press(*(["colon", "ctrl+u"] if keys[0] == "/" else []), *keys)
+        assert await commands(pilot, desk, 1) == [written]
         assert desk.control.started == []
 
 
@@ -91,47 +71,29 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
         "messages_cached": 1, "high_water": None, "sizes": [4_000, 5_000],
         "messages": [{"role": "user", "content": "go [bold]on\x1b[31m"}, {"role": "assistant", "content": said}],
     })  # fmt: skip
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("colon", "ctrl+u", *"/drop 12", "enter")
-        await until(pilot, lambda: "12k → 9.0k of 40k tok (-25%)" in text_of(pilot))
-        assert "keeps 1 message; 5.0k tok after it are written again, about $0.02" in text_of(pilot)
+        await shows(
+            pilot,
+            "12k → 9.0k of 40k tok (-25%)",
+            "keeps 1 message; 5.0k tok after it are written again, about $0.02",
+        )
         await pilot.press("v")
         await until(pilot, lambda: isinstance(pilot.app.screen, PromptScreen))
         shown = [
             "".join(text for text, _ in line.pieces) for line in pilot.app.screen.query_one(PageView).rows
         ]
         assert shown[3:] == [
-            "1 user  4.0k tok",
-            "  go [bold]on",
-            shown[5],
-            "2 assistant  5.0k tok",
-            "  done",
+            "1 user  4.0k tok", "  go [bold]on", shown[5], "2 assistant  5.0k tok", "  done",
             "→ read  x.py",
-        ]
+        ]  # fmt: skip
         assert shown[5].startswith("── from here on, written to the prompt cache again ")
         await pilot.press("escape")
-        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await shows(pilot, "y yes")
         assert desk.session.commands() == []
         await pilot.press("y")
         assert await commands(pilot, desk, 1) == [("edit", "explorer1", None, {"drop": [12]})]
-
-
-@pytest.mark.parametrize(("keys", "written"), [
-    (["a", "y"], ("approve", "explorer1", None, {"approval": "appr1"})),
-    (["a", "n"], ("deny", "explorer1", None, {"approval": "appr1"})),
-    (["a", "r", *"too risky", "enter"], ("deny", "explorer1", None, {"approval": "appr1", "reason": "too risky"})),
-    (["colon", "ctrl+u", *"/deny no", "enter"], ("deny", "explorer1", None, {"approval": "appr1", "reason": "no"})),
-    (["colon", "ctrl+u", *"/approve", "enter"], ("approve", "explorer1", None, {"approval": "appr1"})),
-])  # fmt: skip
-async def test_a_question_is_shown_and_answered(
-    desk: Desk, keys: list[str], written: tuple[Any, ...]
-) -> None:
-    desk.session.approval("explorer1")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "explorer-1 wants to run bash rm -rf build" in text_of(pilot))
-        await pilot.press(*keys)
-        assert await commands(pilot, desk, 1) == [written]
 
 
 @pytest.mark.parametrize("key", ["R", "F", "C", "X", "N"])
@@ -139,76 +101,50 @@ async def test_a_question_is_shown_and_answered(
 async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes_where_that_costs(
     desk: Desk, key: str, answer: str
 ) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press(key)
-        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await shows(pilot, "y yes")
         await pilot.press("enter", "space")
         assert "y yes" in text_of(pilot)
         await pilot.press(answer)
-        await until(pilot, lambda: "y yes" not in text_of(pilot))
+        await shows(pilot, without="y yes")
         assert desk.session.commands() == []
 
 
-async def test_an_action_is_done_to_all_that_are_marked(desk: Desk) -> None:
-    desk.session.agent("explorer4", "explorer-4")
-    desk.session.task("t-more", "Explore more", agent="explorer4")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        for row in ("task:t-core", "task:t-more"):
-            await choose(pilot, row)
-            await pilot.press("space")
-        await until(pilot, lambda: "2 marked" in text_of(pilot))
-        await pilot.press("p")
-        written = await commands(pilot, desk, 2)
-        assert [agent for _, agent, _, _ in written] == ["explorer1", "explorer4"]
-
-
-async def test_a_command_is_said_to_be_queued_then_applied(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+@pytest.mark.parametrize(("status", "said"), [("applied", "✓ pause explorer-1: why"), ("refused", "✗ pause explorer-1: refused — why")])  # fmt: skip
+async def test_a_command_is_said_to_be_queued_and_then_what_became_of_it(
+    desk: Desk, status: str, said: str
+) -> None:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("p")
         await commands(pilot, desk, 1)
         desk.feed.wake()
-        await until(pilot, lambda: "pause explorer-1: accepted, queued" in text_of(pilot))
-        desk.session.connection.execute(
-            "UPDATE commands SET status = 'applied', result = 'explorer-1 pauses at its next step',"
-            " applied_at = ?",
-            (desk.time,),
-        )
+        await shows(pilot, "pause explorer-1: accepted, queued")
+        desk.session.connection.execute("UPDATE commands SET status = ?, result = 'why'", (status,))
+        desk.session.connection.execute("UPDATE commands SET applied_at = ?", (desk.time,))
         desk.feed.wake()
-        await until(pilot, lambda: "✓ pause explorer-1: explorer-1 pauses at its next step" in text_of(pilot))
-
-
-async def test_a_refusal_is_shown_with_its_reason(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await choose(pilot, "task:t-core")
-        await pilot.press("p")
-        await commands(pilot, desk, 1)
-        desk.session.connection.execute(
-            "UPDATE commands SET status = 'refused', result = 'explorer-1 is done', applied_at = ?",
-            (desk.time,),
-        )
-        desk.feed.wake()
-        await until(pilot, lambda: "✗ pause explorer-1: refused — explorer-1 is done" in text_of(pilot))
+        await shows(pilot, said)
 
 
 async def test_a_command_that_cannot_be_written_is_said_in_one_line(desk: Desk) -> None:
     desk.control.fails = StoreUnusable("/data/w.db: the disk is full; free some space")
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("p")
-        await until(pilot, lambda: "pause explorer-1: /data/w.db: the disk is full" in text_of(pilot))
+        await shows(pilot, "pause explorer-1: /data/w.db: the disk is full")
 
 
 @pytest.mark.parametrize("status", ["running", "paused", "failed"])
 async def test_resume_starts_a_host_where_none_lives(desk: Desk, status: str) -> None:
     desk.host_pid = None
     desk.session.set(status=status)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("r")
         await until(pilot, lambda: desk.control.started == [(desk.session.id, True, None)])
-        await until(pilot, lambda: "background process started (pid 4242)" in text_of(pilot))
+        await shows(pilot, "background process started (pid 4242)")
         assert desk.session.commands() == []
 
 
@@ -220,7 +156,7 @@ async def test_without_a_host_one_is_started_for_that_command_alone(
 ) -> None:
     desk.host_pid = None
     desk.session.set(status="paused")
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press(*keys)
         assert (await commands(pilot, desk, 1))[0][0] == kind
@@ -230,35 +166,30 @@ async def test_without_a_host_one_is_started_for_that_command_alone(
 async def test_steering_without_a_host_waits_and_says_so(desk: Desk) -> None:
     desk.host_pid = None
     desk.session.set(status="paused")
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("m", *"hello", "enter")
         await commands(pilot, desk, 1)
         desk.feed.wake()
-        await until(pilot, lambda: "applies on resume" in text_of(pilot))
+        await shows(pilot, "applies on resume")
         assert desk.control.started == []
 
 
 @pytest.mark.parametrize(
-    ("row", "key", "reason"),
-    [
-        ("task:t-docs", "p", "explorer-3 is done already"),
-        ("task:t-core", "r", "nothing selected is paused or failed"),
-        ("task:t-core", "a", "no pending questions"),
-        ("task:t-docs", "X", "it has ended"),
-        ("task:t-survey", "p", "select an agent first"),
-        ("task:t-tui", "u", "nothing was compacted"),
-        ("agent:planner1", "R", "select a task first"),
-    ],
-)
+    ("row", "key", "reason"), [("task:t-docs", "p", "explorer-3 is done already"),
+     ("task:t-core", "r", "nothing selected is paused or failed"),
+     ("task:t-core", "a", "no pending questions"), ("task:t-docs", "X", "it has ended"),
+     ("task:t-survey", "p", "select an agent first"), ("task:t-tui", "u", "nothing was compacted"),
+     ("agent:planner1", "R", "select a task first")],
+)  # fmt: skip
 async def test_a_key_that_does_nothing_now_is_not_in_the_footer_and_says_why(
     desk: Desk, row: str, key: str, reason: str
 ) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, row)
         await until(pilot, lambda: f" {key} " not in text_of(pilot).splitlines()[-1])
         await pilot.press(key)
-        await until(pilot, lambda: reason in text_of(pilot))
+        await shows(pilot, reason)
         assert desk.session.commands() == []
 
 
@@ -270,7 +201,7 @@ async def test_quitting_a_live_run_asks_whether_to_leave_it_or_pause_it(
     async with app.run_test(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("q")
-        await until(pilot, lambda: "detach" in text_of(pilot))
+        await shows(pilot, "detach")
         await pilot.press("escape")
         assert app.is_running
         await pilot.press("q", key)
@@ -284,52 +215,40 @@ async def test_quitting_a_finished_session_asks_nothing(desk: Desk) -> None:
     desk.host_pid = None
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "✓ DONE" in text_of(pilot))
+        await shows(pilot, "✓ DONE")
         await pilot.press("q")
     assert app.return_code == 0
 
 
-async def test_the_help_lists_every_key_and_command(desk: Desk) -> None:
-    async with desk.app().run_test(size=(120, 120)) as pilot:
-        await choose(pilot, "task:t-core")
-        await pilot.press("question_mark")
-        await until(pilot, lambda: "pause the selected agent at its next step" in text_of(pilot))
-        await pilot.press("j", "escape")
-        await until(pilot, lambda: "1 Plan" in text_of(pilot))
-
-
 async def test_the_command_bar_completes_and_refuses_what_it_does_not_know(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("colon")
-        await until(pilot, lambda: "/resume" in text_of(pilot))
+        await shows(pilot, "/resume")
         await pilot.press("pagedown", "pagedown", "pagedown", "pagedown")
         await until(pilot, lambda: "▸ /quit" in text_of(pilot))  # every command is reached
         await pilot.press(*"upright")
         assert "no such command" in text_of(pilot)
         await pilot.press("ctrl+u", *"reapply", "down")
-        await until(pilot, lambda: "▸ /redo" in text_of(pilot) and "/undo" not in text_of(pilot))
+        await shows(pilot, "▸ /redo", without="/undo")
         await pilot.press("ctrl+u", *"rew", "down", "enter")
-        await until(pilot, lambda: "/rewrite " in text_of(pilot))
+        await shows(pilot, "/rewrite ")
         await pilot.press("ctrl+u", *"zzz", "enter")
-        await until(pilot, lambda: "no command /zzz" in text_of(pilot))
+        await shows(pilot, "no command /zzz")
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("memory status", "Facts"),
-        ("context", "compaction near"),
-        ("usage", "latency"),
-        ("cost", "latency"),
-        ("agent report", "Memory"),
+        ("memory status", "Facts"), ("context", "compaction near"), ("usage", "latency"),
+        ("cost", "latency"), ("agent report", "Memory"),
     ],
-)
+)  # fmt: skip
 async def test_commands_that_only_show_open_what_they_name(desk: Desk, line: str, words: str) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("colon", "ctrl+u", *f"/{line}", "enter")
-        await until(pilot, lambda: words in text_of(pilot))
+        await shows(pilot, words)
         assert desk.session.commands() == []
 
 
@@ -348,11 +267,11 @@ async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(
     desk: Desk, size: tuple[int, int]
 ) -> None:
     desk.session.approval("explorer1", "\n".join(f"line {number} of a long command" for number in range(12)))
-    async with desk.app().run_test(size=size) as pilot:
+    async with desk.shown(size=size) as pilot:
         await choose(pilot, "task:t-core")
         for key, words in (("C", "y yes"), ("a", "y Approve once"), ("q", "detach")):
             await pilot.press(key)
-            await until(pilot, lambda words=words: words in text_of(pilot))
+            await shows(pilot, words)
             await pilot.press("escape")
 
 
@@ -360,10 +279,9 @@ async def test_a_compaction_that_would_hardly_let_go_of_anything_says_so(desk: D
     parts = json.dumps({"messages": 900, "overhead": 3_000, "headroom": 28_000})
     desk.session.set_agent("explorer1", context_tokens=3_900, composition=parts)
     desk.session.connection.execute("DELETE FROM compactions")
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+    async with desk.shown("3 explorer-1") as pilot:
         await pilot.press("C")
-        await until(pilot, lambda: "about as many: little can be freed yet" in text_of(pilot))
+        await shows(pilot, "about as many: little can be freed yet")
         assert "(+0%)" not in text_of(pilot)
 
 
@@ -382,14 +300,13 @@ async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_h
     desk: Desk,
 ) -> None:
     _paused_by_budget(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "PAUSED" in text_of(pilot))
+    async with desk.shown("PAUSED") as pilot:
         await pilot.press("r")
-        await until(pilot, lambda: "$3.50 of its budget of $3.00" in text_of(pilot))
+        await shows(pilot, "$3.50 of its budget of $3.00")
         assert desk.control.started == []
         assert "background process started" not in text_of(pilot)
         await pilot.press(*"3.2", "enter")
-        await until(pilot, lambda: "has used $3.50 already" in text_of(pilot))
+        await shows(pilot, "has used $3.50 already")
         assert desk.control.started == []
         await pilot.press(*"+2", "enter")
         assert await commands(pilot, desk, 1) == [("set_budget", None, None, {"kind": "usd", "amount": 5.0})]
@@ -398,12 +315,11 @@ async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_h
 
 async def test_an_empty_answer_leaves_a_run_paused_by_its_budget(desk: Desk) -> None:
     _paused_by_budget(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "PAUSED" in text_of(pilot))
+    async with desk.shown("PAUSED") as pilot:
         await pilot.press("r")
-        await until(pilot, lambda: "of its budget of $3.00" in text_of(pilot))
+        await shows(pilot, "of its budget of $3.00")
         await pilot.press("enter")
-        await until(pilot, lambda: "stays paused" in text_of(pilot))
+        await shows(pilot, "stays paused")
         assert desk.control.started == []
         assert desk.session.commands() == []
 
@@ -411,10 +327,10 @@ async def test_an_empty_answer_leaves_a_run_paused_by_its_budget(desk: Desk) -> 
 async def test_a_budget_below_what_is_used_is_refused_when_it_is_typed(desk: Desk) -> None:
     desk.session.connection.execute("UPDATE sessions SET cost_usd = 3.5")
     desk.session.connection.commit()
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("B", *"usd 2", "enter")
-        await until(pilot, lambda: "has used $3.50 already" in text_of(pilot))
+        await shows(pilot, "has used $3.50 already")
         await pilot.press("B", *"usd +2", "enter", "y")
         assert await commands(pilot, desk, 1) == [("set_budget", None, None, {"kind": "usd", "amount": 5.5})]
 
@@ -425,9 +341,9 @@ async def test_a_parked_agent_shows_until_when_counts_down_and_r_tries_one_call(
         "UPDATE agents SET status = 'parked', parked_until = ? WHERE id = 'explorer1'", (desk.time + 4323,)
     )
     connection.commit()
-    async with desk.app().run_test(size=(160, 40)) as pilot:
+    async with desk.shown(size=(160, 40)) as pilot:
         await choose(pilot, "task:t-core")
-        await until(pilot, lambda: "parked until" in text_of(pilot))
+        await shows(pilot, "parked until")
         shown = text_of(pilot)
         assert "◷1" in shown, "the header counts them"
         assert "1 parked until" in shown

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import insert
 from textual.pilot import Pilot
 from textual.widgets import TextArea
@@ -63,10 +63,10 @@ async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(
     desk: Desk, size: tuple[int, int]
 ) -> None:
     ask(desk, "bash", {"command": LONG})
-    async with desk.app().run_test(size=size) as pilot:
+    async with desk.shown(size=size) as pilot:
         screen = await opened(pilot, desk)
         await pilot.press("y")
-        await until(pilot, lambda: "scroll" in text_of(pilot))
+        await shows(pilot, "scroll")
         await pilot.press("pagedown", "y", "down", "y")
         assert written(desk) == []
         await pilot.press("end")
@@ -82,20 +82,16 @@ async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(
 
 async def test_it_says_who_asks_for_which_task_in_which_folder_and_why(desk: Desk) -> None:
     ask(
-        desk,
-        "bash",
-        {"command": "git status", "timeout_ms": 7000},
-        folder="/srv/billing/sub",
-        note="it ran 3 times already",
-        cause="repetition",
-    )
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+        desk, "bash", {"command": "git status", "timeout_ms": 7000}, folder="/srv/billing/sub",
+        note="it ran 3 times already", cause="repetition",
+    )  # fmt: skip
+    async with desk.shown(size=(80, 24)) as pilot:
         await opened(pilot, desk)
         for words in ("explorer-1 wants to run bash", "task    Explore core", "folder  /srv/billing/sub", "/srv/billing", "git status",
                       "why     it ran 3 times already", "timeout_ms", "7000"):  # fmt: skip
             assert words in text_of(pilot)
         await pilot.press("a")
-        await until(pilot, lambda: "it can be approved once, not always" in text_of(pilot))
+        await shows(pilot, "it can be approved once, not always")
 
 
 @pytest.mark.parametrize(("keys", "wanted"), [
@@ -110,7 +106,7 @@ async def test_every_answer_is_one_command(
     desk: Desk, keys: list[str], wanted: tuple[str, dict[str, Any]]
 ) -> None:
     ask(desk, "bash", {"command": "git status"})
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24)) as pilot:
         await opened(pilot, desk)
         await pilot.press(*["space" if key == " " else "asterisk" if key == "*" else key for key in keys])
         await until(pilot, lambda: bool(written(desk)))
@@ -134,13 +130,10 @@ async def test_the_conflict_of_a_merge_is_shown_whole_and_has_answers_of_its_own
         "text": "<<<<<<< ours (main)",
     }
     ask(
-        desk,
-        "merge_task",
-        {"task": "q", "conflicts": [conflict], "one_side": True},
-        cause="conflict",
+        desk, "merge_task", {"task": "q", "conflicts": [conflict], "one_side": True}, cause="conflict",
         note="q conflicts",
-    )
-    async with desk.app().run_test(size=(110, 24)) as pilot:
+    )  # fmt: skip
+    async with desk.shown(size=(110, 24)) as pilot:
         await opened(pilot, desk)
         for words in ("wants to merge q, which conflicts", "conflict in a.txt", *list(conflict.values())[1:], "Keep ours",
                       "Keep theirs", "The planner resolves it", "Cancel the merge"):  # fmt: skip
@@ -150,34 +143,16 @@ async def test_the_conflict_of_a_merge_is_shown_whole_and_has_answers_of_its_own
         assert written(desk) == [(wanted[0], {"approval": "appr1", **wanted[1]})]
 
 
-async def test_a_pattern_that_matches_nothing_is_refused_and_nothing_is_sent(desk: Desk) -> None:
-    ask(desk, "bash", {"command": "git status"})
-    async with desk.app().run_test(size=(80, 24)) as pilot:
-        await opened(pilot, desk)
-        await pilot.press("a", "p", "semicolon", "enter")
-        await until(pilot, lambda: "matches nothing" in text_of(pilot))
-        assert written(desk) == []
-
-
-async def test_escape_leaves_the_question_waiting(desk: Desk) -> None:
-    ask(desk, "bash", {"command": "git status"})
-    async with desk.app().run_test(size=(80, 24)) as pilot:
-        await opened(pilot, desk)
-        await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
-        assert written(desk) == []
-
-
 async def test_an_edit_is_shown_before_it_is_approved_and_is_what_is_sent(desk: Desk) -> None:
     ask(desk, "bash", {"command": "git push", "timeout_ms": 5})
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24)) as pilot:
         screen = await opened(pilot, desk)
         await pilot.press("e")
         area = screen.query_one(TextArea)
         assert area.text == "git push"
         area.load_text("git push --dry-run\n# \u202e")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "git push --dry-run" in text_of(pilot) and "<U+202E>" in text_of(pilot))
+        await shows(pilot, "git push --dry-run", "<U+202E>")
         assert written(desk) == []
         await pilot.press("y")
         await until(pilot, lambda: bool(written(desk)))
@@ -185,17 +160,26 @@ async def test_an_edit_is_shown_before_it_is_approved_and_is_what_is_sent(desk: 
         assert written(desk) == [("approve", {"approval": "appr1", "edited_input": edited})]
 
 
-async def test_an_edit_that_is_no_json_is_refused(desk: Desk) -> None:
+async def test_a_pattern_for_nothing_and_an_edit_that_is_no_json_are_refused_and_escape_leaves_it_waiting(
+    desk: Desk,
+) -> None:
+    ask(desk, "bash", {"command": "git status", "timeout_ms": [1]})
+    async with desk.shown(size=(80, 24)) as pilot:
+        screen = await opened(pilot, desk)
+        await pilot.press("a", "p", "semicolon", "enter")
+        await shows(pilot, "matches nothing")
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
+    desk.session.connection.execute("DELETE FROM approvals")
+    desk.session.connection.execute("DELETE FROM tool_calls")
     ask(desk, "mcp__x__y", {"a": 1})
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24)) as pilot:
         screen = await opened(pilot, desk)
         await pilot.press("e")
         screen.query_one(TextArea).load_text("{")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "not valid JSON" in text_of(pilot))
-        await pilot.press("escape", "escape")
-        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
-        assert written(desk) == []
+        await shows(pilot, "not valid JSON")
+    assert written(desk) == []
 
 
 async def test_a_change_is_shown_against_the_file_as_it_is_now_and_the_answer_says_which(
@@ -206,7 +190,7 @@ async def test_a_change_is_shown_against_the_file_as_it_is_now_and_the_answer_sa
     (workspace / "f.txt").write_text("one\ntwo\n")
     desk.session.connection.execute("UPDATE sessions SET workspace = ?", (str(workspace),))
     ask(desk, "edit", {"file_path": "f.txt", "old_string": "two", "new_string": "2"})
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24)) as pilot:
         screen = await opened(pilot, desk)
         assert "-two" in text_of(pilot)
         assert "+2" in text_of(pilot)
@@ -220,7 +204,7 @@ async def test_a_change_is_shown_against_the_file_as_it_is_now_and_the_answer_sa
 
 async def test_a_question_answered_elsewhere_closes_at_once_and_says_by_whom(desk: Desk) -> None:
     ask(desk, "bash", {"command": LONG})
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24)) as pilot:
         await opened(pilot, desk)
         await pilot.press("r")
         desk.session.connection.execute(
@@ -228,29 +212,21 @@ async def test_a_question_answered_elsewhere_closes_at_once_and_says_by_whom(des
         )
         desk.feed.wake()
         await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
-        await until(pilot, lambda: "bash: approved by ada (command line)" in text_of(pilot))
+        await shows(pilot, "bash: approved by ada (command line)")
 
 
 async def test_hostile_text_is_named_and_never_acts(desk: Desk) -> None:
     ask(
-        desk,
-        "bash",
-        {
-            "command": "echo \x1b[2J \u202egnp.exe\u2066 [@click=app.exit]x[/] \u200b\tend",
-            "x\u202ey": "\x1b]0;t\x07",
-        },
-    )
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+        desk, "bash", {"command": "echo \x1b[2J \u202egnp.exe\u2066 [@click=app.exit]x[/] \u200b\tend",
+         "x\u202ey": "\x1b]0;t\x07"},
+    )  # fmt: skip
+    async with desk.shown(size=(80, 24)) as pilot:
         await opened(pilot, desk)
         shown = text_of(pilot)
         for words in (
-            "<U+001B>[2J",
-            "<U+202E>gnp.exe<U+2066>",
-            "[@click=app.exit]x[/]",
-            "<U+200B>",
-            "x<U+202E>y",
+            "<U+001B>[2J", "<U+202E>gnp.exe<U+2066>", "[@click=app.exit]x[/]", "<U+200B>", "x<U+202E>y",
             "<U+001B>]0;t<U+0007>",
-        ):
+        ):  # fmt: skip
             assert words in shown
         assert not {"\x1b", "\u202e", "\u2066", "\u200b"} & set(shown)
 
@@ -258,7 +234,7 @@ async def test_hostile_text_is_named_and_never_acts(desk: Desk) -> None:
 async def test_a_megabyte_is_whole_and_scrolls_fast(desk: Desk) -> None:
     text = "\n".join(f"{number:07} " + "x" * 92 for number in range(10_000))
     ask(desk, "mcp__x__y", {"body": text})
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24)) as pilot:
         screen = await opened(pilot, desk)
         await until(pilot, lambda: len(screen.view.rows) > 20_000, seconds=30)
         began = time.perf_counter()
@@ -267,7 +243,7 @@ async def test_a_megabyte_is_whole_and_scrolls_fast(desk: Desk) -> None:
             screen.view.render_line(3)
         assert time.perf_counter() - began < 1
         screen.view.action_last()
-        await until(pilot, lambda: "0009999 x" in text_of(pilot))
+        await shows(pilot, "0009999 x")
 
 
 def test_rows_drop_no_character() -> None:
@@ -279,7 +255,7 @@ def test_rows_drop_no_character() -> None:
 
 
 async def test_a_dashboard_says_that_somebody_is_here(desk: Desk) -> None:
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24)) as pilot:
         await until(pilot, lambda: is_watched(desk.path, desk.session.id))
     assert not is_watched(desk.path, desk.session.id)
 
@@ -289,12 +265,9 @@ async def test_what_was_allowed_is_listed_and_revoked_from_the_command_bar(desk:
         desk.session.connection, "permission_grants", id=7, session_id=desk.session.id, tool="bash", pattern="git status *",
         granted_by="ada (dashboard)", created_at=desk.session.now,
     )  # fmt: skip
-    async with desk.app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=(80, 24)) as pilot:
         await pilot.press("colon", "ctrl+u", *"grants", "enter")
-        await until(
-            pilot, lambda: "bash: git status *" in text_of(pilot) and "ada (dashboard)" in text_of(pilot)
-        )
+        await shows(pilot, "bash: git status *", "ada (dashboard)")
         await pilot.press("7", "enter")
         await until(pilot, lambda: bool(written(desk)))
         assert written(desk) == [("revoke", {"grant": 7})]
@@ -304,8 +277,7 @@ async def test_a_command_approves_without_the_screen_only_what_the_status_line_s
     desk: Desk,
 ) -> None:
     ask(desk, "bash", {"command": "x" * 90})
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "a answers" in text_of(pilot))
+    async with desk.shown("a answers") as pilot:
         await pilot.press("colon", "ctrl+u", *"approve", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, ApprovalScreen))
         assert written(desk) == []

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import insert
 from tests.tui.test_actions import choose
 from textual import events
@@ -18,8 +18,6 @@ from watchkeeper_tui.pages.memory import seconds_to_compaction
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.settings import Layout, Settings, load_layout, load_settings
 
-WIDE = (120, 40)
-
 
 def live(pilot: Pilot[int]) -> LiveScreen:
     assert isinstance(pilot.app.screen, LiveScreen)
@@ -27,7 +25,7 @@ def live(pilot: Pilot[int]) -> LiveScreen:
 
 
 async def opened(pilot: Pilot[int]) -> None:
-    await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "reading" not in text_of(pilot))
+    await shows(pilot, "3 explorer-1", without="reading")
 
 
 async def typed(pilot: Pilot[int], line: str) -> None:
@@ -42,14 +40,12 @@ async def typed(pilot: Pilot[int], line: str) -> None:
 async def test_tab_order_and_divider_are_as_they_were_left(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
     path.write_text('{"hinted": true}')
-    async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading", layout_path=path) as pilot:
         wide, high = live(pilot).plan.size
         await pilot.press("greater_than_sign", "greater_than_sign", "circumflex_accent", "ctrl+up")
         await pilot.press("o", "3", "right", "right")
-        await until(pilot, lambda: "[Calls]" in text_of(pilot))
-    async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
-        await opened(pilot)
+        await shows(pilot, "[Calls]")
+    async with desk.shown("3 explorer-1", without="reading", layout_path=path) as pilot:
         assert "[Calls]" in text_of(pilot)
         assert "1 Plan  by cost" in text_of(pilot)
         assert live(pilot).plan.size.width > wide + 8
@@ -59,23 +55,17 @@ async def test_tab_order_and_divider_are_as_they_were_left(desk: Desk, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        "[1]",
-        '{"split": "wide", "order": 7, "tab": null, "zoo": 1, "hinted": true}',
-        '{"split": 4000, "order": "moon", "hinted": true}',
-    ],
-)
+    "content", ["{", "[1]", '{"split": "wide", "order": 7, "tab": null, "zoo": 1, "hinted": true}',
+     '{"split": 4000, "order": "moon", "hinted": true}'],
+)  # fmt: skip
 async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(
     desk: Desk, tmp_path: Path, content: str
 ) -> None:
     path = tmp_path / "layout.json"
     path.write_text(content)
-    async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", layout_path=path) as pilot:
         if not content.endswith("true}"):
-            await until(pilot, lambda: "layout.json is not used" in text_of(pilot))
+            await shows(pilot, "layout.json is not used")
         await pilot.press("o")
         await pilot.pause()
 
@@ -89,16 +79,16 @@ def test_only_known_values_of_the_right_kind_are_taken_from_a_layout(tmp_path: P
 
 async def test_a_layout_that_cannot_be_kept_is_said_and_harms_nothing(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    async with desk.app(layout_path=tmp_path / "file" / "layout.json").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "the layout cannot be saved" in text_of(pilot))
+    async with desk.shown(
+        "the layout cannot be saved", layout_path=tmp_path / "file" / "layout.json"
+    ) as pilot:
         await opened(pilot)
 
 
 async def test_whoever_opens_it_first_is_told_the_keys_once(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
     for hinted in (True, False):
-        async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
-            await opened(pilot)
+        async with desk.shown("3 explorer-1", without="reading", layout_path=path) as pilot:
             assert ("new here?" in text_of(pilot)) is hinted
 
 
@@ -108,8 +98,9 @@ async def test_the_first_keys_are_those_of_the_user_and_those_that_do_something(
     keys = Settings(keys={"sessions": "f6"})
     desk.host_pid = None
     desk.session.set(status="done")
-    async with desk.app(layout_path=tmp_path / "layout.json", settings=keys).run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "w replays" in text_of(pilot) and "f6 lists sessions" in text_of(pilot))
+    async with desk.shown(
+        "w replays", "f6 lists sessions", layout_path=tmp_path / "layout.json", settings=keys
+    ) as pilot:
         assert "p pauses" not in text_of(pilot)
 
 
@@ -130,8 +121,7 @@ async def test_reduced_motion_moves_nothing(
 async def test_the_plan_is_sorted_by_what_costs_most_and_by_who_needs_somebody(desk: Desk) -> None:
     desk.session.set_agent("explorer2", cost_usd=7.5)
     desk.session.set_agent("explorer1", cost_usd=0.5)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading") as pilot:
         tree = [row.id for row in live(pilot).plan.shown]
         await pilot.press("o")
         rows = list(live(pilot).plan.shown)
@@ -147,26 +137,24 @@ async def test_the_plan_is_sorted_by_what_costs_most_and_by_who_needs_somebody(d
 
 
 async def test_help_tells_first_what_works_in_the_pane_it_was_asked_in(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading") as pilot:
         for key, words in (
             ("1", "This pane: the plan"),
             ("3", "This pane: the agent"),
             ("2", "This pane: events"),
         ):
             await pilot.press(key, "question_mark")
-            await until(pilot, lambda words=words: words in text_of(pilot))
+            await shows(pilot, words)
             await pilot.press("escape")
             await pilot.pause()
 
 
 async def test_c_goes_to_where_the_transcript_was_compacted(large_desk: Desk) -> None:
-    async with large_desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "part 2 " in text_of(pilot))
+    async with large_desk.shown("part 2 ") as pilot:
         live(pilot).plan.select("task:task001")
-        await until(pilot, lambda: "3 coder-1" in text_of(pilot) and "reading" not in text_of(pilot))
+        await shows(pilot, "3 coder-1", without="reading")
         await pilot.press("3", "c")
-        await until(pilot, lambda: "from #3 verbatim" in text_of(pilot))
+        await shows(pilot, "from #3 verbatim")
         assert live(pilot).agent_pane.page.selected_id == "boundary"
 
 
@@ -174,8 +162,7 @@ async def test_c_goes_to_where_the_transcript_was_compacted(large_desk: Desk) ->
 
 
 async def test_star_pins_the_fact_under_the_cursor_and_takes_a_pinned_one_out(desk: Desk) -> None:
-    async with desk.app().run_test(size=(120, 60)) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading", size=(120, 60)) as pilot:
         await pilot.press("3")
         page = live(pilot).agent_pane.page
         for words, kind in (("core has 30 Python files", "pin"), ("keep cents as integers", "unpin")):
@@ -187,7 +174,7 @@ async def test_star_pins_the_fact_under_the_cursor_and_takes_a_pinned_one_out(de
         assert all(isinstance(payload["fact"], int) for payload in payloads)
         page.select("context.bar")
         await pilot.press("asterisk")
-        await until(pilot, lambda: "choose a fact" in text_of(pilot))
+        await shows(pilot, "choose a fact")
 
 
 async def test_star_keeps_the_message_under_the_cursor_as_it_is_and_lets_a_pinned_one_go(desk: Desk) -> None:
@@ -195,22 +182,21 @@ async def test_star_keeps_the_message_under_the_cursor_as_it_is_and_lets_a_pinne
         desk.session.connection, "views", agent_id="explorer1", version=2, observations="[]", verbatim_from=1, pins="[2]",
         reason="pin", created_at=desk.session.now,
     )  # fmt: skip
-    async with desk.app().run_test(size=(120, 60)) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading", size=(120, 60)) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("3")
         page = live(pilot).agent_pane.page
         await until(pilot, lambda: page.place_of("pinned.2") is not None)
         page.select("pinned.2")
         await pilot.press("asterisk")
-        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await shows(pilot, "y yes")
         await pilot.press("y")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
         await pilot.press("right")
         await until(pilot, lambda: page.place_of("1.0") is not None)
         page.select("1.0")
         await pilot.press("asterisk")
-        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await shows(pilot, "y yes")
         await pilot.press("y")
         await until(pilot, lambda: len(desk.session.commands()) == 2)
         assert [
@@ -222,27 +208,25 @@ async def test_star_keeps_the_message_under_the_cursor_as_it_is_and_lets_a_pinne
 
 
 async def test_memory_sync_search_and_pin_in_the_command_bar(desk: Desk) -> None:
-    async with desk.app().run_test(size=(120, 60)) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading", size=(120, 60)) as pilot:
         await typed(pilot, "/memory sync")
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["memory_sync"])
         await typed(pilot, "/pin never touch  main")
         await until(pilot, lambda: len(desk.session.commands()) == 2)
         assert json.loads(desk.session.commands()[1][3]) == {"text": "never touch  main"}
         await typed(pilot, "/memory search cents")
-        await until(pilot, lambda: "1 remembered fact of 2 with “cents”" in text_of(pilot))
+        await shows(pilot, "1 remembered fact of 2 with “cents”")
         assert "core has 30" not in text_of(pilot)
         await typed(pilot, "/memory nonsense")
-        await until(pilot, lambda: "/memory takes" in text_of(pilot))
+        await shows(pilot, "/memory takes")
 
 
 async def test_a_line_of_a_compaction_is_pinned_in_the_users_words(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading") as pilot:
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "Omitted only" in text_of(pilot))
+        await shows(pilot, "Omitted only")
         await pilot.press("P")
-        await until(pilot, lambda: "Pin to every prompt" in text_of(pilot))
+        await shows(pilot, "Pin to every prompt")
         pilot.app.screen.query_one("#prompt-line").value = "retry budget is 3"  # type: ignore[attr-defined]
         await pilot.press("enter")
         await until(pilot, lambda: bool(desk.session.commands()))
@@ -255,37 +239,15 @@ async def test_a_line_of_a_compaction_is_pinned_in_the_users_words(desk: Desk) -
 
 def call(started: float, prompt: int, status: str = "done") -> CallFacts:
     return CallFacts(
-        1,
-        1,
-        "turn",
-        "m",
-        status,
+        1, 1, "turn", "m", status, None, prompt, 10, 0, 0, True, None, "exact", started, 1.0, None, 0.0, 0,
         None,
-        prompt,
-        10,
-        0,
-        0,
-        True,
-        None,
-        "exact",
-        started,
-        1.0,
-        None,
-        0.0,
-        0,
-        None,
-    )
+    )  # fmt: skip
 
 
 def test_the_time_to_a_compaction_follows_the_growth_since_the_last_one() -> None:
     growing = [
-        call(130, 4000),
-        call(120, 3000),
-        call(110, 2000),
-        call(100, 1000),
-        call(90, 9000),
-        call(80, 8000),
-    ]
+        call(130, 4000), call(120, 3000), call(110, 2000), call(100, 1000), call(90, 9000), call(80, 8000),
+    ]  # fmt: skip
     assert seconds_to_compaction(growing, 2000) == pytest.approx(20)
     assert seconds_to_compaction(growing, 0) is None
     assert seconds_to_compaction(growing[:2], 2000) is None
@@ -298,13 +260,12 @@ async def test_where_compaction_starts_is_what_the_host_says_or_the_configuratio
     folder = tmp_path / "config" / "watchkeeper"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("summarization_threshold = 0.5")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "compaction near 16k" in text_of(pilot))
+    async with desk.shown("compaction near 16k") as pilot:
         desk.session.set_agent(
             "explorer1", composition=json.dumps({"messages": 10_900, "overhead": 1000, "threshold": 20_000})
         )
         desk.feed.wake()
-        await until(pilot, lambda: "compaction near 21k" in text_of(pilot))
+        await shows(pilot, "compaction near 21k")
         assert "threshold" not in text_of(pilot).replace("threshold 24k", "")
 
 
@@ -312,37 +273,31 @@ async def test_observations_made_ahead_are_shown_as_buffered_and_not_as_in_fligh
     desk.session.compaction(
         "explorer1", status="prepared", trigger="observer", high_water=77, ended_at=None, tokens_after=None
     )
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "1 chunk buffered" in text_of(pilot))
-        assert "buffered up to #77" in text_of(pilot)
+    async with desk.shown("1 chunk buffered", "buffered up to #77") as pilot:
         assert "in flight" not in text_of(pilot)
 
 
 async def test_the_metrics_of_an_agent_tell_what_those_below_it_took(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading") as pilot:
         live(pilot).plan.select("agent:planner1")
         await pilot.press("3", "right", "right", "right")
-        await until(pilot, lambda: "[Metrics]" in text_of(pilot) and "sub-agents" in text_of(pilot))
-        assert "512k tok  $0.44  of 4 agents" in text_of(pilot)
+        await shows(pilot, "[Metrics]", "sub-agents", "512k tok  $0.44  of 4 agents")
 
 
 async def test_the_help_breaks_long_lines_and_cuts_none(desk: Desk) -> None:
-    async with desk.app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=(80, 24)) as pilot:
         await pilot.press("question_mark")
-        await until(pilot, lambda: "This pane: the plan" in text_of(pilot))
+        await shows(pilot, "This pane: the plan")
         assert "…" not in "".join(line[3:77] for line in text_of(pilot).splitlines())  # the rest is behind it
 
 
 async def test_keys_typed_faster_than_the_screen_is_drawn_go_to_the_line_that_was_opened(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot)
+    async with desk.shown("3 explorer-1", without="reading") as pilot:
         screen = live(pilot)
         for character in ":resume x/Cy":
             key = {":": "colon", "/": "slash", " ": "space"}.get(character, character)
             pilot.app.post_message(events.Key(key, character))
-        await until(pilot, lambda: "/resume x/Cy" in text_of(pilot))
+        await shows(pilot, "/resume x/Cy")
         await pilot.press("escape", "slash")
         assert screen.prompt.is_asking
         await pilot.press("escape")
@@ -360,19 +315,17 @@ async def test_a_coming_compaction_is_timed_while_the_run_is_live_alone(desk: De
             input_tokens=20_000 + turn * 900,
             started_at=desk.time - 50 + turn * 10,
         )
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "at this pace" in text_of(pilot))
+    async with desk.shown("at this pace") as pilot:
         desk.host_pid = None
-        await until(pilot, lambda: "STOPPED" in text_of(pilot) and "at this pace" not in text_of(pilot))
+        await shows(pilot, "STOPPED", without="at this pace")
 
 
 async def test_the_divider_says_why_it_does_not_move(desk: Desk) -> None:
-    async with desk.app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=(80, 24)) as pilot:
         await pilot.press("less_than_sign")
-        await until(pilot, lambda: "where all four panes are shown" in text_of(pilot))
+        await shows(pilot, "where all four panes are shown")
         high = live(pilot).plan.size.height
         await pilot.press("underscore", "underscore")  # above and below are there
         await until(pilot, lambda: live(pilot).plan.size.height > high)
         await pilot.press("z", "underscore")
-        await until(pilot, lambda: "shown above each other" in text_of(pilot))
+        await shows(pilot, "shown above each other")

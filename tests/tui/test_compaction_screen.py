@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-from tests.tui.conftest import Desk, text_of, until
-from tests.tui.fake_store import HOSTILE, FakeSession, insert
+from tests.tui.conftest import Desk, shows, text_of, until
+from tests.tui.fake_store import FakeSession, insert
 from textual.pilot import Pilot
 
 from watchkeeper.store.agent_snapshot import compaction_detail
 from watchkeeper_tui.screens.compaction import CompactionScreen, not_carried_over
-
-WIDE = (120, 40)
 
 
 def compacted(session: FakeSession, summary: str = "thirty files; see core/file1.py", **values: Any) -> None:
@@ -31,12 +28,9 @@ def compacted(session: FakeSession, summary: str = "thirty files; see core/file1
     )  # fmt: skip
     session.set_agent("explorer1", view_version=2)
     row = {
-        "cost_usd": 0.07,
-        "cache_tokens_invalidated": 3800,
-        "seconds": 9.1,
-        "model": "offline/surveyor",
+        "cost_usd": 0.07, "cache_tokens_invalidated": 3800, "seconds": 9.1, "model": "offline/surveyor",
         "reason": "summary",
-    }
+    }  # fmt: skip
     session.compaction("explorer1", id=5, high_water=5, **row | values)
 
 
@@ -44,22 +38,17 @@ async def opened(pilot: Pilot[int]) -> None:
     await until(pilot, lambda: "24k → 6.1k" in text_of(pilot) or "Comp" in text_of(pilot))
     await pilot.press("4", "enter")
     await until(pilot, lambda: isinstance(pilot.app.screen, CompactionScreen) and "Before" in text_of(pilot))
-    await until(pilot, lambda: "replaced" in text_of(pilot))
+    await shows(pilot, "replaced")
 
 
 async def test_a_pass_opens_from_the_pane_with_its_figures_and_both_sides(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await opened(pilot)
         shown = text_of(pilot)
         for words in (
-            "24k → 6.1k (-75%)",
-            "$0.07",
-            "9.1s in background",
-            "blocked 0ms",
-            "cache −3.8k",
-            "surveyor",
-        ):
+            "24k → 6.1k (-75%)", "$0.07", "9.1s in background", "blocked 0ms", "cache −3.8k", "surveyor",
+        ):  # fmt: skip
             assert words in shown
         assert "#1–#5 replaced: 5 messages" in shown
         assert "- #1 user" in shown
@@ -67,29 +56,28 @@ async def test_a_pass_opens_from_the_pane_with_its_figures_and_both_sides(desk: 
         assert "cites #1 #3" in shown
         assert "from #6 on, verbatim" in shown
         await pilot.press("escape")
-        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+        await shows(pilot, "1 Plan")
 
 
 async def test_a_pass_opens_from_the_agents_tab_too(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+    async with desk.shown("3 explorer-1") as pilot:
         await pilot.press("3", "right", "right", "right", "right")
-        await until(pilot, lambda: "Enter opens one" in text_of(pilot))
+        await shows(pilot, "Enter opens one")
         await pilot.press("g", "j", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, CompactionScreen))
 
 
 async def test_what_the_summary_lost_is_listed_and_marked_where_it_stood(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await opened(pilot)
         shown = text_of(pilot)
         assert "not in the summary (still stored)" in shown
         assert "docs/limits.md" in shown
         assert "budget = 3" in shown
         await pilot.press("exclamation_mark")
-        await until(pilot, lambda: "omitted only" in text_of(pilot))
+        await shows(pilot, "omitted only")
         assert "- #1 user" not in text_of(pilot)
         assert "! #5" in text_of(pilot) or "! #" in text_of(pilot)
 
@@ -102,16 +90,16 @@ def test_an_identifier_is_lost_only_if_no_observation_has_it() -> None:
 
 async def test_undo_is_for_the_pass_whose_view_is_current(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await opened(pilot)
         desk.session.set_agent("explorer1", view_version=1)
         desk.feed.wake()
-        await until(pilot, lambda: "view 1 is active" in text_of(pilot))
+        await shows(pilot, "view 1 is active")
         await pilot.press("u")
-        await until(pilot, lambda: "Undo: view 1 is active" in text_of(pilot))
+        await shows(pilot, "Undo: view 1 is active")
         desk.session.set_agent("explorer1", view_version=2)
         desk.feed.wake()
-        await until(pilot, lambda: "−3.8k  active" in text_of(pilot))
+        await shows(pilot, "−3.8k  active")
         await pilot.press("u")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
         assert desk.session.commands()[0][:2] == ("undo", "explorer1")
@@ -119,12 +107,10 @@ async def test_undo_is_for_the_pass_whose_view_is_current(desk: Desk) -> None:
 
 async def test_compact_again_takes_typed_instructions_and_a_yes(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await opened(pilot)
         await pilot.press("R", *"keep the budget", "enter")
-        await until(
-            pilot, lambda: "Instructions: keep the budget" in text_of(pilot) and "y yes" in text_of(pilot)
-        )
+        await shows(pilot, "Instructions: keep the budget", "y yes")
         assert desk.session.commands() == []
         await pilot.press("y")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
@@ -143,43 +129,24 @@ async def test_a_pass_in_flight_says_so_and_fills_in_when_it_lands(desk: Desk) -
     connection.execute(
         "UPDATE compactions SET status = 'running', ended_at = NULL, tokens_after = NULL, view_after = NULL"
     )
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "observing up to #5" in text_of(pilot))
+    async with desk.shown("observing up to #5") as pilot:
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "to be replaced" in text_of(pilot) and "not applied yet" in text_of(pilot))
+        await shows(pilot, "to be replaced", "not applied yet")
         connection.execute(
             "UPDATE compactions SET status = 'applied', ended_at = ?, tokens_after = 6100, view_after = 2",
             (desk.time,),
         )
         desk.feed.wake()
-        await until(pilot, lambda: "+ summary 1" in text_of(pilot))
+        await shows(pilot, "+ summary 1")
 
 
 async def test_on_a_narrow_terminal_one_side_is_shown_and_tab_shows_the_other(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24)) as pilot:
         await opened(pilot)
         assert "After" not in text_of(pilot)
         await pilot.press("tab")
-        await until(pilot, lambda: "+ summary 1" in text_of(pilot) and "Before" not in text_of(pilot))
-
-
-@pytest.mark.parametrize("size", [(120, 40), (80, 24), (38, 10)])
-async def test_hostile_text_on_both_sides_stays_text(desk: Desk, size: tuple[int, int]) -> None:
-    compacted(
-        desk.session, HOSTILE, reason=HOSTILE, instructions=HOSTILE, trigger=HOSTILE[:30], model=HOSTILE
-    )
-    desk.session.message("explorer1", "user", HOSTILE)
-    desk.session.connection.execute("UPDATE views SET verbatim_from = 7 WHERE version = 2")
-    app = desk.app()
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: app.snapshot.session is not None)
-        app.open_compaction(5)
-        await until(pilot, lambda: isinstance(app.screen, CompactionScreen) and app.screen.sides is not None)
-        await pilot.press("enter", "j", "enter", "tab", "enter", "tab", "exclamation_mark")
-        await pilot.pause()
-        assert not any(ord(character) < 32 and character != "\n" for character in text_of(pilot))
-        assert app.is_running
+        await shows(pilot, "+ summary 1", without="Before")
 
 
 def test_a_pass_that_is_not_there_is_none(desk: Desk) -> None:
@@ -187,37 +154,32 @@ def test_a_pass_that_is_not_there_is_none(desk: Desk) -> None:
 
 
 async def test_what_is_in_flight_stays_in_sight_above_many_passes_until_somebody_chooses(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "18k tok freed" in text_of(pilot))
+    async with desk.shown("18k tok freed") as pilot:
         for number in range(30):
             desk.session.compaction(
                 "explorer1", requested_at=desk.time - 100 + number, status="rejected", reason=f"no {number}"
             )
         desk.session.compaction(
-            "explorer1",
-            status="running",
-            ended_at=None,
-            tokens_after=None,
-            requested_at=desk.time - 1,
+            "explorer1", status="running", ended_at=None, tokens_after=None, requested_at=desk.time - 1,
             high_water=77,
-        )
+        )  # fmt: skip
         desk.feed.wake()
-        await until(pilot, lambda: "observing up to #77" in text_of(pilot))
+        await shows(pilot, "observing up to #77")
         await pilot.resize_terminal(110, 36)
-        await until(pilot, lambda: "observing up to #77" in text_of(pilot))
+        await shows(pilot, "observing up to #77")
 
 
 async def test_a_digest_asked_no_model_so_it_is_not_called_unpriced(desk: Desk) -> None:
     desk.session.compaction("explorer1", model="digest", cost_usd=None, reason="digest", high_water=44)
     desk.session.compaction("explorer1", model="lab/unknown", cost_usd=None, high_water=55)
-    async with desk.app().run_test(size=(140, 40)) as pilot:
+    async with desk.shown(size=(140, 40)) as pilot:
         await until(pilot, lambda: text_of(pilot).count("24k → 6.1k") >= 3)
         assert text_of(pilot).count("unpriced") == 1
 
 
 async def test_the_figures_of_a_pass_keep_to_their_two_lines_on_a_narrow_terminal(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=(60, 20)) as pilot:
+    async with desk.shown(size=(60, 20)) as pilot:
         await opened(pilot)
         first, second = text_of(pilot).splitlines()[1:3]
         assert "24k → 6.1k (-75%)" in first

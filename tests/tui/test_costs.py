@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.test_library_screens import library_of
 
 from watchkeeper_tui import formatting
@@ -15,14 +15,10 @@ WIDE = (140, 40)
 @pytest.mark.parametrize(
     ("usd", "unpriced", "estimated", "words"),
     [
-        (4.82, 0, False, "$4.82"),
-        (4.82, 0, True, "~$4.82"),
-        (4.82, 2, False, "$4.82+"),
-        (4.82, 2, True, "~$4.82+"),
-        (None, 2, True, "unpriced"),
-        (None, 0, False, "-"),
+        (4.82, 0, False, "$4.82"), (4.82, 0, True, "~$4.82"), (4.82, 2, False, "$4.82+"),
+        (4.82, 2, True, "~$4.82+"), (None, 2, True, "unpriced"), (None, 0, False, "-"),
     ],
-)
+)  # fmt: skip
 def test_a_sum_says_how_well_it_is_known(
     usd: float | None, unpriced: int, estimated: bool, words: str
 ) -> None:
@@ -34,7 +30,7 @@ async def test_an_estimated_cost_is_marked_in_the_header_the_plan_and_the_agent_
     desk: Desk, why: dict[str, object]
 ) -> None:
     desk.session.call("explorer1", turn=13, **why)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await until(pilot, lambda: "~$4.82" in text_of(pilot).splitlines()[0])
         rows = {
             line.split("│")[1][:24].strip(" ▌"): line.split("│")[1]
@@ -50,19 +46,10 @@ async def test_an_estimated_cost_is_marked_in_the_header_the_plan_and_the_agent_
         assert any("~$0.11  128k tok" in line for line in text_of(pilot).splitlines())
 
 
-async def test_a_cost_is_marked_once_one_of_its_calls_was_estimated(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "$0.11  128k tok" in text_of(pilot))
-        assert "~$" not in text_of(pilot)
-        desk.session.call("explorer1", turn=13, price_status="estimated")
-        desk.feed.wake()
-        await until(pilot, lambda: "~$0.11  128k tok" in text_of(pilot) and "~$4.82" in text_of(pilot))
-
-
 async def test_what_has_no_price_is_called_so_in_the_plan_and_makes_the_sum_a_lower_bound(desk: Desk) -> None:
     desk.session.set_agent("explorer1", cost_usd=None, unpriced_calls=12)
     desk.session.set(unpriced_calls=12)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await until(pilot, lambda: "$4.82+" in text_of(pilot).splitlines()[0])
         assert any("Explore core" in line and "unpriced" in line for line in text_of(pilot).splitlines())
         assert any("planner" in line and "$0.44+" in line for line in text_of(pilot).splitlines())
@@ -72,10 +59,9 @@ async def test_what_has_no_price_is_called_so_in_the_plan_and_makes_the_sum_a_lo
 async def test_the_list_of_sessions_and_a_comparison_mark_estimates(desk: Desk) -> None:
     library_of(desk)
     desk.session.call("explorer1", turn=13, price_status="estimated")
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "~$4.82" in text_of(pilot) and " $1.25" in text_of(pilot))
+    async with desk.shown("~$4.82", " $1.25", size=WIDE, screen="sessions") as pilot:
         await pilot.press("space", "space", "equals_sign")
-        await until(pilot, lambda: "Compare abcd2345" in text_of(pilot) and "~$4.82" in text_of(pilot))
+        await shows(pilot, "Compare abcd2345", "~$4.82")
 
 
 def test_looking_for_estimates_reads_an_index_that_holds_nothing_else(desk: Desk) -> None:

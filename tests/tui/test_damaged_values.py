@@ -4,7 +4,7 @@ as ever."""
 from __future__ import annotations
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import insert
 from tests.tui.test_compaction_screen import compacted
 from tests.tui.told import told_session
@@ -53,11 +53,11 @@ async def test_damaged_values_take_nothing_else_along(desk: Desk, value: str) ->
         damage(desk, column, value)
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        await shows(pilot, "3 explorer-1")
         await pilot.press("3")
         for _ in PAGES:
             await pilot.press("right")
-            await until(pilot, lambda: "explorer-1" in text_of(pilot) and "reading …" not in text_of(pilot))
+            await shows(pilot, "explorer-1", without="reading …")
             assert_read(pilot)
         app.open_compaction(5)
         await until(pilot, lambda: isinstance(app.screen, CompactionScreen) and app.screen.sides is not None)
@@ -66,17 +66,12 @@ async def test_damaged_values_take_nothing_else_along(desk: Desk, value: str) ->
         app.open_replay("told2345")
         await until(pilot, lambda: isinstance(app.screen, ReplayScreen) and app.screen.shown_position == 1)
         if value in ("{broken", ""):
-            await until(pilot, lambda: "14 events cannot be read" in text_of(pilot))
+            await shows(pilot, "14 events cannot be read")
         await pilot.press("end")
         await until(pilot, lambda: app.screen.shown_position == app.screen.playback.position > 1)  # type: ignore[attr-defined]
         assert_read(pilot)
         await pilot.press("escape", "s")
-        await until(
-            pilot,
-            lambda: (
-                "abcd2345" in text_of(pilot) and "told2345" in text_of(pilot) and "audit" in text_of(pilot)
-            ),
-        )
+        await shows(pilot, "abcd2345", "told2345", "audit")
 
 
 @pytest.mark.parametrize(
@@ -88,8 +83,7 @@ async def test_what_cannot_be_read_of_a_context_is_said_in_one_line(
 ) -> None:
     filled(desk)
     damage(desk, column, "{broken")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "reading" not in text_of(pilot))
+    async with desk.shown("3 explorer-1", without="reading", size=WIDE) as pilot:
         await pilot.press("3", "left")
-        await until(pilot, lambda: "damaged" in text_of(pilot) and words in text_of(pilot))
+        await shows(pilot, "damaged", words)
         assert text_of(pilot).count("damaged") == 1

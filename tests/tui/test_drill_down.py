@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession, bindable, create, insert, small_session
 from tests.tui.hostile import judge
 from tests.tui.test_twenty_questions import import_log, live_run
@@ -47,14 +47,9 @@ def compacted(run: FakeSession, agent: str = "explorer1") -> int:
     (last,) = run.connection.execute("SELECT last_seq FROM agents WHERE id = ?", (agent,)).fetchone()
     seen = {"kind": "summary", "tokens": 300, "first_seq": 1, "last_seq": last, "citations": f"[1, {last}]"}
     insert(
-        run.connection,
-        "observations",
-        agent_id=agent,
-        id=1,
-        text="Thirty files; an edit failed.",
-        created_at=run.now,
-        **seen,
-    )
+        run.connection, "observations", agent_id=agent, id=1, text="Thirty files; an edit failed.",
+        created_at=run.now, **seen,
+    )  # fmt: skip
     insert(run.connection, "views", agent_id=agent, version=2, parent=1, observations="[1]", verbatim_from=last + 1, reason="summary",
            created_at=run.now)  # fmt: skip
     run.connection.execute("DELETE FROM compactions")
@@ -107,7 +102,7 @@ async def test_every_event_leads_somewhere_and_esc_leads_back(scene: Desk) -> No
         "SELECT seq, kind FROM events WHERE session_id = ? ORDER BY seq", (scene.session.id,)
     ).fetchall()
     assert len(events) >= 6
-    async with scene.app().run_test(size=WIDE) as pilot:
+    async with scene.shown() as pilot:
         screen = await opened(pilot)
         await pilot.press("2")
         for seq, kind in events:
@@ -118,12 +113,9 @@ async def test_every_event_leads_somewhere_and_esc_leads_back(scene: Desk) -> No
             assert event is not None
             place = place_of_event(scene.session.connection, scene.session.id, event)
             if place.seq:
-                await until(pilot, lambda place=place: f"#{place.seq} of " in text_of(pilot))  # type: ignore[misc]
+                await shows(pilot, f"#{place.seq} of ")
             elif place.compaction_id is None:
-                await until(
-                    pilot,
-                    lambda seq=seq, kind=kind: f"Event #{seq}" in text_of(pilot) and kind in text_of(pilot),
-                )  # type: ignore[misc]
+                await shows(pilot, f"Event #{seq}", kind)
             await pilot.press("escape")
             await until(pilot, lambda: pilot.app.screen is screen)
             assert (screen.active_pane, screen.events.selected_id) == ("events", str(seq))
@@ -135,7 +127,7 @@ async def test_a_failed_edit_is_reached_from_its_event_and_so_is_all_behind_it(
 ) -> None:
     event = failed_edit(desk.session)
     compacted(desk.session)
-    async with desk.app().run_test(size=size) as pilot:
+    async with desk.shown(size=size) as pilot:
         screen = await opened(pilot)
         screen.action_pane("events")
         screen.events.select(str(event))
@@ -152,10 +144,9 @@ async def test_a_failed_edit_is_reached_from_its_event_and_so_is_all_behind_it(
         await drill(pilot, "enter", "› compaction 1")
         await until(pilot, lambda: "summary 1" in text_of(pilot) or size[0] < 100)
         await pilot.press("tab", "j")
-        await until(pilot, lambda: "→ cites #1 #6" in text_of(pilot))
+        await shows(pilot, "→ cites #1 #6")
         await drill(pilot, "enter", "› observation 1")
-        await until(pilot, lambda: "the messages behind it" in text_of(pilot))
-        assert "an edit failed" in text_of(pilot)
+        await shows(pilot, "the messages behind it", "an edit failed")
         await pilot.press("n")
         assert "1 of 2 cited messages" in text_of(pilot)
         await drill(pilot, "m", "› message #1")
@@ -170,7 +161,7 @@ async def test_a_failed_edit_is_reached_from_its_event_and_so_is_all_behind_it(
 
 async def test_a_click_on_the_path_goes_back_there(desk: Desk) -> None:
     event = compacted(desk.session)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         screen = await opened(pilot)
         screen.action_pane("events")
         screen.events.select(str(event))
@@ -184,7 +175,7 @@ async def test_a_click_on_the_path_goes_back_there(desk: Desk) -> None:
 
 
 async def test_a_replay_opens_what_it_stands_at_and_nothing_later(scene: Desk) -> None:
-    async with scene.app().run_test(size=WIDE) as pilot:
+    async with scene.shown() as pilot:
         await opened(pilot)
         await pilot.press("w")
         await until(
@@ -203,7 +194,7 @@ async def test_a_replay_opens_what_it_stands_at_and_nothing_later(scene: Desk) -
             if isinstance(pilot.app.screen, MessageScreen):
                 agent = screen.snapshot.agent(screen.snapshot.events[-1].agent_id)
                 last = agent.last_seq if agent is not None else 0
-                await until(pilot, lambda last=last: f" of {last} " in text_of(pilot))  # type: ignore[misc]
+                await shows(pilot, f" of {last} ")
                 assert "› replay " in path_of(pilot)
             await pilot.press("escape")
             await until(pilot, lambda: pilot.app.screen is screen)
@@ -212,10 +203,10 @@ async def test_a_replay_opens_what_it_stands_at_and_nothing_later(scene: Desk) -
 async def test_a_timeline_and_a_search_lead_to_the_message_too(desk: Desk) -> None:
     failed_edit(desk.session)
     compacted(desk.session)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         await opened(pilot)
         await pilot.press("t")
-        await until(pilot, lambda: "Timeline  5 agents" in text_of(pilot))
+        await shows(pilot, "Timeline  5 agents")
         await pilot.press("j")
         await until(pilot, lambda: "✗ failed" in text_of(pilot).splitlines()[-2])
         await pilot.press("m")
@@ -224,9 +215,9 @@ async def test_a_timeline_and_a_search_lead_to_the_message_too(desk: Desk) -> No
             lambda: isinstance(pilot.app.screen, MessageScreen) and "› timeline › agent" in path_of(pilot),
         )
         await pilot.press("escape", "escape", "s")
-        await until(pilot, lambda: "Sessions  1" in text_of(pilot))
+        await shows(pilot, "Sessions  1")
         await pilot.press("slash", *"cents", "enter")
-        await until(pilot, lambda: "found in explorer-1 #5" in text_of(pilot))
+        await shows(pilot, "found in explorer-1 #5")
         await drill(pilot, "m", "message #5")
         assert path_of(pilot).startswith("sessions › migrate billing to cents › agent explorer-1 ›")
         await pilot.press("c")
@@ -234,7 +225,7 @@ async def test_a_timeline_and_a_search_lead_to_the_message_too(desk: Desk) -> No
         assert isinstance(pilot.app.screen, CompactionScreen)
         for _ in range(2):
             await pilot.press("escape")
-        await until(pilot, lambda: "found in explorer-1 #5" in text_of(pilot))
+        await shows(pilot, "found in explorer-1 #5")
 
 
 async def test_hostile_names_and_lines_of_a_megabyte_stay_inert_on_the_way(desk: Desk) -> None:
@@ -245,7 +236,7 @@ async def test_hostile_names_and_lines_of_a_megabyte_stay_inert_on_the_way(desk:
     event = failed_edit(run, path=f"core/{HOSTILE}.py")
     compacted(run)
     strange = run.event(f"odd.{HOSTILE}", None, **{HOSTILE: [HOSTILE * 40, {HOSTILE: "x" * 1_000_000}]})
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         screen = await opened(pilot)
         screen.action_pane("events")
         for seq, keys in (

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, until
 from tests.tui.fake_store import insert
 
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, SessionSnapshotReader
 from watchkeeper_tui.actions import estimate_compaction
-
-WIDE = (120, 40)
 
 
 def read(desk: Desk, name: str) -> tuple[AgentFacts, tuple[CompactionFacts, ...]]:
@@ -49,14 +47,13 @@ def test_what_has_no_price_is_said_to_be_unpriced(desk: Desk) -> None:
 
 async def test_a_pass_that_was_asked_for_is_followed_to_its_end(desk: Desk) -> None:
     session = desk.session
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+    async with desk.shown("3 explorer-1") as pilot:
         await pilot.press("C")
-        await until(pilot, lambda: "14k of 32k tok now → about" in text_of(pilot))
+        await shows(pilot, "14k of 32k tok now → about")
         await pilot.press("y")
         await until(pilot, lambda: len(session.commands()) == 1)
         desk.feed.wake()
-        await until(pilot, lambda: "accepted, queued" in text_of(pilot))
+        await shows(pilot, "accepted, queued")
         insert(
             session.connection, "compactions", id=77, session_id=session.id, agent_id="explorer1", trigger="manual",
             status="running", high_water=41, tokens_before=14_000, requested_at=desk.time,
@@ -65,16 +62,13 @@ async def test_a_pass_that_was_asked_for_is_followed_to_its_end(desk: Desk) -> N
             "UPDATE commands SET status = 'applied', result = 'begun', applied_at = ?", (desk.time,)
         )
         desk.feed.wake()
-        await until(
-            pilot,
-            lambda: "observing up to #41" in text_of(pilot) and "the agent keeps working" in text_of(pilot),
-        )
+        await shows(pilot, "observing up to #41", "the agent keeps working")
         session.connection.execute("UPDATE compactions SET status = 'prepared' WHERE id = 77")
         desk.feed.wake()
-        await until(pilot, lambda: "published at the agent's next step" in text_of(pilot))
+        await shows(pilot, "published at the agent's next step")
         session.connection.execute(
             "UPDATE compactions SET status = 'applied', tokens_after = 5000, ended_at = ? WHERE id = 77",
             (desk.time,),
         )
         desk.feed.wake()
-        await until(pilot, lambda: "14k → 5.0k -64%" in text_of(pilot) and "u undoes it" in text_of(pilot))
+        await shows(pilot, "14k → 5.0k -64%", "u undoes it")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, until
 
 WIDE = (160, 40)
 
@@ -25,27 +25,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_the_run_is_exported_and_the_file_is_named(
     desk: Desk, here: Path, line: str, ending: str
 ) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+    async with desk.shown("1 Plan", size=WIDE) as pilot:
         await pilot.press("colon", "ctrl+u", *f"/{line}", "enter")
         await until(pilot, lambda: os.listdir(here) == [f"{desk.session.id}.{ending}"], seconds=60)
-        await until(
-            pilot,
-            lambda: f"✓ {desk.session.id}.{ending}  " in text_of(pilot) and f"in {here}" in text_of(pilot),
-        )
+        await shows(pilot, f"✓ {desk.session.id}.{ending}  ", f"in {here}")
 
 
 async def test_an_unknown_form_is_refused_in_one_line(desk: Desk, here: Path) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+    async with desk.shown("1 Plan", size=WIDE) as pilot:
         await pilot.press("colon", "ctrl+u", *"/export pdf", "enter")
-        await until(pilot, lambda: "/export takes html, md or json" in text_of(pilot))
+        await shows(pilot, "/export takes html, md or json")
     assert os.listdir(here) == []
 
 
 async def test_a_refusal_of_the_command_is_shown(desk: Desk, here: Path) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+    async with desk.shown("1 Plan", size=WIDE) as pilot:
         here.rmdir()
         await pilot.press("colon", "ctrl+u", *"/export", "enter")
-        await until(pilot, lambda: "not exported" in text_of(pilot), seconds=60)
+        await shows(pilot, "not exported", seconds=60)

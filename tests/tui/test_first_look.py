@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.test_compaction_screen import compacted
 from tests.tui.test_twenty_questions import live_run
 
@@ -26,10 +26,9 @@ async def test_a_page_that_grows_a_scrollbar_loses_no_word(desk: Desk) -> None:
     desk.session.set(status="done", ended_at=desk.session.now)
     desk.host_pid = None
     desk.session.message("explorer1", "assistant", [{"type": "text", "text": f"{LONG} the end"}])
-    async with desk.app().run_test(size=(120, 48)) as pilot:
-        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+    async with desk.shown("explorer-1", size=(120, 48)) as pilot:
         await pilot.press("3", "right")
-        await until(pilot, lambda: "Enter unfolds" in text_of(pilot))
+        await shows(pilot, "Enter unfolds")
         shown = text_of(pilot)
         first, last = shown.index("word000"), shown.rindex("word0")
         numbers = [int(word[4:7]) for word in shown[first : last + 8].split() if word.startswith("word")]
@@ -38,7 +37,7 @@ async def test_a_page_that_grows_a_scrollbar_loses_no_word(desk: Desk) -> None:
 
 async def test_every_agent_of_the_header_is_counted_in_some_state(desk: Desk) -> None:
     desk.session.agent("resting1", "resting", status="idle")
-    async with desk.app().run_test(size=(160, 40)) as pilot:
+    async with desk.shown(size=(160, 40)) as pilot:
         await until(pilot, lambda: "agents" in text_of(pilot).splitlines()[0])
         header = text_of(pilot).splitlines()[0]
         total = int(header.split(" agents")[0].split()[-1])
@@ -52,8 +51,7 @@ async def test_every_agent_of_the_header_is_counted_in_some_state(desk: Desk) ->
 
 async def test_the_clock_goes_on_while_a_task_of_an_ended_run_runs_again(desk: Desk) -> None:
     desk.session.set(status="done", ended_at=desk.session.now - 600)
-    async with desk.app().run_test(size=(160, 40)) as pilot:
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
+    async with desk.shown("LIVE", size=(160, 40)) as pilot:
         assert (
             "00:12:44" in text_of(pilot).splitlines()[0]
         )  # from 764 s ago until now, not until the end 600 s ago
@@ -63,10 +61,9 @@ async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it
     began = desk.session.now - 600
     desk.session.set(origin="claude-code", status="done", ended_at=desk.session.now)
     desk.session.task("item1", "Fix the flaky test", status="done", started_at=began, ended_at=began + 95)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Fix the flaky" in text_of(pilot))
+    async with desk.shown("Fix the flaky") as pilot:
         pilot.app.screen.query_one(PlanView).select("task:item1")
-        await until(pilot, lambda: "to-do of planner" in text_of(pilot))
+        await shows(pilot, "to-do of planner")
         shown = text_of(pilot)
         assert "Fix the flaky test" in shown
         assert "took 1:35" in shown
@@ -74,10 +71,9 @@ async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it
 
 
 async def test_a_task_that_waits_tells_for_which_others(desk: Desk) -> None:
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Write the survey" in text_of(pilot))
+    async with desk.shown("Write the survey") as pilot:
         pilot.app.screen.query_one(PlanView).select("task:t-survey")
-        await until(pilot, lambda: "Waits for" in text_of(pilot))
+        await shows(pilot, "Waits for")
         below = text_of(pilot).split("Waits for", 1)[1]
         assert "Explore core" in below
 
@@ -87,24 +83,22 @@ async def test_the_parts_of_a_context_add_up_also_where_a_log_tells_only_some(de
     desk.session.set_agent(
         "explorer1", context_tokens=51_000, context_limit=200_000, composition=json.dumps(parts)
     )
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "not in the log 40k" in text_of(pilot))
-        assert "free 149k" in text_of(pilot)
+    async with desk.shown() as pilot:
+        await shows(pilot, "not in the log 40k", "free 149k")
 
 
 async def test_a_title_without_figures_has_the_room_of_the_columns_that_are_empty(desk: Desk) -> None:
     title = "Consolidate the fields of the plan into one"
     desk.session.task("item1", title, status="done")
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: title in text_of(pilot))
+    async with desk.shown(title) as pilot:
         row = next(line for line in text_of(pilot).splitlines() if title in line)
         assert row[:60].rstrip("│ ").endswith("done")
 
 
 async def test_an_agent_named_by_an_id_alone_is_told_by_what_it_was_asked(desk: Desk) -> None:
     desk.session.agent("sub1", "a0ad4f44468bdf20d", current_goal="Search the repo")
-    async with desk.app().run_test(size=(160, 40)) as pilot:
-        await until(pilot, lambda: "a0ad4f44468bdf20d  Search" in text_of(pilot))
+    async with desk.shown(size=(160, 40)) as pilot:
+        await shows(pilot, "a0ad4f44468bdf20d  Search")
 
 
 def test_a_pass_is_counted_among_its_agents_passes_and_unknown_figures_are_left_out(desk: Desk) -> None:
@@ -128,12 +122,9 @@ def test_a_pass_is_counted_among_its_agents_passes_and_unknown_figures_are_left_
 
 async def test_what_a_pass_lost_of_a_message_stands_below_that_message(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("4", "enter")
-        await until(
-            pilot, lambda: "Compaction 1/1" in text_of(pilot) and "identifiers omit" in text_of(pilot)
-        )
+        await shows(pilot, "Compaction 1/1", "identifiers omit")
         await pilot.press("exclamation_mark")
         await until(
             pilot,
@@ -155,7 +146,7 @@ async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(
 ) -> None:
     desk.host_pid = None
     desk.session.set(**{"status": "done", "ended_at": desk.session.now, **values})
-    async with desk.app().run_test(size=(120, 40)) as pilot:
+    async with desk.shown() as pilot:
         await until(pilot, lambda: "DONE" in text_of(pilot) or "FAILED" in text_of(pilot))
         footer = text_of(pilot).splitlines()[-1]
         for label in (
@@ -168,7 +159,7 @@ async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(
             assert label in footer
         assert not [label for label in ("Pause", "Message", "Undo", "Cancel") if label in footer]
         await pilot.press("x")
-        await until(pilot, lambda: "a web page" in text_of(pilot))
+        await shows(pilot, "a web page")
 
 
 @pytest.mark.parametrize("key", ["p", "P", "N", "r", "X", "m"])
@@ -176,36 +167,28 @@ async def test_every_key_of_a_run_that_is_over_says_so_in_the_same_words(desk: D
     desk.host_pid = None
     desk.session.set(status="done", ended_at=desk.session.now)
     desk.session.set_agent("planner1", status="done", ended_at=desk.session.now)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "DONE" in text_of(pilot))
+    async with desk.shown("DONE") as pilot:
         pilot.app.screen.query_one(PlanView).select("agent:planner1")
         await pilot.press(key)
-        await until(pilot, lambda: "the run is over" in text_of(pilot))
+        await shows(pilot, "the run is over")
         assert "message the planner" not in text_of(pilot)
 
 
 async def test_a_question_puts_away_what_was_said_before_it(desk: Desk) -> None:
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("a")
-        await until(pilot, lambda: "no pending questions" in text_of(pilot))
+        await shows(pilot, "no pending questions")
         await pilot.press("C")
-        await until(pilot, lambda: "y yes" in text_of(pilot) and "no pending questions" not in text_of(pilot))
+        await shows(pilot, "y yes", without="no pending questions")
 
 
 async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:
     desk.session.set(origin="claude-code", status="done", ended_at=desk.session.now)
     desk.session.agent(
-        "sub1",
-        "sub",
-        status="done",
-        ended_at=desk.session.now,
-        context_tokens=0,
-        composition="{}",
+        "sub1", "sub", status="done", ended_at=desk.session.now, context_tokens=0, composition="{}",
         last_seq=0,
-    )
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "sub" in text_of(pilot))
+    )  # fmt: skip
+    async with desk.shown("sub") as pilot:
         pilot.app.screen.query_one(PlanView).select("agent:sub1")
         await pilot.press("3")
         shown = []
@@ -223,18 +206,17 @@ async def test_short_names_leave_their_room_to_what_happened(desk: Desk) -> None
     long = "a result of some length that is worth reading"
     desk.session.connection.execute("UPDATE agents SET name = substr(id, 1, 4)")
     desk.session.event("tool.done", "explorer1", tool="Bash", preview=long)
-    async with desk.app().run_test(size=(160, 40)) as pilot:
-        await until(pilot, lambda: f"expl tool    Bash → {long}" in text_of(pilot))
+    async with desk.shown(size=(160, 40)) as pilot:
+        await shows(pilot, f"expl tool    Bash → {long}")
 
 
 async def test_an_agent_that_has_ended_is_not_foretold_a_compaction(desk: Desk) -> None:
     full = json.dumps({"messages": 23_000, "overhead": 1_000})
     desk.session.set_agent("explorer3", context_tokens=24_000, composition=full)
     desk.session.set_agent("explorer1", context_tokens=24_000, composition=full)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "compacts near" in text_of(pilot))
+    async with desk.shown("3 explorer-1", "compacts near") as pilot:
         pilot.app.screen.query_one(PlanView).select("task:t-docs")
-        await until(pilot, lambda: "3 explorer-3" in text_of(pilot) and "24,000 of 32,000" in text_of(pilot))
+        await shows(pilot, "3 explorer-3", "24,000 of 32,000")
         of_agent = "\n".join(line[60:] for line in text_of(pilot).splitlines()[:24])
         assert "compact" not in of_agent.replace("Compactions", "")
 
@@ -242,8 +224,7 @@ async def test_an_agent_that_has_ended_is_not_foretold_a_compaction(desk: Desk) 
 async def test_no_compaction_of_another_programs_agent_is_foretold(desk: Desk) -> None:
     desk.session.set(origin="claude-code")
     desk.session.set_agent("explorer1", context_tokens=30_000, composition=json.dumps({"messages": 30_000}))
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "30,000 of 32,000" in text_of(pilot))
+    async with desk.shown("30,000 of 32,000") as pilot:
         assert "compacts" not in text_of(pilot)
         assert "compaction due" not in text_of(pilot)
         assert "compaction near" not in text_of(pilot)
@@ -258,8 +239,7 @@ async def test_the_reason_with_which_an_agent_ended_is_told(
         "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call reported"
     )
     desk.session.set_agent("explorer3", status=status, status_reason=reason)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+    async with desk.shown("3 explorer-1") as pilot:
         pilot.app.screen.query_one(PlanView).select("task:t-docs")
         await pilot.press(*(["i"] if page == "Report" else ["z", "3"]))
         await until(
@@ -271,10 +251,9 @@ async def test_the_reason_with_which_an_agent_ended_is_told(
 async def test_a_row_shows_the_time_of_a_silence_and_of_a_limit_whole(database: Path) -> None:
     run = live_run(database)
     run.live("agent23", "tool", "browser_navigate", since=run.now - 1_500, updated_at=run.now - 1_500)
-    async with Desk(database, run).app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Port module 12" in text_of(pilot))
+    async with Desk(database, run).shown("Port module 12") as pilot:
         await pilot.press("slash", *"23", "enter")
-        await until(pilot, lambda: "browse… 25:00" in text_of(pilot))
+        await shows(pilot, "browse… 25:00")
         await pilot.press("slash", "ctrl+u", *"12", "enter")
         await until(pilot, lambda: re.search(r"in 1:\d\d:\d\d +128k", text_of(pilot)) is not None)
     run.connection.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.conftest import NOW, Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession, create
 from tests.tui.pictures import assert_agreed
 
@@ -44,17 +44,15 @@ def fleet(desk: Desk) -> Desk:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_the_fleet_looks_as_agreed(fleet: Desk, size: tuple[int, int]) -> None:
-    async with fleet.app(screen="fleet").run_test(size=size) as pilot:
-        await until(pilot, lambda: "? 2 need you" in text_of(pilot))
+    async with fleet.shown("? 2 need you", size=size, screen="fleet") as pilot:
         await pilot.press("e")
         await assert_agreed(pilot, "fleet")
 
 
 async def test_rows_follow_the_database_e_finds_who_asks_and_enter_opens(fleet: Desk) -> None:
-    async with fleet.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with fleet.shown("Explore core") as pilot:
         await pilot.press("W")
-        await until(pilot, lambda: "? 2 need you" in text_of(pilot))
+        await shows(pilot, "? 2 need you")
         shown = text_of(pilot)
         assert "a week ago" not in shown
         assert "\x1b" not in shown
@@ -68,18 +66,18 @@ async def test_rows_follow_the_database_e_finds_who_asks_and_enter_opens(fleet: 
         session = FakeSession(fleet.session.connection, "fresh234", goal="a run that was started just now")
         session.event("session.created")
         fleet.feed.wake()
-        await until(pilot, lambda: "fresh234" in text_of(pilot))
+        await shows(pilot, "fresh234")
         fleet.session.connection.execute("UPDATE approvals SET status = 'approved' WHERE id = 'appr-asks'")
         fleet.session.connection.execute("UPDATE sessions SET event_seq = 9 WHERE id = 'asks2345'")
         fleet.feed.wake()
-        await until(pilot, lambda: "? 1 needs you" in text_of(pilot))
+        await shows(pilot, "? 1 needs you")
         await pilot.press("e", "enter")
         await until(
             pilot, lambda: isinstance(pilot.app.screen, LiveScreen) and "nightly audit" in text_of(pilot)
         )
         fleet.host_pid = None
         await pilot.press("W")
-        await until(pilot, lambda: "† stopped" in text_of(pilot))
+        await shows(pilot, "† stopped")
 
 
 def test_a_reading_asks_again_only_about_sessions_that_changed(fleet: Desk) -> None:
@@ -153,12 +151,11 @@ async def test_w_lists_workers_with_their_sessions_and_a_queued_session_is_not_c
     )
     connection.execute("UPDATE approvals SET status = 'approved'")
     fleet.host_pid = None
-    async with fleet.app().run_test(size=(120, 30)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with fleet.shown("Explore core", size=(120, 30)) as pilot:
         await pilot.press("W")
-        await until(pilot, lambda: "◷ queued" in text_of(pilot))
+        await shows(pilot, "◷ queued")
         await pilot.press("w")
-        await until(pilot, lambda: "† gone" in text_of(pilot))
+        await shows(pilot, "† gone")
         shown = text_of(pilot)
         assert "● running" in shown
         assert "1/4" in shown

@@ -55,15 +55,8 @@ class Folds:
         ]
         assert self.events == list(first.events)
         for part in (
-            "session",
-            "tasks",
-            "agents",
-            "compactions",
-            "approvals",
-            "commands",
-            "budgets",
-            "rates",
-        ):
+            "session", "tasks", "agents", "compactions", "approvals", "commands", "budgets", "rates",
+        ):  # fmt: skip
             assert getattr(renewed, part) == getattr(first, part), part
         for name, fold in self.details.items():
             agent = next(each for each in renewed.agents if each.id == name)
@@ -120,23 +113,14 @@ def act(session: FakeSession, what: str, data: st.DataObject, number: int) -> fl
         connection.execute("UPDATE approvals SET status = 'approved'")
     elif what == "command":
         insert(
-            connection,
-            "commands",
-            session_id=session.id,
-            kind="pause",
-            requested_by="test",
-            created_at=NOW,
-            result=text,
-        )
+            connection, "commands", session_id=session.id, kind="pause", requested_by="test",
+            created_at=NOW, result=text,
+        )  # fmt: skip
     elif what == "budget":
         insert(
-            connection,
-            "budgets",
-            session_id=session.id,
-            kind="usd",
-            amount=data.draw(NUMBERS),
+            connection, "budgets", session_id=session.id, kind="usd", amount=data.draw(NUMBERS),
             created_at=NOW,
-        )
+        )  # fmt: skip
     elif what == "unbudget":
         connection.execute("DELETE FROM budgets")
     elif what == "message":
@@ -145,14 +129,9 @@ def act(session: FakeSession, what: str, data: st.DataObject, number: int) -> fl
         session.fact(data.draw(st.sampled_from([agent, None])), text, pinned=number % 2, digest=str(number))
     elif what == "inbox":
         insert(
-            connection,
-            "inbox",
-            session_id=session.id,
-            agent_id=agent,
-            kind="note",
-            payload=json.dumps(text),
-            created_at=NOW,
-        )
+            connection, "inbox", session_id=session.id, agent_id=agent, kind="note",
+            payload=json.dumps(text), created_at=NOW,
+        )  # fmt: skip
     elif what == "tool":
         insert(connection, "tool_calls", session_id=session.id, agent_id=agent, turn=number, position=0, seq=1, tool_use_id=text,
                name=text, idempotent=1, status="running", is_error=number % 2)  # fmt: skip

@@ -98,17 +98,9 @@ class Tour:
     async def keeping(self) -> None:
         await self.library()
         for keys in (
-            ("j", "t", "m"),
-            ("t", "w"),
-            ("n",),
-            ("number_sign",),
-            ("D",),
-            ("x",),
-            ("F",),
-            ("c", "ctrl+s"),
-            ("question_mark",),
-            ("ctrl+p",),
-        ):
+            ("j", "t", "m"), ("t", "w"), ("n",), ("number_sign",), ("D",), ("x",), ("F",), ("c", "ctrl+s"),
+            ("question_mark",), ("ctrl+p",),
+        ):  # fmt: skip
             await self.keys(*keys)
             await self.keys("escape")
             await self.library()
@@ -152,21 +144,10 @@ async def test_no_screen_lets_hostile_text_act_hide_or_end_the_dashboard(tmp_pat
     sent = await tour.run(whole=True)
     assert judge(sent) == []
     assert {
-        "LiveScreen",
-        "SessionsScreen",
-        "MessageScreen",
-        "CompareScreen",
-        "ReplayScreen",
-        "HelpScreen",
-        "StartScreen",
-        "TimelineScreen",
-        "PlanScreen",
-        "ChartScreen",
-        "UsageScreen",
-        "FleetScreen",
-        "WorkersScreen",
-        "ArtifactsScreen",
-    } <= tour.seen
+        "LiveScreen", "SessionsScreen", "MessageScreen", "CompareScreen", "ReplayScreen", "HelpScreen",
+        "StartScreen", "TimelineScreen", "PlanScreen", "ChartScreen", "UsageScreen", "FleetScreen",
+        "WorkersScreen", "ArtifactsScreen",
+    } <= tour.seen  # fmt: skip
     assert [each[0] for each in tour.desk.session.commands() if each[0] not in ("pause", "steer")] == []
 
 

@@ -9,17 +9,9 @@ from graphlib import TopologicalSorter
 import grimp
 
 FORBIDDEN = (
-    "anthropic",
-    "openai",
-    "mcp",
-    "genai_prices",
-    "genai_prices_alone.data",
-    "tiktoken",
-    "sqlite_utils",
-    "pydantic",
-    "watchfiles",
-    "watchkeeper.runtime.host",
-)
+    "anthropic", "openai", "mcp", "genai_prices", "genai_prices_alone.data", "tiktoken", "sqlite_utils",
+    "pydantic", "watchfiles", "watchkeeper.runtime.host",
+)  # fmt: skip
 
 
 def test_the_dashboard_loads_nothing_heavy() -> None:

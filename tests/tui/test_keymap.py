@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from textual.binding import Binding
 
 from watchkeeper_tui.app import active_together
@@ -17,23 +17,10 @@ from watchkeeper_tui.settings import Settings
 @pytest.mark.parametrize(
     "key",
     [
-        "p",
-        "P",
-        "?",
-        "question_mark",
-        "minus",
-        "-",
-        "+",
-        "f5",
-        "ctrl+x",
-        "shift+left",
-        "pageup",
-        "space",
-        "é",
-        "enter",
-        "alt+x",
+        "p", "P", "?", "question_mark", "minus", "-", "+", "f5", "ctrl+x", "shift+left", "pageup", "space",
+        "é", "enter", "alt+x",
     ],
-)
+)  # fmt: skip
 def test_a_key_that_a_terminal_sends_is_one(key: str) -> None:
     assert is_key(key)
 
@@ -61,9 +48,13 @@ def test_an_unknown_key_is_one_line_and_the_one_before_stays() -> None:
 
 
 async def test_the_dashboard_says_so_when_it_opens_and_the_old_key_works(desk: Desk) -> None:
-    async with desk.app(settings=Settings(keys={"act.pause": "pgup"})).run_test(size=(140, 40)) as pilot:
-        await until(pilot, lambda: "keys.act.pause: 'pgup' is not a key" in text_of(pilot))
-        await until(pilot, lambda: "p Pause" in text_of(pilot) and "3 explorer-1" in text_of(pilot))
+    async with desk.shown(
+        "keys.act.pause: 'pgup' is not a key",
+        "p Pause",
+        "3 explorer-1",
+        size=(140, 40),
+        settings=Settings(keys={"act.pause": "pgup"}),
+    ) as pilot:
         await pilot.press("p")
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
 
@@ -95,12 +86,13 @@ def test_of_two_keys_of_the_user_that_are_the_same_the_second_is_refused_and_unk
 
 @pytest.mark.parametrize("key", ["f", "j"])
 async def test_the_users_key_acts_and_the_help_says_which_default_it_replaces(desk: Desk, key: str) -> None:
-    async with desk.app(settings=Settings(keys={"act.pause": key})).run_test(size=(140, 40)) as pilot:
-        await until(pilot, lambda: f"{key} Pause" in text_of(pilot) and "3 explorer-1" in text_of(pilot))
+    async with desk.shown(
+        f"{key} Pause", "3 explorer-1", size=(140, 40), settings=Settings(keys={"act.pause": key})
+    ) as pilot:
         assert ("f Freeze" in text_of(pilot)) == (key != "f")
         await pilot.press("question_mark")
         replaced = {"f": "Freeze (freeze)", "j": "Down (rows.down)"}[key]
-        await until(pilot, lambda: f"{replaced}: its key is act.pause's" in text_of(pilot))
+        await shows(pilot, f"{replaced}: its key is act.pause's")
         await pilot.press("escape", key)
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
         assert "FROZEN" not in text_of(pilot)
@@ -120,11 +112,10 @@ async def test_every_footer_and_help_shows_the_users_keys_and_a_path_says_where_
     desk: Desk, opens: str, binding: str, old: str, own: str, explained: str
 ) -> None:
     for keys, shown, gone in (({}, old, own), ({binding: "f6"}, own, old)):
-        async with desk.app(settings=Settings(keys=keys)).run_test(size=(200, 30)) as pilot:
-            await until(pilot, lambda: "Explore core" in text_of(pilot))
+        async with desk.shown("Explore core", size=(200, 30), settings=Settings(keys=keys)) as pilot:
             live = pilot.app.screen
             await pilot.press(opens)
-            await until(pilot, lambda shown=shown: shown in text_of(pilot))  # type: ignore[misc]
+            await shows(pilot, shown)
             assert pilot.app.screen is not live
             assert gone not in text_of(pilot)
             if opens not in "sw":
@@ -159,8 +150,7 @@ def keys_in_help(groups: list[tuple[str, list[tuple[str, str]]]]) -> set[str]:
     ids=" ".join,
 )  # fmt: skip
 async def test_the_help_of_a_screen_names_every_key_of_it(desk: Desk, keys: tuple[str, ...]) -> None:
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press(*keys)
         await until(pilot, lambda: len(pilot.app.screen_stack) > 2 or not keys or keys[-1].isdigit())
         screen = pilot.app.screen

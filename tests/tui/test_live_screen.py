@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from textual.pilot import Pilot
 
 from watchkeeper_tui.screens.live import LiveScreen
@@ -16,96 +16,54 @@ from watchkeeper_tui.widgets.rows import RowView
 WIDE, SMALL = (120, 40), (80, 24)
 
 
-async def test_the_screen_shows_plan_agent_events_and_compaction_of_a_session(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
-        shown = text_of(pilot)
-        for words in (
-            "LIVE", "abcd2345", "migrate billing", "00:12:44", "5 agents", "$4.82", "1.9M tok",
-            "planner", "Explore tui", "Write the survey", "after Explore core", "credit bal",
-            "1 Plan", "2 Events", "3 explorer-1", "4 Compaction", "FOLLOW", "first plan", "24k → 6.1k -75%",
-        ):  # fmt: skip
-            assert words in shown, words
-
-
 async def test_no_notice_hides_that_the_database_got_a_second_name(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         live(pilot).say("a notice", seconds=60)
         desk.path.with_name("second.db").hardlink_to(desk.path)
         desk.feed.wake()
-        await until(pilot, lambda: "has 2 names" in text_of(pilot))
-
-
-async def test_every_tab_of_the_agent_pane_shows_its_part(desk: Desk) -> None:
-    async with desk.app().run_test(size=(140, 44)) as pilot:
-        await until(pilot, lambda: "core has 30 Python files" in text_of(pilot))
-        assert "keep cents as integers" in text_of(pilot)
-        await pilot.press("3")
-        for words in ("list_folder", "latency", "Compactions", "Memory"):
-            if words == "latency":
-                await pilot.press("right")
-                await until(pilot, lambda: "cached" in text_of(pilot))
-            await pilot.press("right")
-            await until(pilot, lambda words=words: words in text_of(pilot))
+        await shows(pilot, "has 2 names")
 
 
 async def test_a_long_tool_result_is_folded_until_enter(desk: Desk) -> None:
-    async with desk.app().run_test(size=(120, 70)) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+    async with desk.shown("3 explorer-1", size=(120, 70)) as pilot:
         await pilot.press("3", "right")
-        await until(pilot, lambda: "28 more lines" in text_of(pilot))
+        await shows(pilot, "28 more lines")
         assert "core/file20.py" not in text_of(pilot)
         page = live(pilot).agent_pane.page
         page.select("2.2")
         await pilot.press("enter")
-        await until(pilot, lambda: "core/file20.py" in text_of(pilot))
+        await shows(pilot, "core/file20.py")
 
 
 async def test_text_that_streams_is_shown_before_its_message_is_stored(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+    async with desk.shown("3 explorer-1") as pilot:
         await pilot.press("3", "right")
-        await until(pilot, lambda: "Next I read the largest" in text_of(pilot))
+        await shows(pilot, "Next I read the largest")
         desk.session.live("explorer1", "working", text="Next I read the largest file, models.py")
         desk.feed.wake()
-        await until(pilot, lambda: "file, models.py" in text_of(pilot))
+        await shows(pilot, "file, models.py")
 
 
 async def test_a_commit_by_another_process_is_shown_without_a_key(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         desk.session.agent("explorer9", "explorer-9")
         desk.session.task("t-new", "Explore the attic", agent="explorer9")
         desk.session.event("tool.done", "explorer9", tool="bash", preview="all 12 tests pass")
         desk.feed.wake()
-        await until(
-            pilot, lambda: "Explore the attic" in text_of(pilot) and "all 12 tests pass" in text_of(pilot)
-        )
+        await shows(pilot, "Explore the attic", "all 12 tests pass")
 
 
 SIZES = [
-    (20, 5),
-    (38, 12),
-    (60, 24),
-    (79, 19),
-    (80, 24),
-    (99, 50),
-    (100, 13),
-    (100, 24),
-    (119, 40),
-    (120, 40),
-    (160, 50),
-    (240, 60),
-]
+    (20, 5), (38, 12), (60, 24), (79, 19), (80, 24), (99, 50), (100, 13), (100, 24), (119, 40), (120, 40),
+    (160, 50), (240, 60),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_any_terminal_from_20_by_5_up_shows_the_state_and_never_breaks(
     desk: Desk, size: tuple[int, int]
 ) -> None:
-    async with desk.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
+    async with desk.shown("LIVE", size=size) as pilot:
         await pilot.press("j", "3", "right", "2", "1", "z", "z")
         lines = text_of(pilot).split("\n")
         assert len(lines) <= size[1]
@@ -113,37 +71,31 @@ async def test_any_terminal_from_20_by_5_up_shows_the_state_and_never_breaks(
 
 
 async def test_resizing_live_rearranges_the_panes(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "4 Compaction" in text_of(pilot))
+    async with desk.shown("4 Compaction") as pilot:
         await pilot.resize_terminal(*SMALL)
-        await until(pilot, lambda: "4 Compaction" not in text_of(pilot) and "1 Plan" in text_of(pilot))
+        await shows(pilot, "1 Plan", without="4 Compaction")
         await pilot.press("2")
-        await until(pilot, lambda: "2 Events" in text_of(pilot) and "3 explorer" not in text_of(pilot))
+        await shows(pilot, "2 Events", without="3 explorer")
         await pilot.resize_terminal(*WIDE)
-        await until(pilot, lambda: "4 Compaction" in text_of(pilot))
+        await shows(pilot, "4 Compaction")
 
 
 async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
+    async with desk.shown("LIVE") as pilot:
         desk.host_pid = None
-        await until(pilot, lambda: "† STOPPED" in text_of(pilot), seconds=2.0)
-        await until(pilot, lambda: "The background process stopped" in text_of(pilot))
+        await shows(pilot, "† STOPPED", seconds=2.0)
+        await shows(pilot, "The background process stopped")
         assert live(pilot).plan.rows[1].condition.word == "stopped"
 
 
 @pytest.mark.parametrize(
     ("status", "hosted", "badge"),
     [
-        ("running", True, "● LIVE"),
-        ("running", False, "† STOPPED"),
-        ("paused", False, "‖ PAUSED"),
-        ("paused", True, "‖ PAUSED"),
-        ("done", False, "✓ DONE"),
-        ("failed", False, "✗ FAILED"),
+        ("running", True, "● LIVE"), ("running", False, "† STOPPED"), ("paused", False, "‖ PAUSED"),
+        ("paused", True, "‖ PAUSED"), ("done", False, "✓ DONE"), ("failed", False, "✗ FAILED"),
         ("cancelled", False, "× CANCELLED"),
     ],
-)
+)  # fmt: skip
 async def test_the_header_says_how_the_session_stands(
     desk: Desk, status: str, hosted: bool, badge: str
 ) -> None:
@@ -154,51 +106,40 @@ async def test_the_header_says_how_the_session_stands(
         desk.session.connection.execute(
             "UPDATE agents SET status = 'paused' WHERE status IN ('working', 'waiting')"
         )
-    async with desk.app().run_test(size=SMALL) as pilot:
-        await until(pilot, lambda: badge in text_of(pilot))
-
-
-async def test_a_finished_session_is_shown_whole(desk: Desk) -> None:
-    desk.session.set(status="done", ended_at=desk.time)
-    desk.host_pid = None
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "✓ DONE" in text_of(pilot))
-        assert "Explore core" in text_of(pilot)
-        assert "first plan" in text_of(pilot)
+    async with desk.shown(size=SMALL) as pilot:
+        await shows(pilot, badge)
 
 
 async def test_a_frozen_view_stands_still_while_the_header_counts_on(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("f")
         desk.session.event("tool.done", "explorer1", tool="bash", preview="after the freeze")
         desk.session.event("tool.done", "explorer1", tool="bash", preview="later still")
         desk.feed.wake()
-        await until(pilot, lambda: "VIEW FROZEN" in text_of(pilot) and "2 behind" in text_of(pilot))
+        await shows(pilot, "VIEW FROZEN", "2 behind")
         assert "after the freeze" not in text_of(pilot)
         assert "● LIVE" in text_of(pilot)
         assert desk.session.commands() == []
         desk.host_pid = None
-        await until(pilot, lambda: "† STOPPED" in text_of(pilot))
+        await shows(pilot, "† STOPPED")
         await pilot.press("f")
-        await until(pilot, lambda: "after the freeze" in text_of(pilot))
+        await shows(pilot, "after the freeze")
         assert "FROZEN" not in text_of(pilot)
 
 
 async def test_scrolling_up_stops_following_and_counts_what_comes(desk: Desk) -> None:
     for number in range(60):
         desk.session.event("tool.done", "explorer1", tool="bash", preview=f"number {number}")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "number 59" in text_of(pilot) and "FOLLOW" in text_of(pilot))
+    async with desk.shown("number 59", "FOLLOW") as pilot:
         await pilot.press("2", "k", "k", "pageup")
-        await until(pilot, lambda: "FOLLOW" not in text_of(pilot))
+        await shows(pilot, without="FOLLOW")
         for number in range(3):
             desk.session.event("tool.done", "explorer1", tool="bash", preview=f"new {number}")
         desk.feed.wake()
-        await until(pilot, lambda: "3 new ↓" in text_of(pilot))
+        await shows(pilot, "3 new ↓")
         assert "new 2" not in text_of(pilot)
         await pilot.press("G")
-        await until(pilot, lambda: "new 2" in text_of(pilot) and "FOLLOW" in text_of(pilot))
+        await shows(pilot, "new 2", "FOLLOW")
 
 
 async def test_what_comes_is_counted_as_the_filter_shows_it(desk: Desk) -> None:
@@ -207,22 +148,20 @@ async def test_what_comes_is_counted_as_the_filter_shows_it(desk: Desk) -> None:
             "tool.done", "explorer1", tool="bash", preview=f"{'wanted' if number % 2 else 'other'} {number}"
         )
     desk.session.event("tool.done", "explorer1", tool="bash", preview="other last")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "other last" in text_of(pilot) and "FOLLOW" in text_of(pilot))
+    async with desk.shown("other last", "FOLLOW") as pilot:
         await pilot.press("2", "k", "k", "pageup")
-        await until(pilot, lambda: "FOLLOW" not in text_of(pilot))
+        await shows(pilot, without="FOLLOW")
         await pilot.press("slash", *"wanted", "enter")
         await until(pilot, lambda: "other" not in text_of(pilot).split("Events")[1].split("Compaction")[0])
         assert "new ↓" not in text_of(pilot)
         for preview in ("wanted 100", "other 101", "wanted 102", "other 103"):
             desk.session.event("tool.done", "explorer1", tool="bash", preview=preview)
         desk.feed.wake()
-        await until(pilot, lambda: "2 new ↓" in text_of(pilot))
+        await shows(pilot, "2 new ↓")
 
 
 async def test_c_under_a_search_says_that_the_search_hides_the_compaction(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         live(pilot).plan.select("task:t-core")
         await pilot.press("3", "c")
         await pilot.pause()
@@ -237,14 +176,13 @@ async def test_c_under_a_search_says_that_the_search_hides_the_compaction(desk: 
 
 
 async def test_the_selection_stays_with_its_row_when_others_come_and_go(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         live(pilot).plan.select("task:t-docs")
         await pilot.pause()
         desk.session.agent("early001", "early")
         desk.session.task("t-early", "Comes first", agent="early001", position=-1)
         desk.feed.wake()
-        await until(pilot, lambda: "Comes first" in text_of(pilot))
+        await shows(pilot, "Comes first")
         chosen = live(pilot).plan.selected
         assert chosen is not None
         assert chosen.id == "task:t-docs"
@@ -252,79 +190,33 @@ async def test_the_selection_stays_with_its_row_when_others_come_and_go(desk: De
 
 
 async def test_brackets_walk_the_agents_and_e_goes_to_what_needs_you(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+    async with desk.shown("3 explorer-1") as pilot:
         await pilot.press("right_square_bracket")
-        await until(pilot, lambda: "3 explorer-2" in text_of(pilot))
+        await shows(pilot, "3 explorer-2")
         await pilot.press("left_square_bracket", "left_square_bracket")
-        await until(pilot, lambda: "3 planner" in text_of(pilot))
+        await shows(pilot, "3 planner")
         await pilot.press("e")
-        await until(pilot, lambda: "3 writer-1" in text_of(pilot))
+        await shows(pilot, "3 writer-1")
 
 
 async def test_a_filter_narrows_the_plan_as_it_is_typed_and_esc_takes_it_back(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("slash", *"docs")
-        await until(pilot, lambda: "Explore core" not in text_of(pilot) and "Explore docs" in text_of(pilot))
+        await shows(pilot, "Explore docs", without="Explore core")
         await pilot.press("enter")
         assert "docs" in text_of(pilot)
         await pilot.press("escape")
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
 
 
 async def test_a_collapsed_row_shows_the_sums_of_what_it_hides(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("g", "left")
-        await until(pilot, lambda: "Explore core" not in text_of(pilot))
+        await shows(pilot, without="Explore core")
         row = live(pilot).plan.rows[0]
         assert (row.hidden, row.tokens, round(row.cost_usd or 0, 2)) == (5, 5 * 128_000, 0.55)
         await pilot.press("right")
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
-
-
-@pytest.mark.parametrize("size", [WIDE, SMALL, (200, 60)])
-async def test_hostile_text_does_nothing_in_any_pane(large_desk: Desk, size: tuple[int, int]) -> None:
-    app = large_desk.app()
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
-        for agent in ("agent:planner1", "task:task001", "task:task002", "task:task006"):
-            live(pilot).plan.select(agent)
-            for tab in range(len(TABS)):
-                await pilot.press("3")
-                live(pilot).agent_pane.open_tab(tab)
-                await pilot.pause()
-                assert_harmless(pilot)
-        await pilot.press("2", "k", "4", "j", "1", "a")
-        await until(pilot, lambda: "wants to run" in text_of(pilot))
-        assert_harmless(pilot)
-        await pilot.press("escape", "C")
-        assert_harmless(pilot)
-        await pilot.press("n", "y", "question_mark")
-        assert_harmless(pilot)
-        await pilot.press("escape", "s")
-        await until(pilot, lambda: "Sessions" in text_of(pilot))
-        assert_harmless(pilot)
-        assert app.is_running
-
-
-TABS = ("Memory", "Transcript", "Calls", "Metrics", "Compactions", "Prompt")
-
-
-def assert_harmless(pilot: Pilot[int]) -> None:
-    """Every cell painted is a character that only shows, and the markup in the text is text."""
-    screen = pilot.app.screen
-    for strip in screen._compositor.render_strips():
-        for segment in strip:
-            assert segment.control is None
-            for character in segment.text:
-                assert character >= " ", repr(segment.text)
-                assert not "\x7f" <= character <= "\x9f", repr(segment.text)
-                assert character not in "\u202e\u2066\u2069\u200b\u200d\u2060\ufeff\ud800", repr(segment.text)
-            assert not (segment.style and (segment.style.link or segment.style.meta.get("@click"))), repr(
-                segment
-            )
+        await shows(pilot, "Explore core")
 
 
 def test_every_part_of_a_snapshot_is_frozen() -> None:
@@ -348,8 +240,7 @@ def test_every_part_of_a_snapshot_is_frozen() -> None:
 
 async def test_no_color_paints_without_any_colour(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         for strip in pilot.app.screen._compositor.render_strips():
             for segment in strip:
                 style = segment.style
@@ -360,7 +251,7 @@ async def test_no_color_paints_without_any_colour(desk: Desk, monkeypatch: pytes
 async def test_every_shipped_theme_can_be_chosen_live(desk: Desk) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         assert len(app.themes) >= 6
         await pilot.press("colon", "ctrl+u", *"/theme phosphor", "enter")
         await until(pilot, lambda: app.theme == "phosphor")
@@ -371,8 +262,7 @@ async def test_every_shipped_theme_can_be_chosen_live(desk: Desk) -> None:
 
 
 async def test_the_rows_are_drawn_by_one_view_only_as_far_as_they_are_in_sight(large_desk: Desk) -> None:
-    async with large_desk.app().run_test(size=SMALL) as pilot:
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
+    async with large_desk.shown("LIVE", size=SMALL) as pilot:
         plan = live(pilot).plan
         drawn: list[str] = []
         cells = plan.row_cells
@@ -390,13 +280,3 @@ def live(pilot: Pilot[int]) -> LiveScreen:
     screen = next(screen for screen in pilot.app.screen_stack if isinstance(screen, LiveScreen))
     assert screen.query_one(Header) is not None
     return screen
-
-
-async def test_the_prompt_tab_says_what_the_model_is_given_next(desk: Desk) -> None:
-    desk.session.set_agent("explorer1", system="You explore one part of a folder.")
-    async with desk.app().run_test(size=(140, 60)) as pilot:
-        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
-        await pilot.press("3", "left")
-        await until(pilot, lambda: "You explore one part of a folder." in text_of(pilot))
-        assert "System prompt and tools" in text_of(pilot)
-        assert "Messages from #1, verbatim" in text_of(pilot)

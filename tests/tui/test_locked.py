@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database, driver
@@ -44,11 +44,10 @@ def held(desk: Desk) -> Iterator[None]:
 
 async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(rollback_desk: Desk) -> None:
     desk = rollback_desk
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         with held(desk):
             desk.feed.wake()
-            await until(pilot, lambda: "is locked by another program" in text_of(pilot), seconds=4)
+            await shows(pilot, "is locked by another program", seconds=4)
             assert "NOT READ" in text_of(pilot).splitlines()[0]
             shown = text_of(pilot)
             desk.time += 95
@@ -59,54 +58,52 @@ async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(r
             await pilot.press("j", "k", "3", "right")
             assert "[Transcript]" in text_of(pilot)
         desk.feed.wake()
-        await until(pilot, lambda: "is locked by" not in text_of(pilot) and "NOT READ" not in text_of(pilot))
+        await shows(pilot, without=("is locked by", "NOT READ"))
         desk.session.event("tool.done", "explorer1", "t-core", tool="bash", preview="after the lock")
         desk.feed.wake()
-        await until(pilot, lambda: "after the lock" in text_of(pilot))
+        await shows(pilot, "after the lock")
 
 
 async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was_read(
     rollback_desk: Desk,
 ) -> None:
     desk = rollback_desk
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         with held(desk):
             await pilot.press("s")
             await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
             assert "no sessions yet" not in text_of(pilot)
-            await until(pilot, lambda: "is locked by another program" in text_of(pilot), seconds=4)
+            await shows(pilot, "is locked by another program", seconds=4)
             desk.time += 30
             await pilot.pause(1.2)
             assert "no sessions yet" not in text_of(pilot)
             assert "is locked by another program" in text_of(pilot)
         desk.time += 30
-        await until(pilot, lambda: desk.session.id in text_of(pilot) and "is locked by" not in text_of(pilot))
+        await shows(pilot, desk.session.id, without="is locked by")
 
 
 async def test_a_replay_that_meets_a_lock_begins_when_it_is_gone(rollback_desk: Desk) -> None:
     desk = rollback_desk
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         with held(desk):
             pilot.app.open_replay(desk.session.id)  # type: ignore[attr-defined]
-            await until(pilot, lambda: "is locked by another program" in text_of(pilot), seconds=4)
+            await shows(pilot, "is locked by another program", seconds=4)
             assert isinstance(pilot.app.screen, ReplayScreen)
-        await until(pilot, lambda: "space plays" in text_of(pilot))
+        await shows(pilot, "space plays")
 
 
 async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: Desk) -> None:
     app = desk.app()
     app.control = StoreControl(desk.path)
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         with held(desk):
             before = time.monotonic()
             await pilot.press("p", "j")
             assert time.monotonic() - before < SOON
-            await until(pilot, lambda: "… pause explorer-1" in text_of(pilot))
+            await shows(pilot, "… pause explorer-1")
             desk.time += 3
-            await until(pilot, lambda: "another program has locked the database" in text_of(pilot))
+            await shows(pilot, "another program has locked the database")
             # In WAL mode what is committed is read all the while.
             assert "NOT READ" not in text_of(pilot)
             assert desk.session.commands() == []
@@ -120,10 +117,10 @@ async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(
     app = desk.app()
     app.control = StoreControl(desk.path)
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         with held(desk):
             await pilot.press("p")
-            await until(pilot, lambda: "is locked by another program" in text_of(pilot))
+            await shows(pilot, "is locked by another program")
         assert desk.session.commands() == []
 
 
@@ -131,12 +128,12 @@ async def test_leaving_with_a_pause_waits_for_no_lock_on_the_screens_own_thread(
     app = desk.app()
     app.control = StoreControl(desk.path)
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         with held(desk):
             before = time.monotonic()
             await pilot.press("q", "p")
             assert time.monotonic() - before < SOON
-            await until(pilot, lambda: "pausing the run" in text_of(pilot))
+            await shows(pilot, "pausing the run")
             assert app.is_running
         await until(pilot, lambda: not app.is_running)
     assert app.left_by == "pause"
@@ -150,26 +147,25 @@ async def test_a_run_that_could_not_be_paused_is_not_left(
     app = desk.app()
     app.control = StoreControl(desk.path)
     async with app.run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         with held(desk):
             await pilot.press("q", "p")
-            await until(pilot, lambda: "not paused: " in text_of(pilot))
+            await shows(pilot, "not paused: ")
         assert app.is_running
         assert app.left_by == "leave"
 
 
 async def test_a_change_of_a_session_waits_for_the_lock_and_says_so(desk: Desk) -> None:
     desk.host_pid = None
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("s")
-        await until(pilot, lambda: desk.session.id in text_of(pilot))
+        await shows(pilot, desk.session.id)
         with held(desk):
             await pilot.press("n")
             pilot.app.screen.query_one("#prompt-line").value = "billing, in cents"  # type: ignore[attr-defined]
             await pilot.press("enter")
-            await until(pilot, lambda: "another program has locked the database" in text_of(pilot))
-        await until(pilot, lambda: "named billing, in cents" in text_of(pilot))
+            await shows(pilot, "another program has locked the database")
+        await shows(pilot, "named billing, in cents")
 
 
 def test_a_viewer_that_meets_a_lock_waits_no_longer_than_it_was_told(rollback_desk: Desk) -> None:

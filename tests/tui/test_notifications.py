@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, insert
 from textual import events
 
@@ -50,34 +50,27 @@ def finish(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("happens", "said"),
     [
-        (ask, "explorer-1 needs you"),
-        (fail, "task failed"),
-        (spend, "86 % of 5 usd"),
-        (overspend, "budget reached"),
-        (finish, "run finished"),
+        (ask, "explorer-1 needs you"), (fail, "task failed"), (spend, "86 % of 5 usd"),
+        (overspend, "budget reached"), (finish, "run finished"),
     ],
-)
+)  # fmt: skip
 async def test_what_happens_while_nobody_looks_is_told(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, happens: Any, said: str
 ) -> None:
     desk.session.set(cost_usd=1.0)
     insert(
-        desk.session.connection,
-        "budgets",
-        session_id=desk.session.id,
-        kind="usd",
-        amount=5.0,
+        desk.session.connection, "budgets", session_id=desk.session.id, kind="usd", amount=5.0,
         created_at=desk.time,
-    )
+    )  # fmt: skip
     app = desk.app(settings=Settings(notifications=Notifications(terminal="osc9")))
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         app.post_message(events.AppBlur())
         await pilot.pause()
         bytes_out = written(app, monkeypatch)
         happens(desk)
         desk.feed.wake()
-        await until(pilot, lambda: said in text_of(pilot))
+        await shows(pilot, said)
         assert len(bytes_out) == 1
         assert bytes_out[0].startswith("\x1b]9;watchkeeper: ")
         assert bytes_out[0].count("\x07") == 1
@@ -86,11 +79,11 @@ async def test_what_happens_while_nobody_looks_is_told(
 async def test_nothing_is_told_to_whoever_looks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         bytes_out = written(app, monkeypatch)
         ask(desk)
         desk.feed.wake()
-        await until(pilot, lambda: "explorer-1 wants to run" in text_of(pilot))
+        await shows(pilot, "explorer-1 wants to run")
         assert bytes_out == []
         assert "needs you " not in text_of(pilot)
 
@@ -98,11 +91,11 @@ async def test_nothing_is_told_to_whoever_looks(desk: Desk, monkeypatch: pytest.
 async def test_what_is_switched_off_is_not_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     app = desk.app(settings=Settings(notifications=Notifications(needs_input=False, when_focused=True)))
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         bytes_out = written(app, monkeypatch)
         ask(desk)
         desk.feed.wake()
-        await until(pilot, lambda: "explorer-1 wants to run" in text_of(pilot))
+        await shows(pilot, "explorer-1 wants to run")
         assert bytes_out == []
 
 
@@ -140,7 +133,7 @@ def test_settings_that_cannot_be_used_are_said_and_the_rest_stands(tmp_path: Pat
 async def test_a_key_of_the_users_own_acts_and_the_old_one_does_not(desk: Desk) -> None:
     app = desk.app(settings=Settings(keys={"act.pause": "ctrl+t"}))
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda: "ctrl+t Pause" in text_of(pilot))
+        await shows(pilot, "ctrl+t Pause")
         await pilot.press("p")
         await pilot.pause()
         assert desk.session.commands() == []
@@ -155,17 +148,17 @@ async def test_notices_wait_for_whoever_comes_back_and_cover_little(
     monkeypatch.setattr("watchkeeper_tui.app.SEEN_SECONDS", 0.05)
     app = desk.app(settings=Settings(notifications=Notifications(terminal="off")))
     async with app.run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         app.post_message(events.AppBlur())
         await pilot.pause()
         desk.session.connection.execute("UPDATE tasks SET status = 'failed'")
         desk.feed.wake()
-        await until(pilot, lambda: f"(+{4 - most} more)" in text_of(pilot))
+        await shows(pilot, f"(+{4 - most} more)")
         assert len(app._notifications) == most
         desk.time += 7_200
         ask(desk)
         desk.feed.wake()
-        await until(pilot, lambda: "needs you" in text_of(pilot))
+        await shows(pilot, "needs you")
         assert 0 < len(app._notifications) <= most
         await pilot.press("j")
         await until(pilot, lambda: len(app._notifications) == 0)
@@ -179,10 +172,10 @@ async def test_a_picture_of_the_screen_is_saved_and_said_or_the_reason_is(
     monkeypatch.chdir(folder)
     app = desk.app()
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         app.save_picture()
-        await until(pilot, lambda: "✓ the picture is in " in text_of(pilot))
+        await shows(pilot, "✓ the picture is in ")
         assert "Explore" in next(folder.glob("*.svg")).read_text()
         monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
         app.save_picture()
-        await until(pilot, lambda: "✗ no picture: " in text_of(pilot) and "No such file" in text_of(pilot))
+        await shows(pilot, "✗ no picture: ", "No such file")

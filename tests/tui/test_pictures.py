@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.pictures import assert_agreed, compact, difference, lines_of
 from tests.tui.test_approval import ask
 from tests.tui.test_compaction_screen import compacted
@@ -25,24 +25,15 @@ SIZES = ((120, 40), (80, 24))
 both_sizes = pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 
 LIVE: dict[str, tuple[list[str], str]] = {
-    "live": ([], "Explore core"),
-    "transcript": (["3", "right"], "Thirty files of Python"),
-    "calls": (["3", "right", "right"], "prompt"),
-    "metrics": (["3", "right", "right", "right"], "calls"),
-    "compactions": (["3", *["right"] * 4], "1 pass"),
-    "report": (["i"], "Result"),
-    "prompt": (["3", "left"], "System prompt and tools"),
-    "compact": (["C"], "are written again"),
-    "prompt-preview": (["C", "v"], "written to the prompt cache again"),
-    "zoom": (["3", "z"], "explorer-1"),
-    "message-to": (["m"], "explorer-1"),
-    "commands": (["colon", *"/bud"], "/bud"),
-    "filter": (["slash", *"explore"], "explore"),
-    "help": (["question_mark"], "esc closes"),
-    "frozen": (["f"], "VIEW FROZEN"),
-    "leave": (["q"], "leave"),
-    "sessions": (["s"], "live (pid 991)"),
-}
+    "live": ([], "Explore core"), "transcript": (["3", "right"], "Thirty files of Python"),
+    "calls": (["3", "right", "right"], "prompt"), "metrics": (["3", "right", "right", "right"], "calls"),
+    "compactions": (["3", *["right"] * 4], "1 pass"), "report": (["i"], "Result"),
+    "prompt": (["3", "left"], "System prompt and tools"), "compact": (["C"], "are written again"),
+    "prompt-preview": (["C", "v"], "written to the prompt cache again"), "zoom": (["3", "z"], "explorer-1"),
+    "message-to": (["m"], "explorer-1"), "commands": (["colon", *"/bud"], "/bud"),
+    "filter": (["slash", *"explore"], "explore"), "help": (["question_mark"], "esc closes"),
+    "frozen": (["f"], "VIEW FROZEN"), "leave": (["q"], "leave"), "sessions": (["s"], "live (pid 991)"),
+}  # fmt: skip
 """What is opened from the live screen, by which keys, and words that stand there then."""
 
 FORETOLD = read({
@@ -58,21 +49,17 @@ FORETOLD = read({
 
 LIBRARY: dict[str, tuple[list[str], str]] = {
     "library": (["j", "space", "slash", *"ledger", "enter"], "found in planner"),
-    "filters": (["t"], "state"),
-    "grouped": (["b"], "yesterday 1"),
-    "fork": (["j", "F"], "turn 1"),
+    "filters": (["t"], "state"), "grouped": (["b"], "yesterday 1"), "fork": (["j", "F"], "turn 1"),
     "compare": (["space", "space", "equals_sign"], "Compare abcd2345"),
-    "message": (["slash", *"safe", "enter", "m"], "messages of this session"),
-    "name": (["j", "n"], "Name"),
-    "tags": (["j", "number_sign"], "Tag"),
-    "export": (["j", "x"], "esc cancel"),
+    "message": (["slash", *"safe", "enter", "m"], "messages of this session"), "name": (["j", "n"], "Name"),
+    "tags": (["j", "number_sign"], "Tag"), "export": (["j", "x"], "esc cancel"),
     "delete": (["j", "D"], "y yes"),
-}
+}  # fmt: skip
 """The same from the list of sessions."""
 
 
 async def opened(pilot: Pilot[int]) -> None:
-    await until(pilot, lambda: "explorer-1" in text_of(pilot) and "reading" not in text_of(pilot), seconds=30)
+    await shows(pilot, "explorer-1", without="reading", seconds=30)
 
 
 @both_sizes
@@ -80,7 +67,7 @@ async def opened(pilot: Pilot[int]) -> None:
 async def test_a_screen_looks_as_it_was_agreed(desk: Desk, name: str, size: tuple[int, int]) -> None:
     keys, words = LIVE[name]
     desk.control.foretold = FORETOLD
-    async with desk.app().run_test(size=size) as pilot:
+    async with desk.shown(size=size) as pilot:
         await opened(pilot)
         await pilot.press(*keys)
         await until(pilot, lambda: words in text_of(pilot) or size == SIZES[1], seconds=30)
@@ -95,13 +82,12 @@ async def test_a_screen_of_the_library_looks_as_it_was_agreed(
     monkeypatch.chdir("/")  # where an export would go is said
     library_of(desk)
     keys, words = LIBRARY[name]
-    async with desk.app(screen="sessions").run_test(size=size) as pilot:
-        await until(pilot, lambda: "older234" in text_of(pilot), seconds=30)
+    async with desk.shown("older234", size=size, seconds=30, screen="sessions") as pilot:
         for key in keys:
             await pilot.press(key)
             if key == "enter" and name == "message":
-                await until(pilot, lambda: "found in planner" in text_of(pilot), seconds=30)
-        await until(pilot, lambda: words in text_of(pilot), seconds=30)
+                await shows(pilot, "found in planner", seconds=30)
+        await shows(pilot, words, seconds=30)
         await assert_agreed(pilot, name)
 
 
@@ -109,7 +95,7 @@ async def needs_you(desk: Desk, pilot: Pilot[int]) -> None:
     desk.session.set_agent("explorer1", status="waiting", status_reason="bash: rm -rf build")
     desk.session.approval("explorer1")
     desk.feed.wake()
-    await until(pilot, lambda: "?1" in text_of(pilot), seconds=30)
+    await shows(pilot, "?1", seconds=30)
     await pilot.press("a")
 
 
@@ -123,12 +109,9 @@ COMMAND = (
 
 async def question(desk: Desk, pilot: Pilot[int]) -> None:
     ask(
-        desk,
-        "bash",
-        {"command": COMMAND, "timeout_ms": 60_000},
-        folder="/srv/billing/services",
+        desk, "bash", {"command": COMMAND, "timeout_ms": 60_000}, folder="/srv/billing/services",
         note="it is asked for a picture",
-    )
+    )  # fmt: skip
     desk.feed.wake()
     await until(pilot, lambda: "?1" in text_of(pilot) or "a answers" in text_of(pilot), seconds=30)
     await pilot.press("a")
@@ -139,12 +122,12 @@ async def question(desk: Desk, pilot: Pilot[int]) -> None:
 
 async def dead(desk: Desk, pilot: Pilot[int]) -> None:
     desk.host_pid = None
-    await until(pilot, lambda: "STOPPED" in text_of(pilot), seconds=30)
+    await shows(pilot, "STOPPED", seconds=30)
 
 
 async def palette(desk: Desk, pilot: Pilot[int]) -> None:
     await pilot.press("ctrl+p")
-    await until(pilot, lambda: "Search for commands" in text_of(pilot), seconds=30)
+    await shows(pilot, "Search for commands", seconds=30)
 
 
 async def one_pass(desk: Desk, pilot: Pilot[int]) -> None:
@@ -173,7 +156,7 @@ async def replay(desk: Desk, pilot: Pilot[int]) -> None:
     await pilot.press("n", "n")
     await until(pilot, lambda: stands_at(11), seconds=30)
     await pilot.press("a")
-    await until(pilot, lambda: "turn 2" in text_of(pilot), seconds=30)
+    await shows(pilot, "turn 2", seconds=30)
     screen: Any = pilot.app.screen
     screen._notice_until = 0.0
     screen._describe()
@@ -191,31 +174,26 @@ async def artifact(desk: Desk, pilot: Pilot[int]) -> None:
     save(desk, "figures.json", b'{"files": 30}')
     save(desk, "SURVEY.md", SURVEY.encode())
     await pilot.press("v")
-    await until(pilot, lambda: "Cents are integers" in text_of(pilot), seconds=30)
+    await shows(pilot, "Cents are integers", seconds=30)
 
 
 HAPPENINGS: dict[str, Callable[[Desk, Pilot[int]], Awaitable[None]]] = {
-    "needs-you": needs_you,
-    "question": question,
-    "dead": dead,
-    "palette": palette,
-    "pass": one_pass,
-    "replay": replay,
-    "artifact": artifact,
-}
+    "needs-you": needs_you, "question": question, "dead": dead, "palette": palette, "pass": one_pass,
+    "replay": replay, "artifact": artifact,
+}  # fmt: skip
 
 
 @both_sizes
 @pytest.mark.parametrize("name", HAPPENINGS)
 async def test_what_happens_looks_as_it_was_agreed(desk: Desk, name: str, size: tuple[int, int]) -> None:
-    async with desk.app().run_test(size=size) as pilot:
+    async with desk.shown(size=size) as pilot:
         await opened(pilot)
         await HAPPENINGS[name](desk, pilot)
         await assert_agreed(pilot, name)
 
 
 async def test_a_picture_is_the_same_each_time_and_tells_the_text_that_stood_there(desk: Desk) -> None:
-    async with desk.app().run_test(size=SIZES[0]) as pilot:
+    async with desk.shown(size=SIZES[0]) as pilot:
         await opened(pilot)
         await assert_agreed(pilot, "live")
         first, second = (pilot.app.export_screenshot(title="watchkeeper", simplify=True) for _ in range(2))
@@ -225,7 +203,7 @@ async def test_a_picture_is_the_same_each_time_and_tells_the_text_that_stood_the
 
 
 async def test_a_changed_picture_is_told_in_words_and_else_in_colours(desk: Desk) -> None:
-    async with desk.app().run_test(size=SIZES[1]) as pilot:
+    async with desk.shown(size=SIZES[1]) as pilot:
         await opened(pilot)
         picture = compact(pilot.app.export_screenshot(title="watchkeeper", simplify=True))
     told = difference(picture, picture.replace("Explore docs", "Explore dogs"))

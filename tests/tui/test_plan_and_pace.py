@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import insert
 
 from watchkeeper_tui.screens.live import LiveScreen
@@ -25,9 +25,7 @@ async def test_every_agent_near_a_compaction_is_told_with_the_time_left(desk: De
         desk.session.set_agent(name, composition=parts, context_tokens=20_000)
     async with desk.app().run_test(size=(120, 40)) as pilot:
         # 3,000 tokens are left, and each ten seconds brought a thousand.
-        await until(
-            pilot, lambda: "explorer-4" in text_of(pilot) and "compacts in 3.0k tok, ~30s" in text_of(pilot)
-        )
+        await shows(pilot, "explorer-4", "compacts in 3.0k tok, ~30s")
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
@@ -36,18 +34,16 @@ async def test_a_name_stays_in_sight_however_deep_it_stands(desk: Desk, size: tu
     for depth in range(40):
         desk.session.agent(f"deep{depth}", f"deep-{depth}", parent_agent_id=above)
         above = f"deep{depth}"
-    async with desk.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=size) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         await until(pilot, lambda: screen.plan.place_of("agent:deep39") is not None)
         screen.plan.select("agent:deep39")
-        await until(pilot, lambda: "╴deep-39" in text_of(pilot))
+        await shows(pilot, "╴deep-39")
 
 
 async def test_a_row_sums_up_what_stands_below_it_folded_or_not(desk: Desk) -> None:
-    async with desk.app().run_test(size=(160, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=(160, 40)) as pilot:
         for keys in ([], ["minus"]):
             await pilot.press(*keys)
             await until(
@@ -61,16 +57,18 @@ async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk
     insert(desk.session.connection, "tool_calls", session_id=desk.session.id, agent_id="explorer1", turn=12, position=0, seq=4,
            tool_use_id="tu9", name="bash", idempotent=0, status="running", started_at=desk.time - 30)  # fmt: skip
     desk.host_pid = None
-    async with desk.app().run_test(size=(120, 60)) as pilot:
-        await until(pilot, lambda: "STOPPED" in text_of(pilot))
+    async with desk.shown("STOPPED", size=(120, 60)) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         screen.plan.select("task:t-core")
         await pilot.press("3", "right")
-        await until(pilot, lambda: "bash  ✗ interrupted: the background process stopped" in text_of(pilot))
-        assert "was writing when the background process stopped" in text_of(pilot)
+        await shows(
+            pilot,
+            "bash  ✗ interrupted: the background process stopped",
+            "was writing when the background process stopped",
+        )
         await pilot.press("right", "right")
-        await until(pilot, lambda: ", total " in text_of(pilot))
+        await shows(pilot, ", total ")
         before = text_of(pilot)
         desk.time += 100
         screen.redraw()
@@ -79,11 +77,11 @@ async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk
 
 
 async def test_a_run_that_nothing_drives_has_no_rates(desk: Desk) -> None:
-    async with desk.app().run_test(size=(160, 40)) as pilot:
+    async with desk.shown(size=(160, 40)) as pilot:
         await until(pilot, lambda: "/m" in text_of(pilot).splitlines()[0])
         desk.host_pid = None
         desk.feed.wake()
-        await until(pilot, lambda: "STOPPED" in text_of(pilot))
+        await shows(pilot, "STOPPED")
         assert "/m" not in text_of(pilot).splitlines()[0]
         assert not any(".11" in line.split("$0.11")[-1] for line in text_of(pilot).splitlines()[1:12])
 
@@ -102,7 +100,7 @@ async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(
 ) -> None:
     desk.session.set(roles=json.dumps(ROLES))
     desk.session.task("t-check", "Check it", role="checker", status="pending")
-    async with desk.app().run_test(size=size) as pilot:
+    async with desk.shown(size=size) as pilot:
         await until(pilot, lambda: "role checker" in text_of(pilot).splitlines()[1])
         second = text_of(pilot).splitlines()[1]
         assert ".claude/agents/checker.md sonnet-5, not opus-5" in second
@@ -121,21 +119,17 @@ async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(
 async def test_the_page_of_a_task_names_its_role_with_file_and_model(desk: Desk) -> None:
     desk.session.set(roles=json.dumps(ROLES))
     desk.session.task("t-check", "Check it", role="checker", status="pending")
-    async with desk.app().run_test(size=(160, 50)) as pilot:
-        await until(pilot, lambda: "Check it" in text_of(pilot))
+    async with desk.shown("Check it", size=(160, 50)) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         screen.plan.select("task:t-check")
-        await until(
-            pilot,
-            lambda: "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5" in text_of(pilot),
+        await shows(
+            pilot, "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5", "claude-opus-5"
         )
-        assert "claude-opus-5" in text_of(pilot)
 
 
 @pytest.mark.parametrize("damaged", [None, "", "{}", "[1]", "[[]]", '[{"role": 3}]', "nul"])
 async def test_roles_that_are_missing_or_damaged_are_left_out(desk: Desk, damaged: str | None) -> None:
     desk.session.set(roles=damaged)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         assert "role " not in text_of(pilot).splitlines()[1]

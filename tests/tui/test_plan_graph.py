@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.conftest import NOW, Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, insert
 
 from watchkeeper.store.snapshot import TaskFacts
@@ -82,12 +82,11 @@ async def test_enter_goes_to_the_task_and_hostile_text_stays_inert(desk: Desk) -
     insert(run.connection, "plans", id="plan1", session_id=run.id, **plan)
     insert(run.connection, "plan_revisions", plan_id="plan1", revision=1, at=NOW, reason=HOSTILE, goal="g", task_queue="[]",
            step_cursor=0, plan_graph_snapshot=graph)  # fmt: skip
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("d")
-        await until(pilot, lambda: "waits for Explore core" in text_of(pilot))
+        await shows(pilot, "waits for Explore core")
         await pilot.press("v")
-        await until(pilot, lambda: "1 revision" in text_of(pilot) and "+ " in text_of(pilot))
+        await shows(pilot, "1 revision", "+ ")
         assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(text_of(pilot))
         await pilot.press("v", "j", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))

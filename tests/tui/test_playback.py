@@ -35,11 +35,8 @@ def test_at_the_sessions_pace_a_step_comes_when_its_time_comes() -> None:
     playback.play()
     playback.skips_idle = False
     assert [playback.advance(seconds) and playback.position for seconds in (0.9, 0.2, 49.8, 0.2)] == [
-        False,
-        2,
-        False,
-        3,
-    ]
+        False, 2, False, 3,
+    ]  # fmt: skip
     playback.go(2)
     playback.playing = playback.skips_idle = True
     assert playback.advance(IDLE_SECONDS + 0.1)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.test_mouse import click
 from textual import events
 from textual.pilot import Pilot
@@ -28,7 +28,7 @@ def footer_of(pilot: Pilot[int]) -> str:
 async def test_while_one_types_the_footer_tells_the_keys_of_typing(
     desk: Desk, screen: str, size: tuple[int, int]
 ) -> None:
-    async with desk.app(screen=screen).run_test(size=size) as pilot:
+    async with desk.shown(size=size, screen=screen) as pilot:
         await until(pilot, lambda: "Quit" in footer_of(pilot) or "Help" in footer_of(pilot))
         await pilot.press("slash", *"core")
         await until(pilot, lambda: "↵" in footer_of(pilot) and "esc" in footer_of(pilot))
@@ -38,8 +38,7 @@ async def test_while_one_types_the_footer_tells_the_keys_of_typing(
 
 
 async def test_keys_of_typing_can_be_clicked(desk: Desk) -> None:
-    async with desk.app().run_test(size=SIZES[0]) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=SIZES[0]) as pilot:
         await pilot.press("slash", *"core")
         await click(pilot, "Apply")
         await until(pilot, lambda: "1 Plan  /core" in text_of(pilot) and "Freeze" in footer_of(pilot))
@@ -53,8 +52,7 @@ async def test_keys_of_typing_can_be_clicked(desk: Desk) -> None:
 
 
 async def test_a_question_of_one_key_has_no_other_keys_below_it(desk: Desk) -> None:
-    async with desk.app().run_test(size=SIZES[0]) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=SIZES[0]) as pilot:
         await pilot.press("C")
         await until(pilot, lambda: "y yes" in text_of(pilot) and footer_of(pilot).strip() == "esc Back")
         await pilot.press("n")
@@ -63,10 +61,9 @@ async def test_a_question_of_one_key_has_no_other_keys_below_it(desk: Desk) -> N
 
 @pytest.mark.parametrize(("key", "kind"), [("P", "pause"), ("U", "redo")])
 async def test_enter_confirms_what_spends_and_loses_nothing(desk: Desk, key: str, kind: str) -> None:
-    async with desk.app().run_test(size=SIZES[0]) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=SIZES[0]) as pilot:
         await pilot.press(key)
-        await until(pilot, lambda: "y ↵ yes" in text_of(pilot))
+        await shows(pilot, "y ↵ yes")
         await pilot.press("enter")
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == [kind])
 
@@ -75,7 +72,7 @@ async def test_enter_confirms_what_spends_and_loses_nothing(desk: Desk, key: str
 async def test_leaving_a_run_that_goes_on_is_confirmed_by_enter(desk: Desk, key: str) -> None:
     app = desk.app()
     async with app.run_test(size=SIZES[0]) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         await pilot.press("q", key)
         await until(pilot, lambda: not app.is_running)
     assert (app.left_by, desk.session.commands()) == ("leave", [])
@@ -85,10 +82,9 @@ async def test_leaving_a_run_that_goes_on_is_confirmed_by_enter(desk: Desk, key:
 async def test_a_notice_covers_neither_the_question_nor_what_is_typed(
     desk: Desk, size: tuple[int, int]
 ) -> None:
-    async with desk.app().run_test(size=size, notifications=True) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=size, notifications=True) as pilot:
         pilot.app.notify("Survey this folder " * 6, title="run finished", timeout=1_000)
-        await until(pilot, lambda: "run finished" in text_of(pilot))
+        await shows(pilot, "run finished")
 
         def is_covered(rows: int) -> bool:
             return "▌" in "".join(text_of(pilot).splitlines()[-rows:])
@@ -107,8 +103,7 @@ async def test_a_notice_covers_neither_the_question_nor_what_is_typed(
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 async def test_why_a_command_was_refused_is_told_to_the_end(desk: Desk, size: tuple[int, int]) -> None:
-    async with desk.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=size) as pilot:
         why = "Version 3 of the context does not fit any more: it would take 5151 tokens, 1512 more than the 3639 allowed."
         pilot.app.screen.say(f"✗ undo planner: refused — {why}", "failed")  # type: ignore[attr-defined]
         await until(pilot, lambda: "the 3639 allowed." in " ".join(text_of(pilot).split()))
@@ -123,27 +118,26 @@ async def test_why_a_command_was_refused_is_told_to_the_end(desk: Desk, size: tu
 
 
 async def test_a_question_that_waits_names_its_key_however_long_it_is(desk: Desk) -> None:
-    async with desk.app().run_test(size=SIZES[1]) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=SIZES[1]) as pilot:
         desk.session.set_agent("explorer1", status="waiting", status_reason="bash")
         desk.session.approval("explorer1", question="rm -rf build && " * 12)
         desk.feed.wake()
-        await until(pilot, lambda: "a answers" in text_of(pilot))
+        await shows(pilot, "a answers")
 
 
 async def test_what_is_asked_is_named_once(desk: Desk) -> None:
-    async with desk.app().run_test(size=SIZES[1]) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=SIZES[1]) as pilot:
         desk.session.set_agent("explorer1", status="waiting", status_reason="wants to run list_folder")
         desk.session.approval("explorer1", question='list_folder {"path": "."}', tool="list_folder")
         desk.session.event(
             "approval.asked", "explorer1", tool="list_folder", question='list_folder {"path": "."}'
         )
         desk.feed.wake()
-        await until(
-            pilot, lambda: 'explorer-1 wants to run list_folder {"path": "."}   a answers' in text_of(pilot)
+        await shows(
+            pilot,
+            'explorer-1 wants to run list_folder {"path": "."}   a answers',
+            "│▌? ├╴Explore core                      surveyor  list_folder",
         )
-        assert "│▌? ├╴Explore core                      surveyor  list_folder" in text_of(pilot)
         await pilot.press("2", "a")
         await until(pilot, lambda: "a answers" not in text_of(pilot))  # it would be typed into nothing
         assert "explorer-1 wants to run list_folder" in text_of(pilot)
@@ -155,21 +149,17 @@ PASTED = "first line\r\nsecond \x1b[31mline\r"
 
 
 @pytest.mark.parametrize(
-    ("keys", "submit", "wanted"),
-    [
-        (["m"], ["enter"], ("steer", {"text": "first line\nsecond line"})),
-        (["C", "i"], ["enter", "y"], ("compact", {"instructions": "first line\nsecond line"})),
-        (["colon", "ctrl+u", *"/steer "], ["enter"], ("steer", {"text": "first line second line"})),
-    ],
-)
+    ("keys", "submit", "wanted"), [(["m"], ["enter"], ("steer", {"text": "first line\nsecond line"})),
+     (["C", "i"], ["enter", "y"], ("compact", {"instructions": "first line\nsecond line"})),
+     (["colon", "ctrl+u", *"/steer "], ["enter"], ("steer", {"text": "first line second line"}))],
+)  # fmt: skip
 async def test_what_is_pasted_loses_no_line(
     desk: Desk, keys: list[str], submit: list[str], wanted: tuple[str, dict[str, str]]
 ) -> None:
-    async with desk.app().run_test(size=SIZES[1]) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=SIZES[1]) as pilot:
         await pilot.press(*keys)
         pilot.app.post_message(events.Paste(PASTED))
-        await until(pilot, lambda: "second line" in text_of(pilot))
+        await shows(pilot, "second line")
         await pilot.press(*submit)
         await until(pilot, lambda: bool(desk.session.commands()))
         kind, _, _, payload = desk.session.commands()[0]
@@ -178,27 +168,26 @@ async def test_what_is_pasted_loses_no_line(
 
 @pytest.mark.parametrize("screen", ["live", "sessions"])
 async def test_a_search_takes_all_that_is_pasted_and_no_key_is_pressed_by_it(desk: Desk, screen: str) -> None:
-    async with desk.app(screen=screen).run_test(size=SIZES[0]) as pilot:
+    async with desk.shown(size=SIZES[0], screen=screen) as pilot:
         await until(pilot, lambda: "Help" in footer_of(pilot))
         pilot.app.post_message(events.Paste("Xy"))  # nobody asked
         await pilot.press("slash", *"the ")
         pilot.app.post_message(events.Paste("Explore\ncore"))
-        await until(pilot, lambda: "the Explore core" in text_of(pilot))
+        await shows(pilot, "the Explore core")
     assert desk.control.submitted == 0
 
 
 async def test_a_key_that_is_named_is_not_cut_off(desk: Desk) -> None:
-    async with desk.app().run_test(size=SIZES[1]) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=SIZES[1]) as pilot:
         line = pilot.app.screen.query_one(StatusLine)
         line.pieces = (
             ("compact explorer-4  ✓ 04:14:45 manual 2.8k → 1.3k -54% $0.00 blocked 0ms", "text"),
             ("   u", "key"),
             (" undoes it", "muted"),
         )
-        await until(pilot, lambda: "undoes it" in text_of(pilot))
+        await shows(pilot, "undoes it")
 
 
 async def test_the_first_hint_is_told_to_its_end_on_a_small_screen(desk: Desk, tmp_path: Path) -> None:
-    async with desk.app(layout_path=tmp_path / "layout.json").run_test(size=SIZES[1]) as pilot:
-        await until(pilot, lambda: "new here?" in text_of(pilot) and "? shows all keys" in text_of(pilot))
+    async with desk.shown(size=SIZES[1], layout_path=tmp_path / "layout.json") as pilot:
+        await shows(pilot, "new here?", "? shows all keys")

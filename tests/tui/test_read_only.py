@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.test_actions import choose
 
 from watchkeeper_tui.app import WatchkeeperApp
@@ -20,7 +20,7 @@ def header(pilot: object) -> str:
 async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks(
     desk: Desk, size: tuple[int, int]
 ) -> None:
-    async with desk.app().run_test(size=size) as pilot:
+    async with desk.shown(size=size) as pilot:
         await choose(pilot, "task:t-core")
         assert "READ-ONLY" not in header(pilot)
         app = pilot.app
@@ -29,7 +29,7 @@ async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks
         desk.feed.wake()
         await until(pilot, lambda: "READ-ONLY" in header(pilot))
         await pilot.press("C")
-        await until(pilot, lambda: "Compact: the session is open read-only; press s" in text_of(pilot))
+        await shows(pilot, "Compact: the session is open read-only; press s")
         assert "y yes" not in text_of(pilot)
         assert desk.session.commands() == []
         app.open_session(desk.session.id)
@@ -40,7 +40,7 @@ async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks
 async def test_an_imported_session_has_the_badge_and_says_of_which_program(desk: Desk) -> None:
     desk.session.set(origin="claude-code", status="done")
     desk.host_pid = None
-    async with desk.app().run_test(size=(140, 40)) as pilot:
+    async with desk.shown(size=(140, 40)) as pilot:
         await until(
             pilot, lambda: "READ-ONLY" in header(pilot) and "imported from Claude Code" in header(pilot)
         )
@@ -50,7 +50,7 @@ async def test_a_database_that_cannot_be_written_has_the_badge(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("watchkeeper_tui.app.os.access", lambda path, mode: Path(path) != desk.path)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
+    async with desk.shown() as pilot:
         await until(pilot, lambda: "READ-ONLY" in header(pilot))
 
 
@@ -58,12 +58,12 @@ async def test_what_only_another_programs_log_could_tell_is_left_out(desk: Desk)
     desk.session.set(origin="claude-code", status="done")
     desk.session.compaction("explorer1", model=None, cost_usd=None)
     desk.host_pid = None
-    async with desk.app().run_test(size=(120, 40)) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
-        await until(pilot, lambda: "24k → 6.1k" in text_of(pilot))
+        await shows(pilot, "24k → 6.1k")
         assert "blocked" not in text_of(pilot).split("4 Compaction")[1].splitlines()[1]
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "Before" in text_of(pilot) and "✓ applied" in text_of(pilot))
+        await shows(pilot, "Before", "✓ applied")
         head = text_of(pilot).split("Before")[0]
         assert not any(
             word in head for word in ("blocked", "in background", "cost", "unpriced", "without a model")
@@ -73,11 +73,10 @@ async def test_what_only_another_programs_log_could_tell_is_left_out(desk: Desk)
 async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:
     desk.session.set(origin="claude-code", status="done")
     desk.host_pid = None
-    async with desk.app().run_test(size=(120, 40)) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-docs")
         await pilot.press("3", *["right"] * 4)
-        await until(pilot, lambda: "[Compactions]" in text_of(pilot))
-        assert "0 passes" in text_of(pilot)
+        await shows(pilot, "[Compactions]", "0 passes")
         assert "by hand" not in text_of(pilot)
         assert "u undoes" not in text_of(pilot)
 

@@ -39,16 +39,28 @@ def published() -> Published:
 
 
 @pytest.fixture
-def reader(desk: Desk, published: Published) -> Iterator[Reader]:
-    thread = Reader(
-        desk.path, desk.session.id, published.append, feed_factory=lambda _: desk.feed, probe=lambda _, __: desk.host_pid,
-        now=lambda: desk.time, tick_seconds=0.005,
-    )  # fmt: skip
-    thread.start()
-    yield thread
-    thread.close()
-    thread.join(5)
-    assert not thread.is_alive()
+def start(desk: Desk, published: Published) -> Iterator[Callable[[], Reader]]:
+    """Starts a reader of the desk's session."""
+    threads: list[Reader] = []
+
+    def begin() -> Reader:
+        threads.append(Reader(
+            desk.path, desk.session.id, published.append, feed_factory=lambda _: desk.feed, probe=lambda _, __: desk.host_pid,
+            now=lambda: desk.time, tick_seconds=0.005,
+        ))  # fmt: skip
+        threads[-1].start()
+        return threads[-1]
+
+    yield begin
+    for thread in threads:
+        thread.close()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def reader(start: Callable[[], Reader]) -> Reader:
+    return start()
 
 
 def read_again(reader: Reader) -> None:
@@ -112,38 +124,27 @@ def test_looking_at_another_agent_reads_it_at_once(desk: Desk, reader: Reader, p
     assert time.monotonic() - started < 0.5
     assert last.detail is not None
     assert [block.kind for block in last.detail.transcript][:4] == [
-        "user",
-        "thinking",
-        "assistant",
-        "tool_use",
-    ]
+        "user", "thinking", "assistant", "tool_use",
+    ]  # fmt: skip
 
 
-def test_a_session_that_has_just_begun_is_starting_and_not_dead(desk: Desk, published: Published) -> None:
+def test_a_session_that_has_just_begun_is_starting_and_not_dead(
+    desk: Desk, start: Callable[[], Reader], published: Published
+) -> None:
     desk.session.set(host_pid=None, created_at=desk.time - 1)
     desk.host_pid = None
-    thread = Reader(
-        desk.path, desk.session.id, published.append, feed_factory=lambda _: desk.feed, probe=lambda _, __: desk.host_pid,
-        now=lambda: desk.time, tick_seconds=0.005,
-    )  # fmt: skip
-    thread.start()
+    start()
     published.until(lambda snapshot: snapshot.state is SessionState.OPENING and snapshot.session is not None)
     desk.time += 60
     published.until(lambda snapshot: snapshot.state is SessionState.DEAD)
-    thread.close()
-    thread.join(5)
 
 
 def test_rates_die_away_while_nothing_else_is_read(
-    desk: Desk, published: Published, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, start: Callable[[], Reader], published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("watchkeeper_tui.reader.LOOK_SECONDS", 0.01)
     desk.session.call("planner", started_at=desk.time - 2)
-    thread = Reader(
-        desk.path, desk.session.id, published.append, feed_factory=lambda _: desk.feed, probe=lambda _, __: desk.host_pid,
-        now=lambda: desk.time, tick_seconds=0.005,
-    )  # fmt: skip
-    thread.start()
+    start()
     first = published.until(lambda snapshot: snapshot.rates.tokens_per_minute > 0)
     desk.session.set(goal="not yet read")  # and the feed says nothing
     desk.time += 120
@@ -153,8 +154,6 @@ def test_rates_die_away_while_nothing_else_is_read(
     assert last.read_at == desk.time
     desk.feed.wake()
     published.until(lambda snapshot: snapshot.session is not None and snapshot.session.goal == "not yet read")
-    thread.close()
-    thread.join(5)
 
 
 def test_the_reader_cannot_write(desk: Desk, reader: Reader, published: Published) -> None:
@@ -196,8 +195,7 @@ async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_m
 ) -> None:
     """The reader's thread puts a newer snapshot in place at any moment: here, while the news of one are
     told."""
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "explorer" in text_of(pilot))
+    async with desk.shown("explorer") as pilot:
         app = cast("WatchkeeperApp", pilot.app)
         app.reader.close()
         before = app.snapshot
@@ -226,8 +224,7 @@ async def test_a_question_of_a_screen_that_has_gone_is_answered_all_the_same(
     """Widgets may be gone when the reader comes to a question: neither it nor its answer touches one."""
     held: list[tuple[Callable[[Connection], object], Callable[[object], object]]] = []
     FakeSession(desk.session.connection, "older234", goal="nightly audit")
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         live = pilot.app.screen
         await pilot.press(screen)
         await until(pilot, lambda: "nightly audit" in text_of(pilot) or "by day" in text_of(pilot))

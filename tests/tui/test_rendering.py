@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import insert
 from tests.tui.hostile import ATTACKS, judge
 
@@ -37,18 +37,8 @@ from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.rows import PageLine
 
 FORMATS = [
-    "",
-    "markdown",
-    "document",
-    "diff",
-    "hunk",
-    "python",
-    "bash",
-    "json",
-    "html",
-    "yaml",
-    "numbered python",
-]
+    "", "markdown", "document", "diff", "hunk", "python", "bash", "json", "html", "yaml", "numbered python",
+]  # fmt: skip
 TEXTS = [attack.decode("utf-8", "surrogateescape") for attack in ATTACKS]
 fragments = st.lists(
     st.sampled_from(
@@ -161,13 +151,9 @@ def test_nor_does_a_message_or_an_artifact_of_any_kind(text: str, other: str) ->
         text, other, json.dumps({text: [other, {text: other * 9}]}).encode(), 50, frozenset(), shown_as="json"
     )
     units += artifact_units(
-        text,
-        other,
-        f"{text},{other}\n{other},{text}".encode("utf-8", "replace"),
-        50,
-        frozenset({"artifact:1"}),
-        shown_as="csv",
-    )
+        text, other, f"{text},{other}\n{other},{text}".encode("utf-8", "replace"), 50,
+        frozenset({"artifact:1"}), shown_as="csv",
+    )  # fmt: skip
     units += artifact_units(text, other, b"\x00", 50, frozenset())
     for unit in units:
         for line in unit.render():
@@ -212,20 +198,11 @@ def test_a_text_without_marks_looks_the_same_beside_one_with_marks(text: str, wi
 
 def test_a_language_is_named_by_a_table_and_never_by_the_text() -> None:
     assert [language_named(name) for name in ("Py", "c++", "sh", "../../etc", "brainfuck", "")] == [
-        "python",
-        "cpp",
-        "bash",
-        "",
-        "",
-        "",
-    ]
+        "python", "cpp", "bash", "", "", "",
+    ]  # fmt: skip
     assert [language_of(path) for path in ("a/b.tsx", "Dockerfile", "C:\\x\\y.rs", "x", "/")] == [
-        "typescript",
-        "docker",
-        "rust",
-        "",
-        "",
-    ]
+        "typescript", "docker", "rust", "", "",
+    ]  # fmt: skip
 
 
 # --- Markdown -----------------------------------------------------------------------------------------------
@@ -475,15 +452,9 @@ def test_json_is_a_tree_that_folds() -> None:
     data = json.dumps(value).encode()
     whole = shown(artifact_units("x.json", "", data, 60, frozenset()))
     assert whole == [
-        "▾ {",
-        '    name: "a"',
-        "  ▾ steps: [",
-        "      0: 1",
-        "      1: null",
-        "    ▾ 2: {",
-        "        deep: true",
-        "    empty: {}",
-    ]
+        "▾ {", '    name: "a"', "  ▾ steps: [", "      0: 1", "      1: null", "    ▾ 2: {",
+        "        deep: true", "    empty: {}",
+    ]  # fmt: skip
     (unit,) = artifact_units("x.json", "", data, 60, frozenset())
     key = unit.render()[2].key
     assert shown(artifact_units("x.json", "", data, 60, frozenset({key})))[2:] == [
@@ -535,15 +506,9 @@ def save(
     connection = desk.session.connection
     digest = hashlib.sha256(data).hexdigest()
     insert(
-        connection,
-        "artifacts",
-        digest=digest,
-        size=len(data),
-        encoding="plain",
-        media_type=media_type,
-        data=data,
-        created_at=1.0,
-    )
+        connection, "artifacts", digest=digest, size=len(data), encoding="plain", media_type=media_type,
+        data=data, created_at=1.0,
+    )  # fmt: skip
     insert(
         connection, "outputs", session_id=desk.session.id, agent_id=agent, name=name, kind="artifact", digest=digest,
         created_at=desk.session.now,
@@ -555,24 +520,23 @@ async def test_the_end_of_a_run_names_its_result_and_enter_opens_it(desk: Desk) 
     save(desk, "SURVEY.md", b"# The survey\n\n- **one**")
     desk.session.set(status="done", ended_at=desk.time)
     desk.session.connection.execute("UPDATE agents SET status = 'done', ended_at = ?", (desk.time,))
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Enter opens SURVEY.md" in text_of(pilot))
+    async with desk.shown("Enter opens SURVEY.md") as pilot:
         await pilot.press("g", "enter")
-        await until(pilot, lambda: "# The survey" in text_of(pilot) and "• one" in text_of(pilot))
+        await shows(pilot, "# The survey", "• one")
         await pilot.press("t")
-        await until(pilot, lambda: "- **one**" in text_of(pilot))
+        await shows(pilot, "- **one**")
         await pilot.press("y", "n")
         assert pilot.app.clipboard == "# The survey\n\n- **one**"
-        await until(pilot, lambda: "▾ a: [" in text_of(pilot))
+        await shows(pilot, "▾ a: [")
         await pilot.press("down", "enter")
-        await until(pilot, lambda: "▸ a: […] 2 items" in text_of(pilot))
+        await shows(pilot, "▸ a: […] 2 items")
         await pilot.press("escape")
-        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+        await shows(pilot, "1 Plan")
         rows = text_of(pilot).splitlines()
         await pilot.click(offset=(10, next(y for y, row in enumerate(rows) if "▾ planner" in row)), times=2)
-        await until(pilot, lambda: "• one" in text_of(pilot))
+        await shows(pilot, "• one")
         await pilot.press("escape")  # it was opened once
-        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+        await shows(pilot, "1 Plan")
 
 
 async def test_an_artifact_is_opened_from_its_agents_tab_saved_and_paged(
@@ -585,26 +549,25 @@ async def test_an_artifact_is_opened_from_its_agents_tab_saved_and_paged(
     app = desk.app()
     monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+        await shows(pilot, "explorer-1")
         app.screen.agent_pane.open_page("Artifacts")  # type: ignore[attr-defined]
         await pilot.press("3")
-        await until(pilot, lambda: "../out.txt" in text_of(pilot))
+        await shows(pilot, "../out.txt")
         await pilot.press("g", "down", "enter")
-        await until(pilot, lambda: "a·" in text_of(pilot))
+        await shows(pilot, "a·")
         await pilot.press("p")
         assert (tmp_path / "out.txt").read_bytes() == sanitize_text(text.decode()).encode()
         await pilot.press("s", *["backspace"] * 7, *"copy", "enter")
         await until(pilot, lambda: (tmp_path / "copy").is_file())
         assert (tmp_path / "copy").read_bytes() == text
         await pilot.press("s", *["backspace"] * 7, *"copy", "enter")
-        await until(pilot, lambda: "replace it?" in text_of(pilot))
+        await shows(pilot, "replace it?")
 
 
 async def test_a_search_in_a_transcript_keeps_its_context_and_n_goes_on(desk: Desk) -> None:
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "explorer-1" in text_of(pilot) and "reading" not in text_of(pilot))
+    async with desk.shown("explorer-1", without="reading") as pilot:
         await pilot.press("3", "right", "slash", *"python", "enter")
-        await until(pilot, lambda: "Thirty files of Python" in text_of(pilot))
+        await shows(pilot, "Thirty files of Python")
         assert "start with the folder" in text_of(pilot)  # another message stays
         pane = pilot.app.screen.query_one(AgentPane)
         selected = []

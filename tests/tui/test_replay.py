@@ -4,18 +4,17 @@ F."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
-from tests.tui.conftest import Desk, text_of, until
-from tests.tui.fake_store import HOSTILE
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.told import STEPS, told_session
 from textual.pilot import Pilot
 
-from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.compaction import CompactionScreen
 from watchkeeper_tui.screens.replay import ReplayScreen, Scrubber
 from watchkeeper_tui.settings import Settings
-
-WIDE = (120, 40)
 
 
 def replay(pilot: Pilot[int]) -> ReplayScreen:
@@ -25,12 +24,20 @@ def replay(pilot: Pilot[int]) -> ReplayScreen:
 
 
 async def opened(pilot: Pilot[int], desk: Desk, session_id: str = "told2345") -> ReplayScreen:
-    await until(pilot, lambda: desk.session.id in text_of(pilot))
+    await shows(pilot, desk.session.id)
     pilot.app.open_replay(session_id)  # type: ignore[attr-defined]
     await until(
         pilot, lambda: isinstance(pilot.app.screen, ReplayScreen) and pilot.app.screen.shown_position == 1
     )
     return replay(pilot)
+
+
+@asynccontextmanager
+async def replayed(desk: Desk, **options: Any) -> AsyncIterator[tuple[Pilot[int], ReplayScreen]]:
+    """The replay of the told session, at its first event."""
+    told_session(desk)
+    async with desk.shown(**options) as pilot:
+        yield pilot, await opened(pilot, desk)
 
 
 async def at(pilot: Pilot[int], position: int) -> None:
@@ -55,72 +62,44 @@ def contents(desk: Desk) -> str:
 
 async def test_p_in_the_list_replays_the_selected_session_and_esc_leads_back(desk: Desk) -> None:
     told_session(desk)
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "audit the ledgers" in text_of(pilot))
+    async with desk.shown("audit the ledgers", screen="sessions") as pilot:
         await pilot.press("j", "p")
-        await until(pilot, lambda: "» REPLAY" in text_of(pilot) and "1/14" in text_of(pilot))
+        await shows(pilot, "» REPLAY", "1/14")
         await pilot.press("escape")
-        await until(pilot, lambda: "REPLAY" not in text_of(pilot) and "Sessions" in text_of(pilot))
+        await shows(pilot, "Sessions", without="REPLAY")
 
 
 async def test_the_open_session_is_replayed_by_slash_and_from_the_palette(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+    async with desk.shown("migrate billing") as pilot:
         await pilot.press("colon", *"replay", "enter")
-        await until(pilot, lambda: "» REPLAY" in text_of(pilot) and f"  {desk.session.id}" in text_of(pilot))
+        await shows(pilot, "» REPLAY", f"  {desk.session.id}")
         await pilot.press("escape")
         commands = {command.title: command for command in pilot.app.get_system_commands(pilot.app.screen)}
         commands["Replay"].callback()
-        await until(pilot, lambda: "» REPLAY" in text_of(pilot))
+        await shows(pilot, "» REPLAY")
 
 
-async def test_arrows_step_by_events_and_brackets_by_turns(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot, desk)
-        await pilot.press("right")
-        await at(pilot, 2)
-        await pilot.press("left", "left")
-        await at(pilot, 1)
-        for key, position in (
-            ("right_square_bracket", 6), ("shift+right", 9), ("right_square_bracket", 12), ("left_square_bracket", 9),
-            ("shift+left", 6),
-        ):  # fmt: skip
-            await pilot.press(key)
-            await at(pilot, position)
-        await pilot.press("left_square_bracket")
-        await until(pilot, lambda: "no earlier turn" in text_of(pilot))
-
-
-async def test_home_end_and_digits_go_to_edges_and_tenths(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot, desk)
-        for key, position in (("end", STEPS), ("home", 1), ("5", 7), ("9", 12), ("0", 1)):
-            await pilot.press(key)
-            await at(pilot, position)
-
-
-async def test_n_goes_through_failures_compactions_and_ended_tasks(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, desk)
+async def test_each_key_goes_where_it_says_by_event_turn_tenth_and_mark(desk: Desk) -> None:
+    async with replayed(desk) as (pilot, screen):
         assert [(mark.position, mark.kind) for mark in screen._marks] == [
             (7, "failure"),
             (11, "compaction"),
             (13, "task"),
         ]
-        line = text_of(pilot).splitlines()[37]
-        assert [glyph for glyph in line if glyph in "✗◆✓"] == ["✗", "◆", "✓"]
-        for key, position in (("n", 7), ("n", 11), ("n", 13), ("N", 11)):
+        assert [glyph for glyph in text_of(pilot).splitlines()[37] if glyph in "✗◆✓"] == ["✗", "◆", "✓"]
+        for key, position in (
+            ("right", 2), ("left", 1), ("left", 1), ("right_square_bracket", 6), ("shift+right", 9),
+            ("right_square_bracket", 12), ("left_square_bracket", 9), ("shift+left", 6), ("end", STEPS), ("home", 1),
+            ("5", 7), ("9", 12), ("0", 1), ("n", 7), ("n", 11), ("n", 13), ("N", 11), ("5", 7), ("shift+left", 6),
+        ):  # fmt: skip
             await pilot.press(key)
             await at(pilot, position)
+        await pilot.press("left_square_bracket")
+        await shows(pilot, "no earlier turn")
 
 
 async def test_each_moment_shows_what_stood_then(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, desk)
+    async with replayed(desk) as (pilot, screen):
         assert (screen.snapshot.agents, screen.snapshot.tasks) == ((), ())
         await pilot.press("n")
         await at(pilot, 7)
@@ -133,9 +112,7 @@ async def test_each_moment_shows_what_stood_then(desk: Desk) -> None:
         await pilot.press("a", "right", "right")
         await at(pilot, 9)
         await pilot.press("a")
-        await until(
-            pilot, lambda: "turn 2: The ledger is blue." in text_of(pilot) and "turn 3:" not in text_of(pilot)
-        )
+        await shows(pilot, "turn 2: The ledger is blue.", without="turn 3:")
         await pilot.press("right")
         await at(pilot, 10)
         assert [each.status for each in screen.snapshot.compactions] == ["running"]
@@ -146,15 +123,11 @@ async def test_each_moment_shows_what_stood_then(desk: Desk) -> None:
         await pilot.press("left", "left", "left")
         await at(pilot, 8)
         assert screen.snapshot.compactions == ()
-        await until(
-            pilot, lambda: "turn 1: The ledger is blue." in text_of(pilot) and "turn 2:" not in text_of(pilot)
-        )
+        await shows(pilot, "turn 1: The ledger is blue.", without="turn 2:")
 
 
 async def test_the_newest_event_is_marked_and_enter_on_an_earlier_one_goes_there(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot, desk)
+    async with replayed(desk) as (pilot, _):
         await pilot.press("7")
         await at(pilot, 10)
         assert any("║▌" in line and "compact started" in line for line in text_of(pilot).splitlines())
@@ -163,32 +136,20 @@ async def test_the_newest_event_is_marked_and_enter_on_an_earlier_one_goes_there
 
 
 async def test_an_agent_that_was_chosen_is_shown_again_where_it_is_there_again(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot, desk)
+    async with replayed(desk) as (pilot, _):
         await pilot.press("end")
         await at(pilot, STEPS)
         await pilot.press("j")
-        await until(
-            pilot,
-            lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot),
-        )
+        await shows(pilot, "═ The ledger is blue.", "turn 3: The ledger")
         await pilot.press("home", "right")
         await at(pilot, 2)
-        await until(
-            pilot, lambda: "═ planner  ● working" in text_of(pilot) and "no message yet" in text_of(pilot)
-        )
+        await shows(pilot, "═ planner  ● working", "no message yet")
         await pilot.press("end")
-        await until(
-            pilot,
-            lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot),
-        )
+        await shows(pilot, "═ The ledger is blue.", "turn 3: The ledger")
 
 
 async def test_enter_on_a_compaction_goes_to_where_it_was_applied(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot, desk)
+    async with replayed(desk) as (pilot, _):
         await pilot.press("end")
         await at(pilot, STEPS)
         await pilot.press("shift+tab", "enter")
@@ -196,9 +157,7 @@ async def test_enter_on_a_compaction_goes_to_where_it_was_applied(desk: Desk) ->
 
 
 async def test_space_plays_at_the_pace_of_the_session_and_stops_at_its_end(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, desk)
+    async with replayed(desk) as (pilot, screen):
         clock = [0.0]
         screen._clock = lambda: clock[0]
         await pilot.press("space")
@@ -220,28 +179,20 @@ async def test_space_plays_at_the_pace_of_the_session_and_stops_at_its_end(desk:
 
 
 async def test_speed_and_idle_time_are_changed_by_keys_and_said(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, desk)
+    async with replayed(desk) as (pilot, screen):
         for key, speed in (
-            ("plus", 2),
-            ("equals_sign", 4),
-            ("greater_than_sign", 8),
-            ("minus", 4),
-            ("less_than_sign", 2),
-        ):
+            ("plus", 2), ("equals_sign", 4), ("greater_than_sign", 8), ("minus", 4), ("less_than_sign", 2),
+        ):  # fmt: skip
             await pilot.press(key)
             assert screen.playback.speed == speed
         await until(pilot, lambda: "2×" in text_of(pilot).splitlines()[37])
         await pilot.press("i")
-        await until(pilot, lambda: "idle time is played" in text_of(pilot))
+        await shows(pilot, "idle time is played")
         assert not screen.playback.skips_idle
 
 
 async def test_the_scrubber_takes_clicks_and_drags(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, desk)
+    async with replayed(desk) as (pilot, screen):
         left, cells = 7, screen.scrubber._cells()
         await pilot.click(Scrubber, offset=(left + cells - 1, 0))
         await at(pilot, STEPS)
@@ -255,21 +206,19 @@ async def test_the_scrubber_takes_clicks_and_drags(desk: Desk) -> None:
 
 
 async def test_a_fork_asks_and_begins_at_the_step_shown(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await opened(pilot, desk)
+    async with replayed(desk) as (pilot, _):
         await pilot.press("F")
-        await until(pilot, lambda: "Fork: no agent had started yet" in text_of(pilot))
+        await shows(pilot, "Fork: no agent had started yet")
         await pilot.press("n")
         await at(pilot, 7)
         await pilot.press("F")
-        await until(pilot, lambda: "after event #7?" in text_of(pilot))
+        await shows(pilot, "after event #7?")
         await pilot.press("right", "n")
         query = "SELECT id, forked_at_seq FROM sessions WHERE forked_from = 'told2345'"
         assert desk.session.connection.execute(query).fetchall() == []
         assert replay(pilot).playback.position == 7
         await pilot.press("F", "y")
-        await until(pilot, lambda: "✓ forked after event #7 as" in text_of(pilot))
+        await shows(pilot, "✓ forked after event #7 as")
         ((made, seq),) = desk.session.connection.execute(query).fetchall()
         assert seq == 7
         assert f"`wk resume {made}`" in text_of(pilot)
@@ -284,7 +233,7 @@ async def test_nothing_else_changes_anything(desk: Desk) -> None:
         "z", "tab", "tab", "tab", "shift+tab", "comma", "full_stop", "c", "p", "R", "C", "D", "u", "U", "x", "X", "y", "asterisk",
         "e", "f", "s", "m", "M", "delete",
     ]  # fmt: skip
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         screen = await opened(pilot, desk)
         for key in keys:
             await pilot.press(key)
@@ -300,7 +249,7 @@ async def test_nothing_else_changes_anything(desk: Desk) -> None:
 async def test_a_pass_is_opened_from_the_agents_tab_and_nothing_can_be_done_to_it(desk: Desk) -> None:
     told_session(desk)
     before = contents(desk)
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         screen = await opened(pilot, desk)
         await pilot.press("end", "N")
         await at(pilot, 13)
@@ -308,7 +257,7 @@ async def test_a_pass_is_opened_from_the_agents_tab_and_nothing_can_be_done_to_i
         screen.agent_pane.open_tab(4)
         screen._ask()
         screen.redraw()
-        await until(pilot, lambda: "Compactions  1 pass" in text_of(pilot))
+        await shows(pilot, "Compactions  1 pass")
         await pilot.press("tab", "down", "enter")
         await until(
             pilot, lambda: isinstance(pilot.app.screen, CompactionScreen) and "Before" in text_of(pilot)
@@ -317,31 +266,15 @@ async def test_a_pass_is_opened_from_the_agents_tab_and_nothing_can_be_done_to_i
         assert "› compaction" in text_of(pilot)
         for key in ("u", "U", "R", "C"):
             await pilot.press(key)
-            await until(pilot, lambda: "this is a replay" in text_of(pilot))
+            await shows(pilot, "this is a replay")
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
     assert contents(desk) == before
     assert desk.control.submitted == 0
 
 
-async def test_hostile_text_of_a_session_reaches_no_pane_of_its_replay(desk: Desk) -> None:
-    told_session(desk, words=HOSTILE)
-    async with desk.app().run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, desk)
-        for key in ("n", "a", "n", "n", "end", "F"):
-            await pilot.press(key)
-            await until(pilot, lambda: screen.shown_position == screen.playback.position)
-            shown = text_of(pilot)
-            assert not [
-                char
-                for char in shown
-                if char != "\n" and (ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u202e\u2066")
-            ]
-        assert sanitize(HOSTILE)[:5] in shown
-
-
 async def test_a_session_that_goes_on_is_read_on_by_r(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown() as pilot:
         screen = await opened(pilot, desk, desk.session.id)
         count = len(screen.playback.times)
         assert "newer events, r loads them" not in text_of(pilot)
@@ -349,24 +282,20 @@ async def test_a_session_that_goes_on_is_read_on_by_r(desk: Desk) -> None:
         desk.session.agent("explorer9", "late")
         desk.feed.wake()
         if screen._recording is not None and screen._recording.by_event:
-            await until(pilot, lambda: "newer events, r loads them" in text_of(pilot))
+            await shows(pilot, "newer events, r loads them")
         await pilot.press("r")
         await until(pilot, lambda: len(screen.playback.times) == count + 1)
 
 
 async def test_a_session_that_is_gone_is_said(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+    async with desk.shown("migrate billing") as pilot:
         pilot.app.open_replay("nothing2")  # type: ignore[attr-defined]
-        await until(pilot, lambda: "session nothing2 is no longer in the database" in text_of(pilot))
+        await shows(pilot, "session nothing2 is no longer in the database")
         await pilot.press("space", "right", "5", "F", "n", "right_square_bracket")
         assert isinstance(pilot.app.screen, ReplayScreen)
 
 
 async def test_with_reduced_motion_a_replay_moves_once_a_second(desk: Desk) -> None:
-    told_session(desk)
-    async with desk.app(settings=Settings(reduced_motion=True)).run_test(size=WIDE) as pilot:
-        screen = await opened(pilot, desk)
-        assert screen.frame_seconds == 1.0
-    async with desk.app(settings=Settings()).run_test(size=WIDE) as pilot:
-        assert (await opened(pilot, desk)).frame_seconds < 0.2
+    for reduced in (True, False):
+        async with replayed(desk, settings=Settings(reduced_motion=reduced)) as (_, screen):
+            assert screen.frame_seconds == 1.0 if reduced else screen.frame_seconds < 0.2

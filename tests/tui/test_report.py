@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession, bindable, insert
 from tests.tui.test_actions import choose
 from tests.tui.test_twenty_questions import import_log, live_run
@@ -53,10 +53,10 @@ async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_
     output(session, "explorer3", "notes")
     output(session, "explorer3", "notes", size=2000)
     output(session, "explorer3", "result/t-docs", kind="result")
-    async with desk.app().run_test(size=TALL) as pilot:
+    async with desk.shown(size=TALL) as pilot:
         await choose(pilot, "task:t-docs")
         await pilot.press(*keys)
-        await until(pilot, lambda: "Result" in text_of(pilot))
+        await shows(pilot, "Result")
         said = " ".join(text_of(pilot).split())
         for words in (
             "explorer-3 · explorer · surveyor · attempt 1", "✓ done at turn 3", "Task by planner", "Look at every page of the docs.",
@@ -79,51 +79,50 @@ async def test_a_cost_says_how_well_it_is_known(
 ) -> None:
     desk.session.set_agent("explorer3", **values)
     desk.session.call("explorer3", **call)
-    async with desk.app().run_test(size=TALL) as pilot:
+    async with desk.shown(size=TALL) as pilot:
         await choose(pilot, "task:t-docs")
         await pilot.press("i")
         await until(pilot, lambda: words in " ".join(text_of(pilot).split()))
 
 
 async def test_the_planners_report_tells_of_every_task(desk: Desk) -> None:
-    async with desk.app().run_test(size=TALL) as pilot:
+    async with desk.shown(size=TALL) as pilot:
         await choose(pilot, "agent:planner1")
         await pilot.press("i")
-        await until(pilot, lambda: "1 of 5 done, 1 failed, at step" in text_of(pilot))
-        assert "credit balance is too low" in text_of(pilot)
+        await shows(pilot, "1 of 5 done, 1 failed, at step", "credit balance is too low")
 
 
 async def test_tool_calls_are_counted_as_they_come(desk: Desk) -> None:
-    async with desk.app().run_test(size=TALL) as pilot:
+    async with desk.shown(size=TALL) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("i")
-        await until(pilot, lambda: "none used" in text_of(pilot))
+        await shows(pilot, "none used")
         for count in range(1, 6):
             turn = 12 + count
             desk.session.set_agent("explorer1", turn=turn)
             tool(desk.session, "explorer1", "bash", turn, status="running" if count == 5 else "done")
             desk.feed.wake()
-            await until(pilot, lambda count=count: f"{count} call" in text_of(pilot))  # type: ignore[misc]
+            await shows(pilot, f"{count} call")
         assert "1 open" in text_of(pilot)
         desk.session.connection.execute(
             "UPDATE tool_calls SET status = 'error', is_error = 1 WHERE turn = 17"
         )
         desk.feed.wake()
-        await until(pilot, lambda: "5 calls, 1 error (exact)" in text_of(pilot))
+        await shows(pilot, "5 calls, 1 error (exact)")
         assert "open" not in text_of(pilot).split("Tools", 1)[1].split("Statistics")[0]
 
 
 @pytest.mark.parametrize("row", ["task:t-survey"])
 async def test_a_task_without_an_agent_has_no_report_and_says_so(desk: Desk, row: str) -> None:
-    async with desk.app().run_test(size=TALL) as pilot:
+    async with desk.shown(size=TALL) as pilot:
         await choose(pilot, row)
         await pilot.press("i")
-        await until(pilot, lambda: "this task has not been given to an agent yet" in text_of(pilot))
+        await shows(pilot, "this task has not been given to an agent yet")
 
 
 async def test_the_metrics_say_how_well_tokens_and_cost_are_known(desk: Desk) -> None:
     desk.session.call("explorer1", turn=13, usage_exact=0, price_status="estimated")
-    async with desk.app().run_test(size=TALL) as pilot:
+    async with desk.shown(size=TALL) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("3", *["right"] * 3)
         await until(pilot, lambda: text_of(pilot).count("partly estimated (1 of 13 calls)") == 2)
@@ -135,14 +134,12 @@ async def test_a_report_shows_which_of_its_claims_have_evidence(desk: Desk) -> N
     said = f"I edited core/ledger.py and all tests pass. {HOSTILE}"
     run.message("explorer3", "assistant", said)
     run.connection.execute("UPDATE tasks SET result = ? WHERE id = 't-docs'", (bindable(said),))
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore docs" in text_of(pilot))
+    async with desk.shown("Explore docs") as pilot:
         live = pilot.app.screen
         assert isinstance(live, LiveScreen)
         live.plan.select("task:t-docs")
         await pilot.press("i")
-        await until(pilot, lambda: "Evidence" in text_of(pilot) and "0 of" in text_of(pilot))
-        await until(pilot, lambda: "core/ledger.py" in text_of(pilot))
+        await shows(pilot, "Evidence", "0 of", "core/ledger.py")
         assert "\x1b" not in text_of(pilot)
 
 
@@ -160,8 +157,7 @@ async def test_who_says_it_is_done_without_evidence_is_counted_and_reached_by_e(
         session.message(agent, "user", "go on")
         session.message(agent, "assistant", [{"type": "text", "text": f"I fixed `src/a.py`. {HOSTILE}"}])
     session.message("explorer1", "assistant", [{"type": "text", "text": "All done."}])  # it still works
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "✓ 2 " in text_of(pilot) and "unproven: 0 of 2 claims" in text_of(pilot))
+    async with desk.shown("✓ 2 ", "unproven: 0 of 2 claims") as pilot:
         seen = set()
         for _ in range(4):
             await pilot.press("e")
@@ -176,7 +172,7 @@ async def test_who_says_it_is_done_without_evidence_is_counted_and_reached_by_e(
         session.message("explorer3", "assistant", [{"type": "text", "text": "No, I looked at nothing."}])
         desk.feed.wake()
         told = "explorer-3 unproven: 0 of 1 claim" if origin == "run" else "✓ writer-1 unproven: 0 of 2"
-        await until(pilot, lambda: told in text_of(pilot))
+        await shows(pilot, told)
 
 
 async def test_the_report_of_an_imported_session_ends_with_its_last_words_and_shows_a_clean_edit(
@@ -184,12 +180,10 @@ async def test_the_report_of_an_imported_session_ends_with_its_last_words_and_sh
 ) -> None:
     run = live_run(database)
     import_log(database, tmp_path, run)
-    async with Desk(database, run).app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "READ-ONLY" in text_of(pilot))
+    async with Desk(database, run).shown("READ-ONLY") as pilot:
         await pilot.press("i")
-        await until(pilot, lambda: "All tests pass; the cache keeps its entries." in text_of(pilot))
-        assert "Last words" in text_of(pilot)
+        await shows(pilot, "All tests pass; the cache keeps its entries.", "Last words")
         await pilot.press("escape", "2", "k", "k", "enter")
-        await until(pilot, lambda: "OrderedDict()" in text_of(pilot))
+        await shows(pilot, "OrderedDict()")
         assert "No newline" not in text_of(pilot)
     run.connection.close()

@@ -32,18 +32,15 @@ LISTING = {
         ),
         ([{"number": 7975, "title": "Dagger"}, {"number": 7976}], "Dagger, number 7975, …"),
         (
-            {
-                "readme": {"$largest": 1, "by": 1, "items": []},
-                "starts": {"$largest": 2, "items": [["a/b.py", 0]]},
-            },
-            "starts a/b.py",
+            {"readme": {"$largest": 1, "by": 1, "items": []},
+             "starts": {"$largest": 2, "items": [["a/b.py", 0]]}}, "starts a/b.py",
         ),
         (
             {"files": 1, "address": 2, "share": 0.25, "ok": True, "off": False},
             "1 file, address 2, share 0.25, ok",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_result_in_json_is_told_by_what_it_names_and_counts(result: Any, words: str) -> None:
     assert result_words(json.dumps(result)) == words
 
@@ -60,27 +57,17 @@ def test_a_result_that_was_cut_is_told_as_far_as_it_goes(length: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "30 files",
-        "{",
-        "[",
-        "{}",
-        "[]",
-        "[plnd] done",
-        "{not json}",
-        "[" * 400,
-        "[" * 3_000,
+        "", "30 files", "{", "[", "{}", "[]", "[plnd] done", "{not json}", "[" * 400, "[" * 3_000,
         '{"a": ' * 80,
     ],
-)
+)  # fmt: skip
 def test_every_other_result_is_told_as_it_is(text: str) -> None:
     assert result_words(text) == text
 
 
 async def test_the_feed_has_no_raw_results(desk: Desk) -> None:
     desk.session.event("tool.done", "explorer1", tool="list_folder", preview=json.dumps(LISTING)[:200])
-    async with desk.app().run_test(size=(160, 40)) as pilot:
-        await until(pilot, lambda: "list_folder → cli, 28 files, 2 folders" in text_of(pilot))
+    async with desk.shown("list_folder → cli, 28 files, 2 folders", size=(160, 40)) as pilot:
         assert '{"path"' not in text_of(pilot)
 
 
@@ -132,8 +119,7 @@ async def test_titles_take_the_room_that_there_is_and_a_cut_one_says_so(
 ) -> None:
     title = "Explore every vendored package and its reason"
     desk.session.task("t-long", title, agent="explorer2", needs=("t-core",))
-    async with desk.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore every" in text_of(pilot))
+    async with desk.shown("Explore every", size=size) as pilot:
         await until(pilot, lambda: (title in text_of(pilot)) is (size[0] == 200), seconds=5)
         line = next(line for line in text_of(pilot).split("\n") if "Explore every" in line)
         assert title in line or "…" in line

@@ -25,24 +25,11 @@ from watchkeeper_tui.sanitize import (
 anything = st.text(st.characters(), max_size=200) | st.lists(
     st.sampled_from(
         [
-            "\x1b",
-            "[",
-            "]",
-            "31m",
-            "\x9b",
-            "2J",
-            "\x07",
-            "\u202e",
-            "\u200b",
-            "\ud800",
-            "a",
-            "漢",
-            "\u0301",
-            " ",
-            ";",
+            "\x1b", "[", "]", "31m", "\x9b", "2J", "\x07", "\u202e", "\u200b", "\ud800", "a", "漢", "\u0301",
+            " ", ";",
         ]
     )
-).map("".join)
+).map("".join)  # fmt: skip
 
 
 def forbidden(character: str) -> bool:
@@ -82,17 +69,12 @@ def test_words_inside_escape_sequences_stay_in_sight(start: str, end: str) -> No
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("\x1b[31mred\x1b[0m", "red"),
-        ("a\x1b[2Jb", "a·b"),
-        ("\x1b]52;c;ZXZpbA==\x07", "·]52;c;ZXZpbA==·"),
-        ("one\ttwo\r\nthree", "one two  three"),
-        ("user\u202egnp.exe", "user·gnp.exe"),
-        ("lone \ud800", "lone \ufffd"),
-        ("漢字", "漢字"),
-        ("no\u00a0break", "no break"),
+        ("\x1b[31mred\x1b[0m", "red"), ("a\x1b[2Jb", "a·b"), ("\x1b]52;c;ZXZpbA==\x07", "·]52;c;ZXZpbA==·"),
+        ("one\ttwo\r\nthree", "one two  three"), ("user\u202egnp.exe", "user·gnp.exe"),
+        ("lone \ud800", "lone \ufffd"), ("漢字", "漢字"), ("no\u00a0break", "no break"),
         ("👧🏽 waves", "👧· waves"),
     ],
-)
+)  # fmt: skip
 def test_known_attacks_become_harmless(text: str, shown: str) -> None:
     assert sanitize(text) == shown
 

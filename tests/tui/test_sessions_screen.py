@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import FakeSession
 
 from watchkeeper.store.search.sessions import list_sessions, search_messages
 from watchkeeper_tui.widgets.sessions import tags_of
-
-WIDE = (120, 40)
 
 
 def add_session(desk: Desk, session_id: str, goal: str, **values: object) -> FakeSession:
@@ -30,33 +28,25 @@ async def test_autosave_load_opens_the_named_session_and_resumes_it(
 ) -> None:
     add_session(desk, "older234", "nightly audit", status="paused").task("t-audit", "Audit the books")
     desk.host_pid = None
-    async with desk.app(screen=screen).run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+    async with desk.shown("migrate billing", screen=screen) as pilot:
         await pilot.press("colon", "ctrl+u", *f"/autosave_load {name}", "enter")
         await until(pilot, lambda: desk.control.started == [("older234", True, None)])
         assert "Audit the books" in text_of(pilot)
 
 
 async def test_autosave_load_of_an_unknown_session_says_so_and_resumes_nothing(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("colon", "ctrl+u", *"/autosave_load nosuch", "enter")
-        await until(pilot, lambda: "no session 'nosuch'" in text_of(pilot))
-        assert "Explore core" in text_of(pilot)
+        await shows(pilot, "no session 'nosuch'", "Explore core")
         assert desk.control.started == desk.session.commands() == []
 
 
 async def test_every_session_is_listed_with_its_state_and_figures(desk: Desk) -> None:
     add_session(
-        desk,
-        "older234",
-        "nightly audit",
-        status="paused",
-        status_reason="budget reached: usd",
+        desk, "older234", "nightly audit", status="paused", status_reason="budget reached: usd",
         last_active=desk.time - 90_000,
-    )
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "nightly audit" in text_of(pilot))
+    )  # fmt: skip
+    async with desk.shown("nightly audit", screen="sessions") as pilot:
         shown = text_of(pilot)
         assert "yesterday" in shown
         assert "budget reached" in shown
@@ -68,65 +58,56 @@ async def test_every_session_is_listed_with_its_state_and_figures(desk: Desk) ->
 async def test_enter_opens_the_selected_session_and_esc_goes_back_to_it(desk: Desk) -> None:
     other = add_session(desk, "older234", "nightly audit", status="done", last_active=desk.time - 90_000)
     other.task("t-audit", "Audit the books")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("s")
-        await until(pilot, lambda: "nightly audit" in text_of(pilot))
+        await shows(pilot, "nightly audit")
         await pilot.press("j", "enter")
-        await until(pilot, lambda: "Audit the books" in text_of(pilot))
+        await shows(pilot, "Audit the books")
         assert "Explore core" not in text_of(pilot)
         await pilot.press("s")
-        await until(pilot, lambda: "nightly audit" in text_of(pilot))
+        await shows(pilot, "nightly audit")
         await pilot.press("escape")
-        await until(pilot, lambda: "Audit the books" in text_of(pilot))
+        await shows(pilot, "Audit the books")
 
 
 async def test_search_finds_goals_and_facts_as_one_types(desk: Desk) -> None:
     add_session(desk, "older234", "nightly audit").fact(None, "the ledger is in Zurich")
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "nightly audit" in text_of(pilot) and "migrate billing" in text_of(pilot))
+    async with desk.shown("nightly audit", "migrate billing", screen="sessions") as pilot:
         await pilot.press("slash", *"zuri")
-        await until(
-            pilot, lambda: "migrate billing" not in text_of(pilot) and "nightly audit" in text_of(pilot)
-        )
+        await shows(pilot, "nightly audit", without="migrate billing")
         await pilot.press("escape")
-        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+        await shows(pilot, "migrate billing")
         await pilot.press("slash", *"migrate", "enter")
-        await until(pilot, lambda: "nightly audit" not in text_of(pilot))
+        await shows(pilot, without="nightly audit")
 
 
 async def test_a_search_for_odd_characters_is_no_error(desk: Desk) -> None:
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+    async with desk.shown("migrate billing", screen="sessions") as pilot:
         await pilot.press("slash", *'"%_*(', "enter")
-        await until(pilot, lambda: "nothing found" in text_of(pilot))
+        await shows(pilot, "nothing found")
 
 
 async def test_a_database_that_goes_away_is_said_and_what_was_read_stays(desk: Desk, database: Path) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         desk.session.connection.execute("DELETE FROM sessions")
         desk.feed.wake()
-        await until(pilot, lambda: "no longer in the database" in text_of(pilot))
-        assert "Explore core" in text_of(pilot)
+        await shows(pilot, "no longer in the database", "Explore core")
 
 
 async def test_a_damaged_database_is_one_clear_line(desk: Desk, database: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"not a database at all" * 100)
     desk.path = broken
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "damaged or no SQLite database" in text_of(pilot))
+    async with desk.shown() as pilot:
+        await shows(pilot, "damaged or no SQLite database")
 
 
 async def test_words_that_only_a_message_holds_are_found_and_shown_in_context(desk: Desk) -> None:
     other = add_session(desk, "older234", "nightly audit")
     other.message("older234-p", "user", "the ledger for Zürich is in the blue safe")
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "nightly audit" in text_of(pilot))
+    async with desk.shown("nightly audit", screen="sessions") as pilot:
         await pilot.press("slash", *"zürich", "enter")
-        await until(pilot, lambda: "found in planner #1" in text_of(pilot))
-        assert "blue safe" in text_of(pilot)
+        await shows(pilot, "found in planner #1", "blue safe")
         assert "migrate billing" not in text_of(pilot)
 
 
@@ -142,37 +123,30 @@ async def test_as_one_types_the_newest_comes_first_and_on_enter_the_best_match(d
             ("newer234", "older234"), key=lambda each: shown.find(each) if each in shown else len(shown)
         )
 
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "all of it" in text_of(pilot))
+    async with desk.shown("all of it", screen="sessions") as pilot:
         await pilot.press("slash", *"ledger")
         await until(pilot, lambda: "Sessions  2" in text_of(pilot) and first(text_of(pilot)) == "newer234")
         await pilot.press("enter")
         await until(pilot, lambda: "best match ↓" in text_of(pilot) and first(text_of(pilot)) == "older234")
-        await until(pilot, lambda: "│▌✓ older234" in text_of(pilot))
+        await shows(pilot, "│▌✓ older234")
         await pilot.press("o")  # back to the order of the list
         await until(pilot, lambda: "last active ↓" in text_of(pilot) and first(text_of(pilot)) == "newer234")
 
 
 async def test_a_list_that_is_empty_says_why_where_its_rows_would_stand(desk: Desk) -> None:
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+    async with desk.shown("migrate billing", screen="sessions") as pilot:
         await pilot.press("slash", *"zebra")
-        await until(pilot, lambda: "no session has these words" in text_of(pilot))
+        await shows(pilot, "no session has these words")
 
 
 @pytest.mark.parametrize(
     ("search", "found"),
     [
-        ("state:paused", ["older234"]),
-        ("cost>10", ["older234"]),
-        ("cost<5 model:survey", ["abcd2345"]),
-        ("compacted", ["abcd2345"]),
-        ("tag:nightly", ["older234"]),
-        ("user:ann", ["older234"]),
-        ("since:2026-09-21", ["abcd2345"]),
-        ("before:2026-09-21 audit", ["older234"]),
+        ("state:paused", ["older234"]), ("cost>10", ["older234"]), ("cost<5 model:survey", ["abcd2345"]),
+        ("compacted", ["abcd2345"]), ("tag:nightly", ["older234"]), ("user:ann", ["older234"]),
+        ("since:2026-09-21", ["abcd2345"]), ("before:2026-09-21 audit", ["older234"]),
     ],
-)
+)  # fmt: skip
 def test_filters_narrow_the_list(desk: Desk, search: str, found: list[str]) -> None:
     add_session(desk, "older234", "nightly audit", status="paused", cost_usd=22.4, tags='["nightly"]', model="x/opus", user_id="ann",
                 last_active=desk.time - 400_000)  # fmt: skip
@@ -196,10 +170,9 @@ def test_a_search_of_messages_stops_when_its_time_is_over(desk: Desk) -> None:
 
 async def test_the_list_is_sorted_by_one_key(desk: Desk) -> None:
     add_session(desk, "older234", "nightly audit", cost_usd=22.4, last_active=desk.time - 90_000)
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "nightly audit" in text_of(pilot))
+    async with desk.shown("nightly audit", screen="sessions") as pilot:
         await pilot.press("o", "o")
-        await until(pilot, lambda: "cost ↓" in text_of(pilot))
+        await shows(pilot, "cost ↓")
         await until(
             pilot, lambda: text_of(pilot).index("nightly audit") < text_of(pilot).index("migrate billing")
         )
@@ -210,12 +183,11 @@ async def test_a_search_selects_the_first_that_it_finds(desk: Desk) -> None:
         add_session(
             desk, f"many{number:04}", f"audit {number}", status="done", last_active=desk.time - 1000 - number
         )
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "audit 5" in text_of(pilot))
+    async with desk.shown("audit 5", screen="sessions") as pilot:
         await pilot.press("G")
-        await until(pilot, lambda: "│▌✓ many0005" in text_of(pilot))
+        await shows(pilot, "│▌✓ many0005")
         await pilot.press("slash", *"audit", "enter")
-        await until(pilot, lambda: "│▌✓ many0000" in text_of(pilot))
+        await shows(pilot, "│▌✓ many0000")
 
 
 async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached(
@@ -226,15 +198,13 @@ async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached
         add_session(
             desk, f"many{number:04}", f"audit {number}", status="done", last_active=desk.time - 1000 - number
         )
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Sessions  150+" in text_of(pilot))
+    async with desk.shown("Sessions  150+", screen="sessions") as pilot:
         await pilot.press("G")
-        await until(pilot, lambda: "Sessions  300+" in text_of(pilot))
-        assert "audit 148" in text_of(pilot)
+        await shows(pilot, "Sessions  300+", "audit 148")
         await pilot.press("G")
-        await until(pilot, lambda: "Sessions  401 " in text_of(pilot))
+        await shows(pilot, "Sessions  401 ")
         await pilot.press("G")
-        await until(pilot, lambda: "audit 399" in text_of(pilot))
+        await shows(pilot, "audit 399")
 
 
 def test_tags_are_shown_as_they_were_given(desk: Desk) -> None:
@@ -250,18 +220,16 @@ async def test_the_best_match_is_a_session_whose_name_holds_the_words(desk: Desk
     add_session(
         desk, "titled34", "audit", status="done", last_active=desk.time - 90_000, title="The Ledger of May"
     )
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "something else" in text_of(pilot))
+    async with desk.shown("something else", screen="sessions") as pilot:
         await pilot.press("slash", *"ledger", "enter")
-        await until(pilot, lambda: "best match ↓" in text_of(pilot))
+        await shows(pilot, "best match ↓")
         shown = text_of(pilot)
         assert shown.index("The Ledger of May") < shown.index("something else")
 
 
 @pytest.mark.parametrize("search", ["state:bogus", "cost>abc"])
 async def test_a_filter_that_means_nothing_is_said_so_in_the_list(desk: Desk, search: str) -> None:
-    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+    async with desk.shown("migrate billing", screen="sessions") as pilot:
         pilot.app.screen.reload(search)  # type: ignore[attr-defined]
-        await until(pilot, lambda: f"! {search}:" in text_of(pilot))
+        await shows(pilot, f"! {search}:")
         assert "NOT READ" not in text_of(pilot)

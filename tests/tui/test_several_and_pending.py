@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.test_actions import WIDE, choose, commands
 from textual.pilot import Pilot
 
@@ -18,7 +18,7 @@ def settle(desk: Desk, **values: object) -> None:
 
 @pytest.mark.parametrize("applied", [False, True])
 async def test_r_takes_back_a_pause_that_has_not_come(desk: Desk, applied: bool) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("p")
         await commands(pilot, desk, 1)
@@ -30,42 +30,42 @@ async def test_r_takes_back_a_pause_that_has_not_come(desk: Desk, applied: bool)
                 else {}
             ),
         )
-        await until(pilot, lambda: "explorer-1  ● pausing" in text_of(pilot))
+        await shows(pilot, "explorer-1  ● pausing")
         await pilot.press("r")
         assert (await commands(pilot, desk, 2))[1] == ("resume", "explorer1", None, {})
         desk.feed.wake()
-        await until(pilot, lambda: "explorer-1  ● working" in text_of(pilot))
+        await shows(pilot, "explorer-1  ● working")
 
 
 async def test_r_takes_back_a_pause_of_the_whole_run(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("P", "y")
         await commands(pilot, desk, 1)
         settle(desk, status="applied", applied_at=desk.time)
-        await until(pilot, lambda: "● pausing" in text_of(pilot))
+        await shows(pilot, "● pausing")
         await pilot.press("r")
         assert (await commands(pilot, desk, 2))[1] == ("resume", None, None, {})
 
 
 @pytest.mark.parametrize("kind", ["agent.paused", "host.started"])
 async def test_a_pause_that_came_is_no_pending_one(desk: Desk, kind: str) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("p")
         await commands(pilot, desk, 1)
         settle(desk, status="applied", applied_at=desk.time)
-        await until(pilot, lambda: "● pausing" in text_of(pilot))
+        await shows(pilot, "● pausing")
         desk.session.event(kind, "explorer1")
         desk.feed.wake()
-        await until(pilot, lambda: "● pausing" not in text_of(pilot))
+        await shows(pilot, without="● pausing")
 
 
 async def mark_all(pilot: Pilot[int], desk: Desk, *rows: str) -> None:
     for row in rows:
         await choose(pilot, row)
         await pilot.press("space")
-    await until(pilot, lambda: f"{len(rows)} marked" in text_of(pilot))
+    await shows(pilot, f"{len(rows)} marked")
 
 
 MARKED = ("task:t-core", "task:t-more", "task:t-docs")
@@ -74,14 +74,10 @@ MARKED = ("task:t-core", "task:t-more", "task:t-docs")
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [
-        (["p"], "pause"),
-        (["N", "y"], "pause"),
-        (["m", *"hurry", "enter"], "steer"),
-        (["C", "y"], "compact"),
-        (["u"], "undo"),
-        (["U", "y"], "redo"),
+        (["p"], "pause"), (["N", "y"], "pause"), (["m", *"hurry", "enter"], "steer"),
+        (["C", "y"], "compact"), (["u"], "undo"), (["U", "y"], "redo"),
     ],
-)
+)  # fmt: skip
 async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(
     desk: Desk, keys: list[str], kind: str
 ) -> None:
@@ -89,7 +85,7 @@ async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(
     desk.session.task("t-more", "Explore more", agent="explorer4")
     desk.session.compaction("explorer4")
     desk.session.set_agent("explorer3", context_tokens=0, composition="{}")
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await mark_all(pilot, desk, *MARKED)
         await pilot.press(*keys)
         written = await commands(pilot, desk, 2)
@@ -97,19 +93,15 @@ async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(
 
 
 @pytest.mark.parametrize(
-    ("keys", "kind", "tasks"),
-    [
-        (["R", "y"], "rerun", ["t-core", "t-more", "t-docs"]),
-        (["F", "y"], "rerun", ["t-core", "t-more", "t-docs"]),
-        (["X", "y"], "cancel", ["t-core", "t-more"]),
-    ],
-)
+    ("keys", "kind", "tasks"), [(["R", "y"], "rerun", ["t-core", "t-more", "t-docs"]),
+     (["F", "y"], "rerun", ["t-core", "t-more", "t-docs"]), (["X", "y"], "cancel", ["t-core", "t-more"])],
+)  # fmt: skip
 async def test_tasks_that_are_marked_are_run_again_or_cancelled_together(
     desk: Desk, keys: list[str], kind: str, tasks: list[str]
 ) -> None:
     desk.session.agent("explorer4", "explorer-4")
     desk.session.task("t-more", "Explore more", agent="explorer4")
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await mark_all(pilot, desk, *MARKED)
         await pilot.press(*keys)
         written = await commands(pilot, desk, len(tasks))
@@ -117,7 +109,7 @@ async def test_tasks_that_are_marked_are_run_again_or_cancelled_together(
 
 
 async def test_paused_and_failed_agents_that_are_marked_are_resumed_together(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await mark_all(pilot, desk, "task:t-tui", "task:t-draft", "task:t-core")
         await pilot.press("r")
         written = await commands(pilot, desk, 2)
@@ -129,12 +121,12 @@ async def test_what_became_of_several_commands_is_told_together_with_the_reason_
 ) -> None:
     desk.session.agent("explorer4", "explorer-4")
     desk.session.task("t-more", "Explore more", agent="explorer4")
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await mark_all(pilot, desk, *MARKED[:2])
         await pilot.press("p")
         await commands(pilot, desk, 2)
         desk.feed.wake()
-        await until(pilot, lambda: "pause ×2: 2 accepted, queued" in text_of(pilot))
+        await shows(pilot, "pause ×2: 2 accepted, queued")
         execute = desk.session.connection.execute
         execute("UPDATE commands SET status = 'applied', applied_at = ? WHERE id = 1", (desk.time,))
         execute(
@@ -143,35 +135,31 @@ async def test_what_became_of_several_commands_is_told_together_with_the_reason_
             (desk.time,),
         )
         desk.feed.wake()
-        await until(
-            pilot,
-            lambda: "pause ×2: 1 applied, 1 refused — pause explorer-4: explorer-4 is idle" in text_of(pilot),
-        )
+        await shows(pilot, "pause ×2: 1 applied, 1 refused — pause explorer-4: explorer-4 is idle")
         assert json.loads(desk.session.commands()[0][3]) == {}
 
 
 async def test_an_agent_chosen_in_a_frozen_view_is_shown_as_it_was_then(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
+    async with desk.shown(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
-        await until(pilot, lambda: "core has 30 Python files" in text_of(pilot))
+        await shows(pilot, "core has 30 Python files")
         await pilot.press("f")
-        await until(pilot, lambda: "VIEW FROZEN" in text_of(pilot))
+        await shows(pilot, "VIEW FROZEN")
         desk.session.message("explorer3", "user", "Explore docs: which pages?")
         await choose(pilot, "task:t-docs")
         await pilot.press("3", "right")
         await until(pilot, lambda: "which pages?" in text_of(pilot) or "no messages" in text_of(pilot))
         desk.session.message("explorer3", "assistant", "Twelve of them.")
         desk.feed.wake()
-        await until(pilot, lambda: "Unfreeze" in text_of(pilot))
+        await shows(pilot, "Unfreeze")
         await pilot.pause(0.3)
         assert "Twelve of them." not in text_of(pilot)
         await pilot.press("f")
-        await until(pilot, lambda: "Twelve of them." in text_of(pilot))
+        await shows(pilot, "Twelve of them.")
 
 
 async def test_a_frozen_view_of_a_dead_run_does_not_say_that_it_goes_on(desk: Desk) -> None:
     desk.host_pid = None
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "STOPPED" in text_of(pilot))
+    async with desk.shown("STOPPED", size=WIDE) as pilot:
         await pilot.press("f")
-        await until(pilot, lambda: "the view is frozen; f unfreezes it" in text_of(pilot))
+        await shows(pilot, "the view is frozen; f unfreezes it")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.conftest import NOW, Desk, shows, text_of, until
 from tests.tui.hostile import ATTACKS, Recorder, judge
 from tests.tui.pictures import assert_agreed
 
@@ -20,12 +20,9 @@ def a_new_run(desk: Desk, **values: object) -> None:
     for table in ("agents", "tasks", "events", "compactions"):
         desk.session.connection.execute(f"DELETE FROM {table}")
     unbegun = {
-        "planner_agent_id": None,
-        "current_plan_id": None,
-        "created_at": desk.time,
-        "last_active": desk.time,
-        "host_pid": None,
-    }
+        "planner_agent_id": None, "current_plan_id": None, "created_at": desk.time,
+        "last_active": desk.time, "host_pid": None,
+    }  # fmt: skip
     desk.session.set(**unbegun | values)
     desk.host_pid = None
 
@@ -35,19 +32,12 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
     desk: Desk, size: tuple[int, int]
 ) -> None:
     a_new_run(desk)
-    async with desk.app().run_test(size=size) as pilot:
-        await until(
-            pilot,
-            lambda: "OPENING" in text_of(pilot) and "Starting the background process…" in text_of(pilot),
-        )
+    async with desk.shown("OPENING", "Starting the background process…", size=size) as pilot:
         assert "has not been given to an agent" not in text_of(pilot)
         desk.host_pid = 77
         desk.session.set(host_pid=77)
         desk.feed.wake()
-        await until(
-            pilot,
-            lambda: "LIVE" in text_of(pilot) and "Starting the planner…" in text_of(pilot),
-        )
+        await shows(pilot, "LIVE", "Starting the planner…")
         desk.session.agent("planner1", "planner", role="planner")
         desk.session.set(planner_agent_id="planner1")
         desk.feed.wake()
@@ -57,15 +47,14 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
 
 async def test_a_run_whose_host_never_came_says_how_to_start_another(desk: Desk) -> None:
     a_new_run(desk, created_at=desk.time - 60)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "STOPPED" in text_of(pilot) and "r starts another" in text_of(pilot))
+    async with desk.shown() as pilot:
+        await shows(pilot, "STOPPED", "r starts another")
 
 
 async def test_a_filter_that_keeps_no_row_says_so(desk: Desk) -> None:
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("slash", *"zebra")
-        await until(pilot, lambda: "nothing here has these words: zebra" in text_of(pilot))
+        await shows(pilot, "nothing here has these words: zebra")
 
 
 THREE_SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -81,23 +70,18 @@ async def test_the_welcome_looks_as_agreed(
     desk: Desk, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")
-    async with desk.app(discover=lambda: FOUND).run_test(size=size) as pilot:
-        await until(pilot, lambda: "Claude Code" in text_of(pilot), seconds=30)
+    async with desk.shown("Claude Code", size=size, seconds=30, discover=lambda: FOUND) as pilot:
         await assert_agreed(pilot, "welcome")
 
 
 @pytest.mark.parametrize(
     ("keys", "how"),
-    [
-        (["w"], "watch claude"),
-        (["j", "enter"], "watch codex"),
-        (["i"], "import claude codex"),
-    ],
-)
+    [(["w"], "watch claude"), (["j", "enter"], "watch codex"), (["i"], "import claude codex")],
+)  # fmt: skip
 async def test_each_key_of_the_welcome_says_what_to_do_next(desk: Desk, keys: list[str], how: str) -> None:
     app = desk.app(discover=lambda: FOUND)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "Claude Code" in text_of(pilot))
+        await shows(pilot, "Claude Code")
         await pilot.press(*keys)
     assert app.left_by == how
 
@@ -112,15 +96,15 @@ async def test_without_a_database_and_logs_the_welcome_offers_the_demo_and_a_run
     desk.path = tmp_path / "none.db"
     app = desk.app(discover=lambda: Discovery())
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "no logs of Claude Code" in text_of(pilot))
+        await shows(pilot, "no logs of Claude Code")
         shown = text_of(pilot)
         assert "try the demo" in shown
         assert "start a run" in shown
         assert "watch the newest" not in shown
         await pilot.press("w", "d")
-        await until(pilot, lambda: "no demo: offline/surveyor would overwrite" in text_of(pilot))
+        await shows(pilot, "no demo: offline/surveyor would overwrite")
         await pilot.press("r")
-        await until(pilot, lambda: "Budget, USD" in text_of(pilot))
+        await shows(pilot, "Budget, USD")
     assert not desk.path.exists()
 
 
@@ -134,10 +118,9 @@ async def test_the_form_that_starts_a_run_looks_as_agreed(
     desk: Desk, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir("/")
-    async with desk.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=size) as pilot:
         await pilot.press("ctrl+n", *"audit")
-        await until(pilot, lambda: "Budget, USD" in text_of(pilot))
+        await shows(pilot, "Budget, USD")
         await assert_agreed(pilot, "start")
 
 
@@ -152,16 +135,15 @@ async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is
         return answers.pop(0)
 
     monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("ctrl+n", "ctrl+s")
-        await until(pilot, lambda: "the goal is empty" in text_of(pilot))
+        await shows(pilot, "the goal is empty")
         fill(pilot, goal="audit it", workspace="/srv", model="x/y", budget_usd="2", allow="bash  edit")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "Start: audit it" in text_of(pilot) and "up to $2" in text_of(pilot))
+        await shows(pilot, "Start: audit it", "up to $2")
         assert not asked
         await pilot.press("y")
-        await until(pilot, lambda: "not started: no key" in text_of(pilot))
+        await shows(pilot, "not started: no key")
         await pilot.press("ctrl+s", "y")
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))
     assert asked[0] == asked[1] == RunRequest("audit it", "/srv", "x/y", "2", "", (), ("bash", "edit"))
@@ -190,23 +172,22 @@ async def test_models_folders_and_what_roles_ask_for_are_chosen_from_lists(
     requests: list[RunRequest] = []
     monkeypatch.setattr("watchkeeper_tui.app.list_models", list_models)
     monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
-    async with desk.app().run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=(80, 24)) as pilot:
         await pilot.press("ctrl+n", *"audit", "tab", "ctrl+u")
-        await until(pilot, lambda: "/srv/billing" in text_of(pilot))
+        await shows(pilot, "/srv/billing")
         assert asked == []  # nothing is looked for before it is of use
         await pilot.press("down", "enter")
-        await until(pilot, lambda: "$2 in, $10 out /M tok" in text_of(pilot))
+        await shows(pilot, "$2 in, $10 out /M tok")
         assert asked == ["/srv/billing"]
         assert "hostile" not in text_of(pilot)
         await pilot.press(*"qwen")
-        await until(pilot, lambda: "$2 in" not in text_of(pilot))
+        await shows(pilot, without="$2 in")
         await pilot.press("down", "escape", "down", "enter", "tab", "tab")
-        await until(pilot, lambda: "x/dear" in text_of(pilot))
+        await shows(pilot, "x/dear")
         await pilot.press("down", "enter", "ctrl+s")
-        await until(pilot, lambda: "with openai-chat/qwen3:8b, without a limit" in text_of(pilot))
+        await shows(pilot, "with openai-chat/qwen3:8b, without a limit")
         await pilot.press("y")
-        await until(pilot, lambda: "not started: refused" in text_of(pilot))
+        await shows(pilot, "not started: refused")
     assert requests == [
         RunRequest("audit", "/srv/billing", "openai-chat/qwen3:8b", allow_models=("x/dear",), base_url="http://127.0.0.1:11434")
     ]  # fmt: skip
@@ -223,17 +204,14 @@ async def test_without_a_configured_model_the_form_asks_for_one(
 
     monkeypatch.setattr("watchkeeper_tui.app.list_models", list_models)
     monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         await pilot.press("ctrl+n", *"audit", "ctrl+s", "y")
-        await until(
-            pilot, lambda: "set ANTHROPIC_API_KEY and start wk again, or choose one" in text_of(pilot)
-        )
+        await shows(pilot, "set ANTHROPIC_API_KEY and start wk again, or choose one")
         assert "--detach" not in text_of(pilot)
         await pilot.press("tab", "tab")
-        await until(pilot, lambda: "$2 in, $10 out" in text_of(pilot))
+        await shows(pilot, "$2 in, $10 out")
         await pilot.press("tab", "ctrl+s")
-        await until(pilot, lambda: "no model is configured: choose one" in text_of(pilot))
+        await shows(pilot, "no model is configured: choose one")
         assert pilot.app.screen.focused.id == "start-model"  # type: ignore[union-attr]
 
 
@@ -254,11 +232,11 @@ async def test_hostile_text_of_logs_and_of_a_session_that_is_continued_stays_tex
     app = desk.app(discover=lambda: Discovery((logs,), (attack,), (attack,)))
     app.driver_class = Recorder
     async with app.run_test(headless=False, size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Programs" in text_of(pilot) and "live" in text_of(pilot))
+        await shows(pilot, "Programs", "live")
         app.push_screen(StartScreen(goal=attack, from_session="x", name=attack, workspace=attack))
-        await until(pilot, lambda: "Budget, USD" in text_of(pilot))
+        await shows(pilot, "Budget, USD")
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: "Start: " in text_of(pilot))
+        await shows(pilot, "Start: ")
         driver = app._driver
         assert isinstance(driver, Recorder)
     assert judge("".join(driver.sent)) == []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.conftest import NOW, Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession, insert
 from textual.pilot import Pilot
 
@@ -73,21 +73,10 @@ class Terminals:
         external.add_question(
             self.connection,
             ExternalQuestion(
-                question_id,
-                "claude-code",
-                name,
-                "",
-                os.getpid(),
-                "",
-                tool,
-                given,
-                "waiting",
-                {},
-                "",
-                "",
+                question_id, "claude-code", name, "", os.getpid(), "", tool, given, "waiting", {}, "", "",
                 NOW - 1,
             ),
-        )
+        )  # fmt: skip
         payload = json.dumps({"tool_name": tool, "tool_input": given})
         (self.folder / "asks" / f"{os.getpid()}.{question_id}.json").write_text(payload)
         self.desk.feed.wake()
@@ -130,25 +119,19 @@ async def test_each_session_has_one_row_and_its_state_as_its_terminal_has_it(
     terminals.has("broken", "failed", "rate limit reached")
     terminals.has("quiet", "busy", changed_at=NOW - 400)
     terminals.has("gone", "ended", "the process ended without a word")
-    async with desk.app(screen="fleet").run_test(size=(160, 40)) as pilot:
+    async with desk.shown(size=(160, 40), screen="fleet") as pilot:
         screen = await fleet(pilot, "broken")
         shown = text_of(pilot)
         assert [row.id for row in screen.view.rows].count("claude23") == 1
         assert len(screen.view.rows) == 6
         for words in (
-            "compacts",
-            "rate limit reached",
-            "silent 6",
-            "ended",
-            "permission: Bash",
-            "fix the flaky test",
-        ):
+            "compacts", "rate limit reached", "silent 6", "ended", "permission: Bash", "fix the flaky test",
+        ):  # fmt: skip
             assert words in shown, words
         terminals.has("joined", "idle")
-        await until(pilot, lambda: "permission: Bash" not in text_of(pilot))
+        await shows(pilot, without="permission: Bash")
         terminals.has("fresh", "waiting", "permission: Edit")
-        await until(pilot, lambda: "permission: Edit" in text_of(pilot))
-        assert NO_HOOK[:20] in text_of(pilot)
+        await shows(pilot, "permission: Edit", NO_HOOK[:20])
 
 
 _FILE = {"size": 1, "modified_at": NOW, "read_bytes": 1, "head_digest": "", "imported_at": NOW}
@@ -158,13 +141,12 @@ _FILE = {"size": 1, "modified_at": NOW, "read_bytes": 1, "head_digest": "", "imp
 async def test_e_leads_from_the_plan_to_each_terminal_that_needs_a_person(
     desk: Desk, terminals: Terminals, size: tuple[int, int]
 ) -> None:
-    async with desk.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core", size=size) as pilot:
         assert "terminal" not in text_of(pilot)
         terminals.has("shop", "waiting", "permission: Bash")
         terminals.has("idle1", "idle")
         terminals.asks("shop")
-        await until(pilot, lambda: "? terminal shop wants to run" in text_of(pilot))
+        await shows(pilot, "? terminal shop wants to run")
         for _ in range(10):
             await pilot.press("e")
             if isinstance(pilot.app.screen, FleetScreen):
@@ -178,19 +160,16 @@ async def test_e_leads_from_the_plan_to_each_terminal_that_needs_a_person(
 
 
 @pytest.mark.parametrize(
-    ("keys", "wanted"),
-    [
-        (["y"], {"behavior": "allow"}),
-        (["n"], {"behavior": "deny", "message": "The user refused this from Watchkeeper."}),
-        (["r", *"no", "enter"], {"behavior": "deny", "message": "no"}),
-    ],
-)
+    ("keys", "wanted"), [(["y"], {"behavior": "allow"}),
+     (["n"], {"behavior": "deny", "message": "The user refused this from Watchkeeper."}),
+     (["r", *"no", "enter"], {"behavior": "deny", "message": "no"})],
+)  # fmt: skip
 async def test_an_answer_is_sent_and_then_confirmed(
     desk: Desk, terminals: Terminals, keys: list[str], wanted: dict[str, Any]
 ) -> None:
     terminals.has("shop", "waiting", "permission: Bash")
     question = terminals.asks("shop")
-    async with desk.app(screen="fleet").run_test(size=(120, 40)) as pilot:
+    async with desk.shown(screen="fleet") as pilot:
         await fleet(pilot, "shop")
         await pilot.press("e", "a")
         await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))
@@ -198,19 +177,17 @@ async def test_an_answer_is_sent_and_then_confirmed(
             assert words in text_of(pilot)
         assert "Always" not in text_of(pilot)
         await pilot.press("a")
-        await until(pilot, lambda: "allowed once" in text_of(pilot))
+        await shows(pilot, "allowed once")
         await pilot.press(*keys)
         await until(pilot, lambda: terminals.answer(question) is not None)
         assert terminals.answer(question) == wanted
         desk.feed.wake()
-        await until(pilot, lambda: "◔ sent" in text_of(pilot))
+        await shows(pilot, "◔ sent")
         await pilot.press("a")
-        await until(pilot, lambda: "is not confirmed yet" in text_of(pilot))
+        await shows(pilot, "is not confirmed yet")
         terminals.has("shop", "busy")
         terminals.ends(question, "allowed" if wanted["behavior"] == "allow" else "denied")
-        await until(
-            pilot, lambda: "confirmed by its program" in text_of(pilot) and "◔ sent" not in text_of(pilot)
-        )
+        await shows(pilot, "confirmed by its program", without="◔ sent")
 
 
 async def test_y_counts_after_the_end_and_the_question_ends_with_its_process(
@@ -219,12 +196,12 @@ async def test_y_counts_after_the_end_and_the_question_ends_with_its_process(
     terminals.has("shop", "waiting", "permission: Bash")
     command = "\n".join(f"echo {HOSTILE} line-{number}" for number in range(200))
     question = terminals.asks("shop", given={"command": command})
-    async with desk.app(screen="fleet").run_test(size=(80, 24)) as pilot:
+    async with desk.shown(size=(80, 24), screen="fleet") as pilot:
         await fleet(pilot, "shop")
         await pilot.press("e", "a")
         await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))
         await pilot.press("y")
-        await until(pilot, lambda: "scroll to the end first" in text_of(pilot))
+        await shows(pilot, "scroll to the end first")
         assert terminals.answer(question) is None
         assert not set("\x1b\u202e\u200b") & set(text_of(pilot))
         terminals.has("shop", "ended", "the process ended without a word")
@@ -240,21 +217,17 @@ async def test_multiple_choice_questions_are_answered_one_after_the_other(
 ) -> None:
     terminals.has("shop", "waiting", "question")
     question = terminals.asks("shop", "AskUserQuestion", COLOURS)
-    async with desk.app(screen="fleet").run_test(size=(120, 40)) as pilot:
+    async with desk.shown(screen="fleet") as pilot:
         await fleet(pilot, "shop")
-        await until(pilot, lambda: "asks: Which colour?" in text_of(pilot))
+        await shows(pilot, "asks: Which colour?")
         await pilot.press("e", "a")
         await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))
         for words in (
-            "Which colour?",
-            "1) Red  warm",
-            "2) Blue  cold",
-            "Which sizes?",
-            "several may be chosen",
-        ):
+            "Which colour?", "1) Red  warm", "2) Blue  cold", "Which sizes?", "several may be chosen",
+        ):  # fmt: skip
             assert words in text_of(pilot)
         await pilot.press("y", "2")
-        await until(pilot, lambda: "numbers, or your own words" in text_of(pilot))
+        await shows(pilot, "numbers, or your own words")
         await pilot.press(*"1,3", "enter")
         await until(pilot, lambda: terminals.answer(question) is not None)
         answers = {"Which colour?": "Blue", "Which sizes?": "S, L"}
@@ -285,32 +258,32 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
     )  # fmt: skip
     claude.agent("main0001", "main", parent_agent_id=None, last_active=NOW - 100)
     terminals.has("shop", "idle", imported="claude23")
-    async with desk.app("claude23").run_test(size=(120, 40)) as pilot:
+    async with desk.shown(session_id="claude23") as pilot:
         await until(pilot, lambda: "○ idle" in text_of(pilot) or "idle" in text_of(pilot))
         assert "silent" not in text_of(pilot)
         await pilot.press("a")
-        await until(pilot, lambda: "asks no question" in text_of(pilot))
+        await shows(pilot, "asks no question")
         terminals.has("shop", "waiting", "permission: Bash", imported="claude23")
-        await until(pilot, lambda: "? main asks" in text_of(pilot))
+        await shows(pilot, "? main asks")
         assert "terminal shop" not in text_of(pilot)
         await pilot.press("a")
-        await until(pilot, lambda: NO_HOOK[:20] in text_of(pilot))
+        await shows(pilot, NO_HOOK[:20])
         question = terminals.asks("shop")
         await until(pilot, lambda: bool(pilot.app.snapshot.external.questions))  # type: ignore[attr-defined]
         await pilot.press("a")
         await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))
         await pilot.press("y")
         await until(pilot, lambda: terminals.answer(question) == {"behavior": "allow"})
-        await until(pilot, lambda: "sent, not confirmed yet" in text_of(pilot))
+        await shows(pilot, "sent, not confirmed yet")
         terminals.has("shop", "ended", "logout", imported="claude23")
         terminals.ends(question, "allowed")
-        await until(pilot, lambda: "✓1" in text_of(pilot) and "confirmed by its program" in text_of(pilot))
+        await shows(pilot, "✓1", "confirmed by its program")
         app = pilot.app
         assert isinstance(app, WatchkeeperApp)
         app.open_session("claude23", read_only=True)
-        await until(pilot, lambda: "every action is refused" in text_of(pilot))
+        await shows(pilot, "every action is refused")
         await pilot.press("a")
-        await until(pilot, lambda: "imported sessions are read-only" in text_of(pilot))
+        await shows(pilot, "imported sessions are read-only")
 
 
 async def test_what_a_compaction_drops_is_read_and_the_next_is_told_what_to_keep(
@@ -321,32 +294,26 @@ async def test_what_a_compaction_drops_is_read_and_the_next_is_told_what_to_keep
         {"type": "user", "message": {"role": "user", "content": "long ago"}},
         {"type": "system", "subtype": "compact_boundary"},
         {"type": "user", "message": {"role": "user", "content": f"keep the port 8080 {HOSTILE}"}},
-        {
-            "type": "assistant",
-            "isSidechain": True,
-            "message": {"role": "assistant", "content": "a helper's words"},
-        },
-        {
-            "type": "assistant",
-            "message": {"role": "assistant", "content": [{"type": "text", "text": "I keep it"}]},
-        },
-    ]
+        {"type": "assistant", "isSidechain": True,
+         "message": {"role": "assistant", "content": "a helper's words"}}, {"type": "assistant",
+         "message": {"role": "assistant", "content": [{"type": "text", "text": "I keep it"}]}},
+    ]  # fmt: skip
     log.write_text("".join(json.dumps(one) + "\n" for one in entries))
     size = log.stat().st_size
     with log.open("a") as file:
         file.write(json.dumps({"type": "user", "message": {"role": "user", "content": "the summary"}}) + "\n")
     compaction = {"trigger": "auto", "at": NOW - 3, "ended_at": None, "path": str(log), "bytes": size}
     terminals.has("shop", "compacting", "auto", details={"compactions": [compaction]})
-    async with desk.app(screen="fleet").run_test(size=(120, 40)) as pilot:
+    async with desk.shown(screen="fleet") as pilot:
         await fleet(pilot, "compacts")
         await pilot.press("home", "c")
-        await until(pilot, lambda: "keep the port 8080" in text_of(pilot))
+        await shows(pilot, "keep the port 8080")
         shown = text_of(pilot)
         assert "What the compaction of shop drops" in shown
         assert "I keep it" in shown
         assert not [words for words in ("long ago", "helper's", "the summary", "\x1b") if words in shown]
         await pilot.press("escape", "i", *"ports", "enter")
-        await until(pilot, lambda: "sent with its next compactions" in text_of(pilot))
+        await shows(pilot, "sent with its next compactions")
         assert (terminals.folder / "instructions" / "shop").read_text() == "ports\n"
         await pilot.press("i")
         await until(pilot, lambda: pilot.app.screen.query_one("#prompt-line").value == "ports")  # type: ignore[attr-defined]
@@ -354,7 +321,7 @@ async def test_what_a_compaction_drops_is_read_and_the_next_is_told_what_to_keep
         log.unlink()
         log.symlink_to("/dev/zero")
         await pilot.press("c")
-        await until(pilot, lambda: "log.jsonl" in text_of(pilot))
+        await shows(pilot, "log.jsonl")
 
 
 async def test_hostile_names_and_reasons_do_nothing(desk: Desk, terminals: Terminals) -> None:
@@ -362,8 +329,7 @@ async def test_hostile_names_and_reasons_do_nothing(desk: Desk, terminals: Termi
     terminals.has("evil2", "failed", HOSTILE * 20, folder="/")
     terminals.asks("evil", f"Tool{HOSTILE}", {HOSTILE: [HOSTILE]})
     terminals.asks("evil2", "AskUserQuestion", {"questions": [{"question": HOSTILE, "options": "none"}]}, "b")
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "terminal" in text_of(pilot))
+    async with desk.shown("terminal") as pilot:
         await pilot.press("W")
         await fleet(pilot, "needs you")
         for _ in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from textual.color import Color
 
 from watchkeeper_tui import theming as theme_watch
@@ -101,14 +101,14 @@ async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(
     file.write_text('name = "mine"\n[screen]\nprimary = "#123456"\n[roles]\nworking = "#111111"\n')
     app = desk.app(theme="mine", theme_folders=[shipped_folder(), own])
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         file.write_text('name = "mine"\n[screen]\nprimary = "#654321"\n[roles]\nworking = "#222222"\n')
         app.reload_themes()
         assert app.palette["working"] == parse_style("#222222")
         assert app.current_theme.primary == "#654321"
         file.write_text("name = [")
         app.reload_themes()
-        await until(pilot, lambda: "theme mine.toml" in text_of(pilot))
+        await shows(pilot, "theme mine.toml")
         assert app.palette["working"] == parse_style("#222222"), "while it is damaged it is worn as it was"
         file.unlink()
         app.reload_themes()
@@ -127,7 +127,7 @@ async def test_trouble_with_a_theme_does_not_hide_why_a_run_is_paused(desk: Desk
     app = desk.app(theme_folders=[shipped_folder(), own])
     async with app.run_test(size=(160, 40)) as pilot:
         for _ in range(2):
-            await until(pilot, lambda: "theme mine.toml" in text_of(pilot))
+            await shows(pilot, "theme mine.toml")
             line = next(line for line in text_of(pilot).splitlines() if "theme mine.toml" in line)
             assert "the budget of $5 is reached" in line
             app.reload_themes()
@@ -140,7 +140,7 @@ async def test_a_folder_of_themes_that_is_made_later_is_heard_of(
     own = tmp_path / "themes"
     app = desk.app(theme="mine", theme_folders=[shipped_folder(), own])
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         own.mkdir()
         (own / "mine.toml").write_text('[screen]\nprimary = "#123456"\n')
         await until(pilot, lambda: app.theme == "mine")
@@ -151,7 +151,7 @@ async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_k
 ) -> None:
     app = desk.app(layout_path=tmp_path / "layout.json")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await shows(pilot, "Explore core")
         for key, worn in (("escape", DEFAULT_THEME), ("enter", "phosphor")):
             await pilot.press("ctrl+p", *"phosphor")
             await until(pilot, lambda: app.theme == "phosphor")

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, until
 from tests.tui.test_actions import choose
 from textual.pilot import Pilot
 
@@ -41,7 +41,7 @@ async def test_an_action_is_the_same_by_key_slash_and_palette(
     desk: Desk, row: str, keys: list[str], line: str, title: str, answer: list[str], written: tuple[Any, ...]
 ) -> None:
     desk.session.approval("explorer1")
-    async with desk.app().run_test(size=(120, 40)) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, row)
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
@@ -61,7 +61,7 @@ async def test_an_action_is_the_same_by_key_slash_and_palette(
         command = next(each for each in pilot.app.get_system_commands(screen) if each.title == title)
         command.callback()
         if title in ("Message", "Budget", "Compact with instructions"):
-            await until(pilot, lambda: "↵ OK" in text_of(pilot))
+            await shows(pilot, "↵ OK")
             await pilot.press(*{"Message": "hurry", "Budget": "usd 5"}.get(title, "short"), "enter")
         await answered(pilot, answer)
         assert await sent(3) == [written] * 3
@@ -69,17 +69,17 @@ async def test_an_action_is_the_same_by_key_slash_and_palette(
 
 async def answered(pilot: Pilot[int], keys: list[str]) -> None:
     if keys:
-        await until(pilot, lambda: " yes " in text_of(pilot))
+        await shows(pilot, " yes ")
         await pilot.press(*keys)
-        await until(pilot, lambda: " yes " not in text_of(pilot))
+        await shows(pilot, without=" yes ")
 
 
 @pytest.mark.parametrize("line", ["/pause all", "/cancel everything", "/rerun old", "/resume run"])
 async def test_a_command_with_words_that_it_does_not_know_does_nothing_and_says_which_it_takes(
     desk: Desk, line: str
 ) -> None:
-    async with desk.app().run_test(size=(120, 40)) as pilot:
+    async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("colon", "ctrl+u", *line, "enter")
-        await until(pilot, lambda: f"{line.split()[0]} takes " in text_of(pilot))
+        await shows(pilot, f"{line.split()[0]} takes ")
         assert desk.session.commands() == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.conftest import NOW, Desk, shows, until
 from tests.tui.fake_store import HOSTILE, insert
 from tests.tui.pictures import assert_agreed
 
@@ -73,13 +73,8 @@ def busy(desk: Desk) -> Desk:
     run.event("host.started", at=NOW - 700)
     run.call("explorer1", started_at=NOW - 600, latency_seconds=60, waited_seconds=30)
     where = {
-        "turn": 1,
-        "position": 0,
-        "seq": 2,
-        "tool_use_id": "t",
-        "name": f"bash {HOSTILE}",
-        "idempotent": 0,
-    }
+        "turn": 1, "position": 0, "seq": 2, "tool_use_id": "t", "name": f"bash {HOSTILE}", "idempotent": 0,
+    }  # fmt: skip
     insert(run.connection, "tool_calls", session_id=run.id, agent_id="explorer1", status="done",
            started_at=NOW - 540, ended_at=NOW - 480, **where)  # fmt: skip
     run.connection.execute("UPDATE compactions SET requested_at = ?, ended_at = ?", (NOW - 590, NOW - 500))
@@ -94,25 +89,23 @@ def busy(desk: Desk) -> Desk:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_the_timeline_looks_as_agreed(busy: Desk, size: tuple[int, int]) -> None:
-    async with busy.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with busy.shown("Explore core", size=size) as pilot:
         await pilot.press("t")
-        await until(pilot, lambda: "Timeline" in text_of(pilot) and "explorer-1" in text_of(pilot))
+        await shows(pilot, "Timeline", "explorer-1")
         await pilot.press("j")
         await assert_agreed(pilot, "timeline")
 
 
 async def test_marks_are_found_zoomed_into_and_replayed_from(busy: Desk) -> None:
-    async with busy.app().run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with busy.shown("Explore core", size=(120, 24)) as pilot:
         await pilot.press("t")
-        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+        await shows(pilot, "explorer-1")
         screen = pilot.app.screen
         assert isinstance(screen, TimelineScreen)
         await pilot.press("N")
-        await until(pilot, lambda: "▸ resumed" in text_of(pilot))
+        await shows(pilot, "▸ resumed")
         await pilot.press("N")
-        await until(pilot, lambda: "† killed: the background process stopped" in text_of(pilot))
+        await shows(pilot, "† killed: the background process stopped")
         whole = screen.view.axis
         await pilot.press("plus", "plus")
         assert screen.view.axis.seconds < whole.seconds
@@ -132,10 +125,9 @@ async def test_marks_are_found_zoomed_into_and_replayed_from(busy: Desk) -> None
 
 
 async def test_the_mouse_moves_the_cursor_and_zooms(busy: Desk) -> None:
-    async with busy.app().run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with busy.shown("Explore core", size=(120, 24)) as pilot:
         await pilot.press("t")
-        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+        await shows(pilot, "explorer-1")
         screen = pilot.app.screen
         assert isinstance(screen, TimelineScreen)
         view = screen.view
@@ -146,16 +138,15 @@ async def test_the_mouse_moves_the_cursor_and_zooms(busy: Desk) -> None:
 
 
 async def test_a_live_session_is_read_again_and_the_end_stays_in_sight(busy: Desk) -> None:
-    async with busy.app().run_test(size=(120, 24)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with busy.shown("Explore core", size=(120, 24)) as pilot:
         await pilot.press("t")
-        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+        await shows(pilot, "explorer-1")
         screen = pilot.app.screen
         assert isinstance(screen, TimelineScreen)
         busy.time = NOW + 1_000
         busy.session.agent("late1", "late-1", created_at=NOW + 900, started_at=NOW + 900)
         busy.session.event("agent.created", "late1", at=NOW + 900, name="late-1")
         busy.feed.wake()
-        await until(pilot, lambda: "late-1" in text_of(pilot))
+        await shows(pilot, "late-1")
         assert screen.view.axis.cell(NOW + 1_000) < screen.view.axis.cells
         assert screen.view.cursor >= NOW + 1_000

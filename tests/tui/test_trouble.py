@@ -8,19 +8,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import create, small_session
 from tests.tui.test_compaction_screen import compacted
 
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui.screens.live import LiveScreen
 
-WIDE = (120, 40)
-
 
 async def test_a_deleted_database_is_said_and_one_put_back_is_read_again(desk: Desk, tmp_path: Path) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{desk.path}{suffix}").unlink()
         await until(pilot, lambda: "no database at" in text_of(pilot) or "was deleted" in text_of(pilot))
@@ -30,13 +27,11 @@ async def test_a_deleted_database_is_said_and_one_put_back_is_read_again(desk: D
         session.task("t-core", "Explore what was put back", agent="explorer1")
         other.close()
         shutil.move(tmp_path / "other.db", desk.path)
-        await until(pilot, lambda: "what was put back" in text_of(pilot))
-        await until(pilot, lambda: "no database at" not in text_of(pilot))
+        await shows(pilot, "what was put back", without="no database at")
 
 
 async def test_a_database_replaced_under_its_name_is_read_from_the_start(desk: Desk, tmp_path: Path) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         other = create(tmp_path / "other.db")
         session = small_session(other)
         session.event("tool.done", "explorer1", tool="bash", preview="from the other file")
@@ -44,7 +39,7 @@ async def test_a_database_replaced_under_its_name_is_read_from_the_start(desk: D
         os.replace(tmp_path / "other.db", desk.path)
         for suffix in ("-wal", "-shm"):
             Path(f"{desk.path}{suffix}").unlink(missing_ok=True)
-        await until(pilot, lambda: "from the other file" in text_of(pilot))
+        await shows(pilot, "from the other file")
 
 
 def damage(path: Path) -> None:
@@ -54,13 +49,11 @@ def damage(path: Path) -> None:
 
 async def test_a_damaged_database_is_said_and_ends_nothing(desk: Desk) -> None:
     desk.session.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         damage(desk.path)
         desk.session.event("tool.done", "explorer1", tool="bash", preview="written over the damage")
         desk.feed.wake()
-        await until(pilot, lambda: "! " in text_of(pilot) and str(desk.path.name) in text_of(pilot))
-        assert "Explore core" in text_of(pilot)
+        await shows(pilot, "! ", str(desk.path.name), "Explore core")
         await pilot.press("j", "question_mark", "escape")
         assert isinstance(pilot.app.screen, LiveScreen)
 
@@ -68,63 +61,35 @@ async def test_a_damaged_database_is_said_and_ends_nothing(desk: Desk) -> None:
 async def test_a_fault_while_reading_is_shown_and_not_swallowed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with desk.shown("Explore core") as pilot:
         with monkeypatch.context() as broken:
             broken.setattr(SessionSnapshotReader, "read", lambda *_: 1 / 0)
             desk.feed.wake()
-            await until(
-                pilot, lambda: "an internal error of the dashboard (ZeroDivisionError" in text_of(pilot)
-            )
-        await until(pilot, lambda: "ZeroDivisionError" not in text_of(pilot))
-
-
-async def test_a_session_deleted_for_good_is_said(desk: Desk) -> None:
-    async with desk.app().run_test(size=WIDE) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
-        desk.session.connection.execute("DELETE FROM sessions")
-        desk.feed.wake()
-        await until(pilot, lambda: "is no longer in the database" in text_of(pilot))
+            await shows(pilot, "an internal error of the dashboard (ZeroDivisionError")
+        await shows(pilot, without="ZeroDivisionError")
 
 
 async def test_a_terminal_of_20_by_5_says_how_the_run_stands_and_takes_keys(desk: Desk) -> None:
-    async with desk.app().run_test(size=(20, 5)) as pilot:
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
+    async with desk.shown("LIVE", size=(20, 5)) as pilot:
         for key in [
-            "2",
-            "3",
-            "4",
-            "1",
-            "z",
-            "z",
-            "o",
-            "f",
-            "f",
-            "colon",
-            "escape",
-            "question_mark",
-            "escape",
-            "C",
-            "n",
-            "less_than_sign",
-        ]:
+            "2", "3", "4", "1", "z", "z", "o", "f", "f", "colon", "escape", "question_mark", "escape", "C",
+            "n", "less_than_sign",
+        ]:  # fmt: skip
             await pilot.press(key)
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        await shows(pilot, "LIVE")
         await pilot.resize_terminal(120, 40)
-        await until(pilot, lambda: "Explore core" in text_of(pilot) and "2 Events" in text_of(pilot))
+        await shows(pilot, "Explore core", "2 Events")
 
 
 async def test_a_terminal_of_20_by_5_says_what_it_needs_and_shows_what_matters(desk: Desk) -> None:
     desk.host_pid = None
-    async with desk.app().run_test(size=(20, 5)) as pilot:
-        await until(pilot, lambda: "needs 80×24  ? Help" in text_of(pilot))
-        assert "† STOPPED" in text_of(pilot)
+    async with desk.shown("needs 80×24  ? Help", "† STOPPED", size=(20, 5)) as pilot:
         await pilot.press("j")
-        await until(pilot, lambda: "├╴Explore core" in text_of(pilot))
+        await shows(pilot, "├╴Explore core")
         await pilot.press("C")
-        await until(pilot, lambda: "y yes" in text_of(pilot))
+        await shows(pilot, "y yes")
         await pilot.press("n", "s")
-        await until(pilot, lambda: f"† {desk.session.id}" in text_of(pilot))
+        await shows(pilot, f"† {desk.session.id}")
         await pilot.press("slash", *"cents")
         await until(
             pilot, lambda: text_of(pilot).splitlines()[-3] == " cents" and desk.session.id in text_of(pilot)
@@ -139,10 +104,9 @@ async def test_a_terminal_of_20_by_5_says_what_it_needs_and_shows_what_matters(d
 
 
 async def test_a_terminal_of_20_by_5_shows_the_help_word_for_word(desk: Desk) -> None:
-    async with desk.app().run_test(size=(20, 5)) as pilot:
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
+    async with desk.shown("LIVE", size=(20, 5)) as pilot:
         await pilot.press("question_mark")
-        await until(pilot, lambda: "Help  esc closes" in text_of(pilot))
+        await shows(pilot, "Help  esc closes")
         seen: list[str] = []
         for _ in range(60):
             await pilot.press("j")
@@ -150,7 +114,7 @@ async def test_a_terminal_of_20_by_5_shows_the_help_word_for_word(desk: Desk) ->
         assert not [line for line in seen if "…" in line]
         assert "pause the" in seen
         await pilot.press("escape")
-        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        await shows(pilot, "LIVE")
 
 
 async def test_a_terminal_of_20_by_5_shows_what_a_pass_did_and_two_lines_of_it(desk: Desk) -> None:

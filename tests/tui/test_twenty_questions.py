@@ -23,27 +23,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
 _ROW = re.compile(r"^\| (\d+) \| (live|imported) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 ANSWERS = {
-    1: r"coder-4\b.*compacts in",
-    2: r"! coder-23 silent bash for 25:00",
+    1: r"coder-4\b.*compacts in", 2: r"! coder-23 silent bash for 25:00",
     3: r"(?s)3 coder-23 .*! silent  bash for 25:00.*2 processes \(sleep\)",
     4: r"by cost per minute[^\n]*\n[^\n]*\$/m[^\n]*\n[^\n]*Port module 9\b[^\n]*3\.6",
-    5: r"Release.*waits for.*Port module 3",
-    6: r"ModuleNotFoundError: No module named 'ledger'",
-    7: r"git push --force origin main",
-    8: r"30 agents",
-    9: r"retry budget = 3",
-    10: r"parked until",
-    11: r"(?s)Timeline  30 agents.*coder-1\b[^\n]*█",
-    12: r"\$4\.82",
+    5: r"Release.*waits for.*Port module 3", 6: r"ModuleNotFoundError: No module named 'ledger'",
+    7: r"git push --force origin main", 8: r"30 agents", 9: r"retry budget = 3", 10: r"parked until",
+    11: r"(?s)Timeline  30 agents.*coder-1\b[^\n]*█", 12: r"\$4\.82",
     13: r"(?s)because the ledger was split.*\+ Port module 29.*first plan",
-    14: r"All tests pass; the cache keeps its entries\.",
-    15: r"AssertionError: cache\.size == 2",
+    14: r"All tests pass; the cache keeps its entries\.", 15: r"AssertionError: cache\.size == 2",
     16: r"(?s)- *\d* *self\.entries = \{\}.*\+ *\d* *self\.entries = OrderedDict\(\)",
-    17: r"never touch the public interface",
-    18: r"CACHE_LIMIT is 4096",
-    19: r"(?s)(?:this|last 7) .*\$\d+",
+    17: r"never touch the public interface", 18: r"CACHE_LIMIT is 4096", 19: r"(?s)(?:this|last 7) .*\$\d+",
     20: r"(?s)Models.*claude-opus-4-6.*\$\d+",
-}
+}  # fmt: skip
 """What the screen must show after the keys, a regular expression for each question."""
 
 OPEN: set[int] = set()
@@ -98,30 +89,17 @@ def live_run(path: Path) -> FakeSession:
     run.compaction("agent04", high_water=2, messages_removed=2)
     graph = [{"id": f"task{n:02d}", "title": f"Port module {n}", "depends_on": []} for n in range(1, 29)]
     insert(
-        run.connection,
-        "plans",
-        id="plan1",
-        session_id=run.id,
-        goal="port",
-        created_at=run.now,
+        run.connection, "plans", id="plan1", session_id=run.id, goal="port", created_at=run.now,
         updated_at=run.now,
-    )
+    )  # fmt: skip
     for number, reason in ((1, "first plan"), (2, "because the ledger was split")):
         snapshot = {
-            "plan_graph_snapshot": json.dumps(graph),
-            "goal": "port",
-            "task_queue": "[]",
-            "step_cursor": 0,
-        }
+            "plan_graph_snapshot": json.dumps(graph), "goal": "port", "task_queue": "[]", "step_cursor": 0,
+        }  # fmt: skip
         insert(
-            run.connection,
-            "plan_revisions",
-            plan_id="plan1",
-            revision=number,
-            at=run.now,
-            reason=reason,
+            run.connection, "plan_revisions", plan_id="plan1", revision=number, at=run.now, reason=reason,
             **snapshot,
-        )
+        )  # fmt: skip
         graph = [*graph, {"id": "task29", "title": "Port module 29", "depends_on": []}]
     run.event("session.running")
     run.event("plan.revised", "planner1", revision=1, reason="first plan", tasks=29)
@@ -210,7 +188,7 @@ async def test_the_answer_is_on_the_screen_within_five_keys(
     scene: Desk, number: int, keys: list[str]
 ) -> None:
     found = re.compile(ANSWERS[number], re.MULTILINE)
-    async with scene.app().run_test(size=(120, 40)) as pilot:
+    async with scene.shown() as pilot:
         await until(pilot, lambda: "Plan" in text_of(pilot) and pilot.app.screen.is_current)
         for key in keys:
             await pilot.press(key)

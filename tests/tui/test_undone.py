@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.tui.conftest import Desk, text_of, until
+from tests.tui.conftest import Desk, shows
 from tests.tui.fake_store import insert
 from tests.tui.test_compaction_screen import compacted
 
@@ -54,15 +54,14 @@ def test_a_pass_is_undone_where_the_current_view_did_not_come_from_its_own(
 
 async def test_the_panes_tell_what_was_undone_and_what_was_redone(desk: Desk) -> None:
     compacted(desk.session)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "tok freed" in text_of(pilot))
+    async with desk.shown("tok freed") as pilot:
         desk.session.set_agent("explorer1", view_version=1)
         desk.feed.wake()
-        await until(pilot, lambda: "undone" in text_of(pilot) and "tok freed" not in text_of(pilot))
+        await shows(pilot, "undone", without="tok freed")
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "‹ undone" in text_of(pilot) and "view 1 is active" in text_of(pilot))
+        await shows(pilot, "‹ undone", "view 1 is active")
         desk.session.set_agent("explorer1", view_version=2)
         desk.feed.wake()
-        await until(pilot, lambda: "✓ applied" in text_of(pilot))
+        await shows(pilot, "✓ applied")
         await pilot.press("escape")
-        await until(pilot, lambda: "tok freed" in text_of(pilot) and "undone" not in text_of(pilot))
+        await shows(pilot, "tok freed", without="undone")

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tui.conftest import NOW, Desk, text_of, until
+from tests.tui.conftest import NOW, Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession
 from tests.tui.pictures import assert_agreed
 from textual.geometry import Region
@@ -40,40 +40,34 @@ def spent(desk: Desk) -> Desk:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_the_usage_screen_looks_as_agreed(spent: Desk, size: tuple[int, int]) -> None:
-    async with spent.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with spent.shown("Explore core", size=size) as pilot:
         await pilot.press("dollar_sign")
-        await until(pilot, lambda: "2026-09-2" in text_of(pilot))
+        await shows(pilot, "2026-09-2")
         await assert_agreed(pilot, "usage")
 
 
 async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None:
-    async with spent.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with spent.shown("Explore core") as pilot:
         await pilot.press("dollar_sign")
         # 9 days: 1.5 to 9.5 and nine times 0.5.
-        await until(pilot, lambda: "all $54.00+" in text_of(pilot))
-        assert "today $2.00" in text_of(pilot)
+        await shows(pilot, "all $54.00+", "today $2.00")
         for key, first in (
-            ("w", "2026-09-21"),
-            ("M", "2026-09"),
-            ("m", "claude-sonnet-5"),
-            ("p", "/srv/billing"),
+            ("w", "2026-09-21"), ("M", "2026-09"), ("m", "claude-sonnet-5"), ("p", "/srv/billing"),
             ("o", "run"),
-        ):
+        ):  # fmt: skip
             await pilot.press(key)
-            await until(pilot, lambda first=first: first in text_of(pilot))  # type: ignore[misc]
+            await shows(pilot, first)
         await pilot.press("m")
-        await until(pilot, lambda: "claude-opus-4-6" in text_of(pilot))
+        await shows(pilot, "claude-opus-4-6")
         assert "\x1b" not in text_of(pilot)
         assert isinstance(pilot.app.screen, UsageScreen)
         await pilot.press("o")
         await until(pilot, lambda: text_of(pilot).count("claude-code") == 2)  # the bar's name, and the row's
         await pilot.press("p")
-        await until(pilot, lambda: "/srv/ledger" in text_of(pilot))
+        await shows(pilot, "/srv/ledger")
         await pilot.press("j", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
-        await until(pilot, lambda: "workspace:/srv/ledger" in text_of(pilot))
+        await shows(pilot, "workspace:/srv/ledger")
         await pilot.press("escape", "escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, UsageScreen))
 
@@ -92,22 +86,14 @@ async def test_c_divides_the_cost_by_class(
         "UPDATE model_calls SET input_tokens = 100000, cache_read_tokens = 200000, output_tokens = 25000,"
         " cache_write_tokens = 80000 WHERE model LIKE '%opus%'"
     )
-    async with spent.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with spent.shown("Explore core", size=size) as pilot:
         await pilot.press("dollar_sign", "m", "c")
-        await until(pilot, lambda: "opus-4-6" in text_of(pilot) and "1 h" in text_of(pilot))
-        await until(pilot, lambda: "$0.45" in text_of(pilot))
+        await shows(pilot, "opus-4-6", "1 h", "$0.45")
         line = next(line for line in text_of(pilot).splitlines() if "opus-4-6 " in line and "$" in line)
         # Nine calls: input, output, read, written for 5 minutes and for an hour, and nothing else.
         assert re.findall(r"\$[\d.]+|(?<= )-(?= )", line) == [
-            "$0.90",
-            "$2.25",
-            "$0.18",
-            "$0.45",
-            "$0.72",
-            "-",
-            "$4.50",
-        ]
+            "$0.90", "$2.25", "$0.18", "$0.45", "$0.72", "-", "$4.50",
+        ]  # fmt: skip
         other = next(line for line in text_of(pilot).splitlines() if "sonnet-5 " in line and "$" in line)
         assert other.count("$49.50") == 2  # no list price: all of it is `other`
         assert ("written for 1 h $0.72" in text_of(pilot)) == (size[1] == 40)  # a low chart has no legend
@@ -124,18 +110,13 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(
         lambda _: lambda provider, name: rates if provider != "local" else (),
     )
     spent.session.connection.execute("UPDATE model_calls SET cache_read_tokens = 20000")
-    async with spent.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with spent.shown("Explore core") as pilot:
         await pilot.press("T")
-        await until(
-            pilot, lambda: "context: tokens of each prompt" in text_of(pilot) and "9 calls" in text_of(pilot)
-        )
+        await shows(pilot, "context: tokens of each prompt", "9 calls")
         await pilot.press("2")
-        await until(pilot, lambda: "read from the cache" in text_of(pilot))
+        await shows(pilot, "read from the cache")
         await pilot.press("tab")
-        await until(pilot, lambda: "US dollars so far" in text_of(pilot) and "1 compaction" in text_of(pilot))
-        # By class, as list prices divide it; the whole is what was paid: 1.5 to 9.5 dollars.
-        await until(pilot, lambda: "output $" in text_of(pilot))
+        await shows(pilot, "US dollars so far", "1 compaction", "output $")
         parts = [
             float(each)
             for each in re.findall(r"(?:cache|min|1 h|input|output|other) \$([\d.]+)", text_of(pilot))
@@ -144,20 +125,19 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(
         assert sum(parts) == pytest.approx(49.5, abs=0.02)
         await pilot.press("escape", "g", "T")
         # The planner: all agents below it, one with a hostile model and no price.
-        await until(pilot, lambda: "4 agents below" in text_of(pilot) and "10 calls" in text_of(pilot))
+        await shows(pilot, "4 agents below", "10 calls")
         spent.session.call("explorer1", started_at=NOW + 5, cost_usd=2.0)
         spent.time = NOW + 10
         spent.session.event("model.replied", "explorer1", at=NOW + 9)
         spent.feed.wake()
-        await until(pilot, lambda: "11 calls" in text_of(pilot))
+        await shows(pilot, "11 calls")
 
 
 @pytest.mark.parametrize("theme", ["terminal", "day-watch"])
 async def test_the_words_of_a_chart_can_be_read_in_the_theme(spent: Desk, theme: str) -> None:
-    async with spent.app(theme=theme).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with spent.shown("Explore core", theme=theme) as pilot:
         await pilot.press("dollar_sign")
-        await until(pilot, lambda: "US dollars by day" in text_of(pilot))
+        await shows(pilot, "US dollars by day")
         lines = pilot.app.screen.query_one(PlotextPlot).render_lines(Region(0, 0, 120, 10))
         words = [part for line in lines for part in line if part.style and part.text.strip("█ ")]
         assert words
@@ -170,10 +150,9 @@ async def test_the_words_of_a_chart_can_be_read_in_the_theme(spent: Desk, theme:
 async def test_the_other_charts_are_drawn_before_their_key_is_pressed(
     spent: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with spent.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with spent.shown("Explore core") as pilot:
         await pilot.press("T")
-        await until(pilot, lambda: "9 calls" in text_of(pilot))
+        await shows(pilot, "9 calls")
         screen = pilot.app.screen
         assert isinstance(screen, ChartScreen)
         for _ in range(3):
@@ -185,17 +164,16 @@ async def test_the_other_charts_are_drawn_before_their_key_is_pressed(
         monkeypatch.setattr("textual_plotext.plot.Plot.build", build)
         for title in ("tokens per minute;", "US dollars so far", "context: tokens"):
             await pilot.press("tab")
-            await until(pilot, lambda title=title: title in text_of(pilot))  # type: ignore[misc]
+            await shows(pilot, title)
 
 
 async def test_the_bars_of_a_run_of_a_minute_are_all_there(spent: Desk) -> None:
     spent.session.connection.execute("DELETE FROM model_calls")
     for number in range(60):
         spent.session.call("explorer1", started_at=NOW + number, input_tokens=1000)
-    async with spent.app().run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
+    async with spent.shown("Explore core") as pilot:
         await pilot.press("T", "2")
-        await until(pilot, lambda: "60 calls" in text_of(pilot) and "per minute;" in text_of(pilot))
+        await shows(pilot, "60 calls", "per minute;")
         bottom = max(line for line in text_of(pilot).splitlines() if line.lstrip().startswith("0┤"))
         # As many calls in each part of the minute: bars from edge to edge, with at most one cell between two.
         assert not re.search(r"█ {2,}█", bottom)

@@ -21,14 +21,9 @@ def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSessi
     )  # fmt: skip
     graph = [{"id": "task-a", "title": "Read the ledger", "depends_on": []}]
     insert(
-        session.connection,
-        "plans",
-        id="plan-told",
-        session_id=session.id,
-        goal="g",
-        created_at=started,
+        session.connection, "plans", id="plan-told", session_id=session.id, goal="g", created_at=started,
         updated_at=started,
-    )
+    )  # fmt: skip
     insert(
         session.connection, "plan_revisions", plan_id="plan-told", revision=1, at=started, reason="first", goal="g", task_queue="[]",
         step_cursor=0, plan_graph_snapshot=json.dumps(graph),
@@ -63,33 +58,19 @@ def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSessi
             total_tokens=100 * turn, created_at=clock[0] + 1,
         )  # fmt: skip
         session.call(
-            "expl-a",
-            turn=turn,
-            input_tokens=1_000 * turn,
-            output_tokens=10,
-            started_at=clock[0],
+            "expl-a", turn=turn, input_tokens=1_000 * turn, output_tokens=10, started_at=clock[0],
             latency_seconds=1,
-        )
+        )  # fmt: skip
         insert(
-            session.connection,
-            "steps",
-            agent_id="expl-a",
-            turn=turn,
-            reply_seq=turn,
-            started_at=clock[0],
+            session.connection, "steps", agent_id="expl-a", turn=turn, reply_seq=turn, started_at=clock[0],
             ended_at=clock[0] + 1,
-        )
+        )  # fmt: skip
         event("model.replied", "expl-a", turn=turn, tools=[], preview=words)
         if turn == 1:
             event(
-                "task.failed",
-                None,
-                "task-a",
-                after=100,
-                agent="expl-a",
-                title="Read the ledger",
+                "task.failed", None, "task-a", after=100, agent="expl-a", title="Read the ledger",
                 reason=words,
-            )
+            )  # fmt: skip
             event("task.running", None, "task-a", agent="expl-a", title="Read the ledger")
         elif turn == 2:
             session.compaction("expl-a", id=77, requested_at=clock[0], ended_at=clock[0] + 2, reason=words)

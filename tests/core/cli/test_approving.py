@@ -92,14 +92,10 @@ async def test_a_change_of_a_file_is_printed_as_a_difference_from_the_file_as_it
 
 
 @pytest.mark.parametrize(
-    ("options", "payload"),
-    [
-        ([], {}),
-        (["--always"], {"scope": "tool"}),
-        (["--pattern", "git  status *"], {"scope": "pattern", "pattern": "git status *"}),
-        (["--edit", "echo 2"], {"edited_input": {"command": "echo 2"}}),
-    ],
-)
+    ("options", "payload"), [([], {}), (["--always"], {"scope": "tool"}),
+     (["--pattern", "git  status *"], {"scope": "pattern", "pattern": "git status *"}),
+     (["--edit", "echo 2"], {"edited_input": {"command": "echo 2"}})],
+)  # fmt: skip
 async def test_every_answer_is_a_command_for_the_host(
     bench: Bench, options: list[str], payload: dict[str, Any]
 ) -> None:

@@ -266,13 +266,10 @@ def _configure(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("configured", "why"),
-    [
-        ("small", "'small' names no model; write it as provider/model"),
-        ("nowhere/small", "no model 'nowhere/small'"),
-        ("anthropic/claude-haiku-4-5", "no ANTHROPIC_API_KEY"),
-    ],
-)
+    ("configured", "why"), [("small", "'small' names no model; write it as provider/model"),
+     ("nowhere/small", "no model 'nowhere/small'"),
+     ("anthropic/claude-haiku-4-5", "no ANTHROPIC_API_KEY")],
+)  # fmt: skip
 def test_a_model_for_memory_that_cannot_be_used_is_refused_before_a_session_exists(
     wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str, why: str
 ) -> None:

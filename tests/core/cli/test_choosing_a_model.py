@@ -95,12 +95,8 @@ class TestWithoutAModel:
         said = shell.wk("run", *arguments)
         assert said.code == 2
         assert shlex.split(said.error.rpartition("run: ")[2]) == [
-            "wk",
-            "run",
-            *arguments,
-            "--model",
-            SUGGESTED[0],
-        ]
+            "wk", "run", *arguments, "--model", SUGGESTED[0],
+        ]  # fmt: skip
         assert ("set ANTHROPIC_API_KEY" in said.error) is not key
         assert shell.made_nothing()
 
@@ -302,19 +298,16 @@ class TestAMissingKey:
     @pytest.mark.parametrize(
         ("config", "environ", "missing"),
         [
-            ({}, {}, "ANTHROPIC_API_KEY"),
-            ({}, {"ANTHROPIC_API_KEY": "  "}, "ANTHROPIC_API_KEY"),
+            ({}, {}, "ANTHROPIC_API_KEY"), ({}, {"ANTHROPIC_API_KEY": "  "}, "ANTHROPIC_API_KEY"),
             ({}, {"ANTHROPIC_BASE_URL": "https://api.anthropic.com/v1"}, "ANTHROPIC_API_KEY"),
             ({"api_key_env": "TEAM_KEY"}, {"ANTHROPIC_API_KEY": "x"}, "TEAM_KEY"),
-            ({"api_key_env": "TEAM_KEY"}, {"TEAM_KEY": "x"}, None),
-            ({}, {"ANTHROPIC_API_KEY": "x"}, None),
-            ({}, {"ANTHROPIC_AUTH_TOKEN": "x"}, None),
-            ({}, {"ANTHROPIC_PROFILE": "work"}, None),
+            ({"api_key_env": "TEAM_KEY"}, {"TEAM_KEY": "x"}, None), ({}, {"ANTHROPIC_API_KEY": "x"}, None),
+            ({}, {"ANTHROPIC_AUTH_TOKEN": "x"}, None), ({}, {"ANTHROPIC_PROFILE": "work"}, None),
             ({}, {"ANTHROPIC_CUSTOM_HEADERS": "X-A: b\nX-Api-Key: x"}, None),
             ({}, {"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080"}, None),
             ({"base_url": "https://gateway.example/v1"}, {}, None),
         ],
-    )
+    )  # fmt: skip
     def test_only_what_is_known_to_fail_is_missing(
         self, tmp_path: Path, config: dict[str, str], environ: dict[str, str], missing: str | None
     ) -> None:

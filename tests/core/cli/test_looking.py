@@ -181,13 +181,8 @@ def test_show_rebuilds_the_whole_state_from_the_file(wk: Wk, demo: Path) -> None
         "approvals", "facts",
     }  # fmt: skip
     assert shown["session"].keys() >= {
-        "session_id",
-        "user_id",
-        "created_at",
-        "last_active",
-        "goal",
-        "workspace",
-    }
+        "session_id", "user_id", "created_at", "last_active", "goal", "workspace",
+    }  # fmt: skip
     plan = shown["plan"]
     assert plan.keys() >= {
         "goal", "task_queue", "current_plan_id", "step_cursor", "plan_graph_snapshot", "revisions", "tasks",

@@ -272,12 +272,9 @@ def test_a_question_of_codex_waits_until_its_log_grows_or_the_turn_ends(
 
     def take(event: str, at: float, **payload: Any) -> tuple[str, str]:
         told = {
-            "session_id": SESSION,
-            "hook_event_name": event,
-            "transcript_path": str(log),
-            "turn_id": "t",
+            "session_id": SESSION, "hook_event_name": event, "transcript_path": str(log), "turn_id": "t",
             **payload,
-        }
+        }  # fmt: skip
         claude.spooled("7.1.json", json.dumps(told).encode())
         os.utime(claude.folder / "spool" / "7.1.json", (at, at))
         claude.spool._slow_at = 0
@@ -303,14 +300,11 @@ def test_a_question_of_codex_waits_until_its_log_grows_or_the_turn_ends(
 @pytest.mark.parametrize(
     "before",
     [
-        None,
-        b"",
-        b"{}",
-        b'{"model":"opus"}',
+        None, b"", b"{}", b'{"model":"opus"}',
         b'{"hooks":{"Stop":[null,5,{"hooks":null},{"hooks":[7,{"command":[]}]},{}]}}',
         b'{\r\n\t"hooks": {"Stop": []},\r\n\t"n": 1e3\r\n}',
     ],
-)
+)  # fmt: skip
 def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
     before: bytes | None, laid_out_anew: bool, claude: Claude
 ) -> None:
@@ -340,13 +334,9 @@ def test_hooks_whose_record_was_deleted_leave_nothing_behind(claude: Claude) -> 
 
 @pytest.mark.parametrize(
     ("said", "all_of_them"),
-    [
-        ("2.1.185 (Claude Code)", True),
-        ("3.0.0", True),
-        ("2.1.184 (Claude Code)", False),
-        ("shim: none", False),
-    ],
-)
+    [("2.1.185 (Claude Code)", True), ("3.0.0", True), ("2.1.184 (Claude Code)", False),
+     ("shim: none", False)],
+)  # fmt: skip
 def test_the_version_tells_what_a_wrapper_of_the_program_knows(
     said: str, all_of_them: bool, tmp_path: Path
 ) -> None:
@@ -752,12 +742,9 @@ def ask(claude: Claude) -> Iterator[Ask]:
     def start(tool: str = "Bash", given: dict[str, Any] = BASH) -> subprocess.Popen[bytes]:
         suggestions = [{"type": "setMode", "mode": "acceptEdits"}]
         child = claude.run(
-            "PermissionRequest",
-            wait=False,
-            tool_name=tool,
-            tool_input=given,
+            "PermissionRequest", wait=False, tool_name=tool, tool_input=given,
             permission_suggestions=suggestions,
-        )
+        )  # fmt: skip
         children.append(child)
         deadline = time.monotonic() + 10
         while not claude.found().questions and time.monotonic() < deadline:

@@ -131,12 +131,9 @@ async def test_the_command_speaks_over_standard_input_and_output_before_there_is
 
 def test_what_was_decided_before_the_compaction_comes_with_a_pointer_that_reads_back(path: Path) -> None:
     said, rows = answer(
-        server(path),
-        "search",
-        query="which port did we decide on",
-        session="sessn001",
+        server(path), "search", query="which port did we decide on", session="sessn001",
         before_compaction=True,
-    )
+    )  # fmt: skip
     assert said["left_out_before"].endswith("/5")
     pointers = {pointer for row in rows for pointer in row["pointers"]}
     (message,) = [one for one in pointers if one.endswith("/2")]
