@@ -24,10 +24,6 @@ def live(pilot: Pilot[int]) -> LiveScreen:
     return pilot.app.screen
 
 
-async def opened(pilot: Pilot[int]) -> None:
-    await shows(pilot, "3 explorer-1", without="reading")
-
-
 async def typed(pilot: Pilot[int], line: str) -> None:
     await pilot.press("colon")
     live(pilot).prompt.query_one("#prompt-line").value = line  # type: ignore[attr-defined]
@@ -79,10 +75,9 @@ def test_only_known_values_of_the_right_kind_are_taken_from_a_layout(tmp_path: P
 
 async def test_a_layout_that_cannot_be_kept_is_said_and_harms_nothing(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    async with desk.shown(
-        "the layout cannot be saved", layout_path=tmp_path / "file" / "layout.json"
-    ) as pilot:
-        await opened(pilot)
+    path = tmp_path / "file" / "layout.json"
+    async with desk.shown("the layout cannot be saved", layout_path=path) as pilot:
+        await shows(pilot, "3 explorer-1", without="reading")
 
 
 async def test_whoever_opens_it_first_is_told_the_keys_once(desk: Desk, tmp_path: Path) -> None:
@@ -161,23 +156,7 @@ async def test_c_goes_to_where_the_transcript_was_compacted(large_desk: Desk) ->
 # Pinning, and the rest of the command bar.
 
 
-async def test_star_pins_the_fact_under_the_cursor_and_takes_a_pinned_one_out(desk: Desk) -> None:
-    async with desk.shown("3 explorer-1", without="reading", size=(120, 60)) as pilot:
-        await pilot.press("3")
-        page = live(pilot).agent_pane.page
-        for words, kind in (("core has 30 Python files", "pin"), ("keep cents as integers", "unpin")):
-            line = next(line for line in page.rows if line.copy == words)
-            page.select(line.id)
-            await pilot.press("asterisk")
-            await until(pilot, lambda kind=kind: any(each[0] == kind for each in desk.session.commands()))
-        payloads = [json.loads(each[3]) for each in desk.session.commands()]
-        assert all(isinstance(payload["fact"], int) for payload in payloads)
-        page.select("context.bar")
-        await pilot.press("asterisk")
-        await shows(pilot, "choose a fact")
-
-
-async def test_star_keeps_the_message_under_the_cursor_as_it_is_and_lets_a_pinned_one_go(desk: Desk) -> None:
+async def test_star_pins_the_fact_or_message_under_the_cursor_and_lets_a_pinned_one_go(desk: Desk) -> None:
     insert(
         desk.session.connection, "views", agent_id="explorer1", version=2, observations="[]", verbatim_from=1, pins="[2]",
         reason="pin", created_at=desk.session.now,
@@ -186,25 +165,34 @@ async def test_star_keeps_the_message_under_the_cursor_as_it_is_and_lets_a_pinne
         await choose(pilot, "task:t-core")
         await pilot.press("3")
         page = live(pilot).agent_pane.page
-        await until(pilot, lambda: page.place_of("pinned.2") is not None)
-        page.select("pinned.2")
+
+        async def star(row: str, count: int) -> None:
+            await until(pilot, lambda: page.place_of(row) is not None)
+            page.select(row)
+            await pilot.press("asterisk")
+            await shows(pilot, "y yes")
+            await pilot.press("y")
+            await until(pilot, lambda: len(desk.session.commands()) == count)
+
+        rows = {line.copy: line.id for line in page.rows}
+        for count, words in enumerate(("core has 30 Python files", "keep cents as integers"), 1):
+            page.select(rows[words])
+            await pilot.press("asterisk")
+            await until(pilot, lambda count=count: len(desk.session.commands()) == count)
+        page.select("context.bar")
         await pilot.press("asterisk")
-        await shows(pilot, "y yes")
-        await pilot.press("y")
-        await until(pilot, lambda: len(desk.session.commands()) == 1)
+        await shows(pilot, "choose a fact")
+        await star("pinned.2", 3)
         await pilot.press("right")
-        await until(pilot, lambda: page.place_of("1.0") is not None)
-        page.select("1.0")
-        await pilot.press("asterisk")
-        await shows(pilot, "y yes")
-        await pilot.press("y")
-        await until(pilot, lambda: len(desk.session.commands()) == 2)
-        assert [
-            (kind, agent, json.loads(payload)) for kind, agent, _, payload in desk.session.commands()
-        ] == [
-            ("edit", "explorer1", {"unpin": [2]}),
-            ("edit", "explorer1", {"pin": [1]}),
-        ]
+        await star("1.0", 4)
+    (pin, unpin, *edits) = desk.session.commands()
+    assert [(each[0], type(json.loads(each[3])["fact"])) for each in (pin, unpin)] == [
+        ("pin", int),
+        ("unpin", int),
+    ]
+    assert [(kind, agent, json.loads(payload)) for kind, agent, _, payload in edits] == [
+        ("edit", "explorer1", {"unpin": [2]}), ("edit", "explorer1", {"pin": [1]}),
+    ]  # fmt: skip
 
 
 async def test_memory_sync_search_and_pin_in_the_command_bar(desk: Desk) -> None:

@@ -24,33 +24,30 @@ async def test_no_notice_hides_that_the_database_got_a_second_name(desk: Desk) -
         await shows(pilot, "has 2 names")
 
 
-async def test_a_long_tool_result_is_folded_until_enter(desk: Desk) -> None:
+async def test_a_transcript_folds_long_results_until_enter_and_shows_what_streams(desk: Desk) -> None:
     async with desk.shown("3 explorer-1", size=(120, 70)) as pilot:
         await pilot.press("3", "right")
-        await shows(pilot, "28 more lines")
-        assert "core/file20.py" not in text_of(pilot)
-        page = live(pilot).agent_pane.page
-        page.select("2.2")
+        await shows(pilot, "28 more lines", "Next I read the largest", without="core/file20.py")
+        desk.session.live("explorer1", "working", text="Next I read the largest file, models.py")
+        desk.feed.wake()
+        await shows(pilot, "file, models.py")
+        live(pilot).agent_pane.page.select("2.2")
         await pilot.press("enter")
         await shows(pilot, "core/file20.py")
 
 
-async def test_text_that_streams_is_shown_before_its_message_is_stored(desk: Desk) -> None:
-    async with desk.shown("3 explorer-1") as pilot:
-        await pilot.press("3", "right")
-        await shows(pilot, "Next I read the largest")
-        desk.session.live("explorer1", "working", text="Next I read the largest file, models.py")
-        desk.feed.wake()
-        await shows(pilot, "file, models.py")
-
-
-async def test_a_commit_by_another_process_is_shown_without_a_key(desk: Desk) -> None:
+async def test_a_commit_by_another_process_is_shown_without_a_key_and_the_selection_stays_with_its_row(
+    desk: Desk,
+) -> None:
     async with desk.shown("Explore core") as pilot:
-        desk.session.agent("explorer9", "explorer-9")
-        desk.session.task("t-new", "Explore the attic", agent="explorer9")
-        desk.session.event("tool.done", "explorer9", tool="bash", preview="all 12 tests pass")
+        live(pilot).plan.select("task:t-docs")
+        await pilot.pause()
+        desk.session.agent("early001", "early")
+        desk.session.task("t-early", "Comes first", agent="early001", position=-1)
+        desk.session.event("tool.done", "early001", tool="bash", preview="all 12 tests pass")
         desk.feed.wake()
-        await shows(pilot, "Explore the attic", "all 12 tests pass")
+        await shows(pilot, "Comes first", "all 12 tests pass", "3 explorer-3")
+        assert live(pilot).plan.selected_id == "task:t-docs"
 
 
 SIZES = [
@@ -127,36 +124,26 @@ async def test_a_frozen_view_stands_still_while_the_header_counts_on(desk: Desk)
         assert "FROZEN" not in text_of(pilot)
 
 
-async def test_scrolling_up_stops_following_and_counts_what_comes(desk: Desk) -> None:
-    for number in range(60):
-        desk.session.event("tool.done", "explorer1", tool="bash", preview=f"number {number}")
-    async with desk.shown("number 59", "FOLLOW") as pilot:
-        await pilot.press("2", "k", "k", "pageup")
-        await shows(pilot, without="FOLLOW")
-        for number in range(3):
-            desk.session.event("tool.done", "explorer1", tool="bash", preview=f"new {number}")
+async def test_scrolling_up_stops_following_and_counts_what_comes_as_the_filter_shows_it(desk: Desk) -> None:
+    def happens(*previews: str) -> None:
+        for preview in previews:
+            desk.session.event("tool.done", "explorer1", tool="bash", preview=preview)
         desk.feed.wake()
-        await shows(pilot, "3 new ↓")
-        assert "new 2" not in text_of(pilot)
-        await pilot.press("G")
-        await shows(pilot, "new 2", "FOLLOW")
 
-
-async def test_what_comes_is_counted_as_the_filter_shows_it(desk: Desk) -> None:
-    for number in range(60):
-        desk.session.event(
-            "tool.done", "explorer1", tool="bash", preview=f"{'wanted' if number % 2 else 'other'} {number}"
-        )
-    desk.session.event("tool.done", "explorer1", tool="bash", preview="other last")
+    happens(*(f"{'wanted' if number % 2 else 'other'} {number}" for number in range(60)), "other last")
     async with desk.shown("other last", "FOLLOW") as pilot:
         await pilot.press("2", "k", "k", "pageup")
+        await shows(pilot, without="FOLLOW")
+        happens("new 0", "new 1", "new 2")
+        await shows(pilot, "3 new ↓", without="new 2")
+        await pilot.press("G")
+        await shows(pilot, "new 2", "FOLLOW")
+        await pilot.press("k", "k", "pageup")
         await shows(pilot, without="FOLLOW")
         await pilot.press("slash", *"wanted", "enter")
         await until(pilot, lambda: "other" not in text_of(pilot).split("Events")[1].split("Compaction")[0])
         assert "new ↓" not in text_of(pilot)
-        for preview in ("wanted 100", "other 101", "wanted 102", "other 103"):
-            desk.session.event("tool.done", "explorer1", tool="bash", preview=preview)
-        desk.feed.wake()
+        happens("wanted 100", "other 101", "wanted 102", "other 103")
         await shows(pilot, "2 new ↓")
 
 
@@ -175,47 +162,26 @@ async def test_c_under_a_search_says_that_the_search_hides_the_compaction(desk: 
         assert hidden or "nothing of this transcript was compacted" in before
 
 
-async def test_the_selection_stays_with_its_row_when_others_come_and_go(desk: Desk) -> None:
-    async with desk.shown("Explore core") as pilot:
-        live(pilot).plan.select("task:t-docs")
-        await pilot.pause()
-        desk.session.agent("early001", "early")
-        desk.session.task("t-early", "Comes first", agent="early001", position=-1)
-        desk.feed.wake()
-        await shows(pilot, "Comes first")
-        chosen = live(pilot).plan.selected
-        assert chosen is not None
-        assert chosen.id == "task:t-docs"
-        assert "3 explorer-3" in text_of(pilot)
-
-
 async def test_brackets_walk_the_agents_and_e_goes_to_what_needs_you(desk: Desk) -> None:
     async with desk.shown("3 explorer-1") as pilot:
-        await pilot.press("right_square_bracket")
-        await shows(pilot, "3 explorer-2")
-        await pilot.press("left_square_bracket", "left_square_bracket")
-        await shows(pilot, "3 planner")
-        await pilot.press("e")
-        await shows(pilot, "3 writer-1")
+        for keys, shown in (
+            (["right_square_bracket"], "explorer-2"),
+            (["left_square_bracket"] * 2, "planner"),
+            (["e"], "writer-1"),
+        ):
+            await pilot.press(*keys)
+            await shows(pilot, f"3 {shown}")
 
 
-async def test_a_filter_narrows_the_plan_as_it_is_typed_and_esc_takes_it_back(desk: Desk) -> None:
+async def test_a_filter_narrows_the_plan_as_it_is_typed_says_if_nothing_is_left_and_esc_takes_it_back(
+    desk: Desk,
+) -> None:
     async with desk.shown("Explore core") as pilot:
         await pilot.press("slash", *"docs")
         await shows(pilot, "Explore docs", without="Explore core")
-        await pilot.press("enter")
-        assert "docs" in text_of(pilot)
-        await pilot.press("escape")
-        await shows(pilot, "Explore core")
-
-
-async def test_a_collapsed_row_shows_the_sums_of_what_it_hides(desk: Desk) -> None:
-    async with desk.shown("Explore core") as pilot:
-        await pilot.press("g", "left")
-        await shows(pilot, without="Explore core")
-        row = live(pilot).plan.rows[0]
-        assert (row.hidden, row.tokens, round(row.cost_usd or 0, 2)) == (5, 5 * 128_000, 0.55)
-        await pilot.press("right")
+        await pilot.press("ctrl+u", *"zebra")
+        await shows(pilot, "nothing here has these words: zebra")
+        await pilot.press("enter", "escape")
         await shows(pilot, "Explore core")
 
 

@@ -10,6 +10,7 @@ from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import insert
 
 from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.widgets.panes import PlanView
 
 
 async def test_every_agent_near_a_compaction_is_told_with_the_time_left(desk: Desk) -> None:
@@ -111,21 +112,13 @@ async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(
             assert "[bold]x[/bold]" in second, "a file's name is text, never markup"
             row = next(line for line in text_of(pilot).splitlines() if "Check it" in line)
             assert "checker (.claude/agents/ch" in row
+        if size[0] == 200:
+            pilot.app.screen.query_one(PlanView).select("task:t-check")
+            on = "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5"
+            await shows(pilot, on, "claude-opus-5")
         desk.session.set(roles="[]")
         desk.feed.wake()
         await until(pilot, lambda: "role checker" not in text_of(pilot).splitlines()[1])
-
-
-async def test_the_page_of_a_task_names_its_role_with_file_and_model(desk: Desk) -> None:
-    desk.session.set(roles=json.dumps(ROLES))
-    desk.session.task("t-check", "Check it", role="checker", status="pending")
-    async with desk.shown("Check it", size=(160, 50)) as pilot:
-        screen = pilot.app.screen
-        assert isinstance(screen, LiveScreen)
-        screen.plan.select("task:t-check")
-        await shows(
-            pilot, "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5", "claude-opus-5"
-        )
 
 
 @pytest.mark.parametrize("damaged", [None, "", "{}", "[1]", "[[]]", '[{"role": 3}]', "nul"])

@@ -51,12 +51,6 @@ async def test_a_run_whose_host_never_came_says_how_to_start_another(desk: Desk)
         await shows(pilot, "STOPPED", "r starts another")
 
 
-async def test_a_filter_that_keeps_no_row_says_so(desk: Desk) -> None:
-    async with desk.shown("Explore core") as pilot:
-        await pilot.press("slash", *"zebra")
-        await shows(pilot, "nothing here has these words: zebra")
-
-
 THREE_SIZES = [(80, 24), (120, 40), (200, 60)]
 FOUND = Discovery(
     (LogsFound("claude", "Claude Code", 231, NOW - 12, "/srv/billing"),
