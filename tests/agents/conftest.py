@@ -62,6 +62,11 @@ class Programs(Bench):
             f'containment = "register"\n[agents.{name}]\n{protocol}command = {json.dumps(command)}\n{more}'
         )
 
+    def play(self, name: str, model: str, *arguments: str) -> None:
+        """Let the scripted program stand for this one, with this model."""
+        self.use([sys.executable, "-S", "-E", str(FAKE), str(self.fake), *arguments], name)
+        self.model_of_task = f"{name}/{model}"
+
     def script(self, *lives: Any, replies: dict[str, Any] | None = None, **settings: Any) -> None:
         """What the program does: for each process, for each prompt, its actions (see `fake_acp`)."""
         (self.fake / "script.json").write_text(json.dumps({"lives": lives, "replies": replies or {}}))
@@ -84,6 +89,11 @@ class Programs(Bench):
     def prompts(self) -> list[str]:
         acp = [one["params"]["prompt"][0]["text"] for _, one in self.received("session/prompt")]
         return acp + [one["params"]["input"][0]["text"] for _, one in self.received("turn/start")]
+
+    def answers(self) -> dict[Any, str]:
+        """What the program was answered to each of its questions: the option, or `cancelled`."""
+        said = {one["id"]: one["result"].get("outcome") for _, one in self.received() if "result" in one}
+        return {number: one.get("optionId", one["outcome"]) for number, one in said.items() if one}
 
     def calls(self) -> list[tuple[str, str]]:
         """Name and status of each call of the program's tools."""
@@ -132,6 +142,13 @@ def _runs(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z" and os.path.exists(f"/proc/{pid}")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that does not end when it is asked to is not waited for long."""
+    for name in ("INTERRUPT_SECONDS", "CLOSE_SECONDS"):
+        monkeypatch.setattr(f"watchkeeper.agents.backends.loop.{name}", 0.3)
 
 
 @pytest.fixture

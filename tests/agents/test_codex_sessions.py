@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 from tests.agents import codex_session
-from tests.agents.conftest import FAKE, Programs
+from tests.agents.conftest import Programs
 from tests.agents.test_acp_programs import SECRET, mutations
 
 RECORD = os.environ.get("WATCHKEEPER_RECORD_CODEX")
@@ -172,8 +172,7 @@ async def test_no_field_of_a_wrong_type_from_codex_ends_the_loop(programs: Progr
               ["send", {"method": "turn/completed", "params": {"threadId": "t", "turn": {"id": "u", "status": "completed"}}}]]  # fmt: skip
     lines = json.loads(json.dumps(lines).replace(TOUR_THREAD, "t"))
     replies = {"thread/start": {"thread": {"id": "t"}}, "turn/start": ["then", {"turn": {"id": "u"}}, lines]}
-    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
-    programs.model_of_task = "codex/gpt-5"
+    programs.play("codex", "gpt-5")
     await programs.played(replies=replies)
     assert programs.tasks()["a"]["status"] == "done", programs.tasks()["a"]
     assert "It is over." in programs.tasks()["a"]["result"]
@@ -190,8 +189,7 @@ async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_
         ["then", {"turn": {"id": "v"}}, [["send", ended]]],
     ]
     replies = {"thread/start": thread, "thread/resume": thread, "turn/start": ["lives", turns]}
-    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
-    programs.model_of_task = "codex/gpt-5"
+    programs.play("codex", "gpt-5")
     programs.script(replies=replies)
 
     async def write_the_record() -> None:
@@ -245,8 +243,7 @@ async def test_a_budget_ends_the_turn_at_the_end_of_the_tool_call(programs: Prog
         ],
     ]  # fmt: skip
     ended = {"method": "turn/completed", "params": {"turn": {"id": "u", "status": "interrupted"}}}
-    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
-    programs.model_of_task = "codex/gpt-5"
+    programs.play("codex", "gpt-5")
     replies = {
         "thread/start": {"thread": {"id": "t"}}, "turn/start": ["then", {"turn": {"id": "u"}}, turn],
         "turn/interrupt": ["then", {}, [["send", ended]]],
@@ -326,8 +323,7 @@ async def test_a_sub_agents_calls_questions_and_tokens_are_the_agents_too(progra
         said("turn/completed", kid, turn={"id": "k", "status": "interrupted"}),
         said("turn/completed", main, turn={"id": "u", "status": "interrupted"}),
     ]
-    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
-    programs.model_of_task = "codex/gpt-5"
+    programs.play("codex", "gpt-5")
     thread = {"thread": {"id": main, "path": str(logs[main])}}
     replies = {"thread/start": thread, "turn/start": ["then", {"turn": {"id": "u"}}, turn],
                "turn/interrupt": ["each", [{}, ["then", {}, over]]]}  # fmt: skip
@@ -370,8 +366,7 @@ async def test_what_a_record_tells_of_a_prompt_that_was_sent_before_is_taken_ove
         ["then", {"turn": {"id": "w"}}, [["die"]]], ["then", {"turn": {"id": "x"}},
          [["send", {"method": "turn/completed", "params": {"turn": {"id": "x", "status": "completed"}}}]]],
     ]  # fmt: skip
-    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], "codex")
-    programs.model_of_task = "codex/gpt-5"
+    programs.play("codex", "gpt-5")
     programs.script(replies={"thread/start": thread, "thread/resume": thread, "turn/start": ["lives", lives]})
 
     def write(role: str, text: str) -> None:
