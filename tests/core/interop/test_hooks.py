@@ -153,8 +153,25 @@ class Claude:
             assert child.stderr.read() == b""
         return child
 
-    def spooled(self, name: str, data: bytes) -> None:
-        (self.folder / "spool" / name).write_bytes(data)
+    def spooled(
+        self, name: str, data: bytes | None = None, *, at: float | None = None, **payload: Any
+    ) -> None:
+        """Put a file into the spool: these bytes, or an event of the session, written at this time."""
+        told = {"session_id": SESSION, "hook_event_name": "UserPromptSubmit"} | payload
+        (self.folder / "spool" / name).write_bytes(json.dumps(told).encode() if data is None else data)
+        if at is not None:
+            os.utime(self.folder / "spool" / name, (at, at))
+
+    def look(self, spool: HookSpool | None = None) -> External:
+        """What is found by a look that is due, at what is looked at now and then, too."""
+        spool = spool or self.spool
+        spool._slow_at = 0
+        spool.step()
+        return self.found()
+
+    def rows(self, sql: str, *parameters: Any) -> list[Any]:
+        """Rows of the database, over the reader's own connection."""
+        return self.writer.submit(lambda group: group.connection.execute(sql, parameters).fetchall()).result()
 
     def found(self, *, ended_since: float = 0.0) -> External:
         connection = database.open_readonly(self.db)
@@ -247,7 +264,7 @@ def test_the_plugin_tells_of_states_and_questions_and_takes_any_event(claude: Cl
     assert (question.id, question.program, question.tool) == (nonce, "opencode", "bash")
     assert question.input == {"command": "touch a", "patterns": ["touch a"]}
     reply = {"program": "opencode", "session_id": "ses_1", "hook_event_name": "PermissionReplied", "question": nonce, "reply": "reject"}  # fmt: skip
-    claude.spooled("7.1.json", json.dumps(reply).encode())
+    claude.spooled("7.1.json", **reply)
     claude.spool.step()
     assert claude.found().questions == ()
     ended, *_ = told(END="1")
@@ -271,27 +288,18 @@ def test_a_question_of_codex_waits_until_its_log_grows_or_the_turn_ends(
     os.utime(log, (now := int(claude.now) - 20, now))
 
     def take(event: str, at: float, **payload: Any) -> tuple[str, str]:
-        told = {
-            "session_id": SESSION, "hook_event_name": event, "transcript_path": str(log), "turn_id": "t",
-            **payload,
-        }  # fmt: skip
-        claude.spooled("7.1.json", json.dumps(told).encode())
-        os.utime(claude.folder / "spool" / "7.1.json", (at, at))
-        claude.spool._slow_at = 0
-        claude.spool.step()
-        (session,) = claude.found().sessions
+        claude.spooled(
+            "7.1.json", at=at, hook_event_name=event, transcript_path=str(log), turn_id="t", **payload
+        )
+        (session,) = claude.look().sessions
         return session.status, session.reason
 
     asked = take("PermissionRequest", now + 0.1, tool_name="Bash", tool_input={"command": "touch made"})
     assert asked == ("waiting", "permission: Bash")
-    claude.spool._slow_at = 0
-    claude.spool.step()
-    assert claude.found().sessions[0].status == "waiting"
+    assert claude.look().sessions[0].status == "waiting"
     if end == "the log grows":
         os.utime(log, (now + 5, now + 5))
-        claude.spool._slow_at = 0
-        claude.spool.step()
-        assert claude.found().sessions[0].status == status
+        assert claude.look().sessions[0].status == status
     else:
         assert take(end, now + 5)[0] == status
 
@@ -500,8 +508,7 @@ def test_what_claude_code_really_sends_becomes_the_state_of_one_session(claude: 
     ]  # fmt: skip
     seen = []
     for number, line in enumerate((Path(__file__).parent / "claude_hooks.jsonl").read_bytes().splitlines()):
-        claude.spooled("7.1.json", line)
-        os.utime(claude.folder / "spool" / "7.1.json", (1_000 + number, 1_000 + number))
+        claude.spooled("7.1.json", line, at=1_000 + number)
         claude.spool.step()
         (session,) = claude.found().sessions
         seen.append((json.loads(line)["hook_event_name"], session.status, session.reason))
@@ -520,12 +527,7 @@ def test_codex_fires_the_same_events_into_the_same_spool(claude: Claude, tmp_pat
     assert (claude.folder / "answer.sh").read_text() == answers
     assert all(hooks.is_registered(claude.folder, each) for each in hooks.load_installed(claude.folder))
     assert "compact.sh" not in place.path.read_text()
-    event = {
-        "session_id": SESSION,
-        "hook_event_name": "UserPromptSubmit",
-        "transcript_path": f"/s/rollout-2026-11-23T04-55-18-{SESSION}.jsonl",
-    }
-    claude.spooled("7.1.json", json.dumps(event).encode())
+    claude.spooled("7.1.json", transcript_path=f"/s/rollout-2026-11-23T04-55-18-{SESSION}.jsonl")
     claude.spool.step()
     assert [(each.program, each.status) for each in claude.found().sessions] == [("codex", "busy")]
     assert not any(each.answers for each in hooks.load_installed(claude.folder) if each.program == "codex")
@@ -598,11 +600,8 @@ def test_nothing_is_lost_while_nothing_can_be_written(
 def test_a_thousand_events_are_read_in_one_look(claude: Claude) -> None:
     claude.install()
     for number in range(1_000):
-        event = {
-            "session_id": f"s-{number % 50}",
-            "hook_event_name": ("UserPromptSubmit", "Stop")[number % 2],
-        }
-        claude.spooled(f"7.{number}.json", json.dumps(event).encode())
+        event = ("UserPromptSubmit", "Stop")[number % 2]
+        claude.spooled(f"7.{number}.json", session_id=f"s-{number % 50}", hook_event_name=event)
     began = time.process_time()
     assert claude.spool.step() == 1_000
     assert time.process_time() - began < 1.0
@@ -616,21 +615,16 @@ def _says(claude: Claude, at: float, **about: Any) -> None:
 
 
 def test_the_programs_own_files_say_who_waits_without_any_hook(claude: Claude) -> None:
-    _says(claude, 100.0, status="waiting", waitingFor="permission prompt")
-    claude.spool.step()
-    (session,) = claude.found().sessions
-    assert (session.status, session.reason, session.pid) == ("waiting", "permission prompt", 77)
-    _says(claude, 101.0, status="busy")
-    claude.spool.step()
-    assert claude.found().sessions[0].status == "busy"
-    _says(claude, 102.0, status="shell")
-    claude.spool.step()
-    assert claude.found().sessions[0].status == "idle"
+    for number, (said, status, reason) in enumerate(
+        (("waiting", "waiting", "permission prompt"), ("busy", "busy", ""), ("shell", "idle", ""))
+    ):
+        _says(claude, 100.0 + number, status=said, waitingFor=reason)
+        claude.spool.step()
+        (session,) = claude.found().sessions
+        assert (session.status, session.reason, session.pid) == (status, reason, 77)
     claude.alive = False
-    again = claude.reader()  # as after a restart
-    again.step()
-    (session,) = claude.found().sessions
-    assert session.status == "ended"
+    claude.reader().step()  # as after a restart
+    assert claude.found().sessions[0].status == "ended"
 
 
 def test_a_process_that_took_up_another_session_ends_the_one_before(claude: Claude) -> None:
@@ -646,27 +640,20 @@ def test_a_session_that_a_run_drives_is_not_listed_whenever_the_run_began(claude
     claude.install()
     claude.spool.step()
 
-    def take(session: str) -> None:
-        event = {"session_id": session, "hook_event_name": "UserPromptSubmit"}
-        claude.spooled("7.1.json", json.dumps(event).encode())
-        claude.spool._slow_at = 0
-        claude.spool.step()
+    def take(session: str) -> list[str]:
+        claude.spooled("7.1.json", session_id=session)
+        return [each.program_session for each in claude.look().sessions]
 
     def drive(session: str) -> None:
         sql = "INSERT INTO agent_programs (agent_id, session_id, program, program_session, folder, opened_at) VALUES (?1, 's', 'p', ?1, '', 0)"
-        claude.writer.submit(lambda group: group.connection.execute(sql, (session,))).result()
+        claude.rows(sql, session)
 
     drive("known-before")
-    take("known-before")
-    assert claude.found().sessions == ()
-    take("known-later")
-    assert [each.program_session for each in claude.found().sessions] == ["known-later"]
+    assert take("known-before") == []
+    assert take("known-later") == ["known-later"]
     drive("known-later")
-    claude.spool._slow_at = 0
-    claude.spool.step()
-    assert claude.found().sessions == ()
-    take("known-later")
-    assert claude.found().sessions == ()
+    assert claude.look().sessions == ()
+    assert take("known-later") == []
 
 
 @pytest.mark.parametrize("seconds", [3, 4_000])
@@ -675,9 +662,7 @@ def test_events_count_also_after_the_clock_was_set_back(seconds: int, claude: Cl
     began = int(claude.now)
 
     def take(event: str, at: float) -> str:
-        name = claude.folder / "spool" / "7.1.json"
-        name.write_text(json.dumps({"session_id": SESSION, "hook_event_name": event}))
-        os.utime(name, (at, at))
+        claude.spooled("7.1.json", at=at, hook_event_name=event)
         claude.now = at + 0.05
         claude.spool.step()
         return claude.found().sessions[0].status
@@ -710,12 +695,9 @@ def test_a_session_that_another_process_resumed_has_not_ended(claude: Claude) ->
     claude.spool.step()
     (claude.home / "sessions" / "77.json").unlink()
     spool = HookSpool(claude.writer, Redactor({}), homes=[claude.home])
-    event = {"session_id": SESSION, "hook_event_name": "UserPromptSubmit"}
-    claude.spooled(f"{os.getpid()}.1.json", json.dumps(event).encode())
+    claude.spooled(f"{os.getpid()}.1.json")
     spool.step()
-    spool._slow_at = 0
-    spool.step()
-    assert claude.found().sessions[0].status == "busy"
+    assert claude.look(spool).sessions[0].status == "busy"
 
 
 # --- Answers ---
@@ -786,16 +768,11 @@ def test_an_answer_reaches_the_hook_that_waits_and_the_log_confirms_it(claude: C
         file.seek(0, os.SEEK_END)
         file.write(b"\n")
     _log_result(claude, BASH)
-    for _ in range(4):
-        claude.spool._slow_at = 0
-        claude.spool.step()
-    assert claude.found().questions == ()
-    row = claude.writer.submit(
-        lambda group: group.connection.execute(
-            "SELECT status, outcome, decided_by FROM external_questions"
-        ).fetchone()
-    )
-    assert row.result() == ("answered", "allowed", "me")
+    for _ in range(3):
+        claude.look()
+    assert claude.look().questions == ()
+    found = claude.rows("SELECT status, outcome, decided_by FROM external_questions")
+    assert found == [("answered", "allowed", "me")]
 
 
 @pytest.mark.parametrize(("refused", "outcome"), [(False, "allowed"), (True, "denied")])
@@ -811,11 +788,8 @@ def test_an_answer_is_confirmed_also_by_a_reader_that_was_started_later(
     again = claude.reader()
     again.step()
     _log_result(claude, secret, is_error=refused)
-    again._slow_at = 0
-    again.step()
-    sql = "SELECT status, outcome FROM external_questions"
-    row = claude.writer.submit(lambda group: group.connection.execute(sql).fetchone()).result()
-    assert row == ("answered", outcome)
+    claude.look(again)
+    assert claude.rows("SELECT status, outcome FROM external_questions") == [("answered", outcome)]
 
 
 def test_a_denial_tells_the_reason_and_choices_are_answered_by_place(claude: Claude, ask: Ask) -> None:
@@ -823,13 +797,9 @@ def test_a_denial_tells_the_reason_and_choices_are_answered_by_place(claude: Cla
     external.answer_question(claude.db, claude.found().questions[0], "me", allow=False, reason="not there")
     assert _output(child) == {"behavior": "deny", "message": "not there"}
     _log_result(claude, BASH, is_error=True)
-    claude.spool._slow_at = 0
-    claude.spool.step()
-    row = claude.writer.submit(
-        lambda group: group.connection.execute("SELECT outcome FROM external_questions").fetchone()
-    )
-    assert row.result() == ("denied",)
-    claude.writer.submit(lambda group: group.connection.execute("DELETE FROM external_questions")).result()
+    claude.look()
+    assert claude.rows("SELECT outcome FROM external_questions") == [("denied",)]
+    claude.rows("DELETE FROM external_questions")
     child = ask("AskUserQuestion", COLOURS)
     (question,) = claude.found().questions
     with pytest.raises(ValueError, match="answer each"):
@@ -854,9 +824,7 @@ def test_a_hook_ends_in_silence_when_its_question_is_gone(end: str, claude: Clau
     assert end == "ended by the program" or _output(child) is None
     if end == "ended by the program":
         return
-    claude.spool._slow_at = 0
-    claude.spool.step()
-    assert claude.found().questions == ()
+    assert claude.look().questions == ()
 
 
 def test_a_question_of_the_evening_can_be_answered_in_the_morning(claude: Claude, ask: Ask) -> None:
@@ -864,8 +832,7 @@ def test_a_question_of_the_evening_can_be_answered_in_the_morning(claude: Claude
     entry = json.loads(claude.settings.read_text())["hooks"][hooks.ASKING][0]["hooks"][0]
     assert entry["timeout"] >= 14 * 3_600
     claude.now += 14 * 3_600
-    claude.spool._slow_at = 0
-    claude.spool.step()
+    claude.look()
     external.answer_question(claude.db, claude.found().questions[0], "me", allow=True)
     assert _output(child) == {"behavior": "allow"}
 
@@ -882,11 +849,6 @@ def test_a_hook_asks_nobody_when_nobody_listens(claude: Claude) -> None:
 
 def test_lone_surrogates_in_a_payload_stop_nothing(claude: Claude) -> None:
     claude.install()
-    claude.spooled(
-        f"{os.getpid()}.1.json",
-        json.dumps(
-            {"session_id": SESSION, "hook_event_name": "StopFailure", "cwd": "/w/\ud800", "error": "\udfff"}
-        ).encode(),
-    )
+    claude.spooled(f"{os.getpid()}.1.json", hook_event_name="StopFailure", cwd="/w/\ud800", error="\udfff")
     claude.spool.step()
     assert [each.folder for each in claude.found().sessions] == ["/w/?"]
