@@ -139,24 +139,29 @@ async def fill_manager(manager: HierarchicalContextManager, count: int, words: i
 
 
 class Summariser:
-    """Says one thing, as soon as `open` is set."""
+    """Says one text (or raises one failure) after another, the last one again and again, while `open` is set."""
 
-    def __init__(self, text: Any = "They talked.", *, open_now: bool = True) -> None:
-        self.text = text
-        self.calls = 0
+    def __init__(self, *texts: Any, open_now: bool = True) -> None:
+        self.texts = list(texts or ["They talked."])
+        self.requests: list[tuple[list[dict[str, Any]], str | None, str | None]] = []
         self.open = asyncio.Event()
         if open_now:
             self.open.set()
 
+    @property
+    def calls(self) -> int:
+        return len(self.requests)
+
     async def __call__(
         self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
     ) -> Any:
-        self.calls += 1
+        self.requests.append((messages, instructions, previous))
         assert_valid(messages)
         await self.open.wait()
-        if isinstance(self.text, Exception):
-            raise self.text
-        return self.text
+        text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
+        if isinstance(text, BaseException):
+            raise text
+        return text
 
 
 def recorded(manager: HierarchicalContextManager) -> list[Swap]:

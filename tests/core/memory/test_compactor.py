@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.memory.support import (
+    Summariser,
     Words,
     assert_covered,
     assert_pairs_whole,
@@ -28,26 +29,6 @@ from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared, 
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.records.messages import ObservationKind
-
-
-class Summariser:
-    """Says what it is told to, one text (or failure) after another; the last one again and again."""
-
-    def __init__(self, *texts: Any) -> None:
-        self.texts = list(texts)
-        self.requests: list[tuple[list[dict[str, Any]], str | None, str | None]] = []
-        self.open = asyncio.Event()
-        self.open.set()
-
-    async def __call__(
-        self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> Any:
-        self.requests.append((messages, instructions, previous))
-        await self.open.wait()
-        text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
-        if isinstance(text, Exception):
-            raise text
-        return text
 
 
 def begun(compactor: Compactor, up_to: int | None = None) -> CompactionPass:
@@ -438,49 +419,28 @@ async def test_the_request_of_a_summariser_never_ends_in_a_call_without_its_resu
 
 @pytest.mark.parametrize("instructions", [None, "Keep the port."])
 async def test_every_word_of_an_instruction_reaches_each_attempt(instructions: str | None) -> None:
-    asked: list[str | None] = []
-
-    async def summarize(
-        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> str:
-        asked.append(instructions)
-        return "" if len(asked) == 1 else "They went on."
-
-    outcome = await Compactor(context(), summarize).run(None, instructions, at=0.0)
-    assert outcome.applied
-    assert asked[0] == instructions
-    assert asked[1] is not None
-    assert (instructions or "") in asked[1]
+    summarise = Summariser("", "They went on.")
+    assert (await Compactor(context(), summarise).run(None, instructions, at=0.0)).applied
+    first, second = (asked for _, asked, _ in summarise.requests)
+    assert first == instructions
+    assert second is not None
+    assert (instructions or "") in second
 
 
 async def test_what_read_timed_out_elsewhere_is_not_told_as_our_own_time_out() -> None:
-    async def summarize(
-        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> str:
-        raise TimeoutError("the provider closed the connection")
-
-    outcome = await Compactor(context(), summarize, timeout_seconds=120.0).run(at=0.0)
+    closed = Summariser(TimeoutError("the provider closed the connection"))
+    outcome = await Compactor(context(), closed, timeout_seconds=120.0).run(at=0.0)
     assert outcome.reason.startswith("digest")
     assert "longer than 120" not in outcome.reason or "provider" in outcome.reason
 
 
 async def test_a_trackers_number_outlives_two_summaries() -> None:
-    said = iter(
-        [
-            "They found issue #4679 of openai-agents.",
-            "Still open: #4679, and nobody mends it.\nThe tests pass.",
-        ]
-    )
-
-    async def summarize(
-        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> str:
-        return next(said)
-
+    still = "Still open: #4679, and nobody mends it.\nThe tests pass."
+    summarise = Summariser("They found issue #4679 of openai-agents.", still)
     state = ContextState(ContextLimits(8_000, 0), Words(), pin_first=False)
     state.append("user", "Look at #4679 of openai-agents. " + "word " * 200, at=0.0)
     fill(state, 5, 200)
-    compactor = Compactor(state, summarize)
+    compactor = Compactor(state, summarise)
     assert (await compactor.run(up_to=5, at=0.0)).reason == "summary"
     fill(state, 5, 200)
     assert (await compactor.run(up_to=10, at=0.0)).reason == "summary"

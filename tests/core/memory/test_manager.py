@@ -58,24 +58,6 @@ async def test_ten_lines_with_any_model() -> None:
     assert manager.short_term_memory[-1].content == reply
 
 
-async def test_ids_are_the_sequence_numbers_from_one() -> None:
-    manager = HierarchicalContextManager(max_tokens=8192)
-    assert await fill_manager(manager, 3) == [1, 2, 3]
-    assert [message.seq for message in manager.messages] == [1, 2, 3]
-    assert manager.get_context() == [{"role": m.role, "content": m.content} for m in manager.messages]
-
-
-async def test_messages_added_at_the_same_time_keep_their_order() -> None:
-    manager = HierarchicalContextManager(max_tokens=100_000, tokenizer=Words())
-    huge, small = "huge " * 60_000, "small"
-    ids = await asyncio.gather(
-        manager.add_message({"role": "user", "content": huge}),
-        manager.add_message({"role": "user", "content": small}),
-    )
-    assert ids == [1, 2]
-    assert manager.messages[1].content == small
-
-
 @pytest.mark.parametrize(
     ("message", "error"),
     [
@@ -270,30 +252,13 @@ async def test_no_more_passes_than_allowed_run_in_an_hour() -> None:
     assert manager.tokens <= 600
 
 
-async def test_a_summariser_need_not_be_a_coroutine_function() -> None:
-    def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
-        return "They talked."
-
-    manager = HierarchicalContextManager(8192, summarizer=summarize)  # type: ignore[arg-type]
-    await fill_manager(manager, 10)
-    assert (await manager.compact()).reason == "summary"
-
-
 async def test_a_summariser_that_cancels_itself_starts_no_storm_of_passes() -> None:
-    calls = 0
-
-    async def cancels(
-        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> str:
-        nonlocal calls
-        calls += 1
-        raise asyncio.CancelledError
-
+    cancels = Summariser(asyncio.CancelledError())
     manager = HierarchicalContextManager(1_000, 0.5, summarizer=cancels)
     for _ in range(100):
         await fill_manager(manager, 1)
         await asyncio.sleep(0)
-    assert 1 <= calls < 30
+    assert 1 <= cancels.calls < 30
     assert manager.tokens <= 1_000
 
 
@@ -446,69 +411,49 @@ async def test_a_compaction_never_grows_the_context(size: int) -> None:
 
 
 async def test_a_pass_that_gains_nothing_near_the_limit_is_not_the_last_one_for_ever() -> None:
-    fails = True
-    calls = 0
-
-    async def summarize(
-        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> str:
-        nonlocal calls
-        calls += 1
-        if fails:
-            raise asyncio.CancelledError
-        return "Short summary."
-
-    manager = HierarchicalContextManager(1_000, 0.9, Words(), summarize)
-    while not calls:
+    summarise = Summariser(asyncio.CancelledError())
+    manager = HierarchicalContextManager(1_000, 0.9, Words(), summarise)
+    while not summarise.calls:
         await add(manager, 1, 300)
         await asyncio.sleep(0)
-    fails = False
-    before = calls
+    summarise.texts = ["Short summary."]
+    before = summarise.calls
     for _ in range(40):
         await add(manager, 1, 300)
         await asyncio.sleep(0)
-    assert calls > before, "forty messages later, and several windows full"
+    assert summarise.calls > before, "forty messages later, and several windows full"
 
 
-@pytest.mark.parametrize("threshold", [0.2, 0.3])
-async def test_digests_do_not_follow_each_other_at_every_message(threshold: float) -> None:
-    manager = HierarchicalContextManager(1_000, threshold, Words())
+@pytest.mark.parametrize(
+    ("threshold", "summarises"),
+    [(0.2, False), (0.3, False), (0.2, True), (0.5, True), (0.75, True), (1.0, True)],
+)
+async def test_digests_and_summaries_do_not_follow_each_other_at_every_message(
+    threshold: float, summarises: bool
+) -> None:
+    summarise = Summariser("They went on.")
+    manager = HierarchicalContextManager(1_000, threshold, Words(), summarise if summarises else None)
     heard = recorded(manager)
     await add(manager, 300, 60)
-    assert len(heard) <= 60, (
-        f"{len(heard)} swaps for 300 messages that take {manager.state.total_tokens} tokens in all"
-    )
-
-
-@pytest.mark.parametrize("threshold", [0.2, 0.5, 0.75, 1.0])
-async def test_summaries_do_not_follow_each_other_at_every_message(threshold: float) -> None:
-    calls = 0
-
-    async def summarize(
-        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> str:
-        nonlocal calls
-        calls += 1
-        return "They went on."
-
-    manager = HierarchicalContextManager(1_000, threshold, Words(), summarize)
-    await add(manager, 300, 60)
     await manager.close()
-    assert calls <= 60
+    assert (summarise.calls if summarises else len(heard)) <= 60, (
+        f"for 300 messages that take {manager.state.total_tokens} tokens in all"
+    )
 
 
 # --- event loops --------------------------------------------------------------------------------------------
 
 
-def test_messages_may_be_added_at_the_same_time_in_one_event_loop_after_the_other() -> None:
-    manager = HierarchicalContextManager(100_000)
+def test_messages_added_at_the_same_time_keep_their_order_in_one_event_loop_after_the_other() -> None:
+    manager = HierarchicalContextManager(200_000)
+    texts = ["huge " * 60_000, "small", "large " * 20_000]
 
-    async def together() -> None:
-        await asyncio.gather(*(manager.add_message(user("word " * 20_000)) for _ in range(3)))
+    async def together() -> list[int]:
+        return list(await asyncio.gather(*(manager.add_message(user(text)) for text in texts)))
 
-    asyncio.run(together())
-    asyncio.run(together())
-    assert len(manager.messages) == 6
+    assert asyncio.run(together()) == [1, 2, 3]
+    assert asyncio.run(together()) == [4, 5, 6]
+    assert [message.content for message in manager.messages] == texts * 2
 
 
 def test_a_fresh_event_loop_for_each_call_works() -> None:
@@ -554,25 +499,20 @@ async def _compact(manager: HierarchicalContextManager) -> None:
     await asyncio.wait([task])
 
 
+async def _undo(manager: HierarchicalContextManager) -> None:
+    version = manager.view.version
+    assert manager.undo().version < version
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("use", [_idle, _compact, HierarchicalContextManager.close])
+@pytest.mark.parametrize("use", [_idle, _compact, _undo, HierarchicalContextManager.close])
 def test_a_pass_whose_event_loop_is_closed_is_given_up(
     use: Callable[[HierarchicalContextManager], Awaitable[None]],
 ) -> None:
     manager = abandoned_by_its_loop()
 
-    async def go() -> None:
-        await use(manager)
-
-    asyncio.run(go())
+    asyncio.run(use(manager))  # type: ignore[arg-type]
     assert not manager.is_compacting
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_undo_works_when_the_event_loop_of_a_pass_is_closed() -> None:
-    manager = abandoned_by_its_loop()
-    version = manager.view.version
-    assert manager.undo().version < version
 
 
 @pytest.mark.parametrize("after", ["undo", "cancelled request"])

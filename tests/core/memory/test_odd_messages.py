@@ -33,25 +33,24 @@ async def test_lone_surrogates_never_reach_a_tokenizer_or_an_encoder(tokenizer: 
     json.dumps(manager.get_context(), ensure_ascii=False).encode()
 
 
-async def test_ids_of_calls_that_return_in_each_turn_do_not_brick_a_session() -> None:
-    manager = HierarchicalContextManager(8_192)
-    await manager.add_message(user("go"))
-    for number in range(3):
-        await manager.add_message({"role": "assistant", "content": call("call_0")})
-        await manager.add_message({"role": "user", "content": result("call_0", text=f"result {number}")})
-    assert broken_rule({"max_tokens": 1, "messages": manager.get_context()}) is None
+ODD: dict[str, list[Any]] = {
+    "ids that return in each turn": [turn for n in range(3) for turn in (call("call_0"), result("call_0", text=f"result {n}"))],
+    "cache breakpoints of earlier turns": [
+        [{"type": "text", "text": f"turn {n}", "cache_control": {"type": "ephemeral"}}] for n in range(6)
+    ],
+} | {
+    f"arguments {given}": [[{"type": "tool_use", "id": "c", "name": "bash", **given}], result("c", text="no JSON object")]
+    for given in ({}, {"input": None}, {"input": "ls -l"}, {"input": ["ls"]})
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("given", [{}, {"input": None}, {"input": "ls -l"}, {"input": ["ls"]}])
-async def test_a_call_with_broken_arguments_does_not_brick_a_session(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("contents", ODD.values(), ids=list(ODD))
+async def test_what_programs_send_amiss_does_not_brick_a_session(contents: list[Any]) -> None:
     manager = HierarchicalContextManager(8_192)
     await manager.add_message(user("go"))
-    await manager.add_message(
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "bash", **given}]}
-    )
-    await manager.add_message(
-        {"role": "user", "content": result("c", text="error: arguments were no JSON object")}
-    )
+    for content in contents:
+        calls = any(block["type"] == "tool_use" for block in content)
+        await manager.add_message({"role": "assistant" if calls else "user", "content": content})
     assert broken_rule({"max_tokens": 1, "messages": manager.get_context()}) is None
 
 
@@ -69,14 +68,6 @@ async def test_blocks_that_hold_no_text_do_not_brick_a_session(text: Any) -> Non
     inner = last["content"][0]["content"]
     blocks = [*first["content"], *(inner if isinstance(inner, list) else [])]
     assert all(isinstance(block["text"], str) and block["text"].strip() for block in blocks)
-
-
-async def test_cache_breakpoints_of_earlier_turns_do_not_brick_a_session() -> None:
-    manager = HierarchicalContextManager(8_192)
-    for number in range(6):
-        block = {"type": "text", "text": f"turn {number}", "cache_control": {"type": "ephemeral"}}
-        await manager.add_message({"role": "user", "content": [block]})
-    assert broken_rule({"max_tokens": 1, "messages": manager.get_context()}) is None
 
 
 async def test_messages_cannot_be_changed_by_who_reads_them() -> None:
