@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -17,98 +17,6 @@ from tests.core.memory.support import Words
 
 from watchkeeper import BufferConfig, BufferingCoordinator, ObservationChunk, ObserverOutput, ReflectorOutput
 from watchkeeper.records.messages import Message
-
-
-class Gate:
-    """An observer or reflector that ends when it is told to."""
-
-    def __init__(self, output: Any) -> None:
-        self.output = output
-        self.calls: list[tuple[Any, ...]] = []
-        self.open = asyncio.Event()
-
-    async def __call__(self, *given: Any) -> Any:
-        self.calls.append(given)
-        await self.open.wait()
-        if isinstance(self.output, BaseException):
-            raise self.output
-        return self.output
-
-
-def observer(text: str = "log") -> Gate:
-    return Gate(ObserverOutput(text, "task", "next"))
-
-
-async def test_launching_does_not_wait_and_success_appends_a_chunk_and_sets_the_watermark() -> None:
-    coordinator = BufferingCoordinator(now=lambda: 7.0)
-    gate = observer()
-    coordinator.launch_observer(gate, [{"role": "user", "content": "hello world"}], 9, "before")
-    assert coordinator.is_observer_in_flight()
-    assert not coordinator.has_completed_chunks()
-    gate.open.set()
-    await coordinator.settled()
-    assert gate.calls == [([{"role": "user", "content": "hello world"}], "before")]
-    assert coordinator.get_completed_chunks() == ([ObservationChunk("log", 6, 7.0, "task", "next")], 9)
-    assert coordinator.get_watermark() == 9
-    assert not coordinator.is_observer_in_flight()
-
-
-async def test_the_messages_are_copied() -> None:
-    coordinator = BufferingCoordinator()
-    gate = observer()
-    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "as it was"}]}]
-    coordinator.launch_observer(gate, messages, 1, None)
-    messages[0]["content"][0]["text"] = "changed"
-    messages.clear()
-    gate.open.set()
-    await coordinator.settled()
-    assert gate.calls[0][0] == [{"role": "user", "content": [{"type": "text", "text": "as it was"}]}]
-
-
-@pytest.mark.parametrize("output", [RuntimeError("no credit"), None, "just text"])
-async def test_a_failed_call_is_logged_surfaces_nothing_and_frees_its_slot(
-    output: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    coordinator = BufferingCoordinator()
-    watch, reflect = Gate(output), Gate(output)
-    with caplog.at_level(logging.WARNING):
-        coordinator.launch_observer(watch, ["x"], 1, None)
-        coordinator.launch_reflector(reflect, "log")
-        watch.open.set()
-        reflect.open.set()
-        await coordinator.settled()
-    assert len(caplog.records) == 2
-    assert not coordinator.is_observer_in_flight()
-    assert not coordinator.is_reflector_in_flight()
-    assert coordinator.get_completed_chunks() == ([], 0)
-    assert not coordinator.has_buffered_reflection()
-
-
-def refuse(*given: Any) -> Awaitable[Any]:
-    raise ValueError("not even a coroutine")
-
-
-@pytest.mark.parametrize("launch", ["launch_observer", "launch_reflector"])
-async def test_a_call_that_fails_before_it_begins_frees_its_slot(launch: str) -> None:
-    coordinator = BufferingCoordinator()
-    start: Callable[..., None] = getattr(coordinator, launch)
-    start(refuse, ["x"], 1, None) if launch == "launch_observer" else start(refuse, "log")
-    await coordinator.settled()
-    assert not coordinator.is_observer_in_flight()
-    assert not coordinator.is_reflector_in_flight()
-
-
-async def test_a_cancelled_call_frees_its_slot() -> None:
-    coordinator = BufferingCoordinator()
-    gate = Gate(asyncio.CancelledError())
-    coordinator.launch_observer(gate, [], 1, None)
-    gate.open.set()
-    await coordinator.settled()
-    assert not coordinator.is_observer_in_flight()
-    assert coordinator.get_completed_chunks() == ([], 0)
-
-
-NUMBERS = st.integers(0, 200_000)
 
 
 class Call:
@@ -134,27 +42,104 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def test_launching_does_not_wait_and_success_appends_a_chunk_and_sets_the_watermark() -> None:
+    coordinator = BufferingCoordinator(now=lambda: 7.0)
+    observe = Call()
+    coordinator.launch_observer(observe, [{"role": "user", "content": "hello world"}], 9, "before")
+    assert coordinator.is_observer_in_flight()
+    assert not coordinator.has_completed_chunks()
+    observe.returns(ObserverOutput("log", "task", "next"))
+    await coordinator.settled()
+    assert observe.given == ([{"role": "user", "content": "hello world"}], "before")
+    assert coordinator.get_completed_chunks() == ([ObservationChunk("log", 6, 7.0, "task", "next")], 9)
+    assert coordinator.get_watermark() == 9
+    assert not coordinator.is_observer_in_flight()
+
+
+async def test_neither_observer_nor_program_changes_what_the_other_has_of_the_messages() -> None:
+    coordinator = BufferingCoordinator()
+    plain: list[Any] = [{"content": [{"type": "text", "text": "as it was"}]}]
+    stored = Message(1, "user", [{"type": "text", "text": "as it was"}], 3, 3, 0.0)
+    began = asyncio.Event()
+
+    async def observe(given: list[Any], previous: Any) -> ObserverOutput:
+        began.set()
+        await settle()
+        assert given[0]["content"][0]["text"] == "as it was"
+        for content in (given[0]["content"], given[1].content):
+            content[0]["text"] = "changed by the observer"
+        given.clear()
+        return ObserverOutput("log")
+
+    coordinator.launch_observer(observe, [*plain, stored], 1, None)
+    await began.wait()
+    plain[0]["content"][0]["text"] = "changed by the program"
+    await coordinator.settled()
+    assert coordinator.has_completed_chunks()
+    assert plain == [{"content": [{"type": "text", "text": "changed by the program"}]}]
+    assert stored.content == [{"type": "text", "text": "as it was"}]
+
+
+class PanicException(BaseException):
+    """What pyo3 raises, and tiktoken with it."""
+
+
+def refuse(*given: Any) -> Awaitable[Any]:
+    raise ValueError("not even a coroutine")
+
+
+@pytest.mark.parametrize("launch", ["observer", "reflector"])
+@pytest.mark.parametrize(
+    "output",
+    [RuntimeError("no credit"), None, "just text", asyncio.CancelledError(), PanicException("in the engine"), refuse],
+    ids=["fails", "nothing", "another type", "cancelled", "panics", "never begins"],
+)  # fmt: skip
+async def test_a_call_that_gives_nothing_surfaces_nothing_and_frees_its_slot(
+    launch: str, output: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    noticed: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: noticed.append(context["message"]))
+    coordinator = BufferingCoordinator()
+    call: Any = refuse if output is refuse else Call()
+    with caplog.at_level(logging.WARNING):
+        if launch == "observer":
+            coordinator.launch_observer(call, ["x"], 1, None)
+        else:
+            coordinator.launch_reflector(call, "log")
+        if isinstance(output, BaseException):
+            call.raises(output)
+        elif output is not refuse:
+            call.returns(output)
+        await settle()
+        await coordinator.settled()
+    assert len(caplog.records) == (not isinstance(output, asyncio.CancelledError))
+    assert not coordinator.is_observer_in_flight()
+    assert not coordinator.is_reflector_in_flight()
+    assert coordinator.get_completed_chunks() == ([], 0)
+    assert not coordinator.has_buffered_reflection()
+    del call
+    gc.collect()
+    await settle()
+    assert noticed == []
+
+
+NUMBERS = st.integers(0, 200_000)
+
+
 @given(
     left=st.integers(-1_000, 400_000),
-    cycles=st.integers(1, 10),
+    cycles=st.integers(1, 10) | st.just(0.5),
     cap=NUMBERS,
     least=NUMBERS,
     window=NUMBERS,
 )
-def test_the_interval_is_the_formula(left: int, cycles: int, cap: int, least: int, window: int) -> None:
+def test_the_interval_is_the_formula(left: int, cycles: float, cap: int, least: int, window: int) -> None:
     config = BufferConfig(
         target_cycles=cycles, token_cap=cap, min_tokens=least, utility_model_context_window=window
     )
     got = BufferingCoordinator().compute_buffer_interval(left, config)
     assert got == max(min(left / cycles, min(cap, 0.6 * window)), least)
     assert got >= least, "the minimum wins"
-
-
-def test_the_interval_is_the_formula_for_part_of_a_cycle_too() -> None:
-    config = BufferConfig(
-        target_cycles=0.5, token_cap=20_000, min_tokens=1, utility_model_context_window=128_000
-    )
-    assert BufferingCoordinator().compute_buffer_interval(1_000, config) == 2_000
 
 
 def test_a_new_coordinator_needs_no_arguments_no_event_loop_and_holds_nothing() -> None:
@@ -170,57 +155,6 @@ def test_a_new_coordinator_needs_no_arguments_no_event_loop_and_holds_nothing() 
     coordinator.advance_epoch()
     coordinator.restore_state(coordinator.get_state())
     coordinator.abort()
-
-
-async def test_an_observer_may_do_what_it_likes_to_its_messages() -> None:
-    coordinator = BufferingCoordinator()
-    messages: list[Any] = [{"content": [{"text": "as it was"}]}]
-
-    async def observe(given: list[Any], previous: Any) -> ObserverOutput:
-        given[0]["content"][0]["text"] = "changed"
-        given.clear()
-        return ObserverOutput("log")
-
-    coordinator.launch_observer(observe, messages, 1, None)
-    await settle()
-    assert messages == [{"content": [{"text": "as it was"}]}]
-    assert coordinator.has_completed_chunks()
-
-
-async def test_an_observer_cannot_change_what_is_stored() -> None:
-    coordinator = BufferingCoordinator()
-    message = Message(1, "user", [{"type": "text", "text": "as it was"}], 3, 3, 0.0)
-
-    async def observe(given: list[Any], previous: Any) -> ObserverOutput:
-        given[0].content[0]["text"] = "changed"
-        return ObserverOutput("log")
-
-    coordinator.launch_observer(observe, [message], 1, None)
-    await settle()
-    assert message.content == [{"type": "text", "text": "as it was"}]
-
-
-@pytest.mark.parametrize("launch", ["observer", "reflector"])
-async def test_a_panic_of_a_library_surfaces_nothing_either(launch: str) -> None:
-    class PanicException(BaseException):
-        """What pyo3 raises, and tiktoken with it."""
-
-    noticed: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: noticed.append(context["message"]))
-    coordinator = BufferingCoordinator()
-    call = Call()
-    if launch == "observer":
-        coordinator.launch_observer(call, ["x"], 1, None)
-    else:
-        coordinator.launch_reflector(call, "log")
-    call.raises(PanicException("in the engine"))
-    await settle()
-    assert not coordinator.is_observer_in_flight()
-    assert not coordinator.is_reflector_in_flight()
-    del call
-    gc.collect()
-    await settle()
-    assert noticed == []
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
