@@ -18,7 +18,7 @@ from tests.core.memory.support import (
     text_of,
 )
 
-from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.context import NOTES_A_MESSAGE, ContextState
 from watchkeeper.memory.history import ContextLimits, Rejection, WindowTooSmall
 from watchkeeper.memory.tokens import TokenCounter, count_block
 from watchkeeper.records.messages import ObservationKind, View
@@ -221,6 +221,18 @@ def test_a_digest_with_nothing_to_gain_says_so(state: ContextState) -> None:
     state.append("user", "only this", at=0.0)
     assert state.digest(at=0.0) is None
     assert "newest messages stay" in state.last_refusal
+
+
+def test_notes_for_a_digest_are_made_from_half_of_the_threshold_on_and_are_there_when_it_is_due() -> None:
+    state, made = ContextState(ContextLimits(10_000, 0), Words()), 0
+    while state.tokens < state.limit - 200:
+        expected = (
+            min(made + NOTES_A_MESSAGE, state.last_seq + 1) if state.tokens >= state.threshold // 2 else 0
+        )
+        fill(state, 1, 100)
+        made = len(state.notebook._notes)
+        assert made == expected
+    assert (made, state.view.observations) == (state.last_seq, ())
 
 
 def test_later_digests_fold_earlier_ones_and_stay_within_their_share(counter: TokenCounter) -> None:

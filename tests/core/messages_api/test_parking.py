@@ -279,6 +279,8 @@ async def test_a_person_wakes_one_parked_agent_which_tries_one_call(ground: Grou
     runtime = limited.start()
     running = asyncio.ensure_future(limited.run(runtime))
     await until(lambda: limited.agents().get("parked", 0) == 4)
+    shown = "SELECT count(*) FROM live WHERE activity = 'parked' AND until >= ?"
+    await until(lambda: ground.query(shown, limited.reopens_at) == [(4,)])
     asked = len(limited.refused)
     ((agent,),) = ground.query("SELECT id FROM agents WHERE status = 'parked' LIMIT 1")
     command = runtime.submit(limited.session, "resume", agent_id=agent)

@@ -564,3 +564,11 @@ def test_a_summary_is_applied_only_where_it_takes_less_room_than_what_it_replace
         room = digest.tokens + max(0, room)
         assert (refusal(room), "room is short" in str(refusal(room + 1))) == (None, True)
         fill(state, 1, 100)
+
+
+def test_the_newest_passes_that_cost_something_and_did_not_pay_are_counted_up_to_one_that_did(monkeypatch):
+    known = {1: (False, 9), 2: (True, 9), 3: (False, 9), 5: (True, 0), 6: (False, 0), 7: (False, 9)}
+    worth = {number: {"pays": pays, "tokens_spent": spent} for number, (pays, spent) in known.items()}
+    monkeypatch.setattr(compaction.rows, "worth", lambda *_: worth)
+    monkeypatch.setattr(compaction.rows, "wasted_passes", lambda *_: [4])
+    assert runner(context(100), store=SimpleNamespace(session_id="s"))._unpaid() == 3
