@@ -26,7 +26,7 @@ from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.commands import CommandQueue
-from watchkeeper.store import database
+from watchkeeper.store import database, messages
 from watchkeeper.store.driver import Queries, decode
 
 
@@ -569,6 +569,6 @@ def test_a_summary_is_applied_only_where_it_takes_less_room_than_what_it_replace
 def test_the_newest_passes_that_cost_something_and_did_not_pay_are_counted_up_to_one_that_did(monkeypatch):
     known = {1: (False, 9), 2: (True, 9), 3: (False, 9), 5: (True, 0), 6: (False, 0), 7: (False, 9)}
     worth = {number: {"pays": pays, "tokens_spent": spent} for number, (pays, spent) in known.items()}
-    monkeypatch.setattr(compaction.rows, "worth", lambda *_: worth)
-    monkeypatch.setattr(compaction.rows, "wasted_passes", lambda *_: [4])
+    monkeypatch.setattr(messages, "worth", lambda *_: worth)
+    monkeypatch.setattr(messages, "wasted_passes", lambda *_: [4])
     assert runner(context(100), store=SimpleNamespace(session_id="s"))._unpaid() == 3
