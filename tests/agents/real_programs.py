@@ -184,7 +184,8 @@ class Trial:
             return self.host.pid
         running = self.processes()
         launcher = next(
-            (pid for pid, (_, words) in running.items() if "watchkeeper.agents.tools.sandbox" in words), None
+            (pid for pid, (_, words) in running.items() if "watchkeeper.agents.tools.processes" in words),
+            None,
         )
         adapter = next((pid for pid, (parent, _) in running.items() if parent == launcher), None)
         below = [pid for pid, (parent, words) in running.items()

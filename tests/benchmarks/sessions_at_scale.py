@@ -30,7 +30,7 @@ from watchkeeper.store.fork import fork_session
 from watchkeeper.store.library import back_up, compare
 from watchkeeper.store.prune import plan_prune, prune_sessions, vacuum
 from watchkeeper.store.search.index import index_until
-from watchkeeper.store.search.sessions import ORDERS, list_sessions, parse_filters, search_messages
+from watchkeeper.store.search.messages import ORDERS, list_sessions, parse_filters, search_messages
 
 NOW = 1_790_000_000.0
 DAY = 86_400.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.faults.conftest import Run
 
-from watchkeeper.agents.tools.sandbox import confine
+from watchkeeper.agents.tools.processes import confine
 
 
 def in_a_child(work: Callable[[], None]) -> int:

@@ -270,7 +270,7 @@ def test_a_shells_environment_has_no_credentials_whatever_they_are_called(
     program = (
         "import asyncio, os, sys\n"
         "from pathlib import Path\n"
-        "from watchkeeper.agents.tools.builtin import builtin_tools\n"
+        "from watchkeeper.agents.tools.workers import builtin_tools\n"
         "from watchkeeper.agents.tools.contract import ToolContext\n"
         "from watchkeeper.agents.tools.workers import WorkerPool\n"
         "async def main():\n"

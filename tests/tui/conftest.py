@@ -15,8 +15,7 @@ import pytest
 from tests.tui.fake_store import NOW, FakeSession, create, insert, large_session, small_session
 from textual.pilot import Pilot
 
-from watchkeeper.store.search.messages import search
-from watchkeeper.store.search.sessions import search_messages
+from watchkeeper.store.search.messages import search, search_messages
 from watchkeeper_tui.actions import Request
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.control import PromptPreview

@@ -65,7 +65,7 @@ async def test_the_list_of_sessions_and_a_comparison_mark_estimates(desk: Desk) 
 
 
 def test_looking_for_estimates_reads_an_index_that_holds_nothing_else(desk: Desk) -> None:
-    from watchkeeper.store.search.sessions import _SELECT
+    from watchkeeper.store.search.messages import _SELECT
     from watchkeeper.store.snapshot import _AGENTS, _SESSION
 
     for sql in (_SESSION, _AGENTS):

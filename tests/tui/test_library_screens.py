@@ -307,7 +307,7 @@ def test_an_excerpt_is_wrapped_between_words() -> None:
 
 def test_filter_values_are_the_most_common_first_and_can_be_typed(desk: Desk) -> None:
     library_of(desk)
-    from watchkeeper.store.search.sessions import list_sessions
+    from watchkeeper.store.search.messages import list_sessions
 
     add_session(desk, "fourth23", "more", workspace="/srv/with space")
     rows = list_sessions(desk.session.connection)

@@ -9,7 +9,7 @@ import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import FakeSession
 
-from watchkeeper.store.search.sessions import list_sessions, search_messages
+from watchkeeper.store.search.messages import list_sessions, search_messages
 from watchkeeper_tui.widgets.sessions import tags_of
 
 

@@ -12,7 +12,7 @@ from tests.tui.conftest import NOW, Desk, shows, until
 from tests.tui.fake_store import HOSTILE, insert
 from tests.tui.pictures import assert_agreed
 
-from watchkeeper.store.timeline import Activity, Mark, MarkKind, Span, TimelineAgent
+from watchkeeper.store.statistics import Activity, Mark, MarkKind, Span, TimelineAgent
 from watchkeeper_tui.screens.replay import ReplayScreen
 from watchkeeper_tui.screens.timeline import BOTH, LOOKS, Axis, TimelineScreen, axis_cells
 

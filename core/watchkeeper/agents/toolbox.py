@@ -15,7 +15,6 @@ from typing import Any
 
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl, AgentStopped
-from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import (
     OutsideTool,
     Permission,
@@ -26,6 +25,7 @@ from watchkeeper.agents.tools.contract import (
     ToolResult,
     validate_arguments,
 )
+from watchkeeper.agents.tools.workers import mark_fault
 from watchkeeper.records import errors
 from watchkeeper.records.errors import HostFault, raising_host_faults
 from watchkeeper.records.messages import Block, ToolSpec
@@ -33,7 +33,7 @@ from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStat
 from watchkeeper.records.tool_inputs import FILE_CHANGES, SUBJECT_CHANGED, digest_of, holds_already, matches
 from watchkeeper.store import agents, artifacts, commands
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.approvals import CONFLICT, Grant, editable, live_grants, unified_diff
+from watchkeeper.store.commands import CONFLICT, Grant, editable, live_grants, unified_diff
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import decode
 from watchkeeper.store.faultpoints import reach

@@ -36,7 +36,7 @@ from watchkeeper.records.states import AGENT_ENDED, TaskStatus
 from watchkeeper.records.text import one_line, plural
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Worktree
-from watchkeeper.store.approvals import CONFLICT
+from watchkeeper.store.commands import CONFLICT
 from watchkeeper.store.driver import make_private
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.place import folder_beside

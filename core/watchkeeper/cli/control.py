@@ -36,7 +36,7 @@ from watchkeeper.records.tool_inputs import digest_of, parse_pattern, pattern_of
 from watchkeeper.runtime import control
 from watchkeeper.store import budgets
 from watchkeeper.store.agents import ambiguous
-from watchkeeper.store.approvals import CONFLICT, Question, find_questions, load_grants, load_question
+from watchkeeper.store.commands import CONFLICT, Question, find_questions, load_grants, load_question
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
 from watchkeeper.store.external import ExternalQuestion

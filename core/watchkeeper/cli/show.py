@@ -39,8 +39,8 @@ from watchkeeper.store.lease import probe_all
 from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search.index import index_until, unindexed
-from watchkeeper.store.usage import GROUPS, UsageRow, models_used
-from watchkeeper.store.usage import usage as usage_by
+from watchkeeper.store.statistics import GROUPS, UsageRow, models_used
+from watchkeeper.store.statistics import usage as usage_by
 from watchkeeper.store.workers import Needs, queue_state
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
     waiting = [one["id"] for one in whole["approvals"] if one["status"] == "waiting"]
     if waiting:
         from watchkeeper.cli.control import question_with_answers
-        from watchkeeper.store.approvals import load_question
+        from watchkeeper.store.commands import load_question
 
         for approval_id in waiting:
             question = load_question(opened.connection, opened.path, approval_id)

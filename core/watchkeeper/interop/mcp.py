@@ -31,14 +31,14 @@ from watchkeeper.runtime import control
 from watchkeeper.store import artifacts, database, facts, sessions, state
 from watchkeeper.store.agent_snapshot import CompactionDetail, compaction_detail
 from watchkeeper.store.agents import find_agent
-from watchkeeper.store.approvals import find_questions, load_question
+from watchkeeper.store.commands import find_questions, load_question
 from watchkeeper.store.driver import decode_or, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search import messages as message_search
 from watchkeeper.store.search.passages import Reads, shown_verbatim
-from watchkeeper.store.usage import GROUPS, usage
+from watchkeeper.store.statistics import GROUPS, usage
 
 MOST_CHARACTERS = 20_000
 """Of one result: some 6,000 tokens, below what every client takes whole."""

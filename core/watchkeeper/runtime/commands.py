@@ -22,8 +22,8 @@ from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import validate_arguments
+from watchkeeper.agents.tools.workers import mark_fault
 from watchkeeper.memory.buffering import BackgroundTasks
 from watchkeeper.memory.compactor import PassOutcome
 from watchkeeper.memory.history import CompactionPass, Rejection
@@ -43,7 +43,7 @@ from watchkeeper.records.tool_inputs import parse_pattern, pattern_of
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.approvals import CONFLICT, add_grant, revoke_grant
+from watchkeeper.store.commands import CONFLICT, add_grant, revoke_grant
 from watchkeeper.store.driver import decode
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import SessionStore, Transaction

@@ -21,12 +21,11 @@ from watchkeeper.agents.limits import Budgets, UsageLimits
 from watchkeeper.agents.memory_tools import RecallTool, memory_tools
 from watchkeeper.agents.roles import ALWAYS, Roles, agents_md, load_roles
 from watchkeeper.agents.session_tools import PlanTools, artifact_tools
-from watchkeeper.agents.tools.builtin import Permissions, builtin_tools
 from watchkeeper.agents.tools.containment import SessionContainment, check_containment
 from watchkeeper.agents.tools.contract import Tool
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
-from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.agents.tools.workers import Permissions, WorkerPool, builtin_tools
 from watchkeeper.agents.worktrees import MergeTool, Worktrees
 from watchkeeper.memory.tokens import Calibrations, default_counter
 from watchkeeper.models import registry as prices

@@ -340,7 +340,7 @@ def revoke_without_host(database_path: Place, session_id: str, grant_id: int) ->
     Raises:
         BadInput: there is no such grant, or it was revoked before.
     """
-    from watchkeeper.store.approvals import revoke_grant
+    from watchkeeper.store.commands import revoke_grant
 
     _change_once(database_path, session_id, lambda tx: revoke_grant(tx, grant_id, "command line"))
     return f"grant {grant_id} is revoked"

@@ -23,8 +23,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from watchkeeper.agents.backends.programs import load_programs
-from watchkeeper.agents.tools.builtin import Permissions
 from watchkeeper.agents.tools.contract import Permission
+from watchkeeper.agents.tools.workers import Permissions
 from watchkeeper.agents.worktrees import Git, GitFailed
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.records.text import one_line

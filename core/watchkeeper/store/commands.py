@@ -1,15 +1,39 @@
-"""The control queue: any process writes commands, only the host applies them."""
+"""What people ask of a run, and what a run asks of them: the control queue, and questions about calls of tools.
+
+Any process writes commands; only the host applies them.
+
+A question shows the whole input of the call, the agent, its task and its folder: one projection for the dashboard,
+`wk show` and `wk approve --show`. Nothing is cut. `write` and `edit` are shown as a difference from the present file, with
+the digest that the answer returns. The texts come from a model: a caller that displays them passes them through
+`records.text.reveal`, which hides nothing.
+"""
 
 from __future__ import annotations
 
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import ApprovalStatus, CommandStatus
-from watchkeeper.store.driver import decode, encode
+from watchkeeper.records.tool_inputs import (
+    FILE_CHANGES,
+    FileChange,
+    Protected,
+    file_change,
+    parse_command,
+    pattern_of,
+)
+from watchkeeper.store.database import protected_files
+from watchkeeper.store.driver import decode, decode_or, encode
+from watchkeeper.store.place import Place
+from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
-    from watchkeeper.store.transaction import Transaction
+
 
 KINDS = frozenset(
     {
@@ -127,3 +151,421 @@ def decide_approval(
             (edited, approval_id),
         )
     return changed == 1
+
+
+# --- Questions ------------------------------------------------------------------------------------------
+
+PROGRAM_CHANGES = "file_change"
+"""What the edits that an agent program asks for are called: `{"changes": [{"path", "diff"}]}`."""
+CONFLICT = "conflict"
+"""The cause of a question about a merge: `{"task", "conflicts": [{"file", "ours", "theirs", "text"}], "one_side"}`.
+Approving it leaves the conflict to the planner; an edited input `{"task", "keep": "ours" or "theirs"}` keeps one side."""
+EXTERNAL = "external"
+"""The cause of a permission question of a session in another terminal (`store.external`)."""
+CONTEXT_LINES = 3
+_MOST_COMPARISONS = 4_000_000
+"""Pairs of lines. Beyond this, a difference is shown as all old lines and all new ones: as true, and without
+the wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of what is asked. Its text is not sanitised."""
+
+    title: str
+    text: str
+    language: str
+    """`bash`, `diff`, `json` or `text`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, waiting or answered, with all that a person needs to decide it."""
+
+    id: str
+    session_id: str
+    status: ApprovalStatus
+    decided_by: str | None
+    reason: str | None
+    tool: str
+    agent: str
+    task: str
+    """Title of the agent's task; empty for the planner."""
+    workspace: str
+    folder: str
+    """Where the call would run: the folder of the agent's shell, else the workspace."""
+    cause: str
+    """`permission`, `repetition`, `changed`, `conflict` or `external`."""
+    note: str
+    """Why it is asked, beyond the permission; empty where there is nothing to say."""
+    arguments: dict[str, Any]
+    """What would run: the person's edited input, or the model's."""
+    original: dict[str, Any]
+    """The model's input."""
+    sections: tuple[Section, ...]
+    digest: str
+    """Digest of the file that would change, when this was read; empty if there is no file."""
+
+    @property
+    def is_edited(self) -> bool:
+        return self.arguments != self.original
+
+    @property
+    def allows_always(self) -> bool:
+        """Whether "always" may be answered: not where a call repeats itself, nor to a conflict or another program."""
+        return self.cause not in ("repetition", CONFLICT, EXTERNAL)
+
+    @property
+    def allows_edit(self) -> bool:
+        """Whether the input may be edited: a conflict has its own answers, another program runs its own input."""
+        return self.cause not in (CONFLICT, EXTERNAL)
+
+    @property
+    def allows_sides(self) -> bool:
+        """Whether "keep ours" and "keep theirs" may be answered."""
+        return self.cause == CONFLICT and bool(self.original.get("one_side"))
+
+    def keeping(self, side: str) -> dict[str, Any]:
+        """The input of a merge that keeps a side, `ours` or `theirs`, where the two conflict."""
+        return {"task": self.original.get("task"), "keep": side}
+
+    @property
+    def suggested_pattern(self) -> str:
+        """A pattern of this very command; empty where no pattern could match it."""
+        command = self.arguments.get("command")
+        words = parse_command(command) if self.tool == "bash" and isinstance(command, str) else None
+        return pattern_of(words) if words is not None else ""
+
+    @property
+    def editable(self) -> str:
+        """The input as a person edits it; `edited_arguments` reads it back."""
+        return editable(self.tool, self.arguments)
+
+    def edited_arguments(self, text: str) -> dict[str, Any]:
+        """The input that a person made of `editable`.
+
+        Raises:
+            ValueError: a line that says what is wrong with it.
+        """
+        if self.tool == "bash" and isinstance(self.arguments.get("command"), str):
+            if not text.strip():
+                raise ValueError("the command is empty; deny the question instead")
+            return {**self.arguments, "command": text}
+        try:
+            edited = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"this is not valid JSON: {error}") from None
+        if not isinstance(edited, dict):
+            raise ValueError("the input must be a JSON object")
+        return edited
+
+    @property
+    def headline(self) -> str:
+        """Who asks for what. Not sanitised."""
+        if self.cause == CONFLICT:
+            return f"{self.agent} wants to merge {self.original.get('task')}, which conflicts"
+        return f"{self.agent} wants to run {self.tool}"
+
+    def lines(self) -> Iterator[str]:
+        """The question as plain lines, for a terminal that only prints. Not sanitised."""
+        yield self.headline
+        yield f"  task    {self.task or '(the planner has none)'}"
+        yield f"  folder  {self.folder}" + (
+            f"  (workspace {self.workspace})" if self.folder != self.workspace else ""
+        )
+        if self.note:
+            yield f"  why     {self.note}"
+        for section in self.sections:
+            yield ""
+            yield f"{section.title}:"
+            for line in section.text.split("\n"):
+                yield f"  {line}"
+
+
+def editable(tool: str, arguments: dict[str, Any]) -> str:
+    """An input as a person edits it: the command of `bash`, else JSON."""
+    if tool == "bash" and isinstance(arguments.get("command"), str):
+        return str(arguments["command"])
+    return json.dumps(arguments, ensure_ascii=False, indent=2)
+
+
+_QUESTION = (
+    "SELECT a.id, a.session_id, a.status, a.decided_by, a.reason, a.tool, coalesce(g.name, a.agent_id),"
+    " coalesce(t.title, ''),"
+    " s.workspace, a.folder, a.cause, a.note, c.edited_input, a.edited_input, a.question, m.content,"
+    " c.position"
+    " FROM approvals a JOIN sessions s ON s.id = a.session_id LEFT JOIN agents g ON g.id = a.agent_id"
+    " LEFT JOIN tasks t ON t.id = a.task_id LEFT JOIN tool_calls c ON c.id = a.tool_call_id AND c.agent_id ="
+    " a.agent_id"
+    " LEFT JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq WHERE a.id = ?"
+)
+
+
+def load_question(reads: Any, database_path: Place, approval_id: str) -> Question | None:
+    """The question with that id, or None. `reads` has `execute`. Reads the file that a call of `write` or
+    `edit` would change."""
+    row = reads.execute(_QUESTION, (approval_id,)).fetchone()
+    if row is None:
+        return None
+    (
+        question_id, session_id, status, decided_by, reason, tool, agent, task, workspace, folder, cause, note, of_call, of_answer,
+        question, content, position,
+    ) = row  # fmt: skip
+    # The change of files that a program asks for is in its question; its call has the program's own form.
+    # It also says what a conflict is about.
+    told_whole = tool == PROGRAM_CHANGES or cause == CONFLICT
+    original = _input_of(None if told_whole else content, position, tool, question)
+    edited = decode_or(of_answer or of_call or "null", None)
+    arguments = edited if isinstance(edited, dict) else original
+    protected = protected_files(database_path) if tool in FILE_CHANGES else frozenset()
+    sections, digest = sections_of(tool, arguments, Path(workspace), protected)
+    if arguments != original and cause == CONFLICT:
+        sections = (*sections, *sections_of(tool, original, Path(workspace))[0])
+    elif arguments != original:
+        before, _ = sections_of(tool, original, Path(workspace), protected)
+        sections = (
+            *sections,
+            *(Section(f"the model asked for — {one.title}", one.text, one.language) for one in before),
+        )
+    return Question(
+        question_id, session_id, ApprovalStatus(status), decided_by, reason, tool, agent, task, workspace,
+        folder or workspace, cause or "permission", note or "", arguments, original, sections, digest,
+    )  # fmt: skip
+
+
+def question_from_text(
+    approval_id: str, tool: str, question: str, *, agent: str, task: str, workspace: str, folder: str | None, cause: str | None,
+    note: str | None,
+) -> Question | None:  # fmt: skip
+    """The question as its stored text alone tells it, without a look at any file; None where that is not all
+    of it."""
+    if tool in FILE_CHANGES or len(question) >= 20_000:  # readers take no more of the text
+        return None
+    arguments = _input_of(None, None, tool, question)
+    sections, _ = sections_of(tool, arguments, Path(workspace))
+    return Question(
+        approval_id, "", ApprovalStatus.WAITING, None, None, tool, agent, task, workspace, folder or workspace,
+        cause or "permission", note or "", arguments, arguments, sections, "",
+    )  # fmt: skip
+
+
+def find_questions(
+    reads: Any, session_id: str | None, wanted: str, *, waiting: bool
+) -> list[tuple[str, str]]:
+    """Session and id of the questions that `wanted` may mean: an id, the beginning of one, or `last`; newest
+    last.
+
+    `session_id` None looks in every session. `waiting` leaves out those that were answered.
+    """
+    rows = reads.execute(
+        "SELECT a.session_id, a.id, a.status FROM approvals a JOIN sessions s ON s.id = a.session_id"
+        " WHERE (? IS NULL OR a.session_id = ?) AND s.deleted_at IS NULL"
+        " ORDER BY s.ordinal, coalesce(a.commit_seq, 0), a.tool_call_id, a.created_at",
+        (session_id, session_id),
+    ).fetchall()
+    found = [(row[0], row[1]) for row in rows if not waiting or row[2] == ApprovalStatus.WAITING]
+    if wanted == "last":
+        return found[-1:]
+    exact = [one for one in found if one[1] == wanted]
+    return exact or [one for one in found if one[1].startswith(wanted)]
+
+
+def sections_of(
+    tool: str, arguments: dict[str, Any], workspace: Path, protected: Protected = frozenset()
+) -> tuple[tuple[Section, ...], str]:
+    """The parts that show an input whole, and the digest of the file that it would change."""
+    if tool in FILE_CHANGES:
+        change = file_change(workspace, tool, arguments, protected)
+        return tuple(_file_sections(change, arguments)), change.digest
+    parts = dict(arguments)
+    sections = []
+    if tool == PROGRAM_CHANGES and isinstance(parts.get("changes"), list):
+        for change in parts.pop("changes"):
+            found = change if isinstance(change, dict) else {}
+            sections.append(
+                Section(f"change of {found.get('path')}", str(found.get("diff") or "(no text)"), "diff")
+            )
+    if isinstance(parts.get("conflicts"), list) and tool == "merge_task":
+        parts.pop("one_side", None)
+        sections.extend(_conflict_sections(parts.pop("conflicts")))
+    command = parts.get("command")
+    if tool == "bash" and isinstance(command, str):
+        del parts["command"]
+        sections.append(Section("command", command, "bash"))
+    for name, value in parts.items():
+        if isinstance(value, str):
+            sections.append(Section(name, value, "text"))
+        else:
+            sections.append(Section(name, json.dumps(value, ensure_ascii=False, indent=2), "json"))
+    return tuple(sections) or (Section("input", "{}", "json"),), ""
+
+
+def _conflict_sections(conflicts: list[Any]) -> Iterator[Section]:
+    for one in conflicts:
+        found = one if isinstance(one, dict) else {}
+        sides = [f"{side:<6}  {found.get(side) or 'unknown'}" for side in ("ours", "theirs")]
+        yield Section(
+            f"conflict in {found.get('file')}", "\n".join([*sides, "", str(found.get("text") or "")]), "text"
+        )
+
+
+def _input_of(content: str | None, position: int | None, tool: str, question: str) -> dict[str, Any]:
+    """The model's input: from its message, or from the stored text of the question where there is no
+    message."""
+    blocks = decode_or(content, None) if content is not None else None
+    if isinstance(blocks, list) and position is not None:
+        uses = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_use"]
+        if position < len(uses) and isinstance(uses[position].get("input"), dict):
+            found: dict[str, Any] = uses[position]["input"]
+            return found
+    text = question.removeprefix(f"{tool} ")
+    parsed = decode_or(text, None)
+    if isinstance(parsed, dict):
+        return parsed
+    return {"command" if tool == "bash" else "question": text}
+
+
+def _file_sections(change: FileChange, arguments: dict[str, Any]) -> Iterator[Section]:
+    title = f"change of {change.path}"
+    if change.target and not change.target.endswith("/" + change.path.lstrip("./")):
+        title += f" (which is {change.target})"
+    if change.problem:
+        yield Section("problem", change.problem, "text")
+    if change.after is not None:
+        yield Section(title, unified_diff(change.before, change.after, change.path), "diff")
+        return
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        yield Section(name, text, "text")
+
+
+def unified_diff(before: str | None, after: str, name: str) -> str:
+    """The difference as `diff -u` writes it, of any two texts; `before` None: there is no such file yet."""
+    if before == after:
+        return "(no change: the file holds this text already)"
+    old, new = (before.split("\n") if before is not None else []), after.split("\n")
+    head = [f"--- {name if before is not None else '/dev/null'}", f"+++ {name}"]
+    return "\n".join([*head, *_hunks(_whole(old), _whole(new))])
+
+
+_NO_NEWLINE = "\n\\ No newline at end of file"
+
+
+def _whole(lines: list[str]) -> list[str]:
+    """Lines of a text. If the last line has no line break, a note says so, since the two texts differ."""
+    if not lines:
+        return lines
+    return lines[:-1] if lines[-1] == "" else [*lines[:-1], lines[-1] + _NO_NEWLINE]
+
+
+def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    first = max(0, start - CONTEXT_LINES)
+    keep = max(0, end - CONTEXT_LINES)
+    a, b = old[first : len(old) - keep], new[first : len(new) - keep]
+    if (len(old) - start - end) * (len(new) - start - end) > _MOST_COMPARISONS:
+        groups: Sequence[Sequence[tuple[str, int, int, int, int]]] = [
+            [
+                ("equal", 0, start - first, 0, start - first),
+                ("replace", start - first, len(old) - end - first, start - first, len(new) - end - first),
+                ("equal", len(old) - end - first, len(a), len(new) - end - first, len(b)),
+            ]
+        ]
+    else:
+        groups = list(difflib.SequenceMatcher(None, a, b, autojunk=False).get_grouped_opcodes(CONTEXT_LINES))
+    for group in groups:
+        a1, a2, b1, b2 = group[0][1], group[-1][2], group[0][3], group[-1][4]
+        yield f"@@ -{_span(first + a1, a2 - a1)} +{_span(first + b1, b2 - b1)} @@"
+        for kind, i1, i2, j1, j2 in group:
+            if kind == "equal":
+                yield from (f" {line}" for line in a[i1:i2])
+                continue
+            yield from (f"-{line}" for line in a[i1:i2])
+            yield from (f"+{line}" for line in b[j1:j2])
+
+
+def _span(start: int, length: int) -> str:
+    return f"{start + 1 if length else start},{length}"
+
+
+# --- What a person allowed for the rest of a session --------------------------------------------------------
+#
+# A tool, or the commands of a pattern. A fork begins without any.
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One answer "always". It takes the place of a question, never of a rule that denies."""
+
+    id: int
+    tool: str
+    pattern: str | None
+    """Pattern of commands (see `records.tool_inputs`); None: every call of the tool."""
+    granted_by: str
+    created_at: float
+    revoked_by: str | None
+    revoked_at: float | None
+
+    @property
+    def is_live(self) -> bool:
+        return self.revoked_by is None
+
+    @property
+    def subject(self) -> str:
+        """What it allows, in a few words. Not sanitised."""
+        return f"{self.tool}: {self.pattern}" if self.pattern is not None else f"every call of {self.tool}"
+
+
+_SELECT = "SELECT id, tool, pattern, granted_by, created_at, revoked_by, revoked_at FROM permission_grants WHERE session_id = ? ORDER BY id"
+
+
+def load_grants(reads: Any, session_id: str) -> list[Grant]:
+    """The grants of a session, revoked ones too, oldest first. `reads` has `execute`."""
+    return [Grant(*row) for row in reads.execute(_SELECT, (session_id,)).fetchall()]
+
+
+def live_grants(reads: Any, session_id: str, tool: str) -> list[Grant]:
+    """The grants that hold now for a tool. `reads` has `all`."""
+    return [
+        grant
+        for grant in (Grant(*row) for row in reads.all(_SELECT, (session_id,)))
+        if grant.is_live and grant.tool == tool
+    ]
+
+
+def add_grant(tx: Transaction, *, tool: str, pattern: str | None, approval_id: str, by: str) -> int:
+    """Allow a tool, or the commands of a pattern, from now on; returns the grant's id."""
+    row = tx.one(
+        "INSERT INTO permission_grants (session_id, tool, pattern, approval_id, granted_by, created_at,"
+        " commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id",
+        (tx.session_id, tool, pattern, approval_id, by, tx.now, tx.commit_seq),
+    )
+    tx.event("grant.added", grant=row[0], tool=tool, pattern=pattern, by=by)
+    return int(row[0])
+
+
+def revoke_grant(tx: Transaction, grant_id: int, by: str) -> Grant:
+    """End a grant: from now on, its calls are asked about again.
+
+    Raises:
+        ValueError: the session has no such grant, or it was revoked before.
+    """
+    rows = tx.all(_SELECT, (tx.session_id,))
+    found = next((grant for grant in (Grant(*row) for row in rows) if grant.id == grant_id), None)
+    if found is None:
+        known = ", ".join(str(row[0]) for row in rows)
+        raise ValueError(f"no grant {grant_id} in this session; there are {known or 'none'}")
+    if not found.is_live:
+        raise ValueError(f"grant {grant_id} was revoked before")
+    tx.execute(
+        "UPDATE permission_grants SET revoked_by = ?, revoked_at = ? WHERE id = ? AND revoked_by IS NULL",
+        (by, tx.now, grant_id),
+    )
+    tx.event("grant.revoked", grant=grant_id, tool=found.tool, pattern=found.pattern, by=by)
+    return found

@@ -24,7 +24,7 @@ from watchkeeper.store.database import check_target, copy_database
 from watchkeeper.store.driver import Connection, decode, decode_or, encode, make_private, plain, sqlite3
 from watchkeeper.store.lease import Lease, LeaseHolder, holders, lease_folder, probe
 from watchkeeper.store.place import Place, user_redactor
-from watchkeeper.store.search.sessions import COST_ESTIMATED, SessionHead
+from watchkeeper.store.search.messages import COST_ESTIMATED, SessionHead
 from watchkeeper.store.snapshot import SPENDING, Spending
 
 # --- Whether a session's host continues by itself -----------------------------------------------------------

@@ -12,8 +12,13 @@ from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
 from watchkeeper.store.messages import worth
-from watchkeeper.store.search.messages import search_by_session, with_snippets
-from watchkeeper.store.search.sessions import COST_ESTIMATED, list_sessions, parse_filters
+from watchkeeper.store.search.messages import (
+    COST_ESTIMATED,
+    list_sessions,
+    parse_filters,
+    search_by_session,
+    with_snippets,
+)
 from watchkeeper.store.snapshot import RoleFacts, composition_of, roles_of
 
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")

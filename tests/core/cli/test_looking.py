@@ -21,7 +21,7 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.replay import open_recording
 from watchkeeper.store.snapshot import SessionSnapshotReader
-from watchkeeper.store.usage import GROUPS
+from watchkeeper.store.statistics import GROUPS
 from watchkeeper_tui.widgets.panes import context_bar
 
 NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"

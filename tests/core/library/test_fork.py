@@ -26,7 +26,7 @@ from watchkeeper.store.history import History, RowsAt
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import opened
 from watchkeeper.store.prune import plan_prune, prune_sessions
-from watchkeeper.store.search.sessions import list_sessions
+from watchkeeper.store.search.messages import list_sessions
 
 CHANGED = re.compile(
     r"'(origin|forked_from|forked_at_seq|created_at|last_active|lease_epoch|host_pid|host_name|event_seq|title|source|ordinal)': ('[^']*'|[^,}]*)"

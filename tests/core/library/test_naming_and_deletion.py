@@ -24,7 +24,7 @@ from watchkeeper.store.library import (
     restore_session,
 )
 from watchkeeper.store.prune import plan_prune, prune_sessions
-from watchkeeper.store.search.sessions import list_sessions
+from watchkeeper.store.search.messages import list_sessions
 from watchkeeper.store.writer import Group
 
 

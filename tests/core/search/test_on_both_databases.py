@@ -19,9 +19,14 @@ from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.search import postgres_index
 from watchkeeper.store.search.index import Batch, facts_holding, index_batch, index_until, unindexed
-from watchkeeper.store.search.messages import Stopped, replies_that_name, search, search_by_session
+from watchkeeper.store.search.messages import (
+    Stopped,
+    list_sessions,
+    replies_that_name,
+    search,
+    search_by_session,
+)
 from watchkeeper.store.search.passages import holders
-from watchkeeper.store.search.sessions import list_sessions
 
 WORDS = [
     "running", "Runs", "ran", "Zürich", "zurich", "snake_case", "snake", "relational", "relation", "conflated", "hoping",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.records.text import reveal
 from watchkeeper.records.tool_inputs import digest_of, file_change
-from watchkeeper.store.approvals import sections_of, unified_diff
+from watchkeeper.store.commands import sections_of, unified_diff
 
 
 def test_a_command_is_shown_decoded_and_whole(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_difference_is_one_that_patch_applies(tmp_path_factory, before, after,
     (folder / "f").write_text(before, newline="")
     with pytest.MonkeyPatch.context() as patched:
         if coarse:
-            patched.setattr("watchkeeper.store.approvals._MOST_COMPARISONS", 0)
+            patched.setattr("watchkeeper.store.commands._MOST_COMPARISONS", 0)
         text = unified_diff(before, after, "f") + "\n"
     done = subprocess.run(
         ["patch", "-s", "-p0", "f"], input=text, cwd=folder, capture_output=True, text=True, check=False

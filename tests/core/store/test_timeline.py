@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.tui.fake_store import NOW, FakeSession, create, insert
 
-from watchkeeper.store.timeline import Activity, MarkKind, Timeline, TimelineReader
+from watchkeeper.store.statistics import Activity, MarkKind, Timeline, TimelineReader
 
 DEEDS = (
     "model", "tool", "end", "unknown", "ask", "answer", "compact", "compacted", "park", "work", "fail",

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import OutsideTool, ToolContext, ToolResult
-from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.agents.tools.workers import WorkerPool, builtin_tools
 
 Run = Callable[..., Awaitable[ToolResult]]
 

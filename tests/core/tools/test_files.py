@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from tests.core.tools.conftest import Run
 
-from watchkeeper.agents.tools.builtin import builtin_tools, mark_fault
 from watchkeeper.agents.tools.contract import OutsideTool, Permission
-from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.agents.tools.workers import WorkerPool, builtin_tools, mark_fault
 
 
 async def test_file_tools_read_search_and_change_the_workspace(run: Run, workspace: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.agents.tools.builtin import Permissions, narrowest
 from watchkeeper.agents.tools.contract import Permission
+from watchkeeper.agents.tools.workers import Permissions, narrowest
 
 ALLOW, ASK, DENY = Permission.ALLOW, Permission.ASK, Permission.DENY
 DEFAULTS = {"read": ALLOW, "bash": ASK, "mcp__git__push": ASK}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.core.tools.conftest import Run, caller
 
-from watchkeeper.agents.tools.sandbox import ProtectedFiles
+from watchkeeper.agents.tools.processes import ProtectedFiles
 from watchkeeper.agents.tools.worker_files import FileTools
 from watchkeeper.agents.tools.workers import WorkerPool
 

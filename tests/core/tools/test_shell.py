@@ -160,7 +160,7 @@ async def test_closing_leaves_no_process(make_pool, workspace):
 HOST = """
 import asyncio, os, sys
 from pathlib import Path
-from watchkeeper.agents.tools.builtin import builtin_tools
+from watchkeeper.agents.tools.workers import builtin_tools
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.agents.tools.workers import WorkerPool
 

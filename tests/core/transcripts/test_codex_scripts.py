@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import Store
 
-from watchkeeper.transcripts.codex.reader import plans_in
+from watchkeeper.transcripts.codex import plans_in
 
 SCRIPT = """const p = await tools.update_plan({plan:[
   {step:"Look \\"here\\"",status:"in_progress"},

@@ -11,7 +11,7 @@ from typing import Any
 
 from watchkeeper.records.text import result_words, without_machine_text
 from watchkeeper.store.agent_snapshot import ToolCallFacts
-from watchkeeper.store.approvals import unified_diff
+from watchkeeper.store.commands import unified_diff
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PageContext
 from watchkeeper_tui.pages.memory import PASS_KEY

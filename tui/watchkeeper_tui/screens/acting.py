@@ -10,8 +10,8 @@ from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.text import question_words, reveal
 from watchkeeper.records.tool_inputs import FILE_CHANGES
 from watchkeeper.store import budgets, database
-from watchkeeper.store.approvals import Grant, load_grants, question_from_text
 from watchkeeper.store.budgets import BudgetUse
+from watchkeeper.store.commands import Grant, load_grants, question_from_text
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Action, Request, Target

@@ -21,7 +21,7 @@ from textual.widgets import TextArea
 from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.records.text import reveal
 from watchkeeper.records.tool_inputs import parse_pattern, pattern_of
-from watchkeeper.store.approvals import CONFLICT, EXTERNAL, Question, Section, load_question, sections_of
+from watchkeeper.store.commands import CONFLICT, EXTERNAL, Question, Section, load_question, sections_of
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Request

@@ -22,7 +22,7 @@ from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.records.text import reveal
 from watchkeeper.store import external as store
 from watchkeeper.store.agent_snapshot import StoredMessage
-from watchkeeper.store.approvals import EXTERNAL, Question, Section, sections_of, unified_diff
+from watchkeeper.store.commands import EXTERNAL, Question, Section, sections_of, unified_diff
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.external import ExternalQuestion, ExternalSession
 from watchkeeper.store.imports import PROGRAMS

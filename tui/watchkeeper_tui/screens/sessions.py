@@ -26,16 +26,20 @@ from watchkeeper.store.library import (
     rename_session,
     restore_session,
 )
-from watchkeeper.store.search.messages import RANKED_MESSAGES, fold, plain_snippet, search, typed_words
-from watchkeeper.store.search.sessions import (
+from watchkeeper.store.search.messages import (
     ORDERS,
+    RANKED_MESSAGES,
     MessageHit,
     SessionLine,
     SessionPreview,
+    fold,
     list_sessions,
     parse_filters,
+    plain_snippet,
+    search,
     search_messages,
     session_preview,
+    typed_words,
 )
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize

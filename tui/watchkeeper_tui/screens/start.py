@@ -13,7 +13,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, Label
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.search.sessions import list_sessions
+from watchkeeper.store.search.messages import list_sessions
 from watchkeeper_tui.control import ModelChoice, RunRequest
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen

@@ -19,7 +19,15 @@ from textual.widget import Widget
 
 from watchkeeper.store.agent_snapshot import message_at
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.timeline import Activity, Mark, MarkKind, Span, Timeline, TimelineAgent, TimelineReader
+from watchkeeper.store.statistics import (
+    Activity,
+    Mark,
+    MarkKind,
+    Span,
+    Timeline,
+    TimelineAgent,
+    TimelineReader,
+)
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import ReadingScreen

@@ -17,7 +17,7 @@ from textual_plotext import PlotextPlot
 
 from watchkeeper.records.messages import CostClasses, Periods, Usage, cost_classes, rates_on
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.usage import PERIODS, CallPoint, CallSeries, UsageRow, call_series, usage
+from watchkeeper.store.statistics import PERIODS, CallPoint, CallSeries, UsageRow, call_series, usage
 from watchkeeper_tui import formatting
 from watchkeeper_tui.control import model_prices
 from watchkeeper_tui.sanitize import clip, sanitize

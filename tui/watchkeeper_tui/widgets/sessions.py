@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
-from watchkeeper.store.search.sessions import MessageHit, SessionLine, SessionPreview
+from watchkeeper.store.search.messages import MessageHit, SessionLine, SessionPreview
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SESSION_BADGES, SessionState, session_state

@@ -1,18 +1,34 @@
-"""Agent programs that people already use, driven as sub-agents: the protocol between the loop and a program's driver.
+"""Agent programs that people already use, driven as sub-agents: the protocol between the loop and a program's driver, and
+the process on which the drivers are built.
 
 A driver (`codex.py`, `acp.py`) translates one program's own protocol into `Event`s and calls of `AgentBackend`. It
 touches no row. `loop.py` turns the events into rows, and `programs.py` says which programs there are.
 Whatever a program says is hostile text: drivers pass it on as it is, and the loop redacts it.
+
+A program runs below a launcher (`agents.tools.processes.launch`), so that everything it starts ends with it, and
+with the host: commands in sessions of their own, and those that cleared their environment.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+import shlex
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from watchkeeper.agents.tools.containment import Containment
+from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked, kill_tree
+from watchkeeper.models.stream import without_lone_surrogates
+from watchkeeper.records.errors import host_fault
 from watchkeeper.records.messages import Usage
 
 
@@ -296,3 +312,431 @@ def child_call(call: str, child: str) -> str:
 def joined(parts: Sequence[str]) -> str:
     """Texts with an empty line between them; empty ones are left out."""
     return "\n\n".join(part for part in parts if part)
+
+
+# --- The process of a program ---------------------------------------------------------------------------
+#
+# JSON-RPC over its standard input and output, and what all drivers share.
+
+log = logging.getLogger(__name__)
+
+LARGEST_LINE = 256 * 1024 * 1024
+"""Bytes. Programs send whole files and outputs of commands as one line."""
+_BESIDE_THE_LOOP = 256 * 1024
+_LAST_WORDS = 20
+WATCH_SECONDS = 0.2
+LAST_OUTPUT_SECONDS = 1.0
+"""How long what a process wrote may arrive after its end."""
+CLIENT = {"name": "watchkeeper", "title": "Watchkeeper", "version": "1"}
+"""How Watchkeeper introduces itself."""
+METHOD_NOT_FOUND = -32601
+NOT_LOGGED_IN = -32000
+"""What ACP programs answer without a login."""
+INVALID_PARAMS = -32602
+LARGEST_COUNT = 2**53
+DIED = re.compile(r"process (exited|terminated|has ended)", re.IGNORECASE)
+"""What an adapter says when the agent behind it has died."""
+WRONG_SHAPE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
+"""What a driver raises where a program sent another type than its protocol says."""
+
+
+class RpcError(Exception):
+    """The other side answered with an error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+Requested = Callable[[str, dict[str, Any], int | str], Awaitable[Any]]
+"""Answers a request of the program: method, parameters, its id. Raises RpcError to refuse."""
+Notified = Callable[[str, dict[str, Any]], None]
+
+
+class ProgramProcess:
+    """A running program and the JSON-RPC connection to it.
+
+    Args:
+        version_field: whether messages carry `"jsonrpc": "2.0"`.
+        on_request, on_notification: what the program asks and says, in order. They are called from the event loop.
+    """
+
+    def __init__(self, *, version_field: bool = True) -> None:
+        self._version_field = version_field
+        self._process: asyncio.subprocess.Process | None = None
+        self._next_id = 0
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self.on_request: Requested = _refuse
+        self.on_notification: Notified = lambda method, params: None
+        self.ended = asyncio.Event()
+        """Set when the program has ended, or its output has."""
+
+    async def start(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        environ: Mapping[str, str],
+        agent_id: str,
+        containment: Containment,
+    ) -> None:
+        """Start the program.
+
+        Raises:
+            BackendFailed: it cannot be started.
+            HostFault: the machine ran out of something.
+        """
+        launcher = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.processes", str(os.getpid())]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *launcher,
+                *await containment.prepare(),
+                "--",
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=folder,
+                env=dict(environ),
+                start_new_session=True,
+                limit=LARGEST_LINE,
+            )
+        except (OSError, ValueError, MemoryError) as error:
+            if (fault := host_fault(error)) is not None:
+                raise fault from error
+            raise BackendFailed(f"{command[0]} cannot be started: {error}") from error
+        self._process = process
+        await containment.admit(process.pid, agent_id)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")  # the launcher waits for it: the process is contained now
+        self.begin(self._read_output(process))
+        self.begin(self._read_errors(process))
+        self.begin(self._watch(process))
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None and not self.ended.is_set()
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it wrote to its standard error."""
+        return next((line for line in reversed(self._last_words) if line.strip()), "")
+
+    async def call(self, method: str, params: Mapping[str, Any], timeout_seconds: float | None = None) -> Any:
+        """Send a request and wait for its result.
+
+        Raises:
+            RpcError: the program answered with an error.
+            BackendFailed: it ended, or did not answer in time.
+        """
+        number, self._next_id = self._next_id, self._next_id + 1
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
+        try:
+            await self._send({"id": number, "method": method, "params": params})
+            async with asyncio.timeout(timeout_seconds):
+                return await answer
+        except TimeoutError:
+            raise BackendFailed(f"no answer to {method} in {timeout_seconds:g} s") from None
+        finally:
+            self._pending.pop(number, None)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification."""
+        await self._send({"method": method} | ({"params": params} if params is not None else {}))
+
+    async def close(self, grace_seconds: float) -> None:
+        """Close its input, wait for its end, and kill what is left of it."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(OSError):
+                assert process.stdin is not None
+                process.stdin.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await process.wait()
+        if process.returncode is None:
+            await asyncio.to_thread(kill_tree, process.pid)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await process.wait()
+        self._end("the program was stopped")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        transport = getattr(process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+    # --- the other side -------------------------------------------------------------------------------------
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        process = self._process
+        if process is None or process.stdin is None or not self.running:
+            raise ProgramEnded(self._why_ended())
+        if self._version_field:
+            message = {"jsonrpc": "2.0", **message}
+        try:
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            await process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise ProgramEnded(self._why_ended()) from None
+
+    async def _read_output(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                try:
+                    message = (
+                        await asyncio.to_thread(_parse, line)
+                        if len(line) > _BESIDE_THE_LOOP
+                        else _parse(line)
+                    )
+                except (ValueError, RecursionError):
+                    continue  # a program may print a line of its own
+                if isinstance(message, dict):
+                    self._take(message)
+        except ValueError:
+            log.warning("an agent program sent a line of more than %d bytes", LARGEST_LINE)
+        self._end(self._why_ended())
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Notice the end of a process whose output something else still holds open."""
+        while process.returncode is None:  # noqa: ASYNC110 (asyncio tells it only once the streams are closed too)
+            await asyncio.sleep(WATCH_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_OUTPUT_SECONDS):
+                await self.ended.wait()
+        self._end(self._why_ended())
+
+    def _take(self, message: dict[str, Any]) -> None:
+        method, params = message.get("method"), message.get("params")
+        params = params if isinstance(params, dict) else {}
+        number = message.get("id")
+        if isinstance(method, str) and number is not None:  # ids begin at 0
+            self.begin(self._answer(method, params, number))
+        elif isinstance(method, str):
+            self.on_notification(method, params)
+        elif isinstance(number, int) and (answer := self._pending.get(number)) is not None:
+            if answer.done():
+                return
+            error = message.get("error")
+            if isinstance(error, dict):
+                code = error.get("code")
+                answer.set_exception(
+                    RpcError(
+                        code if isinstance(code, int) else 0,
+                        str(error.get("message") or "error"),
+                        error.get("data"),
+                    )
+                )
+            else:
+                answer.set_result(message.get("result"))
+
+    async def _answer(self, method: str, params: dict[str, Any], number: int | str) -> None:
+        try:
+            reply: dict[str, Any] = {"result": await self.on_request(method, params, number)}
+        except RpcError as error:
+            reply = {"error": {"code": error.code, "message": str(error)}}
+        with suppress(BackendFailed):
+            await self._send({"id": number, **reply})
+
+    async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while piece := await process.stderr.read(65_536):
+            lines = piece.decode("utf-8", "replace").splitlines()
+            self._last_words.extend(line[:500] for line in lines[-_LAST_WORDS:])
+
+    def begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _why_ended(self) -> str:
+        said = f": {self.last_words}" if self.last_words else ""
+        return f"the program has ended{said}"
+
+    def _end(self, reason: str) -> None:
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(ProgramEnded(reason))
+        self.ended.set()
+
+
+class RpcBackend:
+    """What drivers share: the queue of events, and questions that wait for an answer."""
+
+    name = "the program"
+    version = ""
+    record = ""
+    """Path of the program's own record of the session; empty where it is not known."""
+
+    def __init__(self, process: ProgramProcess) -> None:
+        self._process = process
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._questions: dict[str, asyncio.Future[Decision]] = {}
+        self.children: dict[str, str] = {}
+        """The program's own sub-agents: the program's id of each, and what it was asked for."""
+        process.on_request, process.on_notification = self._asked, self._told
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What the program says, until it ends. Raises BackendFailed when it does."""
+        ended = asyncio.create_task(self._process.ended.wait())
+        ended.add_done_callback(lambda _: self._queue.put_nowait(None))
+        try:
+            while (event := await self._queue.get()) is not None:
+                yield event
+        finally:
+            ended.cancel()
+        raise BackendFailed(
+            f"{self.name} has ended" + (f": {self._process.last_words}" if self._process.last_words else "")
+        )
+
+    async def answer(self, ask_id: str, decision: Decision) -> None:
+        """Answer a question. One that comes too late is ignored."""
+        question = self._questions.pop(ask_id, None)
+        if question is not None and not question.done():
+            question.set_result(decision)
+
+    def prepare(
+        self, command: Sequence[str], environ: Mapping[str, str]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command and the environment that the program is started with."""
+        return command, environ
+
+    def transcript(self) -> Path | None:
+        """The program's own record of this session, if it is known; it may not exist yet."""
+        return Path(self.record) if self.record else None
+
+    async def close(self, grace_seconds: float) -> None:
+        """End the process and all that it started."""
+        await self._process.close(grace_seconds)
+
+    async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
+        """Answer a request of the program. Raises RpcError to refuse."""
+        raise RpcError(METHOD_NOT_FOUND, f"unknown method {method}")
+
+    def notified(self, method: str, params: dict[str, Any]) -> None:
+        """Take a notification of the program."""
+
+    async def _asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
+        try:
+            return await self.asked(method, params, number)
+        except WRONG_SHAPE as error:
+            raise RpcError(INVALID_PARAMS, f"{method}: a field has the wrong type") from error
+
+    def _told(self, method: str, params: dict[str, Any]) -> None:
+        try:
+            self.notified(method, params)
+        except WRONG_SHAPE:
+            self.put(Raw(f"{method[:60]}: a field has the wrong type"))
+
+    def put(self, *events: Event) -> None:
+        """Hand events to the loop."""
+        for event in events:
+            self._queue.put_nowait(event)
+
+    def child_began(self, child: str, title: str) -> None:
+        """The program started a sub-agent."""
+        if self.children.setdefault(child, title) == title:
+            self.put(Child(child, title))
+
+    def child_ended(self, child: str, *, done: bool) -> None:
+        """A sub-agent has ended."""
+        self.put(Child(child, self.children.get(child, ""), "done" if done else "failed"))
+
+    async def decide(self, ask: Ask) -> Decision:
+        """Put a question to the loop, and wait for its answer."""
+        answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._questions[ask.id] = answer
+        self.put(ask)
+        return await answer
+
+    async def request(self, method: str, params: dict[str, Any], timeout_seconds: float | None = 60) -> Any:
+        """A call whose refusal is a failure of the program.
+
+        Raises:
+            BackendFailed: it refuses, does not answer in time, or has ended.
+        """
+        try:
+            return await self._process.call(method, params, timeout_seconds)
+        except RpcError as error:
+            reason = reason_of(error)
+            failed = (
+                NotLoggedIn
+                if error.code == NOT_LOGGED_IN
+                else ProgramEnded
+                if DIED.search(reason)
+                else Refused
+            )
+            raise failed(f"{self.name} refuses {method}: {reason}") from error
+
+
+def reason_of(error: RpcError) -> str:
+    """What an error says, with its details."""
+    data = object_of(error.data)
+    detail = data.get("details") or data.get("message") if data else error.data
+    return f"{error}: {detail}" if isinstance(detail, str) and detail not in str(error) else str(error)
+
+
+async def _refuse(method: str, params: dict[str, Any], number: int | str) -> Any:
+    raise RpcError(METHOD_NOT_FOUND, f"unknown method {method}")
+
+
+async def sweep(agent_id: str) -> list[int]:
+    """End every process that an earlier run of this agent left; returns those that do not end."""
+    return await asyncio.to_thread(kill_marked, AGENT_VARIABLE, agent_id)
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """A JSON object, or an empty one in the place of anything else that a program sent."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_of(value: Any) -> list[dict[str, Any]]:
+    """The JSON objects in a list, or none in the place of anything else that a program sent."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def shell_command(value: Any) -> str:
+    """A command as a person would type it: without the shell that a program wraps it in."""
+    text = str(value or "")
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text
+    wrapped = len(words) == 3 and words[0].endswith("sh") and words[1] in ("-lc", "-c")
+    return words[2] if wrapped else text
+
+
+def count_of(value: Any) -> int:
+    """A count that a program sent, or 0 in the place of anything else."""
+    return value if isinstance(value, int) and value is not True and 0 < value < LARGEST_COUNT else 0
+
+
+def number_of(value: Any) -> float:
+    """A finite number above 0 that a program sent, or 0 in the place of anything else."""
+    return float(value) if isinstance(value, int | float) and 0 < value < LARGEST_COUNT else 0.0
+
+
+def text_at(answer: Any, *names: str) -> str:
+    """A text in a program's answer, below these names.
+
+    Raises:
+        BackendFailed: it is not there.
+    """
+    for name in names:
+        answer = object_of(answer).get(name)
+    if not isinstance(answer, str) or not answer:
+        raise BackendFailed(f"the program's answer has no {'.'.join(names)}")
+    return answer
+
+
+def _parse(line: bytes) -> Any:
+    """The message in a line, without what no database takes. Raises ValueError or RecursionError."""
+    return without_lone_surrogates(json.loads(line))

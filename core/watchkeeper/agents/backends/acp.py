@@ -21,16 +21,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from watchkeeper.agents import backends
-from watchkeeper.agents.backends import BackendFailed, BackendSpec, Decision, Features, child_call
-from watchkeeper.agents.backends.process import (
+from watchkeeper.agents.backends import (
     CLIENT,
     DIED,
     METHOD_NOT_FOUND,
     NOT_LOGGED_IN,
     WRONG_SHAPE,
+    BackendFailed,
+    BackendSpec,
+    Decision,
+    Features,
     ProgramProcess,
     RpcBackend,
     RpcError,
+    child_call,
     count_of,
     number_of,
     object_of,
@@ -40,7 +44,7 @@ from watchkeeper.agents.backends.process import (
     text_at,
 )
 from watchkeeper.records.messages import Usage
-from watchkeeper.store.approvals import unified_diff
+from watchkeeper.store.commands import unified_diff
 
 _OPTIONS: Mapping[Decision, tuple[str, ...]] = {
     "once": ("allow_once", "allow_always"),

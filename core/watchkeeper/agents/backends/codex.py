@@ -6,9 +6,18 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from watchkeeper.agents import backends
-from watchkeeper.agents.backends import BackendSpec, Ended, Features, child_call
-from watchkeeper.agents.backends import process as rpc
-from watchkeeper.agents.backends.process import count_of, object_of, objects_of, shell_command, text_at
+from watchkeeper.agents import backends as rpc
+from watchkeeper.agents.backends import (
+    BackendSpec,
+    Ended,
+    Features,
+    child_call,
+    count_of,
+    object_of,
+    objects_of,
+    shell_command,
+    text_at,
+)
 from watchkeeper.records.messages import Usage
 
 # fmt: off

@@ -36,8 +36,8 @@ from watchkeeper.agents.backends import (
     NotLoggedIn,
     ProgramEnded,
     Refused,
+    sweep,
 )
-from watchkeeper.agents.backends.process import sweep
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
 from watchkeeper.agents.environment import Environment

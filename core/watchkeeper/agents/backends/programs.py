@@ -21,11 +21,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from watchkeeper.agents.backends import AgentBackend, BackendFailed, BackendSpec, Features, MemoryServer
+from watchkeeper.agents.backends import (
+    AgentBackend,
+    BackendFailed,
+    BackendSpec,
+    Features,
+    MemoryServer,
+    ProgramProcess,
+)
 from watchkeeper.agents.backends.acp import CLAUDE, OPENCODE, Acp, AcpProgram, OpenCode
 from watchkeeper.agents.backends.codex import ARGUMENTS as CODEX_ARGUMENTS
 from watchkeeper.agents.backends.codex import Codex
-from watchkeeper.agents.backends.process import ProgramProcess
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import worker_environment
 from watchkeeper.store.agents import Agent

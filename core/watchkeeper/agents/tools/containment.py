@@ -350,7 +350,7 @@ def _probe_namespace() -> None:
     """
     if sys.platform != "linux":
         raise CannotContain("this system has no PID namespaces")
-    command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.sandbox"]
+    command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.processes"]
     roots = [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")]
     environ = allowed_environment(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, roots))}
     try:

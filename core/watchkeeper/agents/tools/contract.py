@@ -70,7 +70,7 @@ class PersonQuestion:
 
     cause: str
     arguments: dict[str, Any]
-    """Shown in place of the call's input (see `store.approvals.sections_of`)."""
+    """Shown in place of the call's input (see `store.commands.sections_of`)."""
     note: str
     """In a line, why it is asked."""
     digest: str

@@ -21,7 +21,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal
 
-from watchkeeper.agents.tools.sandbox import Refuses, refuses_nothing
+from watchkeeper.agents.tools.processes import Refuses, refuses_nothing
 from watchkeeper.records.messages import ToolSpec
 
 # --- One file: its language, lines, TODOs, and whether it starts something or tests something -----------

@@ -1,23 +1,31 @@
-"""Process trees: finding and killing everything that a tool started, however it tried to escape.
+"""Processes of tools: their environment, their end, and what confines them.
 
-On Linux a worker is a *subreaper*: a daemon that it (or its shell) started stays its descendant even after
-`setsid` and a double fork, so a walk of the tree finds it. On other systems, only the process group and
-processes with a running parent are found.
+*Their end.* Everything that a tool started is found and killed, however it tried to escape. On Linux a worker is a
+*subreaper*: a daemon that it (or its shell) started stays its descendant even after `setsid` and a double fork, so a walk
+of the tree finds it. On other systems, only the process group and processes with a running parent are found.
+
+*Confinement* is applied in the process itself: Landlock, the protected database files, and PID namespaces, for workers and
+for the parent of an agent program. It is not part of `worker`, which runs as `__main__` and would define these classes
+twice. Run as a program without arguments, this module says whether namespaces work here: exit code 0, or one line. With
+arguments it is the launcher (`launch`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import mimetypes
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 from watchkeeper.records.errors import host_fault
 from watchkeeper.store.place import Place
@@ -334,3 +342,387 @@ class _children_by_ps:
 
     def __call__(self, pid: int) -> list[int]:
         return self._children.get(pid, [])
+
+
+# --- Confinement ----------------------------------------------------------------------------------------
+
+
+class Broken(Exception):
+    """In a worker: the call failed because the worker's resource is broken; the host should start another
+    worker."""
+
+
+# --- In a worker: Landlock, so that the kernel guards files -------------------------------------------------
+#
+# The file tools check each path before they open it, but another process may swap a symbolic link in between.
+# Landlock (Linux 5.13 and later; `man 7 landlock`) makes the kernel refuse the target of such a link if it
+# lies outside the workspace. On other systems, only the tools' own check applies.
+#
+# The worker's own parts stay readable: the interpreter, its libraries and the system's, and programs.
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+"""Numbers of the system calls; the same on every architecture."""
+_VERSION = 1
+_PATH_BENEATH = 1
+_PR_SET_NO_NEW_PRIVS = 38
+
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_READING = _READ_FILE | _READ_FOLDER
+_WRITE_FILE = 1 << 1
+_CHANGING = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
+"""Writing, and removing and making entries of every kind."""
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
+"""Moving between folders (from version 2 of Landlock) and cutting files short (from version 3)."""
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+_PROGRAMS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store")
+_SETTINGS = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/localtime",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/openssl.cnf",
+)
+"""What programs read before they begin. Nothing of `/etc` else, `/home`, `/root`, `/tmp`, `/var` or
+`/proc`."""
+
+
+def confine(workspace: str) -> bool:
+    """Let this process, its threads-to-be and its children change files below `workspace` only, and read only
+    those and what programs are made of; False where that is not possible.
+
+    It cannot be undone, and holds for the folder that now bears the name.
+
+    Raises:
+        OSError: the machine ran out of something that this needs; nothing is confined yet.
+    """
+    if sys.platform != "linux":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
+    if version < 1:
+        return False
+    changing = _CHANGING | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    ruleset = _Ruleset(changing | _READING)
+    rules = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0)
+    if rules < 0:
+        if (
+            host_fault(failed := OSError(ctypes.get_errno(), "no ruleset of Landlock can be made"))
+            is not None
+        ):
+            raise failed
+        return False
+    try:
+        allowed = _allow(libc, rules, workspace, changing | _READING)
+        allowed = allowed and _allow(libc, rules, os.devnull, _WRITE_FILE | _READ_FILE)
+        for place in _own_places():
+            _allow(libc, rules, place, _READING if os.path.isdir(place) else _READ_FILE)
+        return (
+            allowed
+            and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            and libc.syscall(_RESTRICT_SELF, ctypes.c_int(rules), 0) == 0
+        )
+    finally:
+        os.close(rules)
+
+
+def _own_places() -> Iterator[str]:
+    """Where this worker's own code and programs are. No user files, unless a user keeps some in such a
+    place."""
+    yield from _PROGRAMS
+    yield from _SETTINGS
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(sys.executable))
+    yield from map(str, mimetypes.knownfiles)
+    yield from (place for place in sys.path if os.path.isabs(place))
+    yield from (place for place in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(place))
+
+
+def _allow(libc: ctypes.CDLL, rules: int, path: str, access: int) -> bool:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        if host_fault(error) is not None:
+            raise  # otherwise this worker could never open the files there
+        return False
+    try:
+        rule = _PathBeneath(access, place)
+        return bool(libc.syscall(_ADD_RULE, ctypes.c_int(rules), _PATH_BENEATH, ctypes.byref(rule), 0) == 0)
+    finally:
+        os.close(place)
+
+
+# --- In a worker: the session's database files, always refused ----------------------------------------------
+#
+# No file tool may open them. They are known by device and inode, so under any name: a hard link, a link, a
+# bind mount, or a later name. A descriptor of each is kept, so that its inode number cannot pass to another
+# file.
+
+Identity = tuple[int, int]
+"""Device and inode."""
+Refuses = Callable[[os.stat_result], bool]
+"""Whether a file with this status may not be opened."""
+
+
+def refuses_nothing(status: os.stat_result) -> bool:
+    """Every file may be opened."""
+    return False
+
+
+_REFERENCE = os.O_CLOEXEC | (os.O_PATH if sys.platform == "linux" else os.O_NONBLOCK)
+"""A descriptor that only refers to a file. Landlock lets it be opened anywhere."""
+
+
+class IsDatabase(Exception):
+    """A tool was about to open the session's database, its log, the index of its log, or a lease."""
+
+    def __str__(self) -> str:
+        return "it belongs to the database of this run; file tools may not open it"
+
+
+class ProtectedFiles:
+    """The database's files and leases. Make it before the process is confined: later, the leases cannot be
+    listed.
+
+    Args:
+        names: where the database's files are, or may be.
+        leases: the folder of its leases.
+    """
+
+    def __init__(self, names: Sequence[str] = (), leases: str = "") -> None:
+        self._names = [Path(name) for name in names]
+        self._held: dict[Identity, int] = {}
+        self._unheld: set[Identity] = set()
+        """Those of which no descriptor could be had."""
+        self._lease_path = Path(leases) if leases else None
+        self._lease_folder: int | None = None
+        self._leases: set[Identity] = set()
+        if leases:
+            with suppress(OSError):
+                self._lease_folder = os.open(leases, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.look()
+
+    def look(self) -> None:
+        """Find the current files; called before each tool call. SQLite deletes and creates some of them."""
+        for name in self._names:
+            found = _identity(name)
+            if found is not None and found not in self._held:
+                self._unheld.add(found)
+                with suppress(OSError):
+                    descriptor = os.open(name, _REFERENCE)
+                    self._held.setdefault(_of(os.fstat(descriptor)), descriptor)
+        self._unheld -= self._held.keys()
+        with suppress(OSError):
+            self._leases = {_of(lease) for lease in self._lease_files()}
+
+    def refuses(self, status: os.stat_result) -> bool:
+        """Whether a file is one of them. Ask with the status of an open descriptor, before anything is read
+        or changed."""
+        return any(_of(status) in known for known in (self._held, self._unheld, self._leases))
+
+    def check(self, path: Path) -> None:
+        """Refuse a path whose file is one of them, or that would make one of them.
+
+        Raises:
+            IsDatabase: it is, or it would.
+        """
+        with suppress(OSError):
+            if self.refuses(path.stat()):
+                raise IsDatabase
+        folder = _identity(path.parent)
+        if folder is None or not self._names:
+            return
+        if folder == _identity(self._names[0].parent) and path.name in {name.name for name in self._names}:
+            raise IsDatabase
+        if self._lease_folder is not None and folder == _of(os.fstat(self._lease_folder)):
+            raise IsDatabase
+
+    def below(self, folder: Path) -> list[Path]:
+        """Every path below a folder that is one of them. The folder is searched only where one can be
+        there."""
+        return (
+            [path for path in _files_below(folder) if self._is_one(path)]
+            if self._may_be_below(folder)
+            else []
+        )
+
+    def _is_one(self, path: Path) -> bool:
+        try:
+            return self.refuses(path.stat(follow_symlinks=False))
+        except OSError:
+            return False
+
+    def _may_be_below(self, folder: Path) -> bool:
+        known = {_identity(name) for name in self._names}
+        moved = any(
+            one not in known or os.fstat(descriptor).st_nlink != 1 for one, descriptor in self._held.items()
+        )
+        if self._lease_folder is not None:
+            moved = moved or _of(os.fstat(self._lease_folder)) != _identity(self._lease_path)
+            moved = moved or any(status.st_nlink != 1 for status in self._lease_files())
+        return moved or any(name.is_relative_to(folder) for name in self._names)
+
+    def _lease_files(self) -> Iterator[os.stat_result]:
+        if self._lease_folder is None:
+            return
+        with os.scandir(self._lease_folder) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    yield entry.stat(follow_symlinks=False)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    if folder.is_file():
+        yield folder
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            yield Path(parent, name)
+
+
+def _identity(path: Path | None) -> Identity | None:
+    try:
+        return _of(os.stat(path)) if path is not None else None
+    except OSError:
+        return None
+
+
+def _of(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+# --- A worker as the first process of a PID namespace -------------------------------------------------------
+#
+# When the worker ends, the kernel ends all that it started (`man 7 pid_namespaces`). This needs root, or a
+# system that lets users make user namespaces. It also needs its own `/proc`, without which programs would
+# look each other up under wrong numbers.
+
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 16_384, 1 << 19
+
+
+def enter_namespace(parent_pid: int) -> None:
+    """Continue as the first process of a new namespace. The calling process stays outside, and ends with this
+    one.
+
+    `parent_pid` is the host: when it dies, the kernel kills the process outside, and with it this one. Call
+    it before any thread starts.
+
+    Raises:
+        OSError: the system does not allow it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS) != 0:
+        _check(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNS), "unshare")
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as table:
+                table.write(text)
+    die_with_parent(parent_pid, signal.SIGKILL)
+    outside_lives, outside = os.pipe()
+    inside = os.fork()
+    if inside:
+        os.close(outside_lives)
+        _wait_outside(inside)
+    os.close(outside)
+    _check(libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
+    if select.select([outside_lives], [], [], 0)[0]:
+        os._exit(1)  # the process outside died before this one could ask for its death signal
+    os.close(outside_lives)
+    _check(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
+    _check(libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None), "mount /proc")
+
+
+def _wait_outside(inside: int) -> NoReturn:
+    """Hold nothing open, and end as the process inside ends."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    while True:
+        with suppress(InterruptedError):
+            code = os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1])
+            break
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError, ValueError):  # SIGKILL has no handler to take away
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(max(code, 0))
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+# --- An agent program's parent --------------------------------------------------------------------------
+
+
+def launch(arguments: list[str]) -> int:
+    """Run an agent program as the parent of everything that it starts; returns its exit code.
+
+    The launcher waits for one byte on its standard input, which says that it is contained, and starts the program
+    with its own standard streams. It adopts what the program's commands leave behind, and ends all of it when the
+    program ends, when the host dies, and when it is asked to end.
+
+    Args:
+        arguments: `HOST_PID [--namespace] [--register] -- COMMAND…`.
+    """
+    ours, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
+    parent = int(ours[0])
+    if NAMESPACE_FLAG in ours:
+        enter_namespace(parent)
+    else:
+        die_with_parent(parent, signal.SIGTERM)
+    adopt_orphans()
+    mark_limits(os.environ.get(SESSION_VARIABLE, ""))
+    mark_limits(os.environ.get(AGENT_VARIABLE, ""), resource.RLIMIT_RSS)
+    if os.read(0, 1) != b"\n":
+        return 1
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def end(number: int, frame: Any) -> None:
+        kill_descendants(os.getpid())
+        os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+    try:
+        program = subprocess.Popen(command, env=environ)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)  # the program alone reads the host, and sees the end of its input
+    os.dup2(null, 1)
+    while True:  # also reaps what was adopted
+        ended, status = os.wait()
+        if ended == program.pid:
+            break
+    kill_descendants(os.getpid())
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _try_namespace() -> int | str | None:
+    try:
+        enter_namespace(os.getppid())
+    except OSError as error:
+        return error.strerror
+    return 0 if os.readlink("/proc/self") == "1" else "its /proc shows other processes"
+
+
+if __name__ == "__main__":
+    sys.exit(launch(sys.argv[1:]) if len(sys.argv) > 1 else _try_namespace())

@@ -35,16 +35,17 @@ from watchkeeper.agents.tools.processes import (
     NAMESPACE_FLAG,
     REGISTER_FLAG,
     SESSION_VARIABLE,
+    Broken,
     adopt_orphans,
     descendants,
     die_with_parent,
     end_descendants,
+    enter_namespace,
     hide_worker_variables,
     kill_descendants,
     mark_limits,
     start_ticks,
 )
-from watchkeeper.agents.tools.sandbox import Broken, enter_namespace
 from watchkeeper.records.errors import RETRY_SECONDS, HostFault, as_record, host_fault, raising_host_faults
 from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
 
@@ -364,7 +365,7 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
     """What runs the calls of this mode, and whether several at a time."""
     mode = config["mode"]
     if mode == "files":
-        from watchkeeper.agents.tools.sandbox import ProtectedFiles, confine
+        from watchkeeper.agents.tools.processes import ProtectedFiles, confine
         from watchkeeper.agents.tools.worker_files import FileTools
 
         _limit_memory()

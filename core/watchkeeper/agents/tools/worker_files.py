@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.tools.folder import why
-from watchkeeper.agents.tools.sandbox import IsDatabase, ProtectedFiles, Refuses
+from watchkeeper.agents.tools.processes import IsDatabase, ProtectedFiles, Refuses
 from watchkeeper.records.errors import HostFault, host_fault
 from watchkeeper.records.tool_inputs import FILE_CHANGES, SUBJECT_CHANGED, state_digest
 

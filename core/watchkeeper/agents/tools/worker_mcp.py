@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from watchkeeper._version import __version__
 from watchkeeper.agents.tools.contract import IMAGE_TYPES, MOST_BLOCKS, MOST_IMAGE_BASE64
-from watchkeeper.agents.tools.sandbox import Broken
+from watchkeeper.agents.tools.processes import Broken
 from watchkeeper.records.errors import raising_host_faults
 
 LIST_TOOLS = "\0list"

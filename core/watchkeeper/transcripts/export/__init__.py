@@ -28,7 +28,7 @@ from watchkeeper.store.database import unfinished
 from watchkeeper.store.driver import Connection, Queries, decode, decode_or
 from watchkeeper.store.imports import missing_logs, partial_reason
 from watchkeeper.store.receipts import Receipt, session_receipts
-from watchkeeper.store.timeline import Activity, TimelineReader, merged
+from watchkeeper.store.statistics import Activity, TimelineReader, merged
 from watchkeeper.transcripts.export.document import write_json
 
 if TYPE_CHECKING:
