@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.agent_state import AgentMemory
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.model_call import UsageAccumulator, call_beside
 from watchkeeper.memory.buffering import ObservationChunk

@@ -15,13 +15,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from watchkeeper.agents import reporting, roles
-from watchkeeper.agents.agent_memory import AgentMemory, Recorded, limits_of
+from watchkeeper.agents import agent_state, roles
+from watchkeeper.agents.agent_state import (
+    AgentMemory,
+    Recorded,
+    RunResult,
+    TaskOutcome,
+    limits_of,
+    note_budget,
+    write_ending,
+)
 from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl, AgentStopped, BudgetReached, Interrupted
 from watchkeeper.agents.model_call import ModelCallResult, call_model
-from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Call, Toolbox, assert_mine, load_calls, mark_unknown
 from watchkeeper.memory.history import Rejection, WindowTooSmall
 from watchkeeper.memory.recall import pinned_lines
@@ -583,7 +590,7 @@ class AgentLoop:
             snapshot.write(tx, self._turn)
             if self._control.releasing and not blocked:
                 return
-            reporting.pause(tx, self._agent, reason, tell=tell)
+            agent_state.pause(tx, self._agent, reason, tell=tell)
 
         await self._environment.store.commit(write)
         self._environment.live.show(self._agent.id, "paused", reason)

@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "memory": ("memory", "Status, sync and search of what agents remember"),
     "agent": ("memory", "Reports on agents"),
     "mcp": ("interop", "Serve sessions to agents and editors over MCP"),
-    "doctor": ("doctor", "Check this installation and the database"),
+    "doctor": ("models", "Check this installation and the database"),
     "completion": ("app", "Print shell completion for bash, zsh or fish"),
     "host": ("headless", "Drive a session (started by the other commands)"),
     "follow": ("imports", "Import new log lines of other programs (started by `wk watch`)"),

@@ -87,7 +87,7 @@ def show_preview(opened: SessionHandle, agent_id: str, as_json: bool, **how: Any
     Raises:
         BadInput: it cannot be done, or nothing is to gain.
     """
-    from watchkeeper.agents.agent_memory import AgentMemory, preview_lines
+    from watchkeeper.agents.agent_state import AgentMemory, preview_lines
     from watchkeeper.memory.tokens import default_counter
 
     name, model = opened.one("SELECT name, model FROM agents WHERE id = ?", (agent_id,))

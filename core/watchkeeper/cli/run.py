@@ -46,7 +46,7 @@ from watchkeeper.store.workers import Needs, check_label
 
 if TYPE_CHECKING:
     from watchkeeper.runtime.config import RoleModel
-    from watchkeeper.runtime.continuation import Continuation
+    from watchkeeper.runtime.lifecycle import Continuation
     from watchkeeper.store.lease import LeaseHolder
 
 
@@ -768,7 +768,7 @@ def _leave_paused(path: Place, session_id: str) -> None:
 
 def _carried(path: Place, name: str, workspace: Path, *, quiet: bool) -> Continuation:
     """Read what the new session takes over from the session `name`, and print a line about it."""
-    from watchkeeper.runtime.continuation import carry
+    from watchkeeper.runtime.lifecycle import carry
     from watchkeeper.store.place import user_redactor
 
     carried = carry(path, name, redact=user_redactor())

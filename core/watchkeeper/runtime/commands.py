@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from watchkeeper.agents import reporting, session_tools
-from watchkeeper.agents.agent_memory import AgentMemory, limits_of, preview_lines
+from watchkeeper.agents import agent_state, session_tools
+from watchkeeper.agents.agent_state import AgentMemory, limits_of, preview_lines
 from watchkeeper.agents.backends.loop import compaction_order
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.compaction import CompactionRunner
@@ -274,7 +274,7 @@ class CommandQueue:
         def change(tx: Transaction) -> None:
             session_tools.stop_agent(tx, task, reason)
             plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
-            reporting.tell_planner(tx, "task_cancelled", task.id)
+            agent_state.tell_planner(tx, "task_cancelled", task.id)
 
         await self._commit(command, f"{task.name} is cancelled", change)
 

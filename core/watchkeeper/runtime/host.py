@@ -20,12 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from watchkeeper.agents import reporting
+from watchkeeper.agents import agent_state
+from watchkeeper.agents.agent_state import RunResult, TaskOutcome
 from watchkeeper.agents.backends.loop import ProgramLoop
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
-from watchkeeper.agents.reporting import RunResult, TaskOutcome
 from watchkeeper.agents.roles import Roles
 from watchkeeper.records import errors
 from watchkeeper.records.errors import (
@@ -598,7 +598,7 @@ class SessionHost:
             tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task.id))
             plans.move(tx, task.id, TaskStatus.RUNNING)
             plans.move(tx, task.id, TaskStatus.FAILED, reason)
-            reporting.tell_planner(tx, "task_failed", task.id, error=reason, attempt=task.attempt)
+            agent_state.tell_planner(tx, "task_failed", task.id, error=reason, attempt=task.attempt)
 
         await self.store.commit(write)
         self.wake_host()

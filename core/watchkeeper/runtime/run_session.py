@@ -35,12 +35,12 @@ from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime import control
 from watchkeeper.runtime.background import HEARTBEAT_SECONDS
-from watchkeeper.runtime.continuation import carry
 from watchkeeper.runtime.control import check_configuration
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, RELEASED_EXIT, HostResult, SessionHost
 from watchkeeper.runtime.lifecycle import (
     NewSession,
     SessionSettings,
+    carry,
     create_session,
     pause_session,
     queue_session,

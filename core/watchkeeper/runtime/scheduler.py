@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents import backends, roles
-from watchkeeper.agents.agent_memory import AgentMemory, limits_of
+from watchkeeper.agents.agent_state import AgentMemory, limits_of
 from watchkeeper.agents.backends.record import ProgramRecord, key_of
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
@@ -29,7 +29,7 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Role as MessageRole
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.records.text import one_line
-from watchkeeper.runtime.continuation import bounded_text, brief_of, room_for
+from watchkeeper.runtime.lifecycle import bounded_text, brief_of, room_for
 from watchkeeper.store import agents, artifacts, facts, plans
 from watchkeeper.store.agents import Agent, ProgramSession
 from watchkeeper.store.driver import encode

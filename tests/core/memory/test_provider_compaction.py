@@ -21,7 +21,7 @@ from tests.core.memory.support import (
 )
 from tests.support.places import workspace_in
 
-from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.agent_state import AgentMemory
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import ContextLimits, Rejection

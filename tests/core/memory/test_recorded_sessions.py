@@ -30,7 +30,7 @@ from tests.support.recorded_sessions import (
 )
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.agent_state import AgentMemory
 from watchkeeper.agents.memory_tools import memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.memory.content import texts_of

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.places import workspace_in
 
-from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.agent_state import AgentMemory
 from watchkeeper.agents.memory_tools import RecallTool, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.memory.history import ContextLimits

@@ -21,7 +21,7 @@ from watchkeeper.models.surveyor import understand
 from watchkeeper.records.errors import NotFound
 from watchkeeper.records.messages import Message, ModelRequest
 from watchkeeper.records.states import TaskStatus
-from watchkeeper.runtime import continuation
+from watchkeeper.runtime import lifecycle
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import agents, artifacts, database, facts, messages, plans, sessions
@@ -260,7 +260,7 @@ async def test_the_brief_is_bounded_however_much_there_is(fixed: Fixed, window: 
     old.done()
     session = await fixed.carried(context_tokens=window)
     told = fixed.first_message(session)
-    assert len(told) <= continuation.room_for(window) + 400
+    assert len(told) <= lifecycle.room_for(window) + 400
     assert "more" in told
     whole = re.findall(r"artifact://sha256/[0-9a-f]{64}", told)[-1]
     assert fixed.read_back(session, whole).startswith("# Session oldold01")
@@ -292,7 +292,7 @@ async def test_a_crash_before_the_planner_exists_loses_nothing(fixed):
 
 def test_a_failure_while_it_is_written_leaves_no_session_behind(fixed):
     half_done(fixed).done()
-    carried = continuation.carry(fixed.path, "oldold01")
+    carried = lifecycle.carry(fixed.path, "oldold01")
 
     def fails(tx: Transaction) -> None:
         carried.write(tx)
@@ -351,8 +351,8 @@ def test_a_run_needs_a_goal_or_a_session(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_artifacts_named_alike_by_an_agent_are_not_taken_for_a_brief(fixed):
     old = Old(fixed.path, fixed.workspace)
-    name, kind = f"{continuation.BRIEF}.json", "application/json"
+    name, kind = f"{lifecycle.BRIEF}.json", "application/json"
     artifacts.save_output(old.tx, name=name, data=b"{}", media_type=kind, agent_id="oldplanr", task_id=None)
     old.done()
     with closing(Reads(fixed.path)) as reads:
-        assert continuation.brief_of(reads, "oldold01") is None
+        assert lifecycle.brief_of(reads, "oldold01") is None

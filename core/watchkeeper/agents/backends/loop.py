@@ -26,7 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents import backends, reporting, roles
+from watchkeeper.agents import agent_state, backends, roles
+from watchkeeper.agents.agent_state import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.backends import (
     LIMIT,
     AgentBackend,
@@ -42,7 +43,6 @@ from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import Admission, AgentControl, AgentStopped, Interrupted
-from watchkeeper.agents.reporting import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.agents.worktrees import GitFailed
@@ -1041,7 +1041,7 @@ class ProgramLoop:
             snapshot.write(tx, self._turn)
             if self._control.releasing and not blocked:
                 return
-            reporting.pause(tx, self._agent, reason, tell=tell)
+            agent_state.pause(tx, self._agent, reason, tell=tell)
 
         await self._store.commit(write)
         self._environment.live.show(self._agent.id, "paused", reason)

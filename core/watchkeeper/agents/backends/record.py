@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.agents.agent_memory import Snapshot
+from watchkeeper.agents.agent_state import Snapshot
 from watchkeeper.agents.backends import ToolBegin, UsageReport, child_call
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.toolbox import assert_mine
