@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from collections.abc import Callable
@@ -79,9 +78,3 @@ def random_id() -> str:
     """A fresh id of `LENGTH` characters of `ALPHABET` (40 random bits), from the system's randomness."""
     bits = int.from_bytes(secrets.token_bytes(5), "big")
     return "".join(ALPHABET[(bits >> shift) & 31] for shift in range(35, -1, -5))
-
-
-def seeded_ids(seed: int) -> IdSource:
-    """A deterministic source for tests: the same seed gives the same ids in the same order."""
-    rng = random.Random(seed)
-    return lambda: "".join(rng.choices(ALPHABET, k=LENGTH))

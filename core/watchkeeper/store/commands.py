@@ -207,10 +207,6 @@ class Question:
     """Digest of the file that would change, when this was read; empty if there is no file."""
 
     @property
-    def is_edited(self) -> bool:
-        return self.arguments != self.original
-
-    @property
     def allows_always(self) -> bool:
         """Whether "always" may be answered: not where a call repeats itself, nor to a conflict or another program."""
         return self.cause not in ("repetition", CONFLICT, EXTERNAL)

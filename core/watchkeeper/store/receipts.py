@@ -320,8 +320,6 @@ _NO_REPORT = re.compile(r"\b(?:be|being|to|is|are|what|that|which)\s+$", re.IGNO
 _NEAR = 2_000
 """Characters behind a verb in which its path is, whatever its length."""
 _FIRST_PATH = re.compile(r"^[\s`\"'(*]*")
-_LISTED_CHARACTERS = 80
-"""In a list of changed files, the path is within so many characters."""
 _LINES = re.compile(r":\d[\d,:\-–]*$")
 _HAS_EXTENSION = re.compile(
     r"[^/.]\.[A-Za-z][A-Za-z0-9]{0,9}$|(?:^|/)(?:Makefile|Dockerfile|Procfile|Gemfile)$"
@@ -607,11 +605,6 @@ def _read_line(add: Any, line: str) -> None:
         rf"[`\"')*:\d,\- ]*[-–—:]\s*(?:\w+ ){{0,3}}{_CHANGED}\b", rest[path.end() :], re.IGNORECASE
     ):
         _add_path(add, path[0], line)
-
-
-def _leads(line: str, place: int) -> bool:
-    """Whether a path in a list of changed files is what its line is about."""
-    return place <= _LISTED_CHARACTERS and not _REFERS.search(line[:place])
 
 
 def _read_sentence(add: Any, sentence: str) -> None:

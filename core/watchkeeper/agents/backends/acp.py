@@ -69,7 +69,6 @@ class AcpProgram:
     features: Features = field(default_factory=Features)
     session_fields: Callable[[BackendSpec], dict[str, Any]] = lambda spec: {}
     """What is added to `session/new` and its like."""
-    resumes_with: Literal["session/resume", "session/load"] = "session/resume"
     transcript: Callable[[BackendSpec, str], Path | None] = lambda spec, session: None
     notice: Callable[[str, dict[str, Any]], backends.Event | None] = lambda method, params: None
     """What a notification says that is not of the protocol."""

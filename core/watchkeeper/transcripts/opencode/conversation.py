@@ -236,11 +236,6 @@ class Undoing:
             if value
         }
 
-    @property
-    def is_undone(self) -> bool:
-        """Whether something is undone, and can still be redone."""
-        return self._told is not None
-
     def asked(self, message_id: str, uid: str) -> None:
         """A person said something."""
         self._prompts.pop(message_id, None)
