@@ -17,7 +17,6 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -207,6 +206,8 @@ def program_path(program: str, folder: str, workspace: str, search_path: str) ->
         found = os.path.join(folder, program)
         return found if os.path.isfile(found) and os.access(found, os.X_OK) else None
     places = [place for place in search_path.split(os.pathsep) if os.path.isabs(place)]
+    import shutil  # late: it loads every compressor
+
     return shutil.which(program, path=os.pathsep.join(places)) if places else None
 
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
@@ -27,7 +27,9 @@ from watchkeeper.records.states import (
     check,
 )
 from watchkeeper.store.driver import decode_or, encode
-from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.store.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from watchkeeper.records.tool_inputs import (
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import decode, decode_or, encode
 from watchkeeper.store.place import Place
-from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
+    from watchkeeper.store.transaction import Transaction
 
 
 KINDS = frozenset(

@@ -17,11 +17,10 @@ from watchkeeper.store.driver import Connection, Queries, encode, plain, sqlite3
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import PostgresConnection, is_lost, lease_seconds
-from watchkeeper.store.writer import Group, Writer
 
 if TYPE_CHECKING:
     from watchkeeper.records.messages import Cost, Usage
-    from watchkeeper.store.writer import Fence, Group
+    from watchkeeper.store.writer import Fence, Group, Writer
 
 
 class Transaction:
@@ -180,6 +179,8 @@ class SessionStore(Queries):
             DrivenElsewhere: a live host holds it.
             NotFound: no such session.
         """
+        from watchkeeper.store.writer import Writer  # late: what only reads needs no writer
+
         with contextlib.ExitStack() as undo:
             lease = Lease.acquire(path, session_id)
             undo.callback(lease.release)

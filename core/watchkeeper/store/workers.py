@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.tool_inputs import edited_files
@@ -23,7 +23,9 @@ from watchkeeper.store import plans, postgres
 from watchkeeper.store.driver import Connection, decode_or, encode, writing
 from watchkeeper.store.lease import lock_path
 from watchkeeper.store.place import Place
-from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.store.transaction import Transaction
 
 GONE_SECONDS = 15.0
 """A worker that was not seen for so long is shown as gone."""
