@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.store.driver import make_private
+from watchkeeper.store.place import config_folder
 
 DEFAULT_THRESHOLD = 0.75
 SIGNALS = ("bell", "osc9", "osc777", "off")
@@ -53,16 +54,6 @@ class Settings:
     comes."""
     problems: tuple[str, ...] = ()
     """One line for each setting that could not be used."""
-
-
-def config_folder() -> Path:
-    """`WATCHKEEPER_CONFIG_DIR`, else the user's configuration folder."""
-    chosen = os.environ.get("WATCHKEEPER_CONFIG_DIR")
-    if chosen:
-        return Path(chosen).expanduser()
-    from platformdirs import user_config_path
-
-    return user_config_path("watchkeeper", appauthor=False)
 
 
 def load_settings(folder: Path | None = None) -> Settings:

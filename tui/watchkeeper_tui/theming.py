@@ -21,9 +21,9 @@ from textual.color import Color, ColorParseError
 from textual.command import Command, CommandPalette
 from textual.theme import Theme
 
+from watchkeeper.store.place import config_folder
 from watchkeeper_tui.keymap import KeyOrder
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.settings import config_folder
 
 ROLES: Mapping[str, str] = {
     "text": "",
