@@ -233,7 +233,6 @@ def install_hooks(
     """Add hooks to your settings of Claude Code or Codex, or a plugin to OpenCode. Shows the change, asks, and keeps a
     backup."""
     from watchkeeper.interop import hooks as doors
-    from watchkeeper.interop import hooks as plugin
 
     refuse_agents()
     path = _file(db)
@@ -241,12 +240,12 @@ def install_hooks(
         raise BadInput("questions of Codex are answered in its terminal; --answer is for claude and opencode")
     if program == "opencode":
         found = doors.Program(
-            doors.find_version(os.environ, program, plugin.FIRST_OPENCODE, binary),
-            plugin.OPENCODE_EVENTS,
+            doors.find_version(os.environ, program, doors.FIRST_OPENCODE, binary),
+            doors.OPENCODE_EVENTS,
             program,
         )
-        settings = plugin.opencode_settings(os.environ, project)
-        change = plugin.plan_opencode_install(path, settings, found, answer=answer)
+        settings = doors.opencode_settings(os.environ, project)
+        change = doors.plan_opencode_install(path, settings, found, answer=answer)
     else:
         settings = doors.settings_of(os.environ, project, program)
         found = (doors.find_codex if program == "codex" else doors.find_program)(os.environ, binary)
@@ -291,13 +290,12 @@ def install_hooks(
 def uninstall_hooks(program: str, project: Path | None, yes: bool, db: Place | None) -> int:
     """Take the hooks out again. A file that was not changed meanwhile is restored byte for byte."""
     from watchkeeper.interop import hooks as doors
-    from watchkeeper.interop import hooks as plugin
 
     refuse_agents()
     path = _file(db)
     if program == "opencode":
-        settings = plugin.opencode_settings(os.environ, project)
-        change = plugin.plan_opencode_uninstall(path, settings.path)
+        settings = doors.opencode_settings(os.environ, project)
+        change = doors.plan_opencode_uninstall(path, settings.path)
     else:
         settings = doors.settings_of(os.environ, project, program)
         change = doors.plan_uninstall(path, settings.path)

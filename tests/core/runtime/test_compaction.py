@@ -16,7 +16,7 @@ from tests.core.runtime.working import Work, die, held, land, order_compaction, 
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.agents import compaction
-from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.agent_state import AgentMemory
 from watchkeeper.agents.environment import LoopSettings
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState

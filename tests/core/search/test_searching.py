@@ -12,8 +12,7 @@ from tests.core.search.conftest import Library
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.search import index
 from watchkeeper.store.search.index import index_until
-from watchkeeper.store.search.messages import Stopped, search, search_by_session
-from watchkeeper.store.search.sessions import parse_filters
+from watchkeeper.store.search.messages import Stopped, parse_filters, search, search_by_session
 from watchkeeper.store.search.words import HEAD_CHARACTERS, TAIL_CHARACTERS
 
 

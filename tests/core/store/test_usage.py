@@ -9,7 +9,7 @@ from tests.support.places import workspace_in
 
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import database
-from watchkeeper.store.usage import usage
+from watchkeeper.store.statistics import usage
 
 ON_BOTH = True
 """See `conftest`."""

@@ -137,7 +137,7 @@ async def test_the_schemas_name_what_the_sdk_takes(pool: WorkerPool) -> None:
 def test_list_folder_and_the_host_need_no_sdk(workspace: Path) -> None:
     program = f"""
 import asyncio, os, sys, pathlib
-from watchkeeper.agents.tools import builtin, sandbox as confinement, mcp, builtin as permissions, workers
+from watchkeeper.agents.tools import contract, mcp, processes, workers
 from watchkeeper.agents.tools.worker_files import FileTools
 import watchkeeper.agents.tools.worker
 told, failed = asyncio.run(FileTools({str(workspace)!r}).run({{"tool": "list_folder", "arguments": {{}}}}))
