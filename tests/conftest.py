@@ -14,14 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests.support.postgres import _postgres_template, postgres_place, postgres_server  # noqa: F401 - fixtures of all rooms
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
 
-# A busy machine takes for one example what an idle one takes for a hundred: how long one took says nothing.
-settings.register_profile("unhurried", deadline=None, max_examples=16)
+# A busy machine takes for one example what an idle one takes for a hundred: how long one took says nothing. What a
+# fixture gives is made so that examples may share it.
+_PASSED_OVER = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("unhurried", deadline=None, max_examples=16, suppress_health_check=_PASSED_OVER)
 settings.load_profile("unhurried")
 
 # Whoever starts the tests in the background of a script has them, and all that they start, ignore these.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.export.conftest import Made
 from tests.core.export.conftest import export as export_
@@ -46,7 +46,7 @@ def test_the_round_trip_holds_for_a_made_session_with_odd_text(made, tmp_path, e
     assert found == one.connection.execute(stored, (planner,)).fetchall()
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(texts=st.lists(st.text(st.characters(categories=None, exclude_categories=())), min_size=1, max_size=6))
 def test_the_round_trip_holds_whatever_was_said(tmp_path: Path, texts: list[str]) -> None:
     for name in ("from.db", "other.db"):

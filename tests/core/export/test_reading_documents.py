@@ -20,14 +20,22 @@ from watchkeeper.transcripts.export.document import import_export
 from watchkeeper.transcripts.files import is_export
 
 
-def test_importing_again_changes_nothing_and_says_so(made: Make, tmp_path: Path, export: Export) -> None:
+@pytest.fixture
+def document(made: Make, export: Export) -> str:
+    """Of a session with something in most tables, `sessn001`."""
     one, _ = full(made)
-    other = imported(tmp_path, export(one.connection, one.session_id).text)
-    before = everything(other)
-    again = import_export(tmp_path / "other.db", tmp_path / "one.json")
-    assert again.already_there
-    assert again.session_id == one.session_id
-    assert everything(other) == before
+    return str(export(one.connection, one.session_id).text)
+
+
+def test_importing_again_changes_nothing_and_says_so_of_a_session_in_the_trash_as_well(tmp_path, document):
+    other = imported(tmp_path, document)
+    for deleted in (False, True):
+        if deleted:
+            other.execute("UPDATE sessions SET deleted_at = 5.0")
+        before = everything(other)
+        again = import_export(tmp_path / "other.db", tmp_path / "one.json")
+        assert (again.already_there, again.deleted, again.session_id) == (True, deleted, "sessn001")
+        assert everything(other) == before
 
 
 def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(made, tmp_path, export):
@@ -90,13 +98,15 @@ def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -
         (lambda d: d["artifacts"][0].update(text="other"), "artifact"),
         (lambda d: d["facts"][0].update(id=0), "number"),
         (lambda d: d["messages"].append([]), "not an object"),
+        *(  # what could be a path
+            (lambda d, odd=odd: d["session"].update(id=odd), r"broken\.json")
+            for odd in ("../../etc/x", "", ".hidden", "a/b", "x" * 200, "a\nb")
+        ),
     ],
 )
-def test_a_document_that_is_not_as_it_should_be_is_refused_whole(made, tmp_path, export, change, says):
-    one, _ = full(made)
-    text = broken(export(one.connection, one.session_id).text, change)
+def test_a_document_that_is_not_as_it_should_be_is_refused_whole(tmp_path, document, change, says):
     path = tmp_path / "broken.json"
-    path.write_text(text)
+    path.write_text(broken(document, change))
     other = database.open_writable(tmp_path / "other.db")
     before = everything(other)
     with pytest.raises(BadInput, match=says) as refused:
@@ -105,39 +115,18 @@ def test_a_document_that_is_not_as_it_should_be_is_refused_whole(made, tmp_path,
     assert everything(other) == before
 
 
-@pytest.mark.parametrize("cut", [0, 1, 30, 400, 2000, -2, -40])
-def test_a_file_that_ends_early_is_refused(made: Make, tmp_path: Path, export: Export, cut: int) -> None:
-    one, _ = full(made)
-    path = tmp_path / "cut.json"
-    path.write_text(export(one.connection, one.session_id).text[:cut])
-    other = database.open_writable(tmp_path / "other.db")
-    with pytest.raises(BadInput, match=r"cut\.json"):
-        import_export(tmp_path / "other.db", path)
-    assert other.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
+NO_DOCUMENTS = ["", "[]", "{}", "7", '{"format":', "\xff", '{"format":"watchkeeper-session"} x', "[" * 100_000, '{"version":NaN}',
+                '{"version":' + "9" * 5_000 + "}", '{"version":1,"version":1}', '{"version":' + "[" * 100_000 + "]" * 100_000 + "}"]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        "7",
-        '{"format":',
-        "\xff",
-        '{"format":"watchkeeper-session"} x',
-        "[" * 100_000,
-        '{"version":NaN}',
-        '{"version":' + "9" * 5_000 + "}",
-        '{"version":1,"version":1}',
-        '{"version":' + "[" * 100_000 + "]" * 100_000 + "}",
-    ],
-)
-def test_other_files_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", [*NO_DOCUMENTS, *(slice(cut) for cut in (1, 30, 400, 2000, -2, -40))])
+def test_other_files_and_one_that_ends_early_are_refused_in_one_line(tmp_path, document, text):
     path = tmp_path / "odd.json"
-    path.write_text(text, encoding="latin-1")
+    path.write_text(document[text] if isinstance(text, slice) else text, encoding="latin-1", errors="replace")
+    other = database.open_writable(tmp_path / "other.db")
     with pytest.raises(BadInput, match=r"odd\.json"):
         import_export(tmp_path / "other.db", path)
+    assert other.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
 
 
 def test_an_agent_of_another_session_is_never_touched(made: Make, tmp_path: Path, export: Export) -> None:
@@ -186,45 +175,24 @@ def test_an_import_that_was_interrupted_is_begun_anew(made, tmp_path, export, mo
     assert export(other, one.session_id).text == first
 
 
-@pytest.mark.parametrize("session_id", ["../../etc/x", "", ".hidden", "a/b", "x" * 200, "a\nb"])
-def test_a_session_id_that_could_be_a_path_is_refused(made, tmp_path, export, session_id):
-    one, _ = full(made)
-    (tmp_path / "odd.json").write_text(
-        broken(export(one.connection, one.session_id).text, lambda d: d["session"].update(id=session_id))
-    )
-    with pytest.raises(BadInput, match=r"odd\.json"):
-        import_export(tmp_path / "other.db", tmp_path / "odd.json")
-
-
-def test_a_session_in_the_trash_stays_there(made: Make, tmp_path: Path, export: Export) -> None:
-    one, _ = full(made)
-    other = imported(tmp_path, export(one.connection, one.session_id).text)
-    other.execute("UPDATE sessions SET deleted_at = 5.0")
-    again = import_export(tmp_path / "other.db", tmp_path / "one.json")
-    assert again.already_there
-    assert again.deleted
-
-
-def test_an_imported_session_cannot_be_driven_or_forked(made: Make, tmp_path: Path, export: Export) -> None:
+def test_an_imported_session_cannot_be_driven_or_forked(tmp_path: Path, document: str) -> None:
     from watchkeeper.runtime.control import submit
     from watchkeeper.runtime.run_session import drive
     from watchkeeper.store.fork import fork_session
 
-    one, _ = full(made)
-    imported(tmp_path, export(one.connection, one.session_id).text)
+    imported(tmp_path, document)
     path = tmp_path / "other.db"
     for attempt in (
-        lambda: drive(path, one.session_id, resume=True),
-        lambda: submit(path, one.session_id, "pause", requested_by="me"),
-        lambda: fork_session(path, one.session_id),
+        lambda: drive(path, "sessn001", resume=True),
+        lambda: submit(path, "sessn001", "pause", requested_by="me"),
+        lambda: fork_session(path, "sessn001"),
     ):
         with pytest.raises(BadInput, match="imported"):
             attempt()
 
 
-def test_an_export_is_told_from_other_json_by_its_beginning(made, tmp_path, export):
-    one, _ = full(made)
-    (tmp_path / "a.json").write_text(export(one.connection, one.session_id).text)
+def test_an_export_is_told_from_other_json_by_its_beginning(tmp_path: Path, document: str) -> None:
+    (tmp_path / "a.json").write_text(document)
     (tmp_path / "b.json").write_text('{"type":"user","message":"watchkeeper-session"}\n')
     assert is_export(tmp_path / "a.json")
     assert not is_export(tmp_path / "b.json")
@@ -254,21 +222,20 @@ def test_the_log_of_a_session_that_came_in_a_file_is_a_session_of_its_own(tmp_pa
     assert (tmp_path / "again.json").read_bytes() == file.read_bytes()
 
 
+@pytest.mark.parametrize(
+    "roles", [None, [{"role": 3}, {"role": "r", "source": ".claude/agents/r.md", "model": "m"}]]
+)
 def test_a_document_without_roles_or_with_damaged_ones_can_be_imported_and_shown(
-    made: Make, tmp_path: Path, export: Export, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, _ = full(made)
-    document = json.loads(export(one.connection, one.session_id).text)
-    for number, roles in enumerate(
-        (None, [{"role": 3}, {"role": "r", "source": ".claude/agents/r.md", "model": "m"}])
-    ):
-        document["session"].pop("roles", None)
-        if roles is not None:
-            document["session"]["roles"] = roles
-        (tmp_path / "old.json").write_text(json.dumps(document))
-        assert run(["import", str(tmp_path / "old.json"), "--db", str(tmp_path / f"{number}.db")]) == 0
-        capsys.readouterr()
-        assert run(["show", "--json", "--db", str(tmp_path / f"{number}.db")]) == 0
-        shown = json.loads(capsys.readouterr().out)["session"]["roles"]
-        assert [role["role"] for role in shown] == (["r"] if roles else [])
-        assert run(["show", "--db", str(tmp_path / f"{number}.db")]) == 0
+    tmp_path, document, capsys, roles
+):
+    old, db = json.loads(document), ["--db", str(tmp_path / "old.db")]
+    old["session"].pop("roles", None)
+    if roles is not None:
+        old["session"]["roles"] = roles
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert run(["import", str(tmp_path / "old.json"), *db]) == 0
+    capsys.readouterr()
+    assert run(["show", "--json", *db]) == 0
+    shown = json.loads(capsys.readouterr().out)["session"]["roles"]
+    assert [role["role"] for role in shown] == (["r"] if roles else [])
+    assert run(["show", *db]) == 0

@@ -37,7 +37,7 @@ def read(text: str, size: int, lists: frozenset[str]) -> dict[str, Any]:
     return {name: list(reader.elements()) if name in lists else reader.value() for name in reader.members()}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     document=st.dictionaries(st.text(max_size=6), values, max_size=5),
     indent=st.sampled_from([None, 0, 1, 40]),
@@ -51,7 +51,7 @@ def test_any_object_is_read_the_same_in_pieces_of_any_size(document, indent, asc
     assert read(f"\n {text} \n", size, frozenset()) == document
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     document=st.dictionaries(st.text(max_size=6), values, min_size=1, max_size=4),
     cut=st.floats(0, 1),

@@ -176,7 +176,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(STEP, min_size=3, max_size=14))
 def test_last_follows_the_order_of_insertion_and_of_deletion_whatever_the_clocks_say(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("last") / "watchkeeper.db"

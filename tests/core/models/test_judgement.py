@@ -195,7 +195,7 @@ EVENT = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(events=st.lists(EVENT | TREE, max_size=12))
 def test_no_stream_however_odd_gives_anything_but_a_reply_or_a_named_fault(events: list[Any]) -> None:
     assembler = ReplyAssembler()

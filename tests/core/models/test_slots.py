@@ -184,7 +184,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=STEPS, limit=st.integers(1, 5))
 def test_whatever_happens_the_limits_hold_and_everyone_is_served(steps, limit):
     asyncio.run(_whatever_happens(steps, limit))

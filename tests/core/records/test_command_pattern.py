@@ -86,7 +86,7 @@ ODD = st.text(alphabet="ab'\"\\ ;&|<>$`(){}[]*?!#~=\n\t-+@%^,.:/", max_size=14)
 LIKELY = st.text(alphabet="ab'\" -+@%,.:/=~_", max_size=14)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(ODD, LIKELY, LIKELY), min_size=40, max_size=40))
 def test_bash_runs_exactly_the_words_that_were_parsed(tmp_path_factory, texts):
     """Each command that the parser takes is run by bash itself: one program, once, with these words, and

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.places import workspace_in
+from tests.core.runtime.conftest import Ground, add_task
 
-from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import lifecycle
 from watchkeeper.runtime.config import RoleModel
 from watchkeeper.store import agents, commands, plans, sessions
-from watchkeeper.store.transaction import SessionStore, Transaction
+from watchkeeper.store.transaction import Transaction
 
 
-class Rows:
+class Rows(Ground):
     """A claimed session with the planner `p`, and the tasks `t` and `u`, of which agent `a` works at `t`."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "w.db"
-        new = lifecycle.NewSession("goal", workspace_in(folder), "test/model")
-        session = lifecycle.create_session(path, new)
-        self.store = SessionStore.claim(path, session, ManualClock(), pid=os.getpid(), host_name="here")
+        super().__init__(folder)
         self.write(self._make)
 
     def _make(self, tx: Transaction) -> None:
         about = {"role": "coder", "model": "m", "system": "", "goal": "", "context_limit": 1}
         plans.create_plan(tx, "plan", "goal")
         for place, name in enumerate("tu"):
-            plans.add_task(
-                tx, task_id=name, plan_id="plan", name=name, position=place, title=name, instructions="", role="coder",
-                model=None, expected_outputs=(),
-            )  # fmt: skip
+            add_task(tx, name, place)
         agents.create(tx, agent_id="p", name="p", status=AgentStatus.IDLE, **about)
         agents.create(tx, agent_id="a", name="a", task_id="t", **about)
         tx.execute("UPDATE sessions SET planner_agent_id = 'p'")
@@ -45,7 +38,7 @@ class Rows:
 
     def write(self, *changes: Callable[[Transaction], Any]) -> None:
         def batch(group: Any) -> None:
-            tx = Transaction(group, self.store.session_id, self.store.epoch, 1.0)
+            tx = Transaction(group, self.session, self.store.epoch, 1.0)
             for change in changes:
                 change(tx)
 
@@ -69,9 +62,8 @@ class Rows:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Iterator[Rows]:
-    made = Rows(tmp_path)
-    yield made
-    made.store.close()
+    with closing(Rows(tmp_path)) as made:
+        yield made
 
 
 def pause(tx: Transaction) -> None:

@@ -52,7 +52,7 @@ class Plan(Ground):
         ]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_the_board_says_what_the_rows_say_after_any_changes(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -112,7 +112,7 @@ def some_loads(purposes: list[Purpose], count: int) -> st.SearchStrategy[list[Lo
 BESIDE = [Purpose.OBSERVER, Purpose.REFLECTOR]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(loads=some_loads(list(Purpose), 30), limit=st.integers(1, 4), ageing=st.sampled_from([1.0, 5.0, 20.0]))
 def test_under_any_load_a_turn_waits_behind_background_work_for_one_reply_at_most(loads, limit, ageing):
     asyncio.run(Provider(limit, ageing).serve(loads))
@@ -126,7 +126,7 @@ def test_under_any_load_a_turn_waits_behind_background_work_for_one_reply_at_mos
             assert len({load.started for load in started_before_it}) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     observers=some_loads(BESIDE, 40),
     turns=st.lists(st.integers(1, 30), min_size=1, max_size=6),

@@ -88,11 +88,7 @@ class Reading:
         return found
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=60)
 @example(
     steps=[
         ("say", "s1", "kraken"),
@@ -109,19 +105,11 @@ class Reading:
 )  # fmt: skip
 @given(steps=st.lists(STEPS, max_size=40))
 def test_a_search_finds_what_reading_every_message_finds(empty, steps):
-    with (
-        mock.patch.multiple(index, PART_MESSAGES=4),
-    ):
+    with mock.patch.multiple(index, PART_MESSAGES=4):
         play(in_memory(empty), steps)
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    phases=[Phase.generate],
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=8, phases=[Phase.generate], derandomize=True, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, min_size=15, max_size=30))
 def test_a_search_on_postgresql_finds_what_reading_every_message_finds(postgres_place, steps):
     with closing(database.open_writable(postgres_place)) as connection:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.core.store.conftest import run
 
@@ -78,7 +78,7 @@ def test_a_lone_surrogate_in_any_bound_text_loses_that_character_and_not_the_row
     assert names == ["caf\ufffd", "x\ufffd", "y", "a"]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50)
 @given(
     data=st.binary(max_size=3000)
     | st.builds(lambda piece, times: piece * times, st.binary(max_size=40), st.integers(0, 200))
@@ -108,13 +108,8 @@ def test_artifacts_are_compressed_only_where_that_pays(store: SessionStore) -> N
 
 def test_the_newest_output_of_a_name_wins_and_a_reference_means_itself(store: SessionStore) -> None:
     def save(data: bytes) -> str:
-        made: str = run(
-            store,
-            lambda tx: artifacts.save_output(
-                tx, name="n", data=data, media_type="text/plain", agent_id="a0", task_id=None
-            ),
-        )
-        return made
+        about = {"name": "n", "media_type": "text/plain", "agent_id": "a0", "task_id": None}
+        return str(run(store, lambda tx: artifacts.save_output(tx, data=data, **about)))
 
     first, second = save(b"one"), save(b"two")
     assert artifacts.resolve(store, store.session_id, "n") == second
@@ -146,7 +141,7 @@ def test_messages_cannot_be_changed(store: SessionStore) -> None:
 BLOCKS = st.lists(st.dictionaries(TEXT, JSON, max_size=3), max_size=3)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(contents=st.lists(TEXT | BLOCKS, min_size=1, max_size=5))
 def test_messages_observations_and_views_come_back_as_they_were(contents, store, fresh):
     agent_id = fresh()
@@ -154,21 +149,10 @@ def test_messages_observations_and_views_come_back_as_they_were(contents, store,
         Message(seq, "user" if seq % 2 else "assistant", content, seq, seq * (seq + 1) // 2, float(seq))
         for seq, content in enumerate(contents, 1)
     ]
+    digest, reflection = ObservationKind.DIGEST, ObservationKind.REFLECTION
     observations = [
-        Observation(
-            1, ObservationKind.DIGEST, "über\x00all", 3, (1, 1), (1,), provisional=True, created_at=1.0
-        ),
-        Observation(
-            7,
-            ObservationKind.REFLECTION,
-            "",
-            0,
-            (1, len(contents)),
-            (1, 2),
-            level=2,
-            replaces=(1,),
-            created_at=2.0,
-        ),
+        Observation(1, digest, "über\x00all", 3, (1, 1), (1,), provisional=True, created_at=1.0),
+        Observation(7, reflection, "", 0, (1, len(contents)), (1, 2), level=2, replaces=(1,), created_at=2.0),
     ]
     elided = {1: Elision(1, 10, 20, f"message://{agent_id}/1", 30)}
     view = View(1, (observations[1], observations[0]), None, elided, None, "digest", 2.0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.store.conftest import run
 
@@ -93,7 +93,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(steps=st.lists(STEP, max_size=25), takeover_at=st.none() | st.integers(0, 25))
 def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(steps, takeover_at, start, path):
     store = SessionStore.claim(path, start(), ManualClock(), pid=1, host_name="h")

@@ -59,7 +59,7 @@ def test_a_character_that_a_terminal_obeys_or_hides_is_named(odd: str) -> None:
 LINES = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=12).map("\n".join)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(LINES, LINES, st.booleans())
 def test_a_difference_is_one_that_patch_applies(tmp_path_factory, before, after, coarse):
     if before == after or not before:

@@ -116,7 +116,7 @@ def test_a_reply_to_an_order_without_a_call_is_flagged_in_whatever_words(made: C
     assert [each.agent for each in receipts(one) if each.flagged] == list(IN_OTHER_WORDS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.text(max_size=60), st.text(max_size=60), st.sampled_from([*CHANGED, *TESTED, *COMMANDS, "no claim"])
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.tui.fake_store import NOW, FakeSession, create, insert
 
@@ -61,7 +61,7 @@ def do(run: FakeSession, deed: str, agent: str, at: float) -> None:
 
 
 @example([("tool", "a1", False), ("unknown", "a1", True), ("compacted", "a1", False), ("kill", "a1", False)])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     deeds=st.lists(
         st.tuples(st.sampled_from(DEEDS), st.sampled_from(("planner1", "a1")), st.booleans()), max_size=30

@@ -286,7 +286,7 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batches=BATCHES)
 def test_any_mixture_of_good_and_bad_batches_ends_as_if_each_had_run_alone(batches, tmp_path_factory):
     path = tmp_path_factory.mktemp("mixture") / "w.db"

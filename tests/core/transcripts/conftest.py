@@ -184,6 +184,11 @@ class Store:
         rows = self.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")
         return [[(item["title"], item["status"]) for item in json.loads(row[0])] for row in rows]
 
+    def errors(self) -> list[tuple[Any, ...]]:
+        """Events but those of new agents, with the errors that they tell of."""
+        error = "json_extract(data, '$.error')"
+        return self.all(f"SELECT kind, {error} FROM events WHERE kind <> 'agent.created' ORDER BY seq")
+
     def assert_a_tree(self) -> None:
         """No agent is an ancestor of itself."""
         parents = dict(self.all("SELECT id, parent_agent_id FROM agents"))
@@ -206,6 +211,16 @@ class Store:
     def close(self) -> None:
         self._connection.close()
         self.writer.close()
+
+
+def imported(store: Store, logs: Path, log: Log | None = None) -> tuple[Log, Path]:
+    """A log (of one prompt, unless it is given) that was imported, and its file."""
+    if log is None:
+        log = Log()
+        log.user("Mend the cache")
+    path = log.write(logs)
+    store.run(path)
+    return log, path
 
 
 @pytest.fixture

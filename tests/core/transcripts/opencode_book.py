@@ -26,6 +26,10 @@ CREATE INDEX part_session_idx ON part (session_id);
 """
 
 
+def _tokens(input: int, output: int, reasoning: int = 0, read: int = 0, write: int = 0) -> dict[str, Any]:
+    return {"input": input, "output": output, "reasoning": reasoning, "cache": {"read": read, "write": write}}
+
+
 class Book:
     """Sessions as OpenCode holds them."""
 
@@ -48,8 +52,7 @@ class Book:
         return f"{kind}_{self._count:06d}"
 
     def session(self, title: str = "A title", parent: str | None = None) -> str:
-        session = self._id("ses")
-        at = self.tick()
+        session, at = self._id("ses"), self.tick()
         about = {
             "id": session,
             "projectID": "p",
@@ -57,42 +60,39 @@ class Book:
             "title": title,
             "version": "1.2.0",
         }
-        self.sessions[session] = about | {"time": {"created": at, "updated": at}}
-        if parent is not None:
-            self.sessions[session]["parentID"] = parent
+        self.sessions[session] = (
+            about | {"time": {"created": at, "updated": at}} | ({"parentID": parent} if parent else {})
+        )
         self.times[session] = at
         return session
 
-    def user(self, session: str, text: str | None = None, **about: Any) -> str:
-        message = self._id("msg")
-        at = self.tick()
-        self.messages[message] = {
-            "id": message,
-            "sessionID": session,
-            "role": "user",
-            "time": {"created": at},
-            **about,
-        }
+    def _message(self, session: str, role: str, ended: dict[str, int], about: dict[str, Any]) -> str:
+        message, at = self._id("msg"), self.now
+        times = {"created": at, **ended}
+        self.messages[message] = {"id": message, "sessionID": session, "role": role, "time": times, **about}
         self.times[message] = at
+        return message
+
+    def user(self, session: str, text: str | None = None, **about: Any) -> str:
+        self.tick()
+        message = self._message(session, "user", {}, about)
         if text is not None:
             self.part(message, "text", text=text)
         return message
 
     def assistant(self, session: str, *, completed: bool = True, **about: Any) -> str:
-        message = self._id("msg")
         at = self.tick()
-        times = {"created": at} | ({"completed": at + 900} if completed else {})
-        self.messages[message] = {
-            "id": message, "sessionID": session, "role": "assistant", "time": times, "modelID": "claude-opus-4-6",
-            "providerID": "anthropic", "cost": 0, "tokens": {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}},
-            **about,
-        }  # fmt: skip
-        self.times[message] = at
-        return message
+        ended = {"completed": at + 900} if completed else {}
+        tokens = _tokens(0, 0)
+        return self._message(
+            session,
+            "assistant",
+            ended,
+            {"modelID": "claude-opus-4-6", "providerID": "anthropic", "cost": 0, "tokens": tokens} | about,
+        )
 
     def part(self, message: str, kind: str, **about: Any) -> str:
-        part = self._id("prt")
-        owner = self.messages[message]
+        part, owner = self._id("prt"), self.messages[message]
         if kind in ("text", "reasoning") and owner["role"] == "assistant" and "time" not in about:
             about["time"] = {"start": self.now, "end": self.now + 100}
         self.parts[part] = {
@@ -108,41 +108,16 @@ class Book:
     def tool(
         self, message: str, call: str, name: str = "bash", status: str = "completed", **state: Any
     ) -> str:
-        times: dict[str, Any] = {"start": self.now}
-        if status in ("completed", "error"):
-            times["end"] = self.now + 500
-        inside = {
-            "status": status,
-            "input": state.pop("input", {"command": "ls"}),
-            "time": times | state.pop("time", {}),
-        }
-        inside |= (
-            {"output": "fine"}
-            if status == "completed"
-            else {"error": "it failed"}
-            if status == "error"
-            else {}
-        )
-        return self.part(message, "tool", callID=call, tool=name, state=inside | state)
+        times = {"start": self.now} | ({"end": self.now + 500} if status in ("completed", "error") else {})
+        times |= state.pop("time", {})
+        outcome = {"completed": {"output": "fine"}, "error": {"error": "it failed"}}.get(status, {})
+        inside = {"status": status, "input": {"command": "ls"}, "time": times, **outcome, **state}
+        return self.part(message, "tool", callID=call, tool=name, state=inside)
 
-    def step(
-        self,
-        message: str,
-        input: int,
-        output: int,
-        *,
-        reasoning: int = 0,
-        read: int = 0,
-        write: int = 0,
-        cost: float = 0.0,
-    ) -> str:
-        tokens = {
-            "input": input,
-            "output": output,
-            "reasoning": reasoning,
-            "cache": {"read": read, "write": write},
-        }
-        return self.part(message, "step-finish", reason="stop", cost=cost, tokens=tokens)
+    def step(self, message: str, input: int, output: int, *, cost: float = 0.0, **tokens: int) -> str:
+        return self.part(
+            message, "step-finish", reason="stop", cost=cost, tokens=_tokens(input, output, **tokens)
+        )
 
     def touch(self, name: str) -> None:
         self.times[name] = self.tick()
@@ -189,34 +164,20 @@ class Book:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'session'").fetchone():
             connection.executescript(SCHEMA)
         for session, about in self.sessions.items():
-            self._put(connection, "session", (session, "p", about.get("parentID"), "slug", about["directory"], about["title"],
-                      about["version"], about["time"]["created"], self.times[session],
-                      json.dumps(about["revert"]) if "revert" in about else None))  # fmt: skip
+            revert = json.dumps(about["revert"]) if "revert" in about else None
+            self._put(connection, "session", session, "p", about.get("parentID"), "slug", about["directory"], about["title"],
+                      about["version"], about["time"]["created"], self.times[session], revert)  # fmt: skip
         for message, about in self.messages.items():
-            data = json.dumps(
-                {name: value for name, value in about.items() if name not in ("id", "sessionID")}
-            )
-            self._put(
-                connection,
-                "message",
-                (message, about["sessionID"], about["time"]["created"], self.times[message], data),
-            )
+            times = about["time"]["created"], self.times[message]
+            self._put(connection, "message", message, about["sessionID"], *times, _data(about))
         for part, about in self.parts.items():
-            data = json.dumps(
-                {name: value for name, value in about.items() if name not in ("id", "sessionID", "messageID")}
-            )
-            self._put(
-                connection,
-                "part",
-                (part, about["messageID"], about["sessionID"], self.times[part], self.times[part], data),
-            )
+            owners, at = (about["messageID"], about["sessionID"]), self.times[part]
+            self._put(connection, "part", part, *owners, at, at, _data(about))
         for session, todos in self.todos.items():
             connection.execute("DELETE FROM todo WHERE session_id = ?", (session,))
             for place, todo in enumerate(todos):
-                connection.execute(
-                    "INSERT INTO todo VALUES (?, ?, ?, 'high', ?, ?, ?)",
-                    (session, todo["content"], todo["status"], place, self.now, self.now),
-                )
+                row = (session, todo["content"], todo["status"], place, self.now, self.now)
+                connection.execute("INSERT INTO todo VALUES (?, ?, ?, 'high', ?, ?, ?)", row)
         for gone in self._gone:
             connection.execute("DELETE FROM message WHERE id = ?", (gone,))
             connection.execute("DELETE FROM part WHERE id = ?", (gone,))
@@ -225,7 +186,7 @@ class Book:
         return path
 
     @staticmethod
-    def _put(connection: Any, table: str, row: tuple[Any, ...]) -> None:
+    def _put(connection: Any, table: str, *row: Any) -> None:
         names = [each[1] for each in connection.execute(f"PRAGMA table_info({table})")]
         sets = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
         marks = ", ".join("?" * len(names))
@@ -234,6 +195,12 @@ class Book:
     @property
     def records(self) -> int:
         return len(self.sessions) + len(self.messages) + len(self.parts) + len(self.todos)
+
+
+def _data(about: dict[str, Any]) -> str:
+    return json.dumps(
+        {name: value for name, value in about.items() if name not in ("id", "sessionID", "messageID")}
+    )
 
 
 def simple() -> tuple[Book, str]:
@@ -292,11 +259,8 @@ def lively() -> tuple[Book, list[Callable[[], Any]]]:
         book.touch(names["tool"])
 
     def result() -> None:
-        book.parts[names["tool"]]["state"] |= {
-            "status": "completed",
-            "output": "a",
-            "time": {"start": BEGAN + 1, "end": BEGAN + 2},
-        }
+        times = {"start": BEGAN + 1, "end": BEGAN + 2}
+        book.parts[names["tool"]]["state"] |= {"status": "completed", "output": "a", "time": times}
         book.touch(names["tool"])
 
     def end() -> None:
@@ -316,7 +280,5 @@ def lively() -> tuple[Book, list[Callable[[], Any]]]:
         book.sessions[session]["title"] = "Another title"
         book.touch(session)
 
-    return book, [
-        lambda: book.user(session, "Mend the cache"), begin, text, run, result, end,
-        lambda: book.user(session, "on"), again, summary,
-    ]  # fmt: skip
+    asks = [lambda text=text: book.user(session, text) for text in ("Mend the cache", "on")]  # type: ignore[misc]
+    return book, [asks[0], begin, text, run, result, end, asks[1], again, summary]

@@ -109,11 +109,8 @@ def test_usage_that_only_progress_tells_counts_once_with_the_agents_own_log(stor
             "requestId": "req_c0",
             "timestamp": "2026-02-03T04:00:02.500Z",
         }
-        parent.add(
-            "progress",
-            parentToolUseID="t1",
-            data={"type": "agent_progress", "agentId": "a1", "message": said},
-        )
+        data = {"type": "agent_progress", "agentId": "a1", "message": said}
+        parent.add("progress", parentToolUseID="t1", data=data)
     parent.write(logs)
     store.run(logs)
     assert store.one("SELECT model_calls, output_tokens FROM sessions") == (2, 14)
@@ -137,11 +134,8 @@ def test_an_agent_is_done_by_a_result_or_a_last_reply_alone(store: Store, logs: 
     parent = _parent(logs)
     if ending != "result":
         parent.records.pop()
-        parent.add(
-            "progress",
-            parentToolUseID="t1",
-            data={"type": "agent_progress", "agentId": "a1", "prompt": "Look for it"},
-        )
+        data = {"type": "agent_progress", "agentId": "a1", "prompt": "Look for it"}
+        parent.add("progress", parentToolUseID="t1", data=data)
     parent.write(logs)
     if ending in ("cut", "replied"):
         child = Log(SESSION, isSidechain=True, agentId="a1")

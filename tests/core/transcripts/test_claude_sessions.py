@@ -39,10 +39,7 @@ def test_usage_counts_once_for_each_message_and_request_with_the_most_output(sto
     store.run(log.write(logs))
     assert store.all(
         "SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd FROM model_calls"
-    ) == [
-        (3, 40, 100, 20, 73.0),
-        (3, 7, 0, 0, 10.0),
-    ]
+    ) == [(3, 40, 100, 20, 73.0), (3, 7, 0, 0, 10.0)]
     for table in ("sessions", "agents"):
         row = store.one(
             "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,"
@@ -99,11 +96,8 @@ def _parent(agent: str) -> Log:
         call("Task", "t1", prompt="Look for the cache", description="Find it", subagent_type="Explore"),
         id="msg_1",
     )
-    log.result(
-        "t1",
-        "Looked.",
-        toolUseResult={"status": "completed", "agentId": agent, "prompt": "Look for the cache"},
-    )
+    tool_use_result = {"status": "completed", "agentId": agent, "prompt": "Look for the cache"}
+    log.result("t1", "Looked.", toolUseResult=tool_use_result)
     return log
 
 
@@ -134,34 +128,23 @@ def test_sub_agents_stand_below_the_agent_that_started_them_in_every_layout(stor
     assert store.one("SELECT output_tokens FROM sessions") == 15
 
 
-def test_a_child_is_joined_whether_its_file_comes_first_or_last(store: Store, logs: Path) -> None:
-    child = _child(Log().session, "abc123").write(logs, f"{Log().session}/subagents/agent-abc123.jsonl")
-    store.run(child)
-    assert store.all(AGENTS)[0] == ("abc123", "agent", "done", 2, 5, "main")
-    store.run(_parent("abc123").write(logs))
-    assert ("Find it", "Explore", "done", 2, 5, "main") in store.all(AGENTS)
-
-
-def test_progress_records_join_an_agent_before_its_call_has_a_result(store: Store, logs: Path) -> None:
-    parent = _parent("abc123")
-    del parent.records[2]
-    parent.add(
-        "progress",
-        parentToolUseID="t1",
-        toolUseID="agent_msg_1",
-        data={"type": "agent_progress", "agentId": "abc123", "prompt": "…"},
-    )
-    parent.write(logs)
-    _child(parent.session, "abc123").write(logs, f"{parent.session}/subagents/agent-abc123.jsonl")
-    store.run(logs)
-    assert ("Find it", "Explore", "done", 2, 5, "main") in store.all(AGENTS)
-
-
-def test_the_file_beside_a_sub_agents_log_tells_its_type(store: Store, logs: Path) -> None:
+@pytest.mark.parametrize(
+    "joined", ["by its call's result", "by progress before there is a result", "by the file beside its log"]
+)
+def test_a_child_is_joined_to_what_started_it_whichever_comes_first(store, logs, joined):
     path = _child(Log().session, "abc123").write(logs, f"{Log().session}/subagents/agent-abc123.jsonl")
-    path.with_suffix(".meta.json").write_text(
-        json.dumps({"agentType": "Explore", "description": "Find it", "spawnDepth": 1})
-    )
+    if joined == "by the file beside its log":
+        about = {"agentType": "Explore", "description": "Find it", "spawnDepth": 1}
+        path.with_suffix(".meta.json").write_text(json.dumps(about))
+    else:
+        store.run(path)
+        assert store.all(AGENTS)[0] == ("abc123", "agent", "done", 2, 5, "main")
+        parent = _parent("abc123")
+        if joined == "by progress before there is a result":
+            del parent.records[2]
+            data = {"type": "agent_progress", "agentId": "abc123", "prompt": "…"}
+            parent.add("progress", parentToolUseID="t1", toolUseID="agent_msg_1", data=data)
+        parent.write(logs)
     store.run(logs)
     assert ("Find it", "Explore", "done", 2, 5, "main") in store.all(AGENTS)
 
@@ -272,22 +255,14 @@ def test_ids_that_a_list_begun_anew_gives_once_more_are_of_other_tasks(store: St
 
 def test_errors_retries_and_interruptions_are_events_and_counted(store: Store, logs: Path) -> None:
     log = Log()
-    log.add(
-        "system",
-        subtype="api_error",
-        error={"status": 529, "error": {"error": {"message": "Overloaded"}}},
-        retryInMs=500,
-    )
+    error = {"status": 529, "error": {"error": {"message": "Overloaded"}}}
+    log.add("system", subtype="api_error", error=error, retryInMs=500)
     log.reply(
         text("API Error: no credit"), id="msg_1", model="<synthetic>", isApiErrorMessage=True, error="billing"
     )
     log.user([text("[Request interrupted by user]")])
     store.run(log.write(logs))
-    events = store.all(
-        "SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY"
-        " seq"
-    )
-    assert events == [
+    assert store.errors() == [
         ("model.retrying", "Overloaded"),
         ("model.error", "API Error: no credit"),
         ("agent.interrupted", "[Request interrupted by user]"),
@@ -343,10 +318,7 @@ def test_parallel_side_chains_that_hang_below_one_record_are_told_apart_by_their
     store.run(log.write(logs))
     assert store.all(
         "SELECT name, last_seq, current_goal FROM agents WHERE name <> 'main' ORDER BY name"
-    ) == [
-        ("a", 2, "Look for a"),
-        ("b", 2, "Look for b"),
-    ]
+    ) == [("a", 2, "Look for a"), ("b", 2, "Look for b")]
 
 
 def test_a_fork_that_gave_its_copies_new_ids_is_known_by_the_old_ones(store: Store, logs: Path) -> None:

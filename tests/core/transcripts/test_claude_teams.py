@@ -16,15 +16,13 @@ def _lead() -> Log:
     spawn = call("Agent", "t1", description="Mend the loss", team_name="all", prompt=PROMPT)
     spawn["input"]["name"] = "mender"
     log.reply(spawn, id="m1", stop="tool_use")
-    log.result(
-        "t1",
-        toolUseResult={
-            "status": "teammate_spawned",
-            "name": "mender",
-            "teammate_id": "mender@all",
-            "prompt": PROMPT,
-        },
-    )
+    tool_use_result = {
+        "status": "teammate_spawned",
+        "name": "mender",
+        "teammate_id": "mender@all",
+        "prompt": PROMPT,
+    }
+    log.result("t1", toolUseResult=tool_use_result)
     return log
 
 

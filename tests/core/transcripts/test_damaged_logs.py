@@ -35,11 +35,8 @@ def _log() -> Log:
     log.result("t1", parent=log.records[3]["uuid"])
     log.boundary()
     log.summary("All of it.")
-    log.add(
-        "system",
-        subtype="microcompact_boundary",
-        microcompactMetadata={"preTokens": 5, "tokensSaved": 2, "compactedToolIds": ["t1"]},
-    )
+    microcompact_metadata = {"preTokens": 5, "tokensSaved": 2, "compactedToolIds": ["t1"]}
+    log.add("system", subtype="microcompact_boundary", microcompactMetadata=microcompact_metadata)
     log.add("progress", parentToolUseID="t1", data={"type": "agent_progress", "agentId": "abc"})
     log.add("file-history-snapshot", snapshot={})
     log.reply(call("TaskUpdate", "t2", taskId="1", status="completed"), id="m3")
@@ -80,10 +77,8 @@ def _codex_lines() -> list[bytes]:
         "id": "p",
     }
     child.event("item_completed", item={"type": "CollabAgentToolCall", **about})
-    child.event(
-        "item_completed",
-        item={"type": "SubAgentActivity", "id": "p", "agent_thread_id": "x", "kind": "completed"},
-    )
+    item = {"type": "SubAgentActivity", "id": "p", "agent_thread_id": "x", "kind": "completed"}
+    child.event("item_completed", item=item)
     child.item(
         "custom_tool_call",
         call_id="e",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints, is_typeddict
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic_core import from_json
 from tests.core.transcripts.conftest import work
@@ -109,7 +109,7 @@ def of_shape(value: Any, kind: Any) -> Any:
 @example(b'{"type":"user","toolUseResult":{"stdout":NaN},"message":{"usage":null,"content":"x"}}', [])
 @example(b'{"type":"user","message":"text","data":[1],"attachment":"x","toolUseResult":["y",{"z":1}]}', [])
 @example(b'{"t\\u0079pe":"user","message":{"\\u0063ontent":"\\u0000"}}', [])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_a_line_says_the_same_whether_all_of_it_is_parsed_or_what_is_read_of_it(data, damage):
     for place, put in damage:
         data = data[:place] + put + data[place + 1 :]
@@ -125,7 +125,7 @@ def test_a_line_says_the_same_whether_all_of_it_is_parsed_or_what_is_read_of_it(
 @example([b'{"type":"user","toolUseResult": {"stdout":"x"},"message":{"content":"y"}}'])
 @example([b'{"type":"user","message":{"toolUseResult":{"a":1}},"toolUseResult":{"a":1}}'])
 @example([b'{"toolUseResult":{"stdout":"x","task":{"id":1}},"type":"user","toolUseResult":[]}'])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_a_reader_finds_the_same_whether_a_line_is_parsed_fast_or_slowly(lines: list[bytes]) -> None:
     fast, slow = ClaudeReader("s"), ClaudeReader("s")
     for number, data in enumerate(lines, 1):
@@ -163,7 +163,7 @@ def test_a_record_however_deep_is_read_or_said_to_be_broken(depth: int) -> None:
 
 @given(st.dictionaries(_TEXTS, _VALUES, max_size=4))
 @example({"a": math.nan, "b": 10**400, "c": "\ud800", "d": 1e-9, "e": -0.0})
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_what_is_written_is_what_the_store_would_write(value: dict[str, Any]) -> None:
     text, size = records.write(value)
     assert size == len(text.encode())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.core.transcripts.conftest import SESSION, Log, Store, call, dollar_a_token, text
+from tests.core.transcripts.conftest import SESSION, Log, Store, call, dollar_a_token, imported, text
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.imports import begin
@@ -80,10 +80,7 @@ def _age(path: Path, seconds: float = 86_400.0) -> None:
 
 
 def test_a_line_that_is_written_is_in_the_store_within_a_fifth_of_a_second(store, logs, follow):
-    log = Log()
-    log.user("Mend the cache")
-    path = log.write(logs)
-    store.run(path)
+    log, path = imported(store, logs)
     following = follow(path)
     took = []
     for number in range(2, 12):
@@ -142,20 +139,14 @@ def test_where_no_file_events_come_the_files_are_looked_at(store, logs, follow, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("watchfiles.watch", exhausted)
-    log = Log()
-    log.user("Mend the cache")
-    path = log.write(logs)
-    store.run(path)
+    log, path = imported(store, logs)
     following = follow(logs)
     _append(path, log.user("more"))
     following.until("SELECT count(*) FROM messages", 2)
 
 
 def test_a_store_that_cannot_be_written_for_a_while_loses_nothing(store, logs, follow, monkeypatch):
-    log = Log()
-    log.user("Mend the cache")
-    path = log.write(logs)
-    store.run(path)
+    log, path = imported(store, logs)
     run, refused = Importer.run, threading.Event()
 
     def fail_once(importer: Importer, places: list[Path]) -> object:

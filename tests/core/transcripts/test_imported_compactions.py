@@ -101,16 +101,13 @@ def test_a_microcompaction_shows_which_results_were_emptied(store: Store, logs: 
     for number in (1, 2):
         log.reply(call("Bash", f"t{number}"), id=f"msg_{number}")
         log.result(f"t{number}", "long " * 100)
-    log.add(
-        "system",
-        subtype="microcompact_boundary",
-        microcompactMetadata={
-            "trigger": "auto",
-            "preTokens": 90_000,
-            "tokensSaved": 20_000,
-            "compactedToolIds": ["t1"],
-        },
-    )
+    microcompact_metadata = {
+        "trigger": "auto",
+        "preTokens": 90_000,
+        "tokensSaved": 20_000,
+        "compactedToolIds": ["t1"],
+    }
+    log.add("system", subtype="microcompact_boundary", microcompactMetadata=microcompact_metadata)
     log.reply(text("x"), id="msg_3")
     store.run(log.write(logs))
     detail = _detail(store, 1)
@@ -119,12 +116,7 @@ def test_a_microcompaction_shows_which_results_were_emptied(store: Store, logs: 
         detail.facts.tokens_before,
         detail.facts.tokens_after,
         detail.facts.messages_removed,
-    ) == (
-        "micro",
-        90_000,
-        70_000,
-        0,
-    )
+    ) == ("micro", 90_000, 70_000, 0)
     assert detail.count == 0
     assert detail.after is not None
     assert detail.after.elided == (2,)

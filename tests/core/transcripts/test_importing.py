@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.core.transcripts.codex_rollout import Rollout, answered, compacted_by, spawned_tree, usage_record
-from tests.core.transcripts.conftest import Log, Store, work
+from tests.core.transcripts.conftest import Log, Store, imported, work
 from tests.core.transcripts.test_codex_compactions import compacted_by_hand
 from tests.core.transcripts.test_imported_compactions import twice_compacted
 from tests.core.transcripts.test_rewinds import rewound_twice, rolled_back
@@ -126,9 +126,7 @@ def test_half_of_a_last_line_waits_for_its_end_and_a_whole_one_needs_no_newline(
 
 
 def test_a_rewritten_or_truncated_log_is_read_again_without_doubles_and_without_loss(store, logs):
-    log = work()
-    path = log.write(logs)
-    store.run(path)
+    log, path = imported(store, logs, work())
     counts = store.counts()
     kept = log.records[4:]
     log.records = [{"type": "summary", "summary": "Mended", "leafUuid": "x"}, *kept]
@@ -295,9 +293,7 @@ def test_a_name_that_is_no_utf8_is_no_obstacle(store: Store, logs: Path) -> None
 
 
 def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: Path) -> None:
-    log = work()
-    path = log.write(logs)
-    store.run(path)
+    log, path = imported(store, logs, work())
     store.writer.submit(
         lambda group: group.connection.execute("UPDATE sessions SET deleted_at = 5") and None
     ).result(10)
@@ -383,9 +379,7 @@ def test_a_log_that_was_renamed_is_the_log_that_it_was(store: Store, logs: Path,
 
 
 def test_a_copy_of_a_log_leaves_the_log_where_it_is(store: Store, logs: Path) -> None:
-    log = work()
-    path = log.write(logs)
-    store.run(logs)
+    log, path = imported(store, logs, work())
     log.write(logs, "copy.jsonl")
     store.run(logs)
     assert store.one("SELECT count(*) FROM transcript_files") == 2

@@ -40,20 +40,8 @@ class Second:
         return self.now
 
     def session(self, name: str = "ses_1", parent: str | None = None, **about: Any) -> str:
-        at = self.tick()
-        row = (
-            name,
-            "p",
-            parent,
-            about.get("fork"),
-            "/w",
-            about.get("title", "A title"),
-            "2.0.26",
-            about.get("agent"),
-            None,
-            at,
-            at,
-        )
+        at, title = self.tick(), about.get("title", "A title")
+        row = (name, "p", parent, about.get("fork"), "/w", title, "2.0.26", about.get("agent"), None, at, at)
         self.connection.execute(f"INSERT INTO {self._sessions} VALUES ({', '.join('?' * len(row))})", row)
         self.connection.commit()
         return name
@@ -82,15 +70,8 @@ class Second:
 
     def reply(self, session: str, *content: dict[str, Any], **data: Any) -> str:
         tokens = {"input": 100, "output": 30, "reasoning": 5, "cache": {"read": 1_000, "write": 20}}
-        about = {
-            "agent": "build",
-            "model": MODEL,
-            "content": list(content),
-            "finish": "stop",
-            "cost": 0,
-            "tokens": tokens,
-        }
-        return self.add(session, "assistant", **(about | data))
+        about = {"agent": "build", "model": MODEL, "finish": "stop", "cost": 0, "tokens": tokens}
+        return self.add(session, "assistant", content=list(content), **(about | data))
 
 
 def text(said: str) -> dict[str, Any]:
@@ -101,13 +82,15 @@ def tool(name: str, call: str, status: str = "completed", **about: Any) -> dict[
     given = {"status": status, "input": about.pop("input", {})}
     if status == "completed":
         given["content"] = [text(about.pop("output", "fine"))]
-    return {
-        "type": "tool",
-        "id": call,
-        "name": name,
-        "state": given | about,
-        "time": {"created": BEGAN, "completed": BEGAN + 9},
-    }
+    times = {"created": BEGAN, "completed": BEGAN + 9}
+    return {"type": "tool", "id": call, "name": name, "state": given | about, "time": times}
+
+
+FIRST_TABLES = (
+    "CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, time_updated INTEGER, data TEXT);"
+    "CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, time_updated INTEGER,"
+    " data TEXT);"
+)
 
 
 @pytest.mark.parametrize("tables", ["alone", "beside empty ones", "beside its own"])
@@ -116,37 +99,18 @@ def test_messages_whose_sessions_stand_in_the_table_of_before_are_read_once(stor
     session = book.session()
     book.add(session, "user", text="Mend the cache")
     tokens = {"input": 100, "output": 5, "reasoning": 0, "cache": {"read": 0, "write": 0}}
-    content = [{"type": "text", "text": "Mended."}]
-    book.add(
-        session, "assistant", agent="build", model=MODEL, content=content, finish="stop", cost=0.5,
-        tokens=tokens,
-    )  # fmt: skip
+    book.reply(session, text("Mended."), cost=0.5, tokens=tokens)
     if tables != "alone":
-        book.connection.executescript(
-            "CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, time_updated"
-            " INTEGER, data TEXT);"
-            "CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER,"
-            " time_updated INTEGER,"
-            " data TEXT);"
-        )
+        book.connection.executescript(FIRST_TABLES)
     if tables == "beside its own":
         at = book.tick()
-        for name, info, said in (
-            ("m1", {"role": "user"}, "Mend the cache"),
-            (
-                "m2",
-                {"role": "assistant", "modelID": "x", "providerID": "y", "tokens": tokens, "finish": "stop"},
-                "Mended.",
-            ),
-        ):
+        reply = {"role": "assistant", "modelID": "x", "providerID": "y", "tokens": tokens, "finish": "stop"}
+        for name, info, said in (("m1", {"role": "user"}, "Mend the cache"), ("m2", reply, "Mended.")):
             data = json.dumps({**info, "time": {"created": at, "completed": at}})
-            book.connection.execute(
-                "INSERT INTO message VALUES (?, ?, ?, ?, ?)", (name, session, at, at, data)
-            )
-            part = json.dumps({"type": "text", "text": said})
-            book.connection.execute(
-                "INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", (f"p{name}", name, session, at, at, part)
-            )
+            insert = book.connection.execute
+            insert("INSERT INTO message VALUES (?, ?, ?, ?, ?)", (name, session, at, at, data))
+            part = (f"p{name}", name, session, at, at, json.dumps(text(said)))
+            insert("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", part)
         book.connection.commit()
     for _ in range(2):
         report = store.run(book.path)
@@ -169,23 +133,16 @@ def test_messages_tools_usage_and_cost_are_read(store: Store, logs: Path) -> Non
     book.add(session, "model-switched", model=MODEL)
     book.add(session, "user", text="Mend the cache", files=[])
     todos = [{"content": "Look", "status": "completed"}, {"content": "Mend", "status": "in_progress"}]
+    times = {"created": BEGAN, "completed": BEGAN + 1}
     book.reply(
         session,
-        {
-            "type": "reasoning",
-            "text": "Hm.",
-            "state": {"signature": "sealed"},
-            "time": {"created": BEGAN, "completed": BEGAN + 1},
-        },
+        {"type": "reasoning", "text": "Hm.", "state": {"signature": "sealed"}, "time": times},
         tool("todowrite", "c1", input={"todos": todos}),
         tool("shell", "c2", output="hi"),
         finish="tool-calls",
     )
-    book.reply(
-        session,
-        tool("read", "c3", "error", error={"type": "tool.execution", "message": "no such file"}),
-        cost=0.25,
-    )
+    error = {"type": "tool.execution", "message": "no such file"}
+    book.reply(session, tool("read", "c3", "error", error=error), cost=0.25)
     book.add(session, "idle", outcome="succeeded")
     report = store.run(logs)
     assert report.unknown == []
@@ -310,12 +267,13 @@ def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_field
     child = book.session("ses_2", parent=session, title="Look (@explore subagent)")
     book.add(session, "user", text="Mend the cache")
     at = book.now
+    times = {"created": at, "completed": at}
     tool: dict[str, Any] = {
         "type": "tool",
         "id": "evt_c_1",
         "callID": "call_1",
         "name": "subagent",
-        "time": {"created": at, "completed": at},
+        "time": times,
     }
     done: dict[str, Any] = {
         "status": "completed",
@@ -329,8 +287,7 @@ def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_field
     assert store.all("SELECT tool_use_id, name, status FROM tool_calls") == [("call_1", "subagent", "done")]
     rows = store.one("SELECT count(*) FROM agents WHERE current_goal <> '' OR parent_agent_id IS NOT NULL")
     assert rows == 2
-    times = {"created": at, "completed": at, "pruned": book.tick()}
-    book.change(reply, content=[tool | {"state": done, "time": times}])
+    book.change(reply, content=[tool | {"state": done, "time": times | {"pruned": book.tick()}}])
     store.run(book.path)
     assert store.all("SELECT trigger FROM compactions") == [("prune",)]
 

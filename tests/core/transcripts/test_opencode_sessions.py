@@ -55,10 +55,8 @@ def test_steps_are_model_calls_with_reasoning_as_output(store: Store, logs: Path
 
 def test_a_message_without_steps_is_one_call(store: Store, logs: Path) -> None:
     book, session = simple()
-    book.assistant(
-        session,
-        tokens={"input": 50, "output": 6, "reasoning": 4, "total": 56, "cache": {"read": 0, "write": 0}},
-    )
+    tokens = {"input": 50, "output": 6, "reasoning": 4, "total": 56, "cache": {"read": 0, "write": 0}}
+    book.assistant(session, tokens=tokens)
     store.run(book.database(logs))
     assert store.all("SELECT input_tokens, output_tokens FROM model_calls") == [
         (50, 6)
@@ -180,19 +178,13 @@ def test_errors_interruptions_and_retries_are_events(store: Store, logs: Path) -
     answer = book.assistant(
         session, error={"name": "MessageAbortedError", "data": {"message": "The operation was aborted."}}
     )
-    book.part(
-        answer,
-        "retry",
-        attempt=1,
-        error={"name": "APIError", "data": {"message": "Overloaded"}},
-        time={"created": book.now},
-    )
+    error = {"name": "APIError", "data": {"message": "Overloaded"}}
+    book.part(answer, "retry", attempt=1, error=error, time={"created": book.now})
     store.run(book.database(logs))
-    events = store.all(
-        "SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY"
-        " seq"
-    )
-    assert events == [("model.retrying", "Overloaded"), ("agent.interrupted", "The operation was aborted.")]
+    assert store.errors() == [
+        ("model.retrying", "Overloaded"),
+        ("agent.interrupted", "The operation was aborted."),
+    ]
 
 
 def test_a_fork_repeats_messages_and_counts_no_call_twice(store: Store, logs: Path) -> None:

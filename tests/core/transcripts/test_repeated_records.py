@@ -7,16 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.core.transcripts.conftest import Log, Store, text, work
+from tests.core.transcripts.conftest import Log, Store, imported, text, work
 from tests.core.transcripts.test_importing import OTHER
 
 from watchkeeper.store.imports import call_digest
 
 
 def test_a_message_that_was_changed_under_its_id_is_kept_as_a_revision(store: Store, logs: Path) -> None:
-    log = work()
-    path = log.write(logs)
-    store.run(path)
+    log, path = imported(store, logs, work())
     before = store.all("SELECT agent_id, seq, content FROM messages ORDER BY agent_id, seq")
     log.records[0]["message"]["content"] = "Mend the other cache, please"
     log.write(logs)
