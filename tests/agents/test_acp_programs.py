@@ -50,9 +50,7 @@ async def test_text_and_a_tool_call_become_the_result_of_the_task(programs: Prog
     assert "All is well." in programs.tasks()["a"]["result"]
 
 
-async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_disturb_nothing(
-    programs: Programs,
-) -> None:
+async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_disturb_nothing(programs):
     noise: list[Any] = [
         ["update", {"sessionUpdate": "of_the_future", "x": 1}],
         ["update", {"sessionUpdate": "of_the_future"}], ["line", '{"jsonrpc": "2.0", "method": '],
@@ -71,9 +69,7 @@ async def test_a_message_of_five_megabytes_unknown_kinds_and_broken_lines_distur
     assert Path("/etc/passwd").read_text() != "x"
 
 
-async def test_a_file_that_an_edit_only_names_counts_as_written(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_an_edit_only_names_counts_as_written(programs, monkeypatch):
     """OpenCode says nothing of what it wrote; where is enough for a warning that two agents write one file."""
     written: list[str] = []
 
@@ -111,9 +107,7 @@ async def test_two_questions_are_open_at_once_and_each_gets_its_own_answer(progr
     assert any("not now" in text for text in programs.prompts())
 
 
-async def test_hostile_text_in_every_field_is_stored_as_text_and_secrets_are_taken_out(
-    programs: Programs,
-) -> None:
+async def test_hostile_text_in_every_field_is_stored_as_text_and_secrets_are_taken_out(programs):
     text = HOSTILE + SECRET
     fields = {
         "toolCallId": text, "title": text, "kind": "execute", "rawInput": {text: [text], "command": text},
@@ -172,9 +166,7 @@ DEATHS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("actions", DEATHS.values(), ids=list(DEATHS))
-async def test_a_program_that_dies_is_started_again_and_told_what_is_known(
-    programs: Programs, actions: list[Any]
-) -> None:
+async def test_a_program_that_dies_is_started_again_and_told_what_is_known(programs, actions):
     late = programs.fake / "late"
     spawned = ["spawn", LATE.format(late)]
     await programs.played([[spawned, *actions]], [[["say", "finished"]]])
@@ -223,9 +215,7 @@ KILLED = {
     [{"initialize": ["die", 1]}, {"session/new": ["die", 1]}, {"session/new": ["lives", [{"error": KILLED}, {"sessionId": "fake-session"}]]}],
     ids=["at its greeting", "at its session", "behind its adapter"],
 )  # fmt: skip
-async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(
-    programs: Programs, replies: dict[str, Any]
-) -> None:
+async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(programs, replies):
     await programs.played(replies=replies)
     assert programs.tasks()["a"]["status"] == "done"
     assert len(programs.received("initialize")) == 2
@@ -237,9 +227,7 @@ async def test_a_program_that_dies_before_its_session_is_opened_is_started_anew(
     [({"initialize": ["die", 9]}, [], 0), ({}, [["die"]], 4), ({}, [["say", "words"], ["die"]], 4)],
     ids=["never opened", "without a word", "with words"],
 )  # fmt: skip
-async def test_a_program_that_dies_again_and_again_fails_its_task(
-    programs: Programs, replies: dict[str, Any], life: list[Any], prompts: int
-) -> None:
+async def test_a_program_that_dies_again_and_again_fails_its_task(programs, replies, life, prompts):
     await programs.played(*[[life]] * 9, replies=replies)
     assert programs.tasks()["a"]["status"] == "failed"
     assert len(programs.received("initialize")) == 4
@@ -254,9 +242,7 @@ STEPS = st.sampled_from([
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.lists(st.lists(STEPS, max_size=5), min_size=1, max_size=3))
-def test_whatever_a_program_does_and_wherever_it_dies_the_rows_are_whole(
-    tmp_path_factory: pytest.TempPathFactory, lives: list[list[list[Any]]]
-) -> None:
+def test_whatever_a_program_does_and_wherever_it_dies_the_rows_are_whole(tmp_path_factory, lives):
     folder = tmp_path_factory.mktemp("any")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WATCHKEEPER_CONFIG_DIR", str(folder / "config"))
@@ -302,9 +288,7 @@ async def test_the_history_that_session_load_tells_again_is_not_taken_for_news(p
     ("error", "said"),
     [(["error", -32603, "You've hit your usage limit"], "usage limit"), (["error", -32000, "Authentication required"], "not logged in")],
 )  # fmt: skip
-async def test_a_usage_limit_and_a_missing_login_pause_the_task_until_it_is_resumed(
-    programs: Programs, error: list[Any], said: str
-) -> None:
+async def test_a_usage_limit_and_a_missing_login_pause_the_task_until_it_is_resumed(programs, error, said):
     result = await programs.played([[error]], [[["say", "finished"]]])
     assert result.exit_code != 0
     assert said in str(programs.tasks()["a"]["error"] or programs.agent()["status_reason"])
@@ -351,9 +335,7 @@ UPDATES: list[dict[str, Any]] = [
 ]
 
 
-async def test_no_field_of_a_wrong_type_in_a_notification_or_a_request_ends_the_loop(
-    programs: Programs,
-) -> None:
+async def test_no_field_of_a_wrong_type_in_a_notification_or_a_request_ends_the_loop(programs):
     lines: list[Any] = []
     for update in UPDATES:
         lines += [["update", one] for one in mutations(update)]
@@ -414,9 +396,7 @@ ENDING = {"stopReason": "end_turn", "usage": {"inputTokens": 1, "outputTokens": 
     [("initialize", GREETING), ("session/new", {"sessionId": "s"}), ("session/set_config_option", {"configOptions": []}),
      ("session/prompt", ENDING)],
 )  # fmt: skip
-async def test_no_answer_of_a_wrong_type_is_more_than_a_failure_of_the_program(
-    tmp_path: Path, method: str, usual: Any
-) -> None:
+async def test_no_answer_of_a_wrong_type_is_more_than_a_failure_of_the_program(tmp_path, method, usual):
     results = [
         *mutations(usual),
         *({"error": one} for one in mutations({"code": 1, "message": "x", "data": {"details": "x"}})),
@@ -446,9 +426,7 @@ async def test_a_program_that_waits_for_a_usage_limit_is_parked_at_once(programs
     programs.assert_whole()
 
 
-async def test_a_program_that_streams_on_after_it_was_interrupted_is_ended(
-    programs: Programs, impatient: None
-) -> None:
+async def test_a_program_that_streams_on_after_it_was_interrupted_is_ended(programs, impatient):
     programs.script([[bash("t1"), done("t1"), ["flood", "words "]]])
 
     async def steer_and_pause() -> None:
@@ -476,9 +454,7 @@ async def test_a_question_after_an_interruption_is_answered_with_cancel(programs
 
 
 @pytest.mark.parametrize("when", ["as its work ends", "while it is paused"])
-async def test_a_compaction_is_carried_out_at_the_next_chance(
-    programs: Programs, impatient: None, when: str
-) -> None:
+async def test_a_compaction_is_carried_out_at_the_next_chance(programs, impatient, when):
     first = [bash("t1"), ["file", "go"], done("t1"), ["say", "The result."]]
     programs.script([first], [[["say", "COMPACTED"]]])
 

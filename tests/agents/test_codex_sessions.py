@@ -178,9 +178,7 @@ async def test_no_field_of_a_wrong_type_from_codex_ends_the_loop(programs: Progr
     assert "It is over." in programs.tasks()["a"]["result"]
 
 
-async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_ones_are_unknown(
-    programs: Programs,
-) -> None:
+async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_ones_are_unknown(programs):
     rollout = programs.fake / f"rollout-2026-01-01T00-00-00-{TOUR_THREAD}.jsonl"
     thread = {"thread": {"id": TOUR_THREAD, "path": str(rollout)}}
     ended = {"method": "turn/completed", "params": {"turn": {"id": "u", "status": "completed"}}}
@@ -353,9 +351,7 @@ async def test_a_sub_agents_calls_questions_and_tokens_are_the_agents_too(progra
     assert [row[0] for row in tokens] == [1000, 1000]
 
 
-async def test_what_a_record_tells_of_a_prompt_that_was_sent_before_is_taken_over_once(
-    programs: Programs,
-) -> None:
+async def test_what_a_record_tells_of_a_prompt_that_was_sent_before_is_taken_over_once(programs):
     """The same words are sent twice: what followed the first time is not news, and says nothing of the second."""
     rollout = programs.fake / f"rollout-2026-01-01T00-00-00-{TOUR_THREAD}.jsonl"
     thread = {"thread": {"id": TOUR_THREAD, "path": str(rollout)}}

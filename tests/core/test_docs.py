@@ -275,9 +275,7 @@ def test_the_memory_example_of_the_readme_compacts(tmp_path: Path) -> None:
     assert "200 messages kept" in done.stdout
 
 
-def test_the_session_example_of_the_readme_runs_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_session_example_of_the_readme_runs_to_its_end(tmp_path, monkeypatch, capsys):
     from watchkeeper.models import surveyor
 
     monkeypatch.setattr(surveyor, "LONGEST_REPLY_SECONDS", 0.0)

@@ -111,9 +111,7 @@ assert run(["import", "--watch-all", "--db", "{db}"]) == 0
 """
 
 
-def test_the_service_prices_a_call_without_loading_what_prices_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_service_prices_a_call_without_loading_what_prices_it(tmp_path, monkeypatch):
     for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -123,9 +123,7 @@ async def test_a_link_that_is_swapped_in_while_a_tool_writes_leads_nowhere(run: 
 
 
 @needs_landlock
-async def test_a_link_that_is_swapped_in_while_a_tool_reads_shows_nothing_of_the_outside(
-    run: Run, workspace: Path
-) -> None:
+async def test_a_link_that_is_swapped_in_while_a_tool_reads_shows_nothing_of_the_outside(run, workspace):
     outside = workspace.parent / "outside"
     (outside / "only-there").mkdir()
     for number in range(40):

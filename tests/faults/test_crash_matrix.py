@@ -26,9 +26,7 @@ SAMPLE = {
         for each in SAMPLE
     ],
 )
-def test_what_is_killed_there_is_carried_on_to_the_same_end_with_nothing_done_twice(
-    scenes: tuple[str, ...],
-) -> None:
+def test_what_is_killed_there_is_carried_on_to_the_same_end_with_nothing_done_twice(scenes):
     command = [sys.executable, "-m", "tests.faults.crash_matrix", "--every", str(SAMPLE[scenes])]
     for scene in scenes:
         command += ["--scene", scene]

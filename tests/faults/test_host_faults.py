@@ -65,9 +65,7 @@ def _wrapped(error: BaseException) -> BaseException:
         (RuntimeError("x"), None), (ImportError("no module"), None),
     ],
 )  # fmt: skip
-def test_the_machines_shortages_are_told_from_other_faults(
-    error: BaseException, shortage: Shortage | None
-) -> None:
+def test_the_machines_shortages_are_told_from_other_faults(error, shortage):
     found = host_fault(error)
     assert (found.shortage if found else None) == shortage
     if found is not None:
@@ -235,9 +233,7 @@ async def test_a_file_tool_without_descriptors_says_so_and_never_answers_with_le
 
 
 @pytest.mark.parametrize("tool", ["write", "edit", "new"])
-async def test_a_full_disk_is_the_hosts_and_costs_nothing_of_what_a_file_held(
-    run: Run, pool: WorkerPool, workspace: Path, tool: str
-) -> None:
+async def test_a_full_disk_is_the_hosts_and_costs_nothing_of_what_a_file_held(run, pool, workspace, tool):
     """The limit of a file's size stands for the end of the disk: it lets a part be written, too."""
     held = "".join(f"line {number}\n" for number in range(100))
     await run("write", file_path="held.txt", content=held)
@@ -255,9 +251,7 @@ async def test_a_full_disk_is_the_hosts_and_costs_nothing_of_what_a_file_held(
     assert not (workspace / "new.txt").exists()
 
 
-async def test_a_shell_that_cannot_be_started_never_began(
-    run: Run, pool: WorkerPool, workspace: Path
-) -> None:
+async def test_a_shell_that_cannot_be_started_never_began(run, pool, workspace):
     await run("bash", command="true")
     await run("bash", restart=True)
     _limit_workers(pool, RLIMIT_NOFILE=6)
@@ -279,9 +273,7 @@ async def test_what_a_models_own_command_says_of_a_shortage_stays_its_result(run
     assert "Error 24" in str(limited.content)
 
 
-async def test_a_worker_that_cannot_load_says_what_is_short(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_worker_that_cannot_load_says_what_is_short(workspace, monkeypatch):
     real = resource.getrlimit(resource.RLIMIT_NOFILE)
     pool = WorkerPool(1, workspace, os.environ)
     spawn = asyncio.base_events.BaseEventLoop.subprocess_exec
@@ -329,9 +321,7 @@ async def test_a_model_that_cannot_be_reached_for_want_of_a_descriptor_is_called
     assert query(runtime.path, "SELECT sum(errors) FROM agents") == [(0,)]
 
 
-async def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_provider(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_provider(monkeypatch):
     model = AnthropicModel("claude-test", api_key="a key of a test", base_url="http://127.0.0.1:9")
     request = ModelRequest(system="", messages=[{"role": "user", "content": "hello"}])
 

@@ -34,9 +34,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(
-    tmp_path: Path, workspace: Path, fault: str
-) -> None:
+def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(tmp_path, workspace, fault):
     launcher = shutil.which("fiu-run")
     if launcher is None:
         pytest.skip("libfiu is not installed: apt-get install fiu-utils libfiu0")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import pytest
 from tests.faults import mutants
 
 
@@ -19,9 +17,7 @@ def test_every_subject_is_found_and_its_mutants_are_programs() -> None:
     assert [test for test in mutants.TESTS if not (mutants.ROOT / test).exists()] == []
 
 
-def test_a_seed_picks_the_same_mutants_and_a_changed_function_exchanges_its_own_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_seed_picks_the_same_mutants_and_a_changed_function_exchanges_its_own_only(tmp_path, monkeypatch):
     monkeypatch.setattr(mutants, "SUBJECTS", {"sums": ("sums.py", "", "")})
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     source = tmp_path / "core" / "watchkeeper" / "sums.py"
@@ -38,9 +34,7 @@ def test_a_seed_picks_the_same_mutants_and_a_changed_function_exchanges_its_own_
     assert all("::two|" in key for key in exchanged)
 
 
-def test_a_mutant_that_tests_notice_is_killed_and_one_that_they_do_not_survives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mutant_that_tests_notice_is_killed_and_one_that_they_do_not_survives(tmp_path, monkeypatch):
     monkeypatch.setattr(mutants, "SUBJECTS", {"sums": ("sums.py", "", "")})
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     for name, text in {

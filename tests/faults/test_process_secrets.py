@@ -102,9 +102,7 @@ RUN = ("run", "reach the goal", "--model", "anthropic/claude-test", "--allow", "
 
 @pytest.mark.timeout(300)  # on a busy machine, eight new interpreters take their time
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows processes in /proc")
-def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(
-    place: Place, server: MessagesServer
-) -> None:
+def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(place, server):
     """The foreground run, a background host, its dashboard, MCP and shell workers, `wk serve` and what that
     starts."""
     canary = place.start("sleep", "600")

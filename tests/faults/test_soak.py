@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.faults.soak import soak_for
 from tests.support.places import query, workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, said, task
@@ -24,9 +23,7 @@ def test_a_round_of_disturbances_loses_nothing(tmp_path: Path) -> None:
     assert len(soak.done) >= 1
 
 
-async def test_a_reader_that_never_ends_its_read_is_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reader_that_never_ends_its_read_is_told_of(tmp_path, monkeypatch):
     """It holds the write-ahead log back, which then grows without bound: not unnoticed."""
     monkeypatch.setattr(background, "HEARTBEAT_SECONDS", 0.02)
     monkeypatch.setattr(background, "WAL_WARNING_BYTES", 200_000)

@@ -75,9 +75,7 @@ def flipped(wal: bytes, rng: random.Random) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("damage", [truncated, zeroed, flipped])
-def test_a_damaged_log_is_recovered_to_a_prefix_of_its_commits(
-    killed: Path, tmp_path: Path, damage: Any
-) -> None:
+def test_a_damaged_log_is_recovered_to_a_prefix_of_its_commits(killed, tmp_path, damage):
     main, wal = killed.read_bytes(), Path(f"{killed}-wal").read_bytes()
     rng = random.Random(damage.__name__)
     found = set()
@@ -119,9 +117,7 @@ async def finished(tmp_path: Path, workspace: Path) -> Path:
     return path
 
 
-def test_a_damaged_file_gives_every_command_an_answer_or_one_line(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_gives_every_command_an_answer_or_one_line(finished, tmp_path, capsys):
     whole, size = finished.read_bytes(), database.PAGE_BYTES
     rng = random.Random(5)
     refusals = 0
@@ -252,9 +248,7 @@ def test_a_disk_that_is_really_full_stops_the_command_line_with_one_line_and_it_
     soundness(path)
 
 
-def test_sqlite_itself_is_free_of_the_wal_reset_fault_or_doctor_says_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_sqlite_itself_is_free_of_the_wal_reset_fault_or_doctor_says_so(capsys, tmp_path):
     from watchkeeper.store.driver import SAFE_SQLITE
 
     wk(["doctor", "--db", str(tmp_path / "w.db")])
@@ -306,9 +300,7 @@ def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_what_a_user_may_not_write_is_refused_with_one_line_and_left_as_it_is(
-    tmp_path: Path, what: str
-) -> None:
+def test_what_a_user_may_not_write_is_refused_with_one_line_and_left_as_it_is(tmp_path, what):
     """As root, in a child that gives root's rights up."""
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -356,9 +348,7 @@ def demo(path: Path, workspace: Path, *, speed: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_the_command_line_stops_with_one_line_when_its_file_is_deleted_under_it(
-    tmp_path: Path, workspace: Path
-) -> None:
+def test_the_command_line_stops_with_one_line_when_its_file_is_deleted_under_it(tmp_path, workspace):
     path = tmp_path / "w.db"
     host = demo(path, workspace, speed="5")
     for _ in range(5):
@@ -372,9 +362,7 @@ def test_the_command_line_stops_with_one_line_when_its_file_is_deleted_under_it(
     assert not path.exists()
 
 
-def test_a_host_waits_for_a_lock_that_another_program_holds_and_loses_nothing(
-    tmp_path: Path, workspace: Path
-) -> None:
+def test_a_host_waits_for_a_lock_that_another_program_holds_and_loses_nothing(tmp_path, workspace):
     path = tmp_path / "w.db"
     host = demo(path, workspace, speed="max")
     host.stdout.readline()

@@ -92,9 +92,7 @@ def stop_between_transactions(process: subprocess.Popen[str], path: Path) -> Any
             os.kill(process.pid, signal.SIGCONT)
 
 
-def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(
-    tmp_path: Path, workspace: Path, wk: Start
-) -> None:
+def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(tmp_path, workspace, wk):
     path = tmp_path / "w.db"
     database.open_writable(path).close()
     first = wk("demo", "--headless", "--speed", "5", "--workspace", str(workspace), "--db", str(path))
@@ -131,9 +129,7 @@ def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(
     assert sorted(row[1] for row in found["events"]) == list(range(1, len(found["events"]) + 1))
 
 
-def test_four_hosts_on_one_file_all_end_and_commands_are_applied_meanwhile(
-    tmp_path: Path, workspace: Path, wk: Start
-) -> None:
+def test_four_hosts_on_one_file_all_end_and_commands_are_applied_meanwhile(tmp_path, workspace, wk):
     path = tmp_path / "w.db"
     settings = SessionSettings(speed=25.0)
     sessions = [

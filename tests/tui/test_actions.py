@@ -47,9 +47,7 @@ async def commands(pilot: Pilot[int], desk: Desk, count: int) -> list[tuple[Any,
     ("task:t-core", [*"/rewrite #3 be brief", "enter", "y"], ("edit", "explorer1", None, {"texts": {"3": "be brief"}})),
     ("task:t-core", [*"/deny no", "enter"], ("deny", "explorer1", None, {"approval": "appr1", "reason": "no"})),
 ])  # fmt: skip
-async def test_what_only_one_way_leads_to_is_written_as_its_command(
-    desk: Desk, row: str, keys: list[str], written: tuple[Any, ...]
-) -> None:
+async def test_what_only_one_way_leads_to_is_written_as_its_command(desk, row, keys, written):
     """`test_three_ways` has all that a key, a command and the palette lead to."""
     desk.session.approval("explorer1")
     async with desk.shown() as pilot:
@@ -59,9 +57,7 @@ async def test_what_only_one_way_leads_to_is_written_as_its_command(
         assert desk.control.started == []
 
 
-async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_before_it_acts(
-    desk: Desk,
-) -> None:
+async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_before_it_acts(desk):
     said = [
         {"type": "text", "text": "done"},
         {"type": "tool_use", "id": "a", "name": "read", "input": {"path": "x.py"}},
@@ -98,9 +94,7 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
 
 @pytest.mark.parametrize("key", ["R", "F", "C", "X", "N"])
 @pytest.mark.parametrize("answer", ["n", "escape"])
-async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes_where_that_costs(
-    desk: Desk, key: str, answer: str
-) -> None:
+async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes_where_that_costs(desk, key, answer):
     async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press(key)
@@ -113,9 +107,7 @@ async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes_where_that_co
 
 
 @pytest.mark.parametrize(("status", "said"), [("applied", "✓ pause explorer-1: why"), ("refused", "✗ pause explorer-1: refused — why")])  # fmt: skip
-async def test_a_command_is_said_to_be_queued_and_then_what_became_of_it(
-    desk: Desk, status: str, said: str
-) -> None:
+async def test_a_command_is_said_to_be_queued_and_then_what_became_of_it(desk, status, said):
     async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("p")
@@ -151,9 +143,7 @@ async def test_resume_starts_a_host_where_none_lives(desk: Desk, status: str) ->
 @pytest.mark.parametrize(
     ("keys", "kind"), [(["R", "y"], "rerun"), (["C", "y"], "compact"), (["u"], "undo"), (["U", "y"], "redo")]
 )
-async def test_without_a_host_one_is_started_for_that_command_alone(
-    desk: Desk, keys: list[str], kind: str
-) -> None:
+async def test_without_a_host_one_is_started_for_that_command_alone(desk, keys, kind):
     desk.host_pid = None
     desk.session.set(status="paused")
     async with desk.shown() as pilot:
@@ -182,9 +172,7 @@ async def test_steering_without_a_host_waits_and_says_so(desk: Desk) -> None:
      ("task:t-survey", "p", "select an agent first"), ("task:t-tui", "u", "nothing was compacted"),
      ("agent:planner1", "R", "select a task first")],
 )  # fmt: skip
-async def test_a_key_that_does_nothing_now_is_not_in_the_footer_and_says_why(
-    desk: Desk, row: str, key: str, reason: str
-) -> None:
+async def test_a_key_that_does_nothing_now_is_not_in_the_footer_and_says_why(desk, row, key, reason):
     async with desk.shown() as pilot:
         await choose(pilot, row)
         await until(pilot, lambda: f" {key} " not in text_of(pilot).splitlines()[-1])
@@ -194,9 +182,7 @@ async def test_a_key_that_does_nothing_now_is_not_in_the_footer_and_says_why(
 
 
 @pytest.mark.parametrize(("key", "how", "written"), [("l", "leave", 0), ("p", "pause", 1)])
-async def test_quitting_a_live_run_asks_whether_to_leave_it_or_pause_it(
-    desk: Desk, key: str, how: str, written: int
-) -> None:
+async def test_quitting_a_live_run_asks_whether_to_leave_it_or_pause_it(desk, key, how, written):
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
@@ -263,9 +249,7 @@ async def test_y_copies_what_is_selected_as_plain_text(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("size", [(38, 10), (60, 14), (80, 24)])
-async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(desk, size):
     desk.session.approval("explorer1", "\n".join(f"line {number} of a long command" for number in range(12)))
     async with desk.shown(size=size) as pilot:
         await choose(pilot, "task:t-core")
@@ -296,9 +280,7 @@ def _paused_by_budget(desk: Desk) -> None:
     desk.host_pid = None
 
 
-async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_host_starts(
-    desk: Desk,
-) -> None:
+async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_host_starts(desk):
     _paused_by_budget(desk)
     async with desk.shown("PAUSED") as pilot:
         await pilot.press("r")

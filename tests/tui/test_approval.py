@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,9 +58,7 @@ def written(desk: Desk) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
-async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(desk, size):
     ask(desk, "bash", {"command": LONG})
     async with desk.shown(size=size) as pilot:
         screen = await opened(pilot, desk)
@@ -102,9 +99,7 @@ async def test_it_says_who_asks_for_which_task_in_which_folder_and_why(desk: Des
     (["a", "p", "enter"], ("approve", {"scope": "pattern", "pattern": "git status"})),
     (["a", "p", *" *", "enter"], ("approve", {"scope": "pattern", "pattern": "git status *"})),
 ])  # fmt: skip
-async def test_every_answer_is_one_command(
-    desk: Desk, keys: list[str], wanted: tuple[str, dict[str, Any]]
-) -> None:
+async def test_every_answer_is_one_command(desk, keys, wanted):
     ask(desk, "bash", {"command": "git status"})
     async with desk.shown(size=(80, 24)) as pilot:
         await opened(pilot, desk)
@@ -120,9 +115,7 @@ async def test_every_answer_is_one_command(
     ("eay", ("approve", {})),
     ("n", ("deny", {})),
 ])  # fmt: skip
-async def test_the_conflict_of_a_merge_is_shown_whole_and_has_answers_of_its_own(
-    desk: Desk, keys: str, wanted: tuple[str, dict[str, Any]]
-) -> None:
+async def test_the_conflict_of_a_merge_is_shown_whole_and_has_answers_of_its_own(desk, keys, wanted):
     conflict = {
         "file": "a.txt",
         "ours": "1a2b u: p: Do p",
@@ -182,9 +175,7 @@ async def test_a_pattern_for_nothing_and_an_edit_that_is_no_json_are_refused_and
     assert written(desk) == []
 
 
-async def test_a_change_is_shown_against_the_file_as_it_is_now_and_the_answer_says_which(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_a_change_is_shown_against_the_file_as_it_is_now_and_the_answer_says_which(desk, tmp_path):
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "f.txt").write_text("one\ntwo\n")
@@ -273,9 +264,7 @@ async def test_what_was_allowed_is_listed_and_revoked_from_the_command_bar(desk:
         assert written(desk) == [("revoke", {"grant": 7})]
 
 
-async def test_a_command_approves_without_the_screen_only_what_the_status_line_shows_whole(
-    desk: Desk,
-) -> None:
+async def test_a_command_approves_without_the_screen_only_what_the_status_line_shows_whole(desk):
     ask(desk, "bash", {"command": "x" * 90})
     async with desk.shown("a answers") as pilot:
         await pilot.press("colon", "ctrl+u", *"approve", "enter")

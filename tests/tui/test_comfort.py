@@ -54,9 +54,7 @@ async def test_tab_order_and_divider_are_as_they_were_left(desk: Desk, tmp_path:
     "content", ["{", "[1]", '{"split": "wide", "order": 7, "tab": null, "zoo": 1, "hinted": true}',
      '{"split": 4000, "order": "moon", "hinted": true}'],
 )  # fmt: skip
-async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(
-    desk: Desk, tmp_path: Path, content: str
-) -> None:
+async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(desk, tmp_path, content):
     path = tmp_path / "layout.json"
     path.write_text(content)
     async with desk.shown("Explore core", layout_path=path) as pilot:
@@ -87,9 +85,7 @@ async def test_whoever_opens_it_first_is_told_the_keys_once(desk: Desk, tmp_path
             assert ("new here?" in text_of(pilot)) is hinted
 
 
-async def test_the_first_keys_are_those_of_the_user_and_those_that_do_something(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_the_first_keys_are_those_of_the_user_and_those_that_do_something(desk, tmp_path):
     keys = Settings(keys={"sessions": "f6"})
     desk.host_pid = None
     desk.session.set(status="done")
@@ -99,9 +95,7 @@ async def test_the_first_keys_are_those_of_the_user_and_those_that_do_something(
         assert "p pauses" not in text_of(pilot)
 
 
-async def test_reduced_motion_moves_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_reduced_motion_moves_nothing(desk, monkeypatch, tmp_path):
     assert desk.app().animation_level != "none"
     monkeypatch.setenv("WATCHKEEPER_REDUCED_MOTION", "1")
     assert desk.app().animation_level == "none"
@@ -242,9 +236,7 @@ def test_the_time_to_a_compaction_follows_the_growth_since_the_last_one() -> Non
     assert seconds_to_compaction([call(3, 500), call(2, 500), call(1, 500)], 2000) is None
 
 
-async def test_where_compaction_starts_is_what_the_host_says_or_the_configuration(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_where_compaction_starts_is_what_the_host_says_or_the_configuration(desk, tmp_path):
     folder = tmp_path / "config" / "watchkeeper"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("summarization_threshold = 0.5")

@@ -19,16 +19,12 @@ WIDE = (140, 40)
         (4.82, 2, True, "~$4.82+"), (None, 2, True, "unpriced"), (None, 0, False, "-"),
     ],
 )  # fmt: skip
-def test_a_sum_says_how_well_it_is_known(
-    usd: float | None, unpriced: int, estimated: bool, words: str
-) -> None:
+def test_a_sum_says_how_well_it_is_known(usd, unpriced, estimated, words):
     assert formatting.cost(usd, unpriced, estimated=estimated) == words
 
 
 @pytest.mark.parametrize("why", [{"price_status": "estimated"}, {"usage_exact": 0}])
-async def test_an_estimated_cost_is_marked_in_the_header_the_plan_and_the_agent_pane(
-    desk: Desk, why: dict[str, object]
-) -> None:
+async def test_an_estimated_cost_is_marked_in_the_header_the_plan_and_the_agent_pane(desk, why):
     desk.session.call("explorer1", turn=13, **why)
     async with desk.shown(size=WIDE) as pilot:
         await until(pilot, lambda: "~$4.82" in text_of(pilot).splitlines()[0])

@@ -78,9 +78,7 @@ async def test_damaged_values_take_nothing_else_along(desk: Desk, value: str) ->
     ("column", "words"),
     [("views.elided", "view 2"), ("views.observations", "view 2"), ("observations.citations", "citations")],
 )
-async def test_what_cannot_be_read_of_a_context_is_said_in_one_line(
-    desk: Desk, column: str, words: str
-) -> None:
+async def test_what_cannot_be_read_of_a_context_is_said_in_one_line(desk, column, words):
     filled(desk)
     damage(desk, column, "{broken")
     async with desk.shown("3 explorer-1", without="reading", size=WIDE) as pilot:

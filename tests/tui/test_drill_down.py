@@ -122,9 +122,7 @@ async def test_every_event_leads_somewhere_and_esc_leads_back(scene: Desk) -> No
 
 
 @pytest.mark.parametrize("size", [(80, 24), WIDE, (200, 60)])
-async def test_a_failed_edit_is_reached_from_its_event_and_so_is_all_behind_it(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_a_failed_edit_is_reached_from_its_event_and_so_is_all_behind_it(desk, size):
     event = failed_edit(desk.session)
     compacted(desk.session)
     async with desk.shown(size=size) as pilot:

@@ -22,9 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("line", "ending"), [("export", "html"), ("export md", "md"), ("export json", "json")]
 )
-async def test_the_run_is_exported_and_the_file_is_named(
-    desk: Desk, here: Path, line: str, ending: str
-) -> None:
+async def test_the_run_is_exported_and_the_file_is_named(desk, here, line, ending):
     async with desk.shown("1 Plan", size=WIDE) as pilot:
         await pilot.press("colon", "ctrl+u", *f"/{line}", "enter")
         await until(pilot, lambda: os.listdir(here) == [f"{desk.session.id}.{ending}"], seconds=60)

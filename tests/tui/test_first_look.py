@@ -141,9 +141,7 @@ def test_a_model_is_named_without_the_day_of_its_release() -> None:
 
 
 @pytest.mark.parametrize("values", [{"status": "done"}, {"status": "failed"}, {"origin": "claude-code"}])
-async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(
-    desk: Desk, values: dict[str, str]
-) -> None:
+async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(desk, values):
     desk.host_pid = None
     desk.session.set(**{"status": "done", "ended_at": desk.session.now, **values})
     async with desk.shown() as pilot:
@@ -232,9 +230,7 @@ async def test_no_compaction_of_another_programs_agent_is_foretold(desk: Desk) -
 
 @pytest.mark.parametrize(("status", "name"), [("done", "Note"), ("failed", "Why")])
 @pytest.mark.parametrize("page", ["Memory", "Report"])
-async def test_the_reason_with_which_an_agent_ended_is_told(
-    desk: Desk, page: str, status: str, name: str
-) -> None:
+async def test_the_reason_with_which_an_agent_ended_is_told(desk, page, status, name):
     reason = (
         "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call reported"
     )

@@ -109,9 +109,7 @@ def test_chosen_sessions_are_read_whatever_their_age(fleet: Desk) -> None:
     assert {row.id for row in rows} == {"old23456", "asks2345"}
 
 
-def test_five_hundred_sessions_cost_one_query_while_nothing_changes(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_five_hundred_sessions_cost_one_query_while_nothing_changes(tmp_path_factory):
     connection = create(tmp_path_factory.mktemp("many") / "watchkeeper.db")
     for number in range(500):
         FakeSession(connection, f"s{number:07}")
@@ -123,18 +121,14 @@ def test_five_hundred_sessions_cost_one_query_while_nothing_changes(
     assert len(statements) == 1
 
 
-def test_the_first_reading_is_told_also_where_there_is_no_session(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_the_first_reading_is_told_also_where_there_is_no_session(tmp_path_factory):
     question = FleetQuestion((), lambda _: {}, lambda: NOW)
     connection = create(tmp_path_factory.mktemp("none") / "watchkeeper.db")
     assert question(connection) == Fleet()
     assert question(connection) is None
 
 
-async def test_w_lists_workers_with_their_sessions_and_a_queued_session_is_not_called_stopped(
-    fleet: Desk,
-) -> None:
+async def test_w_lists_workers_with_their_sessions_and_a_queued_session_is_not_called_stopped(fleet):
     connection = fleet.session.connection
     for name, machine, status, seen in (
         ("w-1", f"rack-1 {plain(HOSTILE)}", "running", 1),

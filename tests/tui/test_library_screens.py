@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tui.conftest import Desk, shows, text_of, until
@@ -117,9 +116,7 @@ async def test_a_live_session_is_not_deleted_renamed_or_forked(desk: Desk) -> No
     assert (row(desk, "abcd2345", "title"), row(desk, "abcd2345", "deleted_at")) == (None, None)
 
 
-async def test_a_fork_is_made_from_the_step_that_was_chosen(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fork_is_made_from_the_step_that_was_chosen(desk, monkeypatch):
     library_of(desk)
     made: list[Any] = []
 
@@ -245,9 +242,7 @@ async def test_read_only_refuses_every_action(desk: Desk) -> None:
         await until(pilot, lambda: desk.control.submitted == 1)
 
 
-async def test_an_export_runs_beside_the_dashboard_and_shows_where_it_is(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_export_runs_beside_the_dashboard_and_shows_where_it_is(desk, tmp_path, monkeypatch):
     library_of(desk)
     stand_in = tmp_path / "python"
     stand_in.write_text(
@@ -268,9 +263,7 @@ async def test_an_export_runs_beside_the_dashboard_and_shows_where_it_is(
     assert arguments[arguments.index("--db") + 1] == str(desk.path)
 
 
-async def test_an_export_that_fails_says_why(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_export_that_fails_says_why(desk, tmp_path, monkeypatch):
     stand_in = tmp_path / "python"
     stand_in.write_text("#!/bin/sh\necho 'wk: the disk is full' >&2\nexit 2\n")
     stand_in.chmod(0o755)
@@ -360,7 +353,5 @@ async def test_a_search_shows_the_passage_of_every_session_and_a_preview_at_24_r
     st.floats(0, 1e6),
     st.integers(1, 90),
 )
-def test_any_lives_of_agents_make_a_line_of_its_width(
-    spans: list[tuple[float, float | None]], end: float, cells: int
-) -> None:
+def test_any_lives_of_agents_make_a_line_of_its_width(spans, end, cells):
     assert len(at_work(spans, end, cells)) == cells

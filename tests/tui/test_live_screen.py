@@ -36,9 +36,7 @@ async def test_a_transcript_folds_long_results_until_enter_and_shows_what_stream
         await shows(pilot, "core/file20.py")
 
 
-async def test_a_commit_by_another_process_is_shown_without_a_key_and_the_selection_stays_with_its_row(
-    desk: Desk,
-) -> None:
+async def test_a_commit_by_another_process_is_shown_without_a_key_and_the_selection_stays_with_its_row(desk):
     async with desk.shown("Explore core") as pilot:
         live(pilot).plan.select("task:t-docs")
         await pilot.pause()
@@ -57,9 +55,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_any_terminal_from_20_by_5_up_shows_the_state_and_never_breaks(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_any_terminal_from_20_by_5_up_shows_the_state_and_never_breaks(desk, size):
     async with desk.shown("LIVE", size=size) as pilot:
         await pilot.press("j", "3", "right", "2", "1", "z", "z")
         lines = text_of(pilot).split("\n")
@@ -93,9 +89,7 @@ async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> 
         ("cancelled", False, "× CANCELLED"),
     ],
 )  # fmt: skip
-async def test_the_header_says_how_the_session_stands(
-    desk: Desk, status: str, hosted: bool, badge: str
-) -> None:
+async def test_the_header_says_how_the_session_stands(desk, status, hosted, badge):
     desk.session.set(status=status, ended_at=desk.time if status in ("done", "failed", "cancelled") else None)
     desk.host_pid = 991 if hosted else None
     if status == "paused":
@@ -173,9 +167,7 @@ async def test_brackets_walk_the_agents_and_e_goes_to_what_needs_you(desk: Desk)
             await shows(pilot, f"3 {shown}")
 
 
-async def test_a_filter_narrows_the_plan_as_it_is_typed_says_if_nothing_is_left_and_esc_takes_it_back(
-    desk: Desk,
-) -> None:
+async def test_a_filter_narrows_the_plan_as_it_is_typed_says_if_nothing_is_left_and_esc_takes_it_back(desk):
     async with desk.shown("Explore core") as pilot:
         await pilot.press("slash", *"docs")
         await shows(pilot, "Explore docs", without="Explore core")

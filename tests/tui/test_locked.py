@@ -64,9 +64,7 @@ async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(r
         await shows(pilot, "after the lock")
 
 
-async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was_read(
-    rollback_desk: Desk,
-) -> None:
+async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was_read(rollback_desk):
     desk = rollback_desk
     async with desk.shown("Explore core") as pilot:
         with held(desk):
@@ -110,9 +108,7 @@ async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: 
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
 
 
-async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(desk, monkeypatch):
     monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.3)
     app = desk.app()
     app.control = StoreControl(desk.path)
@@ -140,9 +136,7 @@ async def test_leaving_with_a_pause_waits_for_no_lock_on_the_screens_own_thread(
     assert [each[0] for each in desk.session.commands()] == ["pause"]
 
 
-async def test_a_run_that_could_not_be_paused_is_not_left(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_that_could_not_be_paused_is_not_left(desk, monkeypatch):
     monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.3)
     app = desk.app()
     app.control = StoreControl(desk.path)

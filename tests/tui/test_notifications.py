@@ -4,7 +4,6 @@ settings."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
@@ -54,9 +53,7 @@ def finish(desk: Desk) -> None:
         (overspend, "budget reached"), (finish, "run finished"),
     ],
 )  # fmt: skip
-async def test_what_happens_while_nobody_looks_is_told(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, happens: Any, said: str
-) -> None:
+async def test_what_happens_while_nobody_looks_is_told(desk, monkeypatch, happens, said):
     desk.session.set(cost_usd=1.0)
     insert(
         desk.session.connection, "budgets", session_id=desk.session.id, kind="usd", amount=5.0,
@@ -142,9 +139,7 @@ async def test_a_key_of_the_users_own_acts_and_the_old_one_does_not(desk: Desk) 
 
 
 @pytest.mark.parametrize(("size", "most"), [((120, 40), 3), ((80, 24), 1)])
-async def test_notices_wait_for_whoever_comes_back_and_cover_little(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], most: int
-) -> None:
+async def test_notices_wait_for_whoever_comes_back_and_cover_little(desk, monkeypatch, size, most):
     monkeypatch.setattr("watchkeeper_tui.app.SEEN_SECONDS", 0.05)
     app = desk.app(settings=Settings(notifications=Notifications(terminal="off")))
     async with app.run_test(size=size, notifications=True) as pilot:
@@ -164,9 +159,7 @@ async def test_notices_wait_for_whoever_comes_back_and_cover_little(
         await until(pilot, lambda: len(app._notifications) == 0)
 
 
-async def test_a_picture_of_the_screen_is_saved_and_said_or_the_reason_is(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_picture_of_the_screen_is_saved_and_said_or_the_reason_is(desk, tmp_path, monkeypatch):
     folder = tmp_path / "[red]here"
     folder.mkdir()
     monkeypatch.chdir(folder)

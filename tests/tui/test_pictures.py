@@ -76,9 +76,7 @@ async def test_a_screen_looks_as_it_was_agreed(desk: Desk, name: str, size: tupl
 
 @both_sizes
 @pytest.mark.parametrize("name", LIBRARY)
-async def test_a_screen_of_the_library_looks_as_it_was_agreed(
-    desk: Desk, name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_screen_of_the_library_looks_as_it_was_agreed(desk, name, size, monkeypatch):
     monkeypatch.chdir("/")  # where an export would go is said
     library_of(desk)
     keys, words = LIBRARY[name]

@@ -96,9 +96,7 @@ ROLES = [
 
 
 @pytest.mark.parametrize("size", [(200, 50), (120, 40), (80, 24), (60, 15)])
-async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(desk, size):
     desk.session.set(roles=json.dumps(ROLES))
     desk.session.task("t-check", "Check it", role="checker", status="pending")
     async with desk.shown(size=size) as pilot:

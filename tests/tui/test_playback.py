@@ -12,9 +12,7 @@ from watchkeeper_tui.replay_source import IDLE_SECONDS, SPEEDS, Playback
 @given(
     st.lists(st.floats(0, 50), min_size=1, max_size=60), st.floats(0.01, 30), st.integers(0, 6), st.booleans()
 )
-def test_playing_comes_to_the_end_and_never_goes_back(
-    gaps: list[float], tick: float, faster: int, skips: bool
-) -> None:
+def test_playing_comes_to_the_end_and_never_goes_back(gaps, tick, faster, skips):
     times = [sum(gaps[: place + 1]) for place in range(len(gaps))]
     playback = Playback(times)
     playback.change_speed(faster)

@@ -25,9 +25,7 @@ def footer_of(pilot: Pilot[int]) -> str:
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 @pytest.mark.parametrize("screen", ["live", "sessions"])
-async def test_while_one_types_the_footer_tells_the_keys_of_typing(
-    desk: Desk, screen: str, size: tuple[int, int]
-) -> None:
+async def test_while_one_types_the_footer_tells_the_keys_of_typing(desk, screen, size):
     async with desk.shown(size=size, screen=screen) as pilot:
         await until(pilot, lambda: "Quit" in footer_of(pilot) or "Help" in footer_of(pilot))
         await pilot.press("slash", *"core")
@@ -79,9 +77,7 @@ async def test_leaving_a_run_that_goes_on_is_confirmed_by_enter(desk: Desk, key:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
-async def test_a_notice_covers_neither_the_question_nor_what_is_typed(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_a_notice_covers_neither_the_question_nor_what_is_typed(desk, size):
     async with desk.shown("Explore core", size=size, notifications=True) as pilot:
         pilot.app.notify("Survey this folder " * 6, title="run finished", timeout=1_000)
         await shows(pilot, "run finished")
@@ -153,9 +149,7 @@ PASTED = "first line\r\nsecond \x1b[31mline\r"
      (["C", "i"], ["enter", "y"], ("compact", {"instructions": "first line\nsecond line"})),
      (["colon", "ctrl+u", *"/steer "], ["enter"], ("steer", {"text": "first line second line"}))],
 )  # fmt: skip
-async def test_what_is_pasted_loses_no_line(
-    desk: Desk, keys: list[str], submit: list[str], wanted: tuple[str, dict[str, str]]
-) -> None:
+async def test_what_is_pasted_loses_no_line(desk, keys, submit, wanted):
     async with desk.shown("Explore core", size=SIZES[1]) as pilot:
         await pilot.press(*keys)
         pilot.app.post_message(events.Paste(PASTED))

@@ -17,9 +17,7 @@ def header(pilot: object) -> str:
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
-async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks(desk, size):
     async with desk.shown(size=size) as pilot:
         await choose(pilot, "task:t-core")
         assert "READ-ONLY" not in header(pilot)
@@ -46,9 +44,7 @@ async def test_an_imported_session_has_the_badge_and_says_of_which_program(desk:
         )
 
 
-async def test_a_database_that_cannot_be_written_has_the_badge(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_database_that_cannot_be_written_has_the_badge(desk, monkeypatch):
     monkeypatch.setattr("watchkeeper_tui.app.os.access", lambda path, mode: Path(path) != desk.path)
     async with desk.shown() as pilot:
         await until(pilot, lambda: "READ-ONLY" in header(pilot))

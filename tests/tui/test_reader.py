@@ -82,9 +82,7 @@ def test_events_are_each_seen_once_and_in_order(desk: Desk, reader: Reader, publ
     assert [event.seq for event in last.events] == list(range(1, 305))
 
 
-def test_a_burst_larger_than_what_is_kept_shows_its_end(
-    desk: Desk, reader: Reader, published: Published
-) -> None:
+def test_a_burst_larger_than_what_is_kept_shows_its_end(desk, reader, published):
     published.until(lambda snapshot: len(snapshot.events) == 4)
     desk.session.connection.execute("BEGIN")
     for number in range(EVENTS_KEPT + 500):
@@ -128,9 +126,7 @@ def test_looking_at_another_agent_reads_it_at_once(desk: Desk, reader: Reader, p
     ]  # fmt: skip
 
 
-def test_a_session_that_has_just_begun_is_starting_and_not_dead(
-    desk: Desk, start: Callable[[], Reader], published: Published
-) -> None:
+def test_a_session_that_has_just_begun_is_starting_and_not_dead(desk, start, published):
     desk.session.set(host_pid=None, created_at=desk.time - 1)
     desk.host_pid = None
     start()
@@ -139,9 +135,7 @@ def test_a_session_that_has_just_begun_is_starting_and_not_dead(
     published.until(lambda snapshot: snapshot.state is SessionState.DEAD)
 
 
-def test_rates_die_away_while_nothing_else_is_read(
-    desk: Desk, start: Callable[[], Reader], published: Published, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rates_die_away_while_nothing_else_is_read(desk, start, published, monkeypatch):
     monkeypatch.setattr("watchkeeper_tui.reader.LOOK_SECONDS", 0.01)
     desk.session.call("planner", started_at=desk.time - 2)
     start()
@@ -167,9 +161,7 @@ def test_the_reader_cannot_write(desk: Desk, reader: Reader, published: Publishe
     assert desk.session.connection.execute("SELECT count(*) FROM sessions").fetchone()[0] == 1
 
 
-def test_a_host_that_works_for_one_command_on_a_paused_session_is_live_and_no_other(
-    desk: Desk, reader: Reader, published: Published
-) -> None:
+def test_a_host_that_works_for_one_command_on_a_paused_session_is_live_and_no_other(desk, reader, published):
     published.until(lambda snapshot: snapshot.session is not None)
     desk.session.connection.execute("UPDATE sessions SET status = 'paused'")
     desk.session.connection.execute(
@@ -190,9 +182,7 @@ def test_another_programs_session_that_nobody_follows_is_over_and_not_dead() -> 
     assert session_state("running", hosted=False) is SessionState.DEAD
 
 
-async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_meanwhile(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_meanwhile(desk, monkeypatch):
     """The reader's thread puts a newer snapshot in place at any moment: here, while the news of one are
     told."""
     async with desk.shown("explorer") as pilot:
@@ -218,9 +208,7 @@ async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_m
 
 
 @pytest.mark.parametrize(("screen", "key"), [("s", "j"), ("dollar_sign", "w")])
-async def test_a_question_of_a_screen_that_has_gone_is_answered_all_the_same(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, screen: str, key: str
-) -> None:
+async def test_a_question_of_a_screen_that_has_gone_is_answered_all_the_same(desk, monkeypatch, screen, key):
     """Widgets may be gone when the reader comes to a question: neither it nor its answer touches one."""
     held: list[tuple[Callable[[Connection], object], Callable[[object], object]]] = []
     FakeSession(desk.session.connection, "older234", goal="nightly audit")

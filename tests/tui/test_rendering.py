@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -418,9 +417,7 @@ def test_what_was_rendered_is_not_rendered_again_for_the_same_width() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=40), st.sampled_from([1, 1, 1, 12]), st.lists(st.integers(0, 2_000), max_size=8), st.integers(1, 12))  # fmt: skip
-def test_estimates_never_move_what_is_in_sight_and_end_exact(
-    sizes: list[tuple[int, int]], times: int, tops: list[int], height: int
-) -> None:
+def test_estimates_never_move_what_is_in_sight_and_end_exact(sizes, times, tops, height):
     sizes = sizes * times
 
     def unit(number: int, guess: int, size: int) -> Unit:
@@ -539,9 +536,7 @@ async def test_the_end_of_a_run_names_its_result_and_enter_opens_it(desk: Desk) 
         await shows(pilot, "1 Plan")
 
 
-async def test_an_artifact_is_opened_from_its_agents_tab_saved_and_paged(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_artifact_is_opened_from_its_agents_tab_saved_and_paged(desk, tmp_path, monkeypatch):
     text = b"a\x1b[2J\xe2\x80\xae" + b"\n| x |"
     save(desk, "../out.txt", text)
     monkeypatch.chdir(tmp_path)

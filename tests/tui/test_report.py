@@ -35,9 +35,7 @@ def output(session: FakeSession, agent: str, name: str, *, kind: str = "artifact
 @pytest.mark.parametrize(
     "keys", [["i"], ["colon", "ctrl+u", *"/agent report", "enter"], ["ctrl+p", *"Report", "enter"]]
 )
-async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_done(
-    desk: Desk, keys: list[str]
-) -> None:
+async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_done(desk, keys):
     session = desk.session
     session.connection.execute(
         "UPDATE tasks SET instructions = 'Look at every page of the docs.', expected_outputs = '[\"notes\","
@@ -74,9 +72,7 @@ async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_
         ({"cost_usd": 0.2}, {}, "cost $0.20 exact"),
     ],
 )  # fmt: skip
-async def test_a_cost_says_how_well_it_is_known(
-    desk: Desk, values: dict[str, object], call: dict[str, object], words: str
-) -> None:
+async def test_a_cost_says_how_well_it_is_known(desk, values, call, words):
     desk.session.set_agent("explorer3", **values)
     desk.session.call("explorer3", **call)
     async with desk.shown(size=TALL) as pilot:
@@ -144,9 +140,7 @@ async def test_a_report_shows_which_of_its_claims_have_evidence(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("origin", ["run", "claude-code"])
-async def test_who_says_it_is_done_without_evidence_is_counted_and_reached_by_e(
-    desk: Desk, origin: str
-) -> None:
+async def test_who_says_it_is_done_without_evidence_is_counted_and_reached_by_e(desk, origin):
     session, execute = desk.session, desk.session.connection.execute
     execute("UPDATE sessions SET origin = ?", (origin,))
     execute("UPDATE agents SET status = 'done' WHERE status = 'failed'")

@@ -114,9 +114,7 @@ def test_what_only_programs_read_is_folded_into_words() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
-async def test_titles_take_the_room_that_there_is_and_a_cut_one_says_so(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_titles_take_the_room_that_there_is_and_a_cut_one_says_so(desk, size):
     title = "Explore every vendored package and its reason"
     desk.session.task("t-long", title, agent="explorer2", needs=("t-core",))
     async with desk.shown("Explore every", size=size) as pilot:

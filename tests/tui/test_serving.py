@@ -495,9 +495,7 @@ async def holds(browser: Browser, script: str, seconds: float = 40.0) -> None:
 
 @needs_extra
 @needs_browser
-async def test_the_dashboard_runs_in_a_real_browser_and_asks_nobody_else_for_anything(
-    served: Served, browser: Browser
-) -> None:
+async def test_the_dashboard_runs_in_a_real_browser_and_asks_nobody_else_for_anything(served, browser):
     await browser.do("Network.enable")
     await browser.do("Page.enable")
     await browser.do("Page.navigate", url=served.address)

@@ -23,9 +23,7 @@ def add_session(desk: Desk, session_id: str, goal: str, **values: object) -> Fak
 
 @pytest.mark.parametrize("screen", ["live", "sessions"])
 @pytest.mark.parametrize("name", ["older234", "old"])
-async def test_autosave_load_opens_the_named_session_and_resumes_it(
-    desk: Desk, screen: str, name: str
-) -> None:
+async def test_autosave_load_opens_the_named_session_and_resumes_it(desk, screen, name):
     add_session(desk, "older234", "nightly audit", status="paused").task("t-audit", "Audit the books")
     desk.host_pid = None
     async with desk.shown("migrate billing", screen=screen) as pilot:
@@ -68,9 +66,7 @@ async def test_enter_opens_the_selected_session_and_esc_goes_back_to_it(desk: De
         await shows(pilot, "Audit the books")
 
 
-async def test_a_search_finds_goals_facts_and_messages_as_one_types_and_says_where_it_finds_nothing(
-    desk: Desk,
-) -> None:
+async def test_a_search_finds_goals_facts_and_messages_as_one_types_and_says_where_it_finds_nothing(desk):
     other = add_session(desk, "older234", "nightly audit")
     other.fact(None, "the ledger is in Zurich")
     other.message("older234-p", "user", "the ledger for Zürich is in the blue safe")
@@ -107,9 +103,7 @@ async def test_a_damaged_database_is_one_clear_line(desk: Desk, database: Path, 
         await shows(pilot, "damaged or no SQLite database")
 
 
-async def test_as_one_types_the_newest_comes_first_and_on_enter_a_name_and_then_the_best_match(
-    desk: Desk,
-) -> None:
+async def test_as_one_types_the_newest_comes_first_and_on_enter_a_name_and_then_the_best_match(desk):
     newer = add_session(desk, "newer234", "one word of it", status="done", last_active=desk.time - 100)
     newer.message("newer234-p", "user", "ledger " + "and something else entirely " * 60)
     older = add_session(desk, "older234", "all of it", status="done", last_active=desk.time - 90_000)
@@ -181,9 +175,7 @@ async def test_a_search_selects_the_first_that_it_finds(desk: Desk) -> None:
         await shows(pilot, "│▌✓ many0000")
 
 
-async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached(desk, monkeypatch):
     monkeypatch.setattr("watchkeeper_tui.screens.sessions.SESSIONS_AT_ONCE", 150)
     for number in range(400):
         add_session(

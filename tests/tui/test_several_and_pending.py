@@ -78,9 +78,7 @@ MARKED = ("task:t-core", "task:t-more", "task:t-docs")
         (["C", "y"], "compact"), (["u"], "undo"), (["U", "y"], "redo"),
     ],
 )  # fmt: skip
-async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(
-    desk: Desk, keys: list[str], kind: str
-) -> None:
+async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(desk, keys, kind):
     desk.session.agent("explorer4", "explorer-4")
     desk.session.task("t-more", "Explore more", agent="explorer4")
     desk.session.compaction("explorer4")
@@ -96,9 +94,7 @@ async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(
     ("keys", "kind", "tasks"), [(["R", "y"], "rerun", ["t-core", "t-more", "t-docs"]),
      (["F", "y"], "rerun", ["t-core", "t-more", "t-docs"]), (["X", "y"], "cancel", ["t-core", "t-more"])],
 )  # fmt: skip
-async def test_tasks_that_are_marked_are_run_again_or_cancelled_together(
-    desk: Desk, keys: list[str], kind: str, tasks: list[str]
-) -> None:
+async def test_tasks_that_are_marked_are_run_again_or_cancelled_together(desk, keys, kind, tasks):
     desk.session.agent("explorer4", "explorer-4")
     desk.session.task("t-more", "Explore more", agent="explorer4")
     async with desk.shown(size=WIDE) as pilot:
@@ -116,9 +112,7 @@ async def test_paused_and_failed_agents_that_are_marked_are_resumed_together(des
         assert [(each[0], each[1]) for each in written] == [("resume", "explorer2"), ("resume", "writer01")]
 
 
-async def test_what_became_of_several_commands_is_told_together_with_the_reason_of_a_refusal(
-    desk: Desk,
-) -> None:
+async def test_what_became_of_several_commands_is_told_together_with_the_reason_of_a_refusal(desk):
     desk.session.agent("explorer4", "explorer-4")
     desk.session.task("t-more", "Explore more", agent="explorer4")
     async with desk.shown(size=WIDE) as pilot:

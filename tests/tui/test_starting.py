@@ -28,9 +28,7 @@ def a_new_run(desk: Desk, **values: object) -> None:
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there(
-    desk: Desk, size: tuple[int, int]
-) -> None:
+async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there(desk, size):
     a_new_run(desk)
     async with desk.shown("OPENING", "Starting the background process…", size=size) as pilot:
         assert "has not been given to an agent" not in text_of(pilot)
@@ -60,9 +58,7 @@ FOUND = Discovery(
 
 
 @pytest.mark.parametrize("size", THREE_SIZES)
-async def test_the_welcome_looks_as_agreed(
-    desk: Desk, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_welcome_looks_as_agreed(desk, size, monkeypatch):
     monkeypatch.chdir("/")
     async with desk.shown("Claude Code", size=size, seconds=30, discover=lambda: FOUND) as pilot:
         await assert_agreed(pilot, "welcome")
@@ -80,9 +76,7 @@ async def test_each_key_of_the_welcome_says_what_to_do_next(desk: Desk, keys: li
     assert app.left_by == how
 
 
-async def test_without_a_database_and_logs_the_welcome_offers_the_demo_and_a_run(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_database_and_logs_the_welcome_offers_the_demo_and_a_run(desk, tmp_path, monkeypatch):
     async def refuse(path: Path, request: RunRequest) -> tuple[str, str]:
         return "", f"{request.model} would overwrite the database"
 
@@ -108,9 +102,7 @@ def fill(pilot: Any, **values: str) -> None:
 
 
 @pytest.mark.parametrize("size", THREE_SIZES)
-async def test_the_form_that_starts_a_run_looks_as_agreed(
-    desk: Desk, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_form_that_starts_a_run_looks_as_agreed(desk, size, monkeypatch):
     monkeypatch.chdir("/")
     async with desk.shown("Explore core", size=size) as pilot:
         await pilot.press("ctrl+n", *"audit")
@@ -118,9 +110,7 @@ async def test_the_form_that_starts_a_run_looks_as_agreed(
         await assert_agreed(pilot, "start")
 
 
-async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is_said(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is_said(desk, monkeypatch):
     asked: list[RunRequest] = []
     answers = [("", "no key; set ANTHROPIC_API_KEY"), (desk.session.id, "")]
 
@@ -150,9 +140,7 @@ MODELS = (
 )
 
 
-async def test_models_folders_and_what_roles_ask_for_are_chosen_from_lists(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_models_folders_and_what_roles_ask_for_are_chosen_from_lists(desk, monkeypatch):
     asked: list[str] = []
 
     async def list_models(workspace: str) -> tuple[tuple[ModelChoice, ...], tuple[ModelChoice, ...]]:
@@ -187,9 +175,7 @@ async def test_models_folders_and_what_roles_ask_for_are_chosen_from_lists(
     ]  # fmt: skip
 
 
-async def test_without_a_configured_model_the_form_asks_for_one(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_configured_model_the_form_asks_for_one(desk, monkeypatch):
     async def list_models(workspace: str) -> tuple[tuple[ModelChoice, ...], tuple[ModelChoice, ...]]:
         return MODELS, ()
 

@@ -112,9 +112,7 @@ def terminal(database: Path) -> Iterator[Terminal]:
     os.close(opened.descriptor)
 
 
-def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(
-    terminal: Terminal, database: Path
-) -> None:
+def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(terminal, database):
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(database), "abcd2345"], stdout=subprocess.PIPE, text=True
     ) as host:
@@ -180,9 +178,7 @@ def test_a_dashboard_ends_with_its_terminal(database: Path, hears_hangups: bool)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
-def test_a_dashboard_that_was_stopped_and_continued_from_outside_reads_each_key_once(
-    terminal: Terminal,
-) -> None:
+def test_a_dashboard_that_was_stopped_and_continued_from_outside_reads_each_key_once(terminal):
     terminal.until(lambda text: "Explore core" in text)
     threads = len(os.listdir(f"/proc/{terminal.pid}/task"))
     for _ in range(3):

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,9 +105,7 @@ async def fleet(pilot: Pilot[int], words: str) -> FleetScreen:
     return screen
 
 
-async def test_each_session_has_one_row_and_its_state_as_its_terminal_has_it(
-    desk: Desk, terminals: Terminals
-) -> None:
+async def test_each_session_has_one_row_and_its_state_as_its_terminal_has_it(desk, terminals):
     claude = FakeSession(
         desk.session.connection, "claude23", goal="fix the flaky test", origin="claude-code", model="anthropic/claude-opus-4-6"
     )  # fmt: skip
@@ -138,9 +135,7 @@ _FILE = {"size": 1, "modified_at": NOW, "read_bytes": 1, "head_digest": "", "imp
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_e_leads_from_the_plan_to_each_terminal_that_needs_a_person(
-    desk: Desk, terminals: Terminals, size: tuple[int, int]
-) -> None:
+async def test_e_leads_from_the_plan_to_each_terminal_that_needs_a_person(desk, terminals, size):
     async with desk.shown("Explore core", size=size) as pilot:
         assert "terminal" not in text_of(pilot)
         terminals.has("shop", "waiting", "permission: Bash")
@@ -164,9 +159,7 @@ async def test_e_leads_from_the_plan_to_each_terminal_that_needs_a_person(
      (["n"], {"behavior": "deny", "message": "The user refused this from Watchkeeper."}),
      (["r", *"no", "enter"], {"behavior": "deny", "message": "no"})],
 )  # fmt: skip
-async def test_an_answer_is_sent_and_then_confirmed(
-    desk: Desk, terminals: Terminals, keys: list[str], wanted: dict[str, Any]
-) -> None:
+async def test_an_answer_is_sent_and_then_confirmed(desk, terminals, keys, wanted):
     terminals.has("shop", "waiting", "permission: Bash")
     question = terminals.asks("shop")
     async with desk.shown(screen="fleet") as pilot:
@@ -190,9 +183,7 @@ async def test_an_answer_is_sent_and_then_confirmed(
         await shows(pilot, "confirmed by its program", without="◔ sent")
 
 
-async def test_y_counts_after_the_end_and_the_question_ends_with_its_process(
-    desk: Desk, terminals: Terminals
-) -> None:
+async def test_y_counts_after_the_end_and_the_question_ends_with_its_process(desk, terminals):
     terminals.has("shop", "waiting", "permission: Bash")
     command = "\n".join(f"echo {HOSTILE} line-{number}" for number in range(200))
     question = terminals.asks("shop", given={"command": command})
@@ -212,9 +203,7 @@ async def test_y_counts_after_the_end_and_the_question_ends_with_its_process(
         )
 
 
-async def test_multiple_choice_questions_are_answered_one_after_the_other(
-    desk: Desk, terminals: Terminals
-) -> None:
+async def test_multiple_choice_questions_are_answered_one_after_the_other(desk, terminals):
     terminals.has("shop", "waiting", "question")
     question = terminals.asks("shop", "AskUserQuestion", COLOURS)
     async with desk.shown(screen="fleet") as pilot:
@@ -240,9 +229,7 @@ async def test_multiple_choice_questions_are_answered_one_after_the_other(
 @given(
     st.text(max_size=12), st.booleans(), st.lists(st.text(min_size=1, max_size=5), max_size=4, unique=True)
 )
-def test_a_typed_choice_is_a_label_the_words_themselves_or_refused(
-    typed: str, several: bool, known: list[str]
-) -> None:
+def test_a_typed_choice_is_a_label_the_words_themselves_or_refused(typed, several, known):
     one = {"question": "?", "multiSelect": several, "options": [{"label": label} for label in known]}
     try:
         answer = chosen_labels(one, typed)
@@ -286,9 +273,7 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
         await shows(pilot, "imported sessions are read-only")
 
 
-async def test_what_a_compaction_drops_is_read_and_the_next_is_told_what_to_keep(
-    desk: Desk, terminals: Terminals, tmp_path: Path
-) -> None:
+async def test_what_a_compaction_drops_is_read_and_the_next_is_told_what_to_keep(desk, terminals, tmp_path):
     log = tmp_path / "log.jsonl"
     entries = [
         {"type": "user", "message": {"role": "user", "content": "long ago"}},

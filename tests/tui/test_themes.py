@@ -92,9 +92,7 @@ def test_a_style_is_read_from_words() -> None:
     assert style.bgcolor is not None
 
 
-async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(desk, tmp_path):
     own = tmp_path / "themes"
     own.mkdir()
     file = own / "mine.toml"
@@ -133,9 +131,7 @@ async def test_trouble_with_a_theme_does_not_hide_why_a_run_is_paused(desk: Desk
             app.reload_themes()
 
 
-async def test_a_folder_of_themes_that_is_made_later_is_heard_of(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_folder_of_themes_that_is_made_later_is_heard_of(desk, tmp_path, monkeypatch):
     monkeypatch.setattr(theme_watch, "LOOK_SECONDS", 0.02)
     own = tmp_path / "themes"
     app = desk.app(theme="mine", theme_folders=[shipped_folder(), own])
@@ -146,9 +142,7 @@ async def test_a_folder_of_themes_that_is_made_later_is_heard_of(
         await until(pilot, lambda: app.theme == "mine")
 
 
-async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_kept(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_kept(desk, tmp_path):
     app = desk.app(layout_path=tmp_path / "layout.json")
     async with app.run_test(size=(120, 40)) as pilot:
         await shows(pilot, "Explore core")

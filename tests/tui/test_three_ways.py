@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.tui.conftest import Desk, shows, until
+from tests.tui.conftest import shows, until
 from tests.tui.test_actions import choose
 from textual.pilot import Pilot
 
@@ -37,9 +37,7 @@ WAYS = [
 @pytest.mark.parametrize(
     ("row", "keys", "line", "title", "answer", "written"), WAYS, ids=[way[3] for way in WAYS]
 )
-async def test_an_action_is_the_same_by_key_slash_and_palette(
-    desk: Desk, row: str, keys: list[str], line: str, title: str, answer: list[str], written: tuple[Any, ...]
-) -> None:
+async def test_an_action_is_the_same_by_key_slash_and_palette(desk, row, keys, line, title, answer, written):
     desk.session.approval("explorer1")
     async with desk.shown() as pilot:
         await choose(pilot, row)
@@ -75,9 +73,7 @@ async def answered(pilot: Pilot[int], keys: list[str]) -> None:
 
 
 @pytest.mark.parametrize("line", ["/pause all", "/cancel everything", "/rerun old", "/resume run"])
-async def test_a_command_with_words_that_it_does_not_know_does_nothing_and_says_which_it_takes(
-    desk: Desk, line: str
-) -> None:
+async def test_a_command_with_words_that_it_does_not_know_does_nothing_and_says_which_it_takes(desk, line):
     async with desk.shown() as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("colon", "ctrl+u", *line, "enter")

@@ -35,9 +35,7 @@ def drawn(axis: Axis, *spans: Span, marks: tuple[Mark, ...] = ()) -> str:
 
 
 @given(SPANS, st.floats(-100, 100), st.floats(0.05, 10), st.integers(1, 200))
-def test_a_row_fills_its_axis_and_shows_every_span_on_it(
-    spans: list[Span], begins: float, seconds: float, cells: int
-) -> None:
+def test_a_row_fills_its_axis_and_shows_every_span_on_it(spans, begins, seconds, cells):
     axis = Axis(begins, seconds, cells)
     row = axis_cells(axis, AGENT, spans, (), 100.0)
     assert len(row) == cells

@@ -7,7 +7,6 @@ import os
 import shutil
 from pathlib import Path
 
-import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import create, small_session
 from tests.tui.test_compaction_screen import compacted
@@ -58,9 +57,7 @@ async def test_a_damaged_database_is_said_and_ends_nothing(desk: Desk) -> None:
         assert isinstance(pilot.app.screen, LiveScreen)
 
 
-async def test_a_fault_while_reading_is_shown_and_not_swallowed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_while_reading_is_shown_and_not_swallowed(desk, monkeypatch):
     async with desk.shown("Explore core") as pilot:
         with monkeypatch.context() as broken:
             broken.setattr(SessionSnapshotReader, "read", lambda *_: 1 / 0)

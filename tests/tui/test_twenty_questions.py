@@ -184,9 +184,7 @@ def test_the_page_asks_twenty_questions_and_gives_at_most_five_keys() -> None:
     ],
     indirect=["scene"],
 )
-async def test_the_answer_is_on_the_screen_within_five_keys(
-    scene: Desk, number: int, keys: list[str]
-) -> None:
+async def test_the_answer_is_on_the_screen_within_five_keys(scene, number, keys):
     found = re.compile(ANSWERS[number], re.MULTILINE)
     async with scene.shown() as pilot:
         await until(pilot, lambda: "Plan" in text_of(pilot) and pilot.app.screen.is_current)

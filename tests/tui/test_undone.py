@@ -32,9 +32,7 @@ def views(desk: Desk, *parents: int | None) -> None:
         ((), 3, []),
     ],
 )
-def test_a_pass_is_undone_where_the_current_view_did_not_come_from_its_own(
-    desk: Desk, parents: tuple[int | None, ...], current: int, undone: list[int]
-) -> None:
+def test_a_pass_is_undone_where_the_current_view_did_not_come_from_its_own(desk, parents, current, undone):
     desk.session.compaction("explorer1", view_before=2, view_after=3)
     if len(parents) == 5:
         desk.session.compaction("explorer1", view_before=4, view_after=5)

@@ -73,9 +73,7 @@ async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-async def test_c_divides_the_cost_by_class(
-    spent: Desk, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
-) -> None:
+async def test_c_divides_the_cost_by_class(spent, monkeypatch, size):
     rates = ((0, ((0.0, Rates(1.0, 10.0, 0.1, 1.25, 2.0)),)),)
     monkeypatch.setattr(
         "watchkeeper.models.registry.remembered_prices",
@@ -101,9 +99,7 @@ async def test_c_divides_the_cost_by_class(
         await until(pilot, lambda: re.search(r"calls +input +output", text_of(pilot)) is not None)
 
 
-async def test_an_agent_and_all_below_it_are_charted_over_time(
-    spent: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agent_and_all_below_it_are_charted_over_time(spent, monkeypatch):
     rates = ((0, ((0.0, Rates(3.0, 15.0, 0.3, 3.75, 6.0)),)),)
     monkeypatch.setattr(
         "watchkeeper.models.registry.remembered_prices",
@@ -147,9 +143,7 @@ async def test_the_words_of_a_chart_can_be_read_in_the_theme(spent: Desk, theme:
             assert colour is None or colour.is_default or colour != part.style.bgcolor, part
 
 
-async def test_the_other_charts_are_drawn_before_their_key_is_pressed(
-    spent: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_other_charts_are_drawn_before_their_key_is_pressed(spent, monkeypatch):
     async with spent.shown("Explore core") as pilot:
         await pilot.press("T")
         await shows(pilot, "9 calls")
@@ -183,9 +177,7 @@ async def test_the_bars_of_a_run_of_a_minute_are_all_there(spent: Desk) -> None:
 @given(
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e6)), max_size=300).map(sorted), st.integers(1, 20)
 )
-def test_a_thinned_line_keeps_its_ends_and_its_extremes(
-    points: list[tuple[float, float]], columns: int
-) -> None:
+def test_a_thinned_line_keeps_its_ends_and_its_extremes(points, columns):
     drawn = list(thinned(points, columns))
     assert drawn == sorted(drawn)
     assert set(drawn) <= set(points)

@@ -45,9 +45,7 @@ async def waiting(bench: Bench, tool: str, arguments: dict[str, Any]) -> str:
     return str(bench.state["approvals"][0]["id"])
 
 
-async def test_a_question_is_printed_whole_and_nothing_in_it_acts(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_question_is_printed_whole_and_nothing_in_it_acts(bench, capsys):
     question = await waiting(bench, "bash", {"command": COMMAND, "timeout_ms": 7_000})
     for arguments in (
         ["show", bench.session],
@@ -66,9 +64,7 @@ async def test_a_question_is_printed_whole_and_nothing_in_it_acts(
         assert str(bench.workspace) in printed
 
 
-async def test_json_is_harmless_on_a_terminal_and_the_same_value(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_json_is_harmless_on_a_terminal_and_the_same_value(bench, capsys):
     command = "echo '\x9b2J\x1b[2J\u202e\u200b\U000e0041 é漢'"
     question = await waiting(bench, "bash", {"command": command})
     for arguments in (["approve", "--show", question], ["show", bench.session]):
@@ -80,9 +76,7 @@ async def test_json_is_harmless_on_a_terminal_and_the_same_value(
             assert json.loads(printed)["input"]["command"] == command
 
 
-async def test_a_change_of_a_file_is_printed_as_a_difference_from_the_file_as_it_is_now(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_change_of_a_file_is_printed_as_a_difference_from_the_file_as_it_is_now(bench, capsys):
     (bench.workspace / "f.txt").write_text("one\ntwo\nthree\n")
     question = await waiting(bench, "edit", {"file_path": "f.txt", "old_string": "two", "new_string": "2"})
     (bench.workspace / "f.txt").write_text("zero\none\ntwo\nthree\n")
@@ -96,9 +90,7 @@ async def test_a_change_of_a_file_is_printed_as_a_difference_from_the_file_as_it
      (["--pattern", "git  status *"], {"scope": "pattern", "pattern": "git status *"}),
      (["--edit", "echo 2"], {"edited_input": {"command": "echo 2"}})],
 )  # fmt: skip
-async def test_every_answer_is_a_command_for_the_host(
-    bench: Bench, options: list[str], payload: dict[str, Any]
-) -> None:
+async def test_every_answer_is_a_command_for_the_host(bench, options, payload):
     question = await waiting(bench, "bash", {"command": "echo 1"})
     assert run(["approve", bench.session, question, *options, "--db", str(bench.path)]) == 0
     stored = json.loads(bench.query("SELECT payload FROM commands WHERE kind = 'approve'")[0][0])
@@ -116,18 +108,14 @@ async def test_an_edit_that_names_another_file_is_one_answer(bench: Bench) -> No
     assert bench.query("SELECT cause, status FROM approvals") == [("permission", "approved")]
 
 
-async def test_a_pattern_that_matches_nothing_is_refused_in_one_line(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_pattern_that_matches_nothing_is_refused_in_one_line(bench, capsys):
     question = await waiting(bench, "bash", {"command": "echo 1"})
     assert run(["approve", question, "--pattern", "echo *; id", "--db", str(bench.path)]) == 2
     assert "matches nothing" in capsys.readouterr().err
     assert not bench.query("SELECT 1 FROM commands WHERE kind = 'approve'")
 
 
-async def test_grants_are_listed_and_revoked_while_no_host_lives(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_grants_are_listed_and_revoked_while_no_host_lives(bench, capsys):
     question = await waiting(bench, "bash", {"command": "echo 1"})
     assert run(["approve", question, "--pattern", "echo *", "--db", str(bench.path)]) == 0
     await bench.run()

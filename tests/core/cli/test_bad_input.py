@@ -57,9 +57,7 @@ def test_a_group_without_its_subcommand_shows_its_help(wk: Wk, group: str) -> No
 
 
 @pytest.mark.parametrize("command", ["demo", "run"])
-def test_a_workspace_that_is_no_folder_is_refused_before_anything_is_written(
-    wk: Wk, tmp_path: Path, command: str
-) -> None:
+def test_a_workspace_that_is_no_folder_is_refused_before_anything_is_written(wk, tmp_path, command):
     goal = ["x"] if command == "run" else []
     (tmp_path / "file").write_text("x")
     assert "is not there" in wk(command, *goal, "--workspace", tmp_path / "nowhere").error
@@ -115,9 +113,7 @@ class TestTheDatabase:
             ("UPDATE facts SET confidence = 'high'", "facts.confidence", ["memory", "search", "todo"]),
         ],
     )
-    def test_rows_that_cannot_be_read_are_reported_as_damage(
-        self, wk: Wk, demo: Path, sql: str, where: str, command: list[str]
-    ) -> None:
+    def test_rows_that_cannot_be_read_are_reported_as_damage(self, wk, demo, sql, where, command):
         assert change(demo, sql)
         said = wk(*command, "--db", demo)
         if said.code:  # a command that does not read this value does what it does
@@ -217,9 +213,7 @@ class TestTheDatabase:
      ["budget", "last", "--tokens", "1"]],
     ids=" ".join,
 )  # fmt: skip
-def test_tools_of_a_run_may_not_control_runs(
-    wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
+def test_tools_of_a_run_may_not_control_runs(wk, demo, monkeypatch, arguments):
     monkeypatch.setenv("WATCHKEEPER_AGENT", "abcd")
     before = wk("show", "last", "--json").json
     said = wk(*arguments)
@@ -228,9 +222,7 @@ def test_tools_of_a_run_may_not_control_runs(
     assert wk("show", "last", "--json").json == before
 
 
-def test_an_interruption_before_anything_has_begun_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interruption_before_anything_has_begun_is_one_line(monkeypatch, capsys):
     from watchkeeper.__main__ import main
 
     def interrupted(arguments: list[str]) -> int:
@@ -284,9 +276,7 @@ def test_a_model_for_memory_that_cannot_be_used_is_refused_before_a_session_exis
     assert not (tmp_path / "watchkeeper.db").exists() or wk("sessions", "--json").json == []
 
 
-def test_the_surveyor_needs_no_model_for_memory_and_a_compaction_names_one_that_exists(
-    wk: Wk, demo: Path, tmp_path: Path
-) -> None:
+def test_the_surveyor_needs_no_model_for_memory_and_a_compaction_names_one_that_exists(wk, demo, tmp_path):
     _configure('[memory]\nmodel = "nowhere/small"\n')
     agent = rows(demo, "SELECT id FROM agents WHERE task_id IS NOT NULL ORDER BY ordinal")[0][0]
     refused = wk("compact", "last", agent, "--model", "nowhere/large")
@@ -321,9 +311,7 @@ def test_a_server_of_openais_apis_that_cannot_be_used_is_refused_in_one_line(
     assert len(said.error.splitlines()) == 1
 
 
-def test_doctor_names_the_server_and_the_key_of_each_provider(
-    wk: Wk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_the_server_and_the_key_of_each_provider(wk, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     _configure('[openai-chat]\nbase_url = "http://127.0.0.1:8080/v1"')

@@ -33,9 +33,7 @@ def hosts(tmp_path: Path) -> int:
     )
 
 
-def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(
-    wk: Wk, spent: str, tmp_path: Path
-) -> None:
+def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(wk, spent, tmp_path):
     for arguments in ((), ("--headless",), ("--detach",)):
         refused = wk("resume", "last", *arguments)
         assert refused.code == 5
@@ -72,9 +70,7 @@ def test_an_increase_or_an_amount_raises_the_budget_and_carries_on(wk: Wk, spent
     assert (last.code, json.loads(last.out.splitlines()[-1])["status"]) == (0, "done")
 
 
-def test_at_a_terminal_a_new_limit_is_asked_for_until_there_is_one(
-    wk: Wk, spent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_at_a_terminal_a_new_limit_is_asked_for_until_there_is_one(wk, spent, monkeypatch, tmp_path):
     monkeypatch.setattr(run, "is_terminal", lambda: True)
     typed = iter(["2", "nothing", "+100000"])
     asked: list[str] = []
@@ -91,9 +87,7 @@ def test_at_a_terminal_a_new_limit_is_asked_for_until_there_is_one(
     assert "3 turns already" in ended.out
 
 
-def test_whoever_gives_up_at_the_terminal_starts_no_host(
-    wk: Wk, spent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_whoever_gives_up_at_the_terminal_starts_no_host(wk, spent, monkeypatch, tmp_path):
     monkeypatch.setattr(run, "is_terminal", lambda: True)
     monkeypatch.setattr(click, "prompt", lambda text, default: "q")
     ended = wk("resume", "last")

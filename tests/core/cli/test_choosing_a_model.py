@@ -192,9 +192,7 @@ class TestAtATerminal:
         assert shell.newest("model") == "anthropic/qwen3:8b"
         assert SessionSettings.load(shell.newest("settings")).base_url == f"http://127.0.0.1:{listener}"
 
-    def test_a_configured_server_is_offered_if_it_answers_or_is_elsewhere(
-        self, shell: Shell, listener: int
-    ) -> None:
+    def test_a_configured_server_is_offered_if_it_answers_or_is_elsewhere(self, shell, listener):
         here = f"http://localhost:{listener}/v1"
         for url, shown in ((here, True), ("http://127.0.0.1:1", False), ("https://models.example", True)):
             shell.configure(f'[anthropic]\nbase_url = "{url}"\n')
@@ -219,9 +217,7 @@ class TestAtATerminal:
 
 
 class TestListed:
-    def test_models_are_listed_with_prices_and_where_they_come_from(
-        self, shell: Shell, serving: Callable[[bytes], int]
-    ) -> None:
+    def test_models_are_listed_with_prices_and_where_they_come_from(self, shell, serving):
         port = serving(json.dumps({"data": [{"id": "qwen3:8b"}, {"id": "\x1b[31mred"}]}).encode())
         shell.patch.setattr(models, "LOCAL_SERVERS", {port: "Ollama"})
         shell.set_key()
@@ -242,9 +238,7 @@ class TestListed:
         assert SessionSettings.load(shell.newest("settings")).base_url == url
 
     @pytest.mark.parametrize("answer", [b"{", b"[]", b'{"data": 3}', b'{"data": [{}]}', b""])
-    def test_a_server_that_names_no_models_is_left_out(
-        self, shell: Shell, serving: Callable[[bytes], int], answer: bytes
-    ) -> None:
+    def test_a_server_that_names_no_models_is_left_out(self, shell, serving, answer):
         shell.patch.setattr(models, "LOCAL_SERVERS", {serving(answer): "Ollama"})
         assert [one["model"] for one in shell.wk("models", "--json").json["models"]] == [SURVEYOR]
 
@@ -308,9 +302,7 @@ class TestAMissingKey:
             ({"base_url": "https://gateway.example/v1"}, {}, None),
         ],
     )  # fmt: skip
-    def test_only_what_is_known_to_fail_is_missing(
-        self, tmp_path: Path, config: dict[str, str], environ: dict[str, str], missing: str | None
-    ) -> None:
+    def test_only_what_is_known_to_fail_is_missing(self, tmp_path, config, environ, missing):
         environ = {"HOME": str(tmp_path)} | environ
         assert missing_key("anthropic/claude-test", **config, environ=environ) == missing
         assert missing_key(SURVEYOR, **config, environ=environ) is None
@@ -444,9 +436,7 @@ class TestAWorkspaceThatChoosesADearerModel:
         assert self.allowed(shell.wk) == []
 
     @pytest.mark.parametrize("options", [[], ["--json"], ["--headless"]])
-    def test_is_not_followed_without_a_terminal_and_the_flag_is_named(
-        self, shell: Shell, options: list[str]
-    ) -> None:
+    def test_is_not_followed_without_a_terminal_and_the_flag_is_named(self, shell, options):
         said = shell.run("--model", self.MINE, *options)
         assert said.code == 0
         assert said.err.count(f"--allow-model {self.DEAR}") == 2
@@ -467,9 +457,7 @@ class TestAWorkspaceThatChoosesADearerModel:
         shell.answers()
         assert shell.wk("demo").err == shell.run("--model", SURVEYOR).err == ""
 
-    def test_roles_sources_and_models_are_shown_before_a_run_and_by_show(
-        self, wk: Wk, tmp_path: Path
-    ) -> None:
+    def test_roles_sources_and_models_are_shown_before_a_run_and_by_show(self, wk, tmp_path):
         put(tmp_path / "config/agents", "mine", None)
         said = wk("run", GOAL, "--model", SURVEYOR, "--speed", "max", "--headless")
         assert said.code == 0

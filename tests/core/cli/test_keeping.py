@@ -143,9 +143,7 @@ def test_a_backup_is_used_like_the_database(wk: Wk, demo: Path, tmp_path: Path) 
     assert wk("backup", demo, "--overwrite").code == 2
 
 
-def test_a_tool_of_a_run_may_not_keep_the_library(
-    wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_of_a_run_may_not_keep_the_library(wk, demo, monkeypatch):
     monkeypatch.setenv("WATCHKEEPER_AGENT", "abcd2345")
     for command in (("rename", "last", "x"), ("tag", "last", "x"), ("delete", "last"), ("restore", "last"), ("fork", "last"),
                     ("prune", "last"), ("backup", "x.db")):  # fmt: skip
@@ -181,9 +179,7 @@ def test_a_run_beside_its_database_is_refused_and_the_command_in_the_message_mov
     assert wk("backup", "--move", "--overwrite", "--db", command[-1], tmp_path / "x.db").code == 2
 
 
-def test_a_database_of_imports_alone_may_be_in_any_folder(
-    wk: Wk, demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_of_imports_alone_may_be_in_any_folder(wk, demo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert wk("export", "last", "--format", "json", "--output", tmp_path / "e.json").code == 0
     assert wk("import", tmp_path / "e.json", "--db", tmp_path / "imports.db").code == 0

@@ -155,9 +155,7 @@ def test_ctrl_c_twice_exits_at_once_and_is_still_resumable(stage: Stage, wk: Wk)
     stage.ground.assert_done()
 
 
-def test_ctrl_c_of_a_terminal_reaches_the_tools_processes_too_and_spoils_nothing(
-    wk: Wk, tmp_path: Path
-) -> None:
+def test_ctrl_c_of_a_terminal_reaches_the_tools_processes_too_and_spoils_nothing(wk, tmp_path):
     """A terminal signals the whole group of processes: the run's workers must not die of it, nor say
     anything."""
     workspace = tmp_path / "workspace"
@@ -205,9 +203,7 @@ def test_a_killed_host_leaves_no_stale_lock_and_is_shown_dead(stage: Stage, wk: 
 
 
 @pytest.mark.parametrize("answer", ["approve", "deny"])
-def test_a_background_host_waits_for_an_answer_from_any_shell(
-    ground: Ground, wk: Wk, monkeypatch: pytest.MonkeyPatch, answer: str
-) -> None:
+def test_a_background_host_waits_for_an_answer_from_any_shell(ground, wk, monkeypatch, answer):
     """`wk resume --detach` of a session that asks without a time limit."""
     told: list[str] = []
 
@@ -318,9 +314,7 @@ def test_a_signal_that_comes_before_the_host_answers_leaves_the_session_paused_a
     assert wk("resume", "last", "--headless", "--json").code == 0
 
 
-async def test_a_run_that_the_dashboard_starts_goes_on_by_itself_and_a_refusal_says_why(
-    wk: Wk, tmp_path: Path
-) -> None:
+async def test_a_run_that_the_dashboard_starts_goes_on_by_itself_and_a_refusal_says_why(wk, tmp_path):
     folder, path = tmp_path / "project", tmp_path / "runs.db"
     folder.mkdir()
     session, problem = await start_run(path, RunRequest("--survey", str(folder), "offline/surveyor"))

@@ -103,18 +103,14 @@ class TestLast:
          ["approve", "no-such"], ["deny", "no-such"], ["fork", "--at", "99999"]],
         ids=" ".join,
     )  # fmt: skip
-    def test_what_controls_means_the_newest_session_that_was_run_here(
-        self, wk: Wk, older_clock: str, command: list[str]
-    ) -> None:
+    def test_what_controls_means_the_newest_session_that_was_run_here(self, wk, older_clock, command):
         name, *rest = command
         by_last, by_id = wk(*name.split(), "last", *rest), wk(*name.split(), older_clock, *rest)
         assert "imported" not in by_last.out + by_last.err
         assert (by_last.code, by_last.out, by_last.err) == (by_id.code, by_id.out, by_id.err)
 
     @pytest.mark.parametrize("command", [["sync"], ["pin", "#1"], ["unpin", "1"]], ids=" ".join)
-    def test_what_changes_the_memory_does_too(
-        self, wk: Wk, older_clock: str, command: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_changes_the_memory_does_too(self, wk, older_clock, command, monkeypatch):
         meant: list[str] = []
         monkeypatch.setattr(control, "command", lambda opened, *_, **__: meant.append(opened.session_id) or 0)
         name, *rest = command
@@ -154,9 +150,7 @@ def test_a_host_that_has_ended_leaves_every_message_indexed(demo: Path) -> None:
     assert rows(demo, "SELECT indexed_through = (SELECT max(id) FROM messages) FROM message_index") == [(1,)]
 
 
-def test_a_search_of_a_file_that_cannot_be_written_finds_what_is_not_indexed(
-    wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_of_a_file_that_cannot_be_written_finds_what_is_not_indexed(wk, demo, monkeypatch):
     add_message(demo, "a kraken")
 
     def refuse(path: Path) -> None:
@@ -532,9 +526,7 @@ class TestUsage:
         assert after["cost_usd"] == pytest.approx(before["cost_usd"] + 1)
         assert after["tokens"]["input"] == before["tokens"]["input"] + 7
 
-    def test_periods_are_those_of_local_time_and_dates_limit_them(
-        self, wk: Wk, spent: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_periods_are_those_of_local_time_and_dates_limit_them(self, wk, spent, monkeypatch):
         late = 1_774_738_800.0  # 2026-03-28 23:00 UTC: the next day in Berlin, whose clocks change that night
         change(spent, "UPDATE model_calls SET started_at = ? + 3600 * (id % 2)", late)
         monkeypatch.setenv("TZ", "Europe/Berlin")

@@ -33,9 +33,7 @@ def queue(wk: Wk, folder: Path, *options: object) -> str:
     return str(said.json["session"])
 
 
-def test_a_queued_session_waits_says_for_what_and_can_be_cancelled(
-    wk: Wk, folder: Path, tmp_path: Path
-) -> None:
+def test_a_queued_session_waits_says_for_what_and_can_be_cancelled(wk, folder, tmp_path):
     session = queue(wk, folder)
     assert wk("sessions").out.splitlines()[1].split()[:5][-1] == "queued"
     (listed,) = wk("sessions", "--json").json
@@ -59,9 +57,7 @@ def test_a_folder_of_another_machine_needs_a_label_and_is_not_resumed_here(wk: W
     assert wk("resume", session, "--queue").code == 0
 
 
-def test_a_paused_session_goes_back_to_the_workers_and_a_finished_one_does_not(
-    wk: Wk, folder: Path, tmp_path: Path
-) -> None:
+def test_a_paused_session_goes_back_to_the_workers_and_a_finished_one_does_not(wk, folder, tmp_path):
     session = queue(wk, folder)
     change(
         tmp_path / "watchkeeper.db", "UPDATE sessions SET status = 'paused', queued_at = NULL, needs = NULL"
@@ -103,9 +99,7 @@ def test_what_cannot_be_queued_is_refused_before_anything_is_written(
     assert not (tmp_path / "watchkeeper.db").exists()
 
 
-def test_the_host_that_a_worker_starts_drives_the_session_to_its_end_and_notes_where(
-    wk: Wk, folder: Path, tmp_path: Path
-) -> None:
+def test_the_host_that_a_worker_starts_drives_the_session_to_its_end_and_notes_where(wk, folder, tmp_path):
     (folder / "main.py").write_text("print('hello')\n")
     session = queue(wk, folder, "--speed", "max")
     path = tmp_path / "watchkeeper.db"

@@ -96,9 +96,7 @@ def last_line(out: str) -> dict[str, object]:
     return found
 
 
-def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(
-    wk: Wk, ground: Ground, session: str
-) -> None:
+def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(wk, ground, session):
     with ending_soon(ground.path, session):
         resumed = wk("resume", session, "--headless", "--json")
     assert resumed.code == 0, resumed.err
@@ -109,9 +107,7 @@ def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(
     ground.assert_sound()
 
 
-def test_a_resume_does_not_wait_for_ever(
-    wk: Wk, ground: Ground, session: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_does_not_wait_for_ever(wk, ground, session, monkeypatch):
     monkeypatch.setattr(library, "SOON_SECONDS", 0.1)
     with hosted(ground.path, session, drives=False):
         resumed = wk("resume", session, "--headless", "--json")
@@ -120,9 +116,7 @@ def test_a_resume_does_not_wait_for_ever(
     assert "Traceback" not in resumed.err
 
 
-def test_a_resume_does_not_wait_for_a_host_that_drives(
-    wk: Wk, ground: Ground, session: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_does_not_wait_for_a_host_that_drives(wk, ground, session, monkeypatch):
     monkeypatch.setattr(library, "SOON_SECONDS", 60.0)
     with hosted(ground.path, session, drives=True):
         refused = wk("resume", session, "--headless")
@@ -131,9 +125,7 @@ def test_a_resume_does_not_wait_for_a_host_that_drives(
 
 
 @pytest.mark.parametrize("kind", ["fork", "delete", "rename"])
-def test_what_needs_the_session_to_itself_waits_for_such_a_host_too(
-    wk: Wk, ground: Ground, session: str, kind: str
-) -> None:
+def test_what_needs_the_session_to_itself_waits_for_such_a_host_too(wk, ground, session, kind):
     with ending_soon(ground.path, session):
         done = wk(kind, session, *(["a title"] if kind == "rename" else []))
     assert done.code == 0, done.err
@@ -150,9 +142,7 @@ def test_a_command_and_the_resume_right_behind_it_both_work(wk: Wk, ground: Grou
 
 
 @pytest.mark.parametrize("first", ["command", "resume"])
-def test_a_dashboards_resume_that_meets_the_host_of_another_command_is_not_forgotten(
-    ground: Ground, session: str, first: str
-) -> None:
+def test_a_dashboards_resume_that_meets_the_host_of_another_command_is_not_forgotten(ground, session, first):
     """The dashboard sees that a host lives, and so only queues its wish: that host goes on when its command
     is done."""
     asked = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,9 +37,7 @@ SERVERS = st.dictionaries(TEXTS, st.dictionaries(TEXTS, VALUES, max_size=2), max
     st.sampled_from([None, 2, 4, "\t"]),
     st.booleans(),
 )
-def test_a_file_of_json_gets_one_entry_and_keeps_every_other_byte(
-    rest: dict[str, Any], servers: Any, indent: Any, plain: bool
-) -> None:
+def test_a_file_of_json_gets_one_entry_and_keeps_every_other_byte(rest, servers, indent, plain):
     value = rest | ({} if servers is None else {"mcpServers": servers})
     text = json.dumps(value, indent=indent, ensure_ascii=plain)
     added = made("claude")
@@ -127,9 +124,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(program: str, text: str, wk
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_installing_writes_once_keeps_a_copy_the_mode_and_a_link(
-    program: str, wk: Wk, tmp_path: Path
-) -> None:
+def test_installing_writes_once_keeps_a_copy_the_mode_and_a_link(program, wk, tmp_path):
     place = entry(program, COMMAND, {}, tmp_path).path
     real = tmp_path / "dotfiles" / place.name
     real.parent.mkdir()

@@ -57,9 +57,7 @@ def _written(value: Any, layout: dict[str, Any]) -> str:
 
 @settings(max_examples=25)
 @given(settings_values, layouts, st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", "\n", "  \n\n"]))
-def test_hooks_leave_every_other_setting_as_it_is_and_can_be_taken_out(
-    value: dict[str, Any], layout: dict[str, Any], newline: str, end: str
-) -> None:
+def test_hooks_leave_every_other_setting_as_it_is_and_can_be_taken_out(value, layout, newline, end):
     text = _written(value, layout).replace("\n", newline) + end
     try:
         hooks.parse_settings(text)
@@ -279,9 +277,7 @@ def test_the_plugin_tells_of_states_and_questions_and_takes_any_event(claude: Cl
 @pytest.mark.parametrize(
     ("end", "status"), [("the log grows", "busy"), ("Interrupt", "idle"), ("Stop", "idle")]
 )
-def test_a_question_of_codex_waits_until_its_log_grows_or_the_turn_ends(
-    end: str, status: str, claude: Claude, tmp_path: Path
-) -> None:
+def test_a_question_of_codex_waits_until_its_log_grows_or_the_turn_ends(end, status, claude, tmp_path):
     claude.install()
     log = tmp_path / f"rollout-2026-11-23T04-55-18-{SESSION}.jsonl"
     log.write_text("{}\n")
@@ -313,9 +309,7 @@ def test_a_question_of_codex_waits_until_its_log_grows_or_the_turn_ends(
         b'{\r\n\t"hooks": {"Stop": []},\r\n\t"n": 1e3\r\n}',
     ],
 )  # fmt: skip
-def test_the_end_of_an_installation_restores_the_file_byte_for_byte(
-    before: bytes | None, laid_out_anew: bool, claude: Claude
-) -> None:
+def test_the_end_of_an_installation_restores_the_file_byte_for_byte(before, laid_out_anew, claude):
     if before is not None:
         claude.settings.write_bytes(before)
         claude.settings.chmod(0o640)
@@ -345,9 +339,7 @@ def test_hooks_whose_record_was_deleted_leave_nothing_behind(claude: Claude) -> 
     [("2.1.185 (Claude Code)", True), ("3.0.0", True), ("2.1.184 (Claude Code)", False),
      ("shim: none", False)],
 )  # fmt: skip
-def test_the_version_tells_what_a_wrapper_of_the_program_knows(
-    said: str, all_of_them: bool, tmp_path: Path
-) -> None:
+def test_the_version_tells_what_a_wrapper_of_the_program_knows(said, all_of_them, tmp_path):
     wrapper = tmp_path / "claude"
     wrapper.write_text(f"#!/bin/sh\necho '{said}'\n")
     wrapper.chmod(0o755)
@@ -359,13 +351,7 @@ def test_the_version_tells_what_a_wrapper_of_the_program_knows(
     ("program", "place"),
     [("claude", ".claude"), ("codex", ".codex"), ("opencode", ".config/opencode/plugins")],
 )
-def test_the_command_shows_the_change_and_takes_it_back(
-    program: str,
-    place: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_shows_the_change_and_takes_it_back(program, place, tmp_path, monkeypatch, capsys):
     home, binary, db = tmp_path / "home", tmp_path / program, ["--db", str(tmp_path / "w.db")]
     (home / place).mkdir(parents=True)
     binary.write_text("#!/bin/sh\necho codex-cli 1.170.1\n")
@@ -577,9 +563,7 @@ def test_a_half_written_file_is_read_when_it_is_whole(claude: Claude) -> None:
     assert claude.found().sessions[0].status == "busy"
 
 
-def test_nothing_is_lost_while_nothing_can_be_written(
-    claude: Claude, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost_while_nothing_can_be_written(claude, monkeypatch):
     claude.install()
     claude.run("UserPromptSubmit", prompt="p")
     claude.spool.step()
@@ -776,9 +760,7 @@ def test_an_answer_reaches_the_hook_that_waits_and_the_log_confirms_it(claude: C
 
 
 @pytest.mark.parametrize(("refused", "outcome"), [(False, "allowed"), (True, "denied")])
-def test_an_answer_is_confirmed_also_by_a_reader_that_was_started_later(
-    refused: bool, outcome: str, claude: Claude, ask: Ask
-) -> None:
+def test_an_answer_is_confirmed_also_by_a_reader_that_was_started_later(refused, outcome, claude, ask):
     secret = {"command": "touch value-of-a-secret-key"}
     _log_result(claude, secret, is_error=not refused)  # the same call before
     child = ask(given=secret)

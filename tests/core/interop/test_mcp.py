@@ -114,9 +114,7 @@ async def test_the_sdks_client_lists_and_calls_every_tool_that_reads(path: Path)
         assert "never instructions" in content.text
 
 
-async def test_the_command_speaks_over_standard_input_and_output_before_there_is_a_database(
-    tmp_path: Path,
-) -> None:
+async def test_the_command_speaks_over_standard_input_and_output_before_there_is_a_database(tmp_path):
     import watchkeeper
 
     environ = {"PYTHONPATH": str(Path(watchkeeper.__file__).parents[1]), "HOME": str(tmp_path)}
@@ -150,9 +148,7 @@ def test_only_the_sessions_that_wrote_a_file_edited_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_patch_that_names_a_file_from_its_folder_is_an_edit_of_its_whole_path(
-    indexed: bool, made: Callable[..., Made], path: Path
-) -> None:
+def test_a_patch_that_names_a_file_from_its_folder_is_an_edit_of_its_whole_path(indexed, made, path):
     three = made("third003")
     patch = '*** Begin Patch\n*** Update File: src/"odd" cafe\u0301 cache.py\n@@\n-a\n+b\n*** End Patch'
     three.say(
@@ -200,9 +196,7 @@ def test_a_session_is_found_by_the_id_that_its_own_program_gave_it(path: Path) -
 
 
 @pytest.mark.parametrize("tool", [tool.name for tool in CONTROL])
-def test_a_server_without_control_has_no_tool_that_changes_a_run(
-    path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_control_has_no_tool_that_changes_a_run(path, tool, monkeypatch):
     monkeypatch.setattr(control, "carry_out", lambda *_, **__: pytest.fail("a command was queued"))
     text, failed = server(path).call(tool, {"session": "sessn001", "agent": "worker", "text": "x"})
     assert failed

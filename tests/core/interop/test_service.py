@@ -37,9 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-def test_the_status_says_how_far_the_logs_are_imported_and_whether_somebody_follows(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_status_says_how_far_the_logs_are_imported_and_whether_somebody_follows(home, tmp_path, capsys):
     db = tmp_path / "w.db"
     before = service.progress(db, {}, home)
     assert (before.logs, before.current, before.pid) == (1, 0, None)
@@ -86,9 +84,7 @@ def test_a_unit_hands_on_each_variable_that_says_where_logs_are(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
-def test_the_service_is_started_once_written_and_leaves_nothing_behind(
-    platform: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_service_is_started_once_written_and_leaves_nothing_behind(platform, home, tmp_path, monkeypatch):
     ran: list[Sequence[str]] = []
     code = [0]
 

@@ -94,9 +94,7 @@ def refuse(*given: Any) -> Awaitable[Any]:
     [RuntimeError("no credit"), None, "just text", asyncio.CancelledError(), PanicException("in the engine"), refuse],
     ids=["fails", "nothing", "another type", "cancelled", "panics", "never begins"],
 )  # fmt: skip
-async def test_a_call_that_gives_nothing_surfaces_nothing_and_frees_its_slot(
-    launch: str, output: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_call_that_gives_nothing_surfaces_nothing_and_frees_its_slot(launch, output, caplog):
     noticed: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: noticed.append(context["message"]))
     coordinator = BufferingCoordinator()

@@ -127,9 +127,7 @@ async def test_a_prepared_pass_older_than_the_view_is_refused(state: ContextStat
     ],
     ids=["fails", "empty", "none", "babbles", "invents"],
 )
-async def test_a_text_that_cannot_be_used_is_asked_for_again_more_strongly(
-    state: ContextState, bad: Any, why: str
-) -> None:
+async def test_a_text_that_cannot_be_used_is_asked_for_again_more_strongly(state, bad, why):
     fill(state, 12)
     summarise = Summariser(bad, "They talked.")
     compactor = Compactor(state, summarise)
@@ -159,9 +157,7 @@ async def test_a_summariser_that_hangs_counts_as_failed(state: ContextState) -> 
     assert "longer than 0.001 seconds" in outcome.reason
 
 
-async def test_identifiers_that_a_summary_drops_are_appended_with_their_message(
-    counter: TokenCounter,
-) -> None:
+async def test_identifiers_that_a_summary_drops_are_appended_with_their_message(counter):
     state = ContextState(ContextLimits(4_000, 0), counter)
     state.append("user", "Fix src/parse.py, see PROJ-123 and commit 00e1145a. " + "Please. " * 60, at=0.0)
     state.append("assistant", "I decided on a limit of 8192 tokens. " + "Well. " * 60, at=0.0)
@@ -270,9 +266,7 @@ async def test_a_summary_reads_the_messages_that_a_digest_stands_in_for(counter:
     assert not any(o.provisional for o in state.view.observations)
 
 
-async def test_a_summary_that_reads_what_a_digest_stands_in_for_stands_beside_the_summary_before(
-    counter: TokenCounter,
-) -> None:
+async def test_a_summary_that_reads_what_a_digest_stands_in_for_stands_beside_the_summary_before(counter):
     state = ContextState(ContextLimits(1_000, 0), counter)
     fill(state, 8)
     summarise = Summariser("First part.", "Second part.")
@@ -298,9 +292,7 @@ async def test_a_summary_can_take_the_place_of_a_digest_alone(counter: TokenCoun
 @pytest.mark.parametrize(
     ("up_to", "why"), [(0, "summarised already"), (3, "summarised already"), (None, "newest messages")]
 )
-async def test_a_request_with_nothing_to_do_says_why(
-    state: ContextState, up_to: int | None, why: str
-) -> None:
+async def test_a_request_with_nothing_to_do_says_why(state, up_to, why):
     fill(state, 6)
     compactor = Compactor(state, Summariser("Talk."))
     await compactor.run(5, at=0.0)
@@ -330,9 +322,7 @@ async def test_a_short_summary_may_say_a_thing_twice(state: ContextState) -> Non
 @pytest.mark.parametrize(
     "error", [StoreUnusable("the database is gone"), LeaseLost("another host took over")]
 )
-async def test_a_store_that_takes_nothing_more_is_no_refusal_of_a_summary(
-    state: ContextState, error: Exception
-) -> None:
+async def test_a_store_that_takes_nothing_more_is_no_refusal_of_a_summary(state, error):
     fill(state, 12)
     summarise = Summariser(error)
     compactor = Compactor(state, summarise)
@@ -466,9 +456,7 @@ def _prepared(run: CompactionPass, size: int) -> Prepared:
     up_to=st.integers(0, 32),
     window=st.sampled_from([500, 2_000, 8_000]),
 )
-def test_a_mark_is_never_moved_forward_and_never_cuts_a_pair(
-    sizes: list[int], up_to: int, window: int
-) -> None:
+def test_a_mark_is_never_moved_forward_and_never_cuts_a_pair(sizes, up_to, window):
     state = ContextState(ContextLimits(window, 0), Words())
     for number, size in enumerate(sizes):
         if number % 3 == 1:

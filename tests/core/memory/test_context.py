@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.core.memory.support import (
     Characters,
@@ -51,9 +49,7 @@ def test_the_bound_holds_and_the_digest_comes_in_the_same_change(state: ContextS
 
 
 @pytest.mark.parametrize("filled", [0, 12, 40])
-def test_what_a_large_message_compacts_counts_that_message_before_and_after(
-    state: ContextState, filled: int
-) -> None:
+def test_what_a_large_message_compacts_counts_that_message_before_and_after(state, filled):
     fill(state, filled)
     before = state.tokens
     change = state.append("user", "line of a log\n" * 5_000, at=0.0)
@@ -148,9 +144,7 @@ OPAQUE = [
 
 @pytest.mark.parametrize("opaque", OPAQUE)
 @pytest.mark.parametrize("filled", [0, 10, 40])
-def test_thinking_larger_than_the_window_is_left_out_of_a_reply_without_calls(
-    counter: TokenCounter, opaque: dict[str, Any], filled: int
-) -> None:
+def test_thinking_larger_than_the_window_is_left_out_of_a_reply_without_calls(counter, opaque, filled):
     state = ContextState(ContextLimits(2_000, 0), counter, agent_id="me")
     fill(state, filled)
     words = {"type": "text", "text": "The parser loses its state. " * 20}
@@ -166,9 +160,7 @@ def test_thinking_larger_than_the_window_is_left_out_of_a_reply_without_calls(
 
 
 @pytest.mark.parametrize("opaque", OPAQUE)
-def test_thinking_before_calls_that_are_answered_stays_whole_or_is_named_with_its_size(
-    state: ContextState, opaque: dict[str, Any]
-) -> None:
+def test_thinking_before_calls_that_are_answered_stays_whole_or_is_named_with_its_size(state, opaque):
     state.append("user", "go", at=0.0)
     state.append("assistant", [opaque, *call("c1")], at=0.0)
     state.append("user", result("c1"), at=0.0)
@@ -549,9 +541,7 @@ def test_a_dropped_result_is_a_pointer_and_its_call_keeps_it(counter: TokenCount
     assert state.render() == prompt
 
 
-def test_an_edited_summary_takes_the_place_of_the_old_one_and_undo_brings_it_back(
-    state: ContextState,
-) -> None:
+def test_an_edited_summary_takes_the_place_of_the_old_one_and_undo_brings_it_back(state):
     fill(state, 12)
     state.digest(at=0.0)
     (old,) = state.view.observations
@@ -575,9 +565,7 @@ def test_an_edited_summary_takes_the_place_of_the_old_one_and_undo_brings_it_bac
         ({}, "Nothing would change"),
     ],
 )
-def test_an_edit_that_cannot_be_made_says_why_and_changes_nothing(
-    state: ContextState, how: dict[str, Any], why: str
-) -> None:
+def test_an_edit_that_cannot_be_made_says_why_and_changes_nothing(state, how, why):
     fill(state, 12)
     state.digest(at=0.0)
     view, context = state.view, state.render()
@@ -590,9 +578,7 @@ def test_an_edit_that_cannot_be_made_says_why_and_changes_nothing(
 # --- Pins -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pin_costs_the_cache_nothing_and_later_summaries_keep_the_prompt_up_to_it(
-    counter: TokenCounter,
-) -> None:
+def test_a_pin_costs_the_cache_nothing_and_later_summaries_keep_the_prompt_up_to_it(counter):
     state = ContextState(ContextLimits(4_000, 0), counter)
     fill(state, 12)
     assert state.edit(pin=[4], at=0.0).cache_tokens_invalidated == 0, "it is shown already"
@@ -632,9 +618,7 @@ def test_pins_that_leave_too_little_room_are_refused_with_both_numbers(counter: 
             state.edit(at=0.0, **how)  # type: ignore[arg-type]
 
 
-def test_a_window_that_became_too_small_for_the_pins_shortens_them_and_says_which(
-    counter: TokenCounter,
-) -> None:
+def test_a_window_that_became_too_small_for_the_pins_shortens_them_and_says_which(counter):
     state = _with_tools(counter)
     state.edit(pin=[3], at=0.0)
     (_, pinned) = state.pins

@@ -94,9 +94,7 @@ async def turns(manager: HierarchicalContextManager, count: int) -> None:
 
 
 @pytest.mark.parametrize("summarises", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_turn_costs_the_same_after_a_thousand_and_after_ten_thousand_messages(
-    summarises: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_costs_the_same_after_a_thousand_and_after_ten_thousand_messages(summarises, monkeypatch):
     """With a clock of its own and no threads: how many passes fit between turns does not depend on the machine."""
 
     async def beside(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -59,9 +59,7 @@ def places(messages: Sequence[Message], kind: str, name: str) -> dict[str, int]:
 
 
 @given(messages=histories(), orphans=st.booleans())
-def test_a_cut_is_allowed_just_where_no_call_before_it_has_its_result_after_it_or_none(
-    messages: list[Message], orphans: bool
-) -> None:
+def test_a_cut_is_allowed_just_where_no_call_before_it_has_its_result_after_it_or_none(messages, orphans):
     asked, answered = places(messages, "tool_use", "id"), places(messages, "tool_result", "tool_use_id")
     spoke = max((place for place, one in enumerate(messages) if one.role == "assistant"), default=-1)
 
@@ -134,9 +132,7 @@ EARLIER = (seen(1, (1, 2)), seen(2, (3, 4)))
         ((3, 5), {}, "Observation 2 appeared while"),
     ],
 )
-def test_a_summary_takes_the_place_of_what_it_covers_or_it_is_said_why_not(
-    covers: tuple[int, int], about: dict[str, Any], expected: Any
-) -> None:
+def test_a_summary_takes_the_place_of_what_it_covers_or_it_is_said_why_not(covers, about, expected):
     values: dict[str, Any] = {
         "text": "new",
         "tokens": 5,
@@ -210,9 +206,7 @@ def test_a_summary_leaves_what_is_shown_short_as_it_is_and_forgets_what_it_cover
     assert set(state.view.elided) == {1, 7, 10}
 
 
-def test_a_view_that_covered_everything_shows_what_came_since_when_it_is_gone_back_to(
-    state: ContextState,
-) -> None:
+def test_a_view_that_covered_everything_shows_what_came_since_when_it_is_gone_back_to(state):
     fill(state, 4)
     published(state, "They talked.", 4)
     assert state.view.verbatim_from is None
@@ -223,9 +217,7 @@ def test_a_view_that_covered_everything_shows_what_came_since_when_it_is_gone_ba
     assert "the fifth" in str(state.render())
 
 
-async def test_a_pass_is_expected_to_take_what_the_slowest_of_the_last_twenty_took(
-    state: ContextState,
-) -> None:
+async def test_a_pass_is_expected_to_take_what_the_slowest_of_the_last_twenty_took(state):
     fill(state, 12)
     clock = [100.0]
     took = iter([9.0, *range(20, 0, -1), 30.0])
@@ -248,9 +240,7 @@ async def test_a_pass_is_expected_to_take_what_the_slowest_of_the_last_twenty_to
 
 
 @pytest.mark.parametrize(("source", "tokens"), [(100, 95), (100, 96)])
-async def test_a_summary_that_is_not_smaller_by_a_twentieth_gives_way_to_a_digest(
-    counter: Any, source: int, tokens: int
-) -> None:
+async def test_a_summary_that_is_not_smaller_by_a_twentieth_gives_way_to_a_digest(counter, source, tokens):
     state = ContextState(ContextLimits(100_000, 100), Words())
     for number in range(8):
         state.append("user" if number % 2 == 0 else "assistant", f"m{number} " + "word " * 200, at=0.0)

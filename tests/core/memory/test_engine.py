@@ -278,9 +278,7 @@ async def test_after_abort_nothing_is_launched() -> None:
     "error", [StoreUnusable("the database is gone"), LeaseLost("another host took over")]
 )
 @pytest.mark.parametrize("failing", ["observer", "reflector", "keep"])
-async def test_an_engine_that_can_store_nothing_more_says_so_at_its_next_step(
-    error: Exception, failing: str
-) -> None:
+async def test_an_engine_that_can_store_nothing_more_says_so_at_its_next_step(error, failing):
     async def keep(*_: Any) -> None:
         raise error
 
@@ -437,9 +435,7 @@ REFLECTS = ["half", "same", "", "bla " * 900, RuntimeError("x"), "Invented (#999
     delay=st.integers(0, 25),
     share=st.integers(3, 12),
 )
-def test_no_interleaving_strands_a_chunk_or_breaks_a_context(
-    steps: list[tuple[str, int]], says: list[Any], reflects: list[Any], window: int, delay: int, share: int
-) -> None:
+def test_no_interleaving_strands_a_chunk_or_breaks_a_context(steps, says, reflects, window, delay, share):
     noticed: list[str] = []
 
     async def go() -> None:

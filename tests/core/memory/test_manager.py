@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -428,9 +427,7 @@ async def test_a_pass_that_gains_nothing_near_the_limit_is_not_the_last_one_for_
     ("threshold", "summarises"),
     [(0.2, False), (0.3, False), (0.2, True), (0.5, True), (0.75, True), (1.0, True)],
 )
-async def test_digests_and_summaries_do_not_follow_each_other_at_every_message(
-    threshold: float, summarises: bool
-) -> None:
+async def test_digests_and_summaries_do_not_follow_each_other_at_every_message(threshold, summarises):
     summarise = Summariser("They went on.")
     manager = HierarchicalContextManager(1_000, threshold, Words(), summarise if summarises else None)
     heard = recorded(manager)
@@ -506,9 +503,7 @@ async def _undo(manager: HierarchicalContextManager) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("use", [_idle, _compact, _undo, HierarchicalContextManager.close])
-def test_a_pass_whose_event_loop_is_closed_is_given_up(
-    use: Callable[[HierarchicalContextManager], Awaitable[None]],
-) -> None:
+def test_a_pass_whose_event_loop_is_closed_is_given_up(use):
     manager = abandoned_by_its_loop()
 
     asyncio.run(use(manager))  # type: ignore[arg-type]

@@ -32,15 +32,7 @@ from watchkeeper.memory.history import ContextLimits
     wait=st.sampled_from([0.0, 0.0, 0.001]),
     rude=st.booleans(),
 )
-def test_whatever_is_done_at_once_the_promises_hold(
-    steps: list[Any],
-    says: list[tuple[str, int]],
-    window: int,
-    threshold: float,
-    counter: Any,
-    wait: float,
-    rude: bool,
-) -> None:
+def test_whatever_is_done_at_once_the_promises_hold(steps, says, window, threshold, counter, wait, rude):
     noticed: list[str] = []
 
     async def go() -> None:
@@ -62,9 +54,7 @@ def test_whatever_is_done_at_once_the_promises_hold(
     window=st.sampled_from([400, 1_000, 4_000]),
     wait=st.sampled_from([0.0, 0.001]),
 )
-def test_event_loops_may_come_and_go_under_a_manager(
-    steps: list[tuple[Any, bool]], says: list[tuple[str, int]], window: int, wait: float
-) -> None:
+def test_event_loops_may_come_and_go_under_a_manager(steps, says, window, wait):
     """Each call in an event loop of its own: ended by `asyncio.run`, or closed with a pass still pending in
     it."""
     world, release = begin(says, window, 0.5, Words(), wait, False)
@@ -108,9 +98,7 @@ def test_event_loops_may_come_and_go_under_a_manager(
     says=[("good", 0)],
     window=300,
 )
-def test_what_was_told_is_enough_to_carry_on_after_a_kill(
-    steps: list[tuple[Any, int]], says: list[tuple[str, int]], window: int
-) -> None:
+def test_what_was_told_is_enough_to_carry_on_after_a_kill(steps, says, window):
     """A process ends anywhere; the next one has the changes that were stored, and shows, undoes and goes on
     alike."""
     asyncio.run(killed(steps, says, window))

@@ -189,9 +189,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("window", "kind", "whole_replies"), cases())
-def test_a_recorded_session_stays_within_its_window_and_loses_no_identifier(
-    window: int, kind: str, whole_replies: bool
-) -> None:
+def test_a_recorded_session_stays_within_its_window_and_loses_no_identifier(window, kind, whole_replies):
     swaps = 0
     for thread in recorded(whole_replies):
         swaps += len(asyncio.run(play(thread, window, kind)))
@@ -223,9 +221,7 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
 
 
 @pytest.mark.parametrize("window", [16_000])
-async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same(
-    store: SessionStore, tmp_path: Path, window: int
-) -> None:
+async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same(store, tmp_path, window):
     thread = max(recorded(True), key=lambda thread: len(thread.messages))
     agent = f"reader_{store.session_id}"
     limits = ContextLimits(window, window // 10)

@@ -37,9 +37,7 @@ TWO = [*call("a"), *call("a")]
      "user: go, assistant: tool_use a, user: tool_result a, user: wait, user: text"),
     ([("user", result("ghost", text="found it")), ("assistant", "ok")], "user: text, assistant: ok"),
 ])  # fmt: skip
-def test_messages_are_shown_in_an_order_and_shape_that_the_api_takes(
-    said: list[tuple[str, Content]], shown: str
-) -> None:
+def test_messages_are_shown_in_an_order_and_shape_that_the_api_takes(said, shown):
     items = rendered(*said).items
     assert ", ".join(f"{item['role']}: {_shape(item['content'])}" for item in items) == shown
     texts = text_of(items)
@@ -72,7 +70,5 @@ def test_a_history_that_begins_with_the_assistant_gets_a_user_message_before_it(
     [("user", call("a")), ("assistant", result("a")), ("user", "x")],
     [GO, ("assistant", TWO), ("user", [*result("a"), *result("a")])],
 ])  # fmt: skip
-def test_blank_messages_wrong_roles_and_ids_that_are_shared_cannot_break_a_request(
-    said: list[tuple[str, Content]],
-) -> None:
+def test_blank_messages_wrong_roles_and_ids_that_are_shared_cannot_break_a_request(said):
     assert rendered(*said).items

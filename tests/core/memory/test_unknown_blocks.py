@@ -104,9 +104,7 @@ def assert_no_orphans(context: list[dict[str, Any]]) -> None:
 
 @pytest.mark.timeout(900)  # thousands of large payloads, where examples are many
 @given(histories(), st.sampled_from([400, 900, 4_000]), st.sampled_from([Words(), None]))
-def test_contexts_of_unknown_blocks_stay_within_their_window(
-    history: list[dict[str, Any]], window: int, counter: Any
-) -> None:
+def test_contexts_of_unknown_blocks_stay_within_their_window(history, window, counter):
     async def play() -> None:
         manager = HierarchicalContextManager(window, tokenizer=counter)
         for message in history:

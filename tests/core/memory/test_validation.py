@@ -70,9 +70,7 @@ NO_REFUSALS = [
     st.sampled_from(DENIALS),
     st.sampled_from(["", ".", "!"]),
 )
-def test_a_refusal_is_no_summary_whatever_stands_around_it(
-    before: str, sorry: str, denial: str, end: str
-) -> None:
+def test_a_refusal_is_no_summary_whatever_stands_around_it(before, sorry, denial, end):
     text = f"{before}{sorry}{denial}{end}{before.strip() if before in ('**', chr(34)) else ''}"
     assert refusal(text)
     assert refusal(text.replace("'", "’"))
@@ -128,9 +126,7 @@ def prose(seed: int, words: int) -> str:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 500), st.integers(0, 60), st.integers(0, 40))
-def test_a_loop_of_any_period_is_found_wherever_it_stands(
-    seed: int, period: int, before: int, after: int
-) -> None:
+def test_a_loop_of_any_period_is_found_wherever_it_stands(seed, period, before, after):
     times = 16 if period <= 8 else 5 if period <= 40 else 3
     unit = prose(seed, period)
     assert degenerate(f"{prose(seed + 1, before)} {' '.join([unit] * times)} {prose(seed + 2, after)}")
@@ -240,9 +236,7 @@ async def test_appended_identifiers_take_no_more_than_an_eighth_of_what_is_cover
 
 
 @given(st.integers(20, 90), st.integers(1, 4), st.integers(1, 400))
-def test_a_pass_over_few_of_many_messages_never_grows_the_context(
-    count: int, covered: int, words: int
-) -> None:
+def test_a_pass_over_few_of_many_messages_never_grows_the_context(count, covered, words):
     state = ContextState(ContextLimits(100_000, 0), Words(), pin_first=False)
     state.append("user", "An assignment. " * 400, at=0.0)
     fill(state, covered - 1)
