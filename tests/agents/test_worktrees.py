@@ -698,8 +698,7 @@ async def test_agents_of_our_own_loop_write_in_their_worktrees_and_a_person_answ
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
-    [("deny", "cancelled this merge"), ("", "add a task that depends on q")],
+    ("kind", "told"), [("deny", "cancelled this merge"), ("", "add a task that depends on q")]
 )
 async def test_a_conflict_that_no_side_is_kept_of_changes_nothing(tmp_path, monkeypatch, kind, told):
     """The person cancels the merge, or does not answer in time: then it is left to the planner."""

@@ -414,14 +414,7 @@ def score_collections(
 
 
 def score_recorded(
-    scores: Scores,
-    files: Sequence[Path],
-    limit: int,
-    half: str,
-    *,
-    seed: int,
-    count: int,
-    vectors: bool,
+    scores: Scores, files: Sequence[Path], limit: int, half: str, *, seed: int, count: int, vectors: bool
 ) -> None:
     """Import recorded sessions, make queries of each, and ask."""
     with tempfile.TemporaryDirectory() as folder:

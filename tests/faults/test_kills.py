@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 from tests.faults.kill_trials import Outcome, Trial, killed_at, undisturbed
 
-SAMPLE = [
-    ("writer.before_commit", 2),
-    ("writer.after_commit", 28),
-    ("tool.after_run", 3),
-]
+SAMPLE = [("writer.before_commit", 2), ("writer.after_commit", 28), ("tool.after_run", 3)]
 
 
 @pytest.fixture(scope="module")

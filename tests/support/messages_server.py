@@ -175,12 +175,7 @@ class MessagesServer:
         yield from wire.events(reply, model=str(body.get("model")), usage=usage)
 
     async def _cut(
-        self,
-        cut: Cut,
-        body: Body,
-        wire: Wire,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, cut: Cut, body: Body, wire: Wire, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         await _write_head(writer, 200, "text/event-stream", cut.reply.headers)
         for number, event in enumerate(self._events(cut.reply, body, wire)):

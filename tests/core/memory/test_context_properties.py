@@ -372,10 +372,7 @@ class Context(RuleBasedStateMachine):
 
 def late(block: dict[str, Any]) -> dict[str, Any]:
     """How a result is shown for which no assistant waits any more."""
-    return {
-        "type": "text",
-        "text": f"[result of call {block.get('tool_use_id')}]\n{block.get('content')}",
-    }
+    return {"type": "text", "text": f"[result of call {block.get('tool_use_id')}]\n{block.get('content')}"}
 
 
 def place_of(context: list[dict[str, Any]], message: Message, start: int) -> int:

@@ -29,12 +29,7 @@ def call(number: int, tool: str, **given: Any) -> dict[str, Any]:
 
 
 def result(number: int, text: str, *, is_error: bool = False) -> dict[str, Any]:
-    block = {
-        "type": "tool_result",
-        "tool_use_id": f"c{number - 1}",
-        "content": text,
-        "is_error": is_error,
-    }
+    block = {"type": "tool_result", "tool_use_id": f"c{number - 1}", "content": text, "is_error": is_error}
     return record(number, "user", [block])
 
 
