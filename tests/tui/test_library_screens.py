@@ -147,18 +147,18 @@ async def test_the_steps_to_fork_from_are_told_in_words(desk: Desk) -> None:
 
 
 async def test_a_whole_fork_is_listed_and_a_session_of_another_program_is_not_forked(desk: Desk) -> None:
-    async with library(desk) as pilot:
-        await pilot.press("j", "F")
+    library_of(desk)
+    execute = desk.session.connection.execute
+    execute("UPDATE sessions SET origin = 'claude-code' WHERE id = 'third234'")
+    async with desk.shown("nightly audit", screen="sessions") as pilot:
+        await pilot.press("j", "j", "F")
+        await shows(pilot, "c continues it in a new session")
+        await pilot.press("k", "F")
         await shows(pilot, "an exact copy")
         await pilot.press("enter", "y")
         await shows(pilot, "✓ forked at event #2", "fork: [nightly] nightly audit")
-        execute = desk.session.connection.execute
         forks = execute("SELECT forked_from, status FROM sessions WHERE origin = 'fork'").fetchall()
         assert forks == [("older234", "done")]
-        execute("UPDATE sessions SET origin = 'claude-code' WHERE id <> 'abcd2345'")
-        pilot.app.screen.reload("")  # type: ignore[attr-defined]
-        await pilot.press("F")
-        await shows(pilot, "c continues it in a new session")
 
 
 async def test_two_marked_sessions_are_compared_side_by_side(desk: Desk) -> None:

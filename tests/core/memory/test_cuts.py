@@ -76,21 +76,14 @@ def test_a_cut_is_allowed_just_where_no_call_before_it_has_its_result_after_it_o
 @pytest.mark.parametrize(
     ("contents", "group", "turn"),
     [
-        (["ask"], 0, 0),
-        (["ask", "say"], 1, 1),
-        (["ask", "say", "ask"], 2, 1),
-        (["ask", "say", "ask", "ask"], 3, 1),
-        (["ask", "say", "ask", "ask", "ask"], 4, 4),
-        (["ask", call("a"), result("a")], 1, 1),
-        (["ask", call("a", "b"), result("a"), result("b")], 1, 1),
+        (["ask"], 0, 0), (["ask", "say"], 1, 1), (["ask", "say", "ask"], 2, 1),
+        (["ask", "say", "ask", "ask"], 3, 1), (["ask", "say", "ask", "ask", "ask"], 4, 4),
+        (["ask", call("a"), result("a")], 1, 1), (["ask", call("a", "b"), result("a"), result("b")], 1, 1),
         (["ask", "say", call("a"), result("a"), "ask"], 4, 2),
-        (["ask", call("a"), result("a"), "say"], 3, 3),
-        ([result("a")], 0, 0),
-        (["ask", result("a")], 1, 1),
-        (["ask", "ask", result("a")], 2, 2),
-        ([call("a"), result("a")], 0, 0),
+        (["ask", call("a"), result("a"), "say"], 3, 3), ([result("a")], 0, 0), (["ask", result("a")], 1, 1),
+        (["ask", "ask", result("a")], 2, 2), ([call("a"), result("a")], 0, 0),
     ],
-)
+)  # fmt: skip
 def test_the_newest_group_is_what_the_api_takes_alone_and_the_newest_turn_the_models_last_words(
     contents: list[Any], group: int, turn: int
 ) -> None:
@@ -112,33 +105,21 @@ EARLIER = (seen(1, (1, 2)), seen(2, (3, 4)))
 @pytest.mark.parametrize(
     ("covers", "about", "expected"),
     [
-        ((5, 5), {}, ([1, 2, 9], 6)),
-        ((5, 7), {}, ([1, 2, 9], 8)),
-        ((5, 8), {}, ([1, 2, 9], None)),
-        ((3, 5), {"replaces": (2,)}, ([1, 9], 6)),
-        ((3, 4), {"replaces": (2,)}, ([1, 9], 5)),
-        ((1, 2), {"replaces": (1,)}, ([9, 2], 5)),
-        ((1, 4), {"replaces": (1, 2)}, ([9], 5)),
-        ((1, 8), {"replaces": (1, 2)}, ([9], None)),
-        ((5, 5), {"tokens": 95}, ([1, 2, 9], 6)),
-        ((5, 5), {"tokens": 96}, "smaller by 5%"),
-        ((5, 5), {"text": " \n"}, "is empty"),
-        ((5, 5), {"citations": ()}, "is empty"),
-        ((5, 6), {}, "separate a tool call"),
-        ((5, 9), {}, "message 9, which does not exist"),
-        ((6, 7), {}, "5 is the first"),
-        ((4, 5), {"replaces": (2,)}, "both sides"),
-        ((1, 3), {"replaces": (1, 2)}, "both sides"),
+        ((5, 5), {}, ([1, 2, 9], 6)), ((5, 7), {}, ([1, 2, 9], 8)), ((5, 8), {}, ([1, 2, 9], None)),
+        ((3, 5), {"replaces": (2,)}, ([1, 9], 6)), ((3, 4), {"replaces": (2,)}, ([1, 9], 5)),
+        ((1, 2), {"replaces": (1,)}, ([9, 2], 5)), ((1, 4), {"replaces": (1, 2)}, ([9], 5)),
+        ((1, 8), {"replaces": (1, 2)}, ([9], None)), ((5, 5), {"tokens": 95}, ([1, 2, 9], 6)),
+        ((5, 5), {"tokens": 96}, "smaller by 5%"), ((5, 5), {"text": " \n"}, "is empty"),
+        ((5, 5), {"citations": ()}, "is empty"), ((5, 6), {}, "separate a tool call"),
+        ((5, 9), {}, "message 9, which does not exist"), ((6, 7), {}, "5 is the first"),
+        ((4, 5), {"replaces": (2,)}, "both sides"), ((1, 3), {"replaces": (1, 2)}, "both sides"),
         ((3, 5), {}, "Observation 2 appeared while"),
     ],
-)
+)  # fmt: skip
 def test_a_summary_takes_the_place_of_what_it_covers_or_it_is_said_why_not(covers, about, expected):
     values: dict[str, Any] = {
-        "text": "new",
-        "tokens": 5,
-        "citations": (covers[0],),
-        "source_tokens": 100,
-    } | about
+        "text": "new", "tokens": 5, "citations": (covers[0],), "source_tokens": 100,
+    } | about  # fmt: skip
     prepared = Prepared(covers=covers, base_version=1, epoch=0, **values)
     got = spliced(prepared, seen(9, covers), View(1, EARLIER, 5), TAIL, 9)
     if isinstance(got, Rejection):

@@ -220,17 +220,12 @@ def answer(seq: int, text: str = "done", *, is_error: bool = False) -> Message:
 
 def test_a_file_stands_once_with_its_newest_state_edited_apart_from_read() -> None:
     first = [
-        use(1, "Read", file_path="/w/a.py", offset=1, limit=80),
-        answer(2, "x" * 900),
-        use(3, "Read", file_path="/w/a.py", offset=200, limit=10),
-        answer(4, "x" * 900),
+        use(1, "Read", file_path="/w/a.py", offset=1, limit=80), answer(2, "x" * 900),
+        use(3, "Read", file_path="/w/a.py", offset=200, limit=10), answer(4, "x" * 900),
         use(5, "Edit", file_path="/w/b.py", old_string="x = 1", new_string="def parse_all(text): ..."),
-        answer(6),
-        use(7, "Read", file_path="/w/b.py"),
-        answer(8, "x" * 900),
-        use(9, "Read", file_path="/w/c.py"),
-        answer(10, "x" * 900),
-    ]
+        answer(6), use(7, "Read", file_path="/w/b.py"), answer(8, "x" * 900),
+        use(9, "Read", file_path="/w/c.py"), answer(10, "x" * 900),
+    ]  # fmt: skip
     text, citations, tokens = digest_of(*first)
     found = sections(text)
     assert found["Files"] == [
@@ -261,16 +256,12 @@ def test_errors_come_from_failing_results_and_say_what_fixed_them() -> None:
             message(1, "user", "ValueError: this is what I saw"),
             use(2, "Bash", command="pytest tests/a.py 2>&1 | tail -5"),
             answer(3, "Exit code 1\nE   ValueError: bad token", is_error=True),
-            use(4, "Edit", file_path="/w/a.py", old_string="x", new_string="y"),
-            answer(5),
-            use(6, "Bash", command="pytest tests/a.py"),
-            answer(7, "3 passed"),
-            use(8, "Read", file_path="/w/log.txt"),
-            answer(9, "error: this stands in a file\n" * 40),
-            use(10, "Bash", command="make"),
-            answer(11, "make: no rule", is_error=True),
+            use(4, "Edit", file_path="/w/a.py", old_string="x", new_string="y"), answer(5),
+            use(6, "Bash", command="pytest tests/a.py"), answer(7, "3 passed"),
+            use(8, "Read", file_path="/w/log.txt"), answer(9, "error: this stands in a file\n" * 40),
+            use(10, "Bash", command="make"), answer(11, "make: no rule", is_error=True),
         ).text
-    )
+    )  # fmt: skip
     assert found["Errors"] == [
         "Bash pytest tests/a.py: E ValueError: bad token → passed in #7 after edits to a.py (#3)",
         "Bash make: make: no rule (#11)",

