@@ -64,16 +64,8 @@ def test_the_surveyor_is_free_exactly_and_no_call_of_a_priced_model_is_rounded_t
 
 
 UNKNOWN = [
-    "",
-    "anthropic",
-    "anthropic/",
-    "openai",
-    "openai-chat/",
-    "gemini/g-9",
-    "offline/",
-    "offline/other",
-    "/x",
-]
+    "", "anthropic", "anthropic/", "openai", "openai-chat/", "gemini/g-9", "offline/", "offline/other", "/x",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

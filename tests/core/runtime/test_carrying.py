@@ -1,5 +1,4 @@
-"""A new session that carries on an old one: what goes along, what it rests on, and what cannot slip
-through."""
+"""A session that carries on an old one: what goes along, what it rests on, what cannot slip through."""
 
 from __future__ import annotations
 

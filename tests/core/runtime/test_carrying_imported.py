@@ -1,5 +1,4 @@
-"""A run that carries on another program's session: each pointer that its planner is given opens what it
-says."""
+"""A run that carries on another program's session: each pointer that it is given opens what it says."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def _opencode(folder: Path) -> None:
 
 
 async def carried(fixed: Fixed, session: str) -> tuple[str, dict[str, str]]:
-    """What the planner of a run that carries on `session` is told, and what it reads at each pointer in
-    it."""
+    """What the planner of a run that carries on `session` is told, and reads at each pointer in it."""
     new = await fixed.carried("Finish it", session)
     told = fixed.first_message(new)
     pointers = dict.fromkeys(re.findall(r"\w+://[\w/.-]*[\w-]", told))

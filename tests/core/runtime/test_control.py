@@ -1,5 +1,4 @@
-"""Control from anywhere: pause, resume, cancel, re-run, steer, approve, budgets; and two hosts on one
-session."""
+"""Control from anywhere: pause, resume, cancel, re-run, steer, budgets; and two hosts on one session."""
 
 from __future__ import annotations
 
@@ -344,8 +343,7 @@ async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(ben
 
 
 async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(one):
-    """The WAL is written before its commit is visible: a wake-up that finds nothing yet must look again, and
-    soon."""
+    """The WAL is written before its commit is visible: a wake-up that finds nothing must soon look again."""
     feed = ChangeFeed(one.path, poll_seconds=30.0)
     writer = database.open_writable(one.path, check_same_thread=False)
     try:

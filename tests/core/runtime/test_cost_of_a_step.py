@@ -1,5 +1,4 @@
-"""What a step costs does not depend on how many agents rest, nor on how much was said: counted in SQLite's
-own instructions."""
+"""What a step costs, in SQLite's own instructions, does not depend on who rests or on what was said."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ TURNS = 40
 
 
 class Counted:
-    """Counts the instructions that SQLite carries out for the host: none is random, and a search in a tree is
-    one."""
+    """Counts the instructions of SQLite for the host: none is random, and a search in a tree is one."""
 
     def __init__(self) -> None:
         self.instructions = Counter[str]()

@@ -1,5 +1,4 @@
-"""A wall clock that is set back, or forward, between two hosts or under one changes nothing of what is
-done."""
+"""A wall clock that is set back or forward, between two hosts or under one, changes nothing."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def bench(tmp_path: Path, clock: Jumping, monkeypatch: pytest.MonkeyPatch) -> Be
 
 @pytest.mark.parametrize("jump", [-HOUR, HOUR])
 async def test_a_compaction_that_was_made_for_a_command_is_not_made_again(bench, clock, jump, monkeypatch):
-    """Its host prepared it for an agent that had ended, and died; the next one published it, and died before
-    it said so."""
+    """Its host prepared it and died; the next one published it, and died before it said so."""
     work = Work(4)
     bench.start(work)
     await bench.run()

@@ -1,5 +1,4 @@
-"""Observational memory in a run: observers beside the agents' loops, chunks that outlive their host, honest
-records."""
+"""Observational memory in a run: observers beside the loops, chunks that outlive their host."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ LOG = "<observations>\n10:00 [!] the agent saves its notes (#{seq})\n</observati
 
 
 class Observed(Work):
-    """Work whose memory is kept by an observer; `asked` counts the observer's calls, `reflected` the
-    reflector's."""
+    """Its memory is kept by an observer; `asked` counts the observer's calls, `reflected` the reflector's."""
 
     reflected = 0
 

@@ -1,5 +1,4 @@
-"""A compaction that somebody ordered is not forgotten because its host died, or its agent was paused or
-rested."""
+"""An ordered compaction is not forgotten because its host died, or its agent was paused or rested."""
 
 from __future__ import annotations
 

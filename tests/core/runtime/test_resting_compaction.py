@@ -1,5 +1,4 @@
-"""Compaction of agents that do not work at the moment: it goes on beside everything else, and holds nobody
-up."""
+"""Compaction of agents that do not work now: it goes on beside everything else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A cloned workspace and a planner choose models in a whole run: what the agents got, what people see, what
-is remembered."""
+"""A cloned workspace and a planner choose models in a run: what agents got, what people see."""
 
 from __future__ import annotations
 

@@ -207,8 +207,7 @@ async def test_secrets_of_the_environment_reach_neither_model_nor_store(bench, m
 
 
 async def test_a_task_that_can_only_fail_is_not_resumed_for_ever(bench):
-    """A planner that resumes whatever fails, and a task that fails at once each time: bounded, and paused for
-    a person."""
+    """The planner resumes whatever fails, and the task fails at once each time."""
     bench.start(
         PlannedRun([task("hopeless")], lambda name, request: ModelError("bad request", kind=ErrorKind.FAIL))
     )

@@ -1,5 +1,4 @@
-"""Slots of a host under load: the main loop is not held up by what works beside it, and hosts share rate
-limits."""
+"""Slots of a host under load: the main loop is not held up, and hosts share rate limits."""
 
 from __future__ import annotations
 
@@ -228,8 +227,7 @@ async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_m
 
 
 async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
-    """With one slot: an observer's retry is due in a minute; a turn that comes meanwhile is served at
-    once."""
+    """With one slot: an observer's retry is due in a minute; a turn that comes is served at once."""
     due = asyncio.Event()
 
     class Waiting(ManualClock):

@@ -13,8 +13,7 @@ from watchkeeper.records.messages import ModelError, ModelRequest, Purpose
 
 
 class Work:
-    """A sub-agent of `count` turns, and a summariser that waits for `summaries`, answers `summary`, or
-    fails."""
+    """A sub-agent of `count` turns; its summariser waits for `summaries`, answers `summary`, or fails."""
 
     def __init__(
         self,

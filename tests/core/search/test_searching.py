@@ -72,39 +72,15 @@ def test_every_kind_of_text_is_found_and_no_image(library: Library, ready: Calla
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("MIGRATE", [2, 1]),
-        ("migrate billing", [1]),
-        ("billing migrate", [1]),
-        ("zurich", [3]),
-        ("Zürich", [3]),
-        ("mig", [2, 1]),
-        ("mi", []),
-        ("mig billing", []),
-        ('"billing tables"', [1]),
-        ('"tables billing"', []),
-        ('"billing table', [1]),
-        ("schema.py", [4]),
-        ("store/schema.py", [4]),
-        ("schema.pyx", []),
-        ("schema_py", [4]),
-        ("is", [4, 3]),
-        ("-> migrate", [2, 1]),
-        ("--", []),
-        ('"', []),
-        ("", []),
-        ("データ", [5]),
-        ("タベ", [5]),
-        ("ス", [5]),
-        ("テス", []),
-        ("ベーデー", []),
-        ("x OR migrate", []),
-        ("migrate NOT billing", []),
-        ("migrate*", [2, 1]),
-        ("text:migrate", []),
-        ("NEAR(migrate billing)", []),
-        ("a100%sure", []),
+        ("MIGRATE", [2, 1]), ("migrate billing", [1]), ("billing migrate", [1]), ("zurich", [3]),
+        ("Zürich", [3]), ("mig", [2, 1]), ("mi", []), ("mig billing", []), ('"billing tables"', [1]),
+        ('"tables billing"', []), ('"billing table', [1]), ("schema.py", [4]), ("store/schema.py", [4]),
+        ("schema.pyx", []), ("schema_py", [4]), ("is", [4, 3]), ("-> migrate", [2, 1]), ("--", []),
+        ('"', []), ("", []), ("データ", [5]), ("タベ", [5]), ("ス", [5]), ("テス", []), ("ベーデー", []),
+        ("x OR migrate", []), ("migrate NOT billing", []), ("migrate*", [2, 1]), ("text:migrate", []),
+        ("NEAR(migrate billing)", []), ("a100%sure", []),
     ],
-)
+)  # fmt: skip
 def test_what_a_typed_text_finds(library, ready, text, found):
     agent = library.session("s1")
     library.say(agent, "Migrate the billing tables")
@@ -254,19 +230,12 @@ def test_a_search_ends_when_somebody_types_on(library: Library, ready: Callable[
 @pytest.mark.parametrize(
     ("typed", "names"),
     [
-        ("state:bogus", "running, paused"),
-        ("STATE:bogus", "running, paused"),
-        ("state:", "needs a value"),
-        ("cost>abc", "USD"),
-        ("cost>", "USD"),
-        ("cost>=1", "USD"),
-        ("cost:1", "USD"),
-        ("since:yesterday", "2026-11-01"),
-        ("before:2026-13-01", "2026-11-01"),
-        ("status:paused", "perhaps state"),
-        ("tags:x", "perhaps tag"),
+        ("state:bogus", "running, paused"), ("STATE:bogus", "running, paused"), ("state:", "needs a value"),
+        ("cost>abc", "USD"), ("cost>", "USD"), ("cost>=1", "USD"), ("cost:1", "USD"),
+        ("since:yesterday", "2026-11-01"), ("before:2026-13-01", "2026-11-01"),
+        ("status:paused", "perhaps state"), ("tags:x", "perhaps tag"),
     ],
-)
+)  # fmt: skip
 def test_a_filter_that_means_nothing_is_one_line_that_says_what_is_possible(typed: str, names: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_filters(f"ledger {typed} audit")

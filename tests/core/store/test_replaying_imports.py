@@ -12,7 +12,7 @@ import pytest
 from tests.core.library.conftest import put
 
 from watchkeeper.store import database
-from watchkeeper.store.replay import open_recording
+from watchkeeper.store.replay import Recording, open_recording
 
 
 @pytest.fixture
@@ -61,29 +61,23 @@ def imported(tmp_path: Path) -> Iterator[Any]:
     connection.close()
 
 
-def test_an_imported_session_is_replayed_by_the_times_of_messages_and_calls(imported: Any) -> None:
-    recording = open_recording(imported, "imported")
-    assert recording is not None
+@pytest.fixture
+def recording(imported: Any) -> Recording:
+    found = open_recording(imported, "imported")
+    assert found is not None
+    return found
+
+
+def test_an_imported_session_is_replayed_by_the_times_of_messages_and_calls(imported, recording):
     assert not recording.by_event
     assert list(recording.times) == [100, 110, 111, 119, 120, 120, 121, 130, 130, 131, 140, 141]
     told: dict[float, list[Any]] = {}
     for position, at in enumerate(recording.times, 1):
-        then = recording.at(imported, position)
-        tasks, passes = (
-            [each.status for each in then.reading.tasks],
-            [each.status for each in then.reading.compactions],
-        )
-        seen = [
-            (each.name, each.status, each.turn, each.last_seq, each.input_tokens)
-            for each in then.reading.agents
-        ]
-        told.setdefault(
-            at,
-            [
-                then.reading.session.status, then.reading.session.input_tokens,
-                then.reading.session.cost_usd, tasks, passes, seen,
-            ],
-        )  # fmt: skip
+        then = recording.at(imported, position).reading
+        session, tasks = then.session, [each.status for each in then.tasks]
+        seen = [(each.name, each.status, each.turn, each.last_seq, each.input_tokens) for each in then.agents]
+        passes = [each.status for each in then.compactions]
+        told.setdefault(at, [session.status, session.input_tokens, session.cost_usd, tasks, passes, seen])
     assert told[100] == ["running", 0, None, [], [], [("main", "working", 0, 1, 0)]]
     assert told[111] == ["running", 100, 0.5, ["pending"], [], [("main", "working", 1, 2, 100)]]
     assert told[120][3:] == [
@@ -98,15 +92,14 @@ def test_an_imported_session_is_replayed_by_the_times_of_messages_and_calls(impo
 
 
 def test_tasks_of_an_imported_session_stand_as_their_events_tell(imported: Any) -> None:
-    for seq, at, kind in (
-        (2, 121.0, "task.running"),
-        (3, 131.0, "task.pending"),
-        (4, 140.0, "task.running"),
-        (5, 141.0, "task.done"),
+    for seq, at, state in (
+        (2, 121.0, "running"),
+        (3, 131.0, "pending"),
+        (4, 140.0, "running"),
+        (5, 141.0, "done"),
     ):
-        put(
-            imported, "events", session_id="imported", seq=seq, at=at, kind=kind, task_id="t", agent_id="main"
-        )
+        about = {"session_id": "imported", "task_id": "t", "agent_id": "main"}
+        put(imported, "events", seq=seq, at=at, kind=f"task.{state}", **about)
     recording = open_recording(imported, "imported")
     assert recording is not None
     stood: list[tuple[float, str]] = []
@@ -117,9 +110,7 @@ def test_tasks_of_an_imported_session_stand_as_their_events_tell(imported: Any) 
     assert stood == [(110, "pending"), (121, "running"), (131, "pending"), (140, "running"), (141, "done")]
 
 
-def test_what_an_imported_session_said_stands_among_its_events(imported: Any) -> None:
-    recording = open_recording(imported, "imported")
-    assert recording is not None
+def test_what_an_imported_session_said_stands_among_its_events(imported, recording):
     events = recording.events(imported, len(recording.times), 100)
     assert [event.seq for event in events] == list(range(1, 13))
     assert [event.kind for event in events[:4]] == [
@@ -137,15 +128,10 @@ def test_what_an_imported_session_said_stands_among_its_events(imported: Any) ->
 
 
 def test_a_result_in_blocks_is_told_by_its_text(imported: Any) -> None:
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "t",
-        "content": [{"type": "text", "text": "42 files"}, {"type": "image"}],
-    }
-    put(
-        imported, "messages", agent_id="main", seq=5, role="user", content=json.dumps([result]), tokens=10, total_tokens=50,
-        created_at=145.0,
-    )  # fmt: skip
+    content = [{"type": "text", "text": "42 files"}, {"type": "image"}]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": content}
+    about = {"tokens": 10, "total_tokens": 50, "created_at": 145.0, "content": json.dumps([result])}
+    put(imported, "messages", agent_id="main", seq=5, role="user", **about)
     recording = open_recording(imported, "imported")
     assert recording is not None
     said = [

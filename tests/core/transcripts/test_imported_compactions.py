@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.core.transcripts.conftest import Log, Store, call, text
 
+from watchkeeper.records.messages import View
 from watchkeeper.store import database
 from watchkeeper.store.agent_snapshot import CompactionDetail, compaction_detail
 
@@ -36,49 +37,34 @@ def twice_compacted() -> Log:
     return log
 
 
-def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands_there(store, logs):
+def test_a_compaction_shows_what_it_dropped_and_what_stands_there_and_every_message_is_covered_or_verbatim(
+    store, logs
+):
     store.run(twice_compacted().write(logs))
-    first = _detail(store, 1)
+    first, second = _detail(store, 1), _detail(store, 2)
     assert (first.first, first.last, first.facts.messages_removed) == (1, 2, 2)
     assert "/srv/cache.py" in first.messages[0].content
-    assert first.after is not None
-    assert [each.text for each in first.after.observations] == ["They mend the cache."]
-    assert first.before is not None
-    assert first.before.observations == ()
-    second = _detail(store, 2)
+    assert [_texts(view) for view in (first.before, first.after)] == [[], ["They mend the cache."]]
     assert (second.first, second.last) == (3, 4)
-    assert second.before is not None
-    assert [each.text for each in second.before.observations] == ["They mend the cache."]
+    whole = ["They mend the cache and the docs."]
+    assert [_texts(view) for view in (second.before, second.after)] == [["They mend the cache."], whole]
     assert second.after is not None
-    found = [(each.text, each.first_seq, each.last_seq) for each in second.after.observations]
-    assert found == [("They mend the cache and the docs.", 1, 4)]
     assert second.after.verbatim_from == 5
-
-
-def test_tokens_before_are_as_logged_and_after_as_logged_or_the_next_prompt(store: Store, logs: Path) -> None:
-    store.run(twice_compacted().write(logs))
-    # 3 + 40,000 read + 2,000 written; then as the log says.
+    # 3 + 40,000 read + 2,000 written in the next prompt; then as the log says.
     assert store.all("SELECT tokens_before, tokens_after, trigger, status FROM compactions ORDER BY id") == [
-        (150_000, 42_003, "auto", "applied"),
-        (160_000, 30_000, "auto", "applied"),
-    ]
+        (150_000, 42_003, "auto", "applied"), (160_000, 30_000, "auto", "applied"),
+    ]  # fmt: skip
     assert store.one("SELECT compactions FROM agents") == 2
-
-
-def test_the_summary_is_no_message_and_every_message_is_covered_or_verbatim(store: Store, logs: Path) -> None:
-    store.run(twice_compacted().write(logs))
+    # The summary is no message.
     assert store.counts()["messages"] == 5
-    row = store.one(
-        "SELECT v.observations, v.verbatim_from FROM views v JOIN agents a ON a.id = v.agent_id AND"
-        " a.view_version = v.version"
-    )
-    assert tuple(row) == ("[2]", 5)
-    assert store.one("SELECT first_seq, last_seq, replaces, citations FROM observations WHERE id = 2") == (
-        1,
-        4,
-        "[1]",
-        "[3,4]",
-    )
+    current = "SELECT v.observations, v.verbatim_from FROM views v JOIN agents a ON a.id = v.agent_id AND a.view_version = v.version"
+    assert store.one(current) == ("[2]", 5)
+    covers = "SELECT first_seq, last_seq, replaces, citations FROM observations WHERE id = 2"
+    assert store.one(covers) == (1, 4, "[1]", "[3,4]")
+
+
+def _texts(view: View | None) -> list[str]:
+    return [] if view is None else [each.text for each in view.observations]
 
 
 def test_messages_that_a_partial_compaction_kept_stay_verbatim(store: Store, logs: Path) -> None:
