@@ -87,6 +87,7 @@ async def test_each_need_is_sent_once_in_order_without_secrets_or_control_charac
         (f"command = {json.dumps([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])}", "was ended"),
         ('webhook = "http://127.0.0.1:9/hook"', "the webhook was not reached"),
     ],
+    ids=["absent", "fails", "hangs", "refused"],
 )
 async def test_a_command_that_fails_or_hangs_costs_one_warning(bench, tmp_path, monkeypatch, line, says):
     monkeypatch.setattr(background, "ALERT_TIMEOUT_SECONDS", 0.2)
