@@ -101,9 +101,10 @@ class Desk:
                 now=lambda: self.time, tick_seconds=0.005,
             )  # fmt: skip
 
+        options = {"control": self.control, **options}
         return WatchkeeperApp(
-            self.path, session_id or self.session.id, control=self.control, reader_factory=reader,
-            now=lambda: self.time, probe=lambda _, __: self.host_pid, **options,
+            self.path, session_id or self.session.id, reader_factory=reader, now=lambda: self.time,
+            probe=lambda _, __: self.host_pid, **options,
         )  # fmt: skip
 
     @asynccontextmanager

@@ -17,7 +17,6 @@ from watchkeeper_tui.control import StoreControl
 from watchkeeper_tui.screens.replay import ReplayScreen
 from watchkeeper_tui.screens.sessions import SessionsScreen
 
-WIDE = (120, 40)
 SOON = 10.0
 """On a busy machine too: whoever waited for the lock would wait three times as long."""
 
@@ -91,10 +90,7 @@ async def test_a_replay_that_meets_a_lock_begins_when_it_is_gone(rollback_desk: 
 
 
 async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: Desk) -> None:
-    app = desk.app()
-    app.control = StoreControl(desk.path)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+    async with desk.shown("Explore core", control=StoreControl(desk.path)) as pilot:
         with held(desk):
             before = time.monotonic()
             await pilot.press("p", "j")
@@ -110,10 +106,7 @@ async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: 
 
 async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(desk, monkeypatch):
     monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.3)
-    app = desk.app()
-    app.control = StoreControl(desk.path)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+    async with desk.shown("Explore core", control=StoreControl(desk.path)) as pilot:
         with held(desk):
             await pilot.press("p")
             await shows(pilot, "is locked by another program")
@@ -121,32 +114,26 @@ async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(
 
 
 async def test_leaving_with_a_pause_waits_for_no_lock_on_the_screens_own_thread(desk: Desk) -> None:
-    app = desk.app()
-    app.control = StoreControl(desk.path)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+    async with desk.shown("Explore core", control=StoreControl(desk.path)) as pilot:
         with held(desk):
             before = time.monotonic()
             await pilot.press("q", "p")
             assert time.monotonic() - before < SOON
             await shows(pilot, "pausing the run")
-            assert app.is_running
-        await until(pilot, lambda: not app.is_running)
-    assert app.left_by == "pause"
+            assert pilot.app.is_running
+        await until(pilot, lambda: not pilot.app.is_running)
+    assert pilot.app.left_by == "pause"  # type: ignore[attr-defined]
     assert [each[0] for each in desk.session.commands()] == ["pause"]
 
 
 async def test_a_run_that_could_not_be_paused_is_not_left(desk, monkeypatch):
     monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.3)
-    app = desk.app()
-    app.control = StoreControl(desk.path)
-    async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+    async with desk.shown("Explore core", control=StoreControl(desk.path)) as pilot:
         with held(desk):
             await pilot.press("q", "p")
             await shows(pilot, "not paused: ")
-        assert app.is_running
-        assert app.left_by == "leave"
+        assert pilot.app.is_running
+        assert pilot.app.left_by == "leave"
 
 
 async def test_a_change_of_a_session_waits_for_the_lock_and_says_so(desk: Desk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.core.memory.support import call, result
@@ -108,6 +109,10 @@ def digest_of(*messages: Message, budget: int = 2_000, earlier: tuple[Observatio
     return notes.write(budget, default_counter())
 
 
+def found_in(*messages: Message, **about: Any) -> dict[str, list[str]]:
+    return sections(digest_of(*messages, **about).text)
+
+
 def test_each_word_of_the_user_is_kept_while_there_is_room() -> None:
     said = [f"Sentence {number} of mine.  It has\ntwo lines and number {number}!" for number in range(40)]
     text, *_ = digest_of(*(message(1 + at, "user", one) for at, one in enumerate(said)))
@@ -117,11 +122,11 @@ def test_each_word_of_the_user_is_kept_while_there_is_room() -> None:
 def test_of_the_users_words_the_first_and_the_newest_are_kept_and_long_ones_shortened_by_pointer() -> None:
     said = [f"Request {number}: " + "word " * 60 for number in range(60)]
     said[30] = "Begin of a long story. " + "It goes on and on. " * 400 + "End of the story."
-    goals = sections(digest_of(*(message(1 + at, "user", one) for at, one in enumerate(said))).text)["Goals"]
+    goals = found_in(*(message(1 + at, "user", one) for at, one in enumerate(said)))["Goals"]
     assert goals[0].startswith("Request 0:")
     assert goals[-1].startswith("Request 59:")
     assert not any(line.startswith("Request 1:") for line in goals)
-    whole = sections(digest_of(message(1, "user", "Fix it."), message(2, "user", said[30])).text)["Goals"]
+    whole = found_in(message(1, "user", "Fix it."), message(2, "user", said[30]))["Goals"]
     assert whole[0] == "Fix it. (#1)"
     assert whole[1].startswith("Begin of a long story.")
     assert "message://a/2" in whole[1]
@@ -135,18 +140,14 @@ def test_of_a_long_text_the_beginning_and_the_end_are_read_however_long_its_line
     assert set(found) <= set(paths), "none is cut in two"
     assert {paths[0], paths[50], paths[-50], paths[-1]} <= set(found)
     assert paths[500] not in found
-    goals = sections(
-        digest_of(message(1, "user", "Begin here." + " and go on" * 5_000 + " until the end.")).text
-    )
+    goals = found_in(message(1, "user", "Begin here." + " and go on" * 5_000 + " until the end."))
     assert goals["Goals"][0].startswith("Begin here. and go on")
     assert goals["Goals"][0].endswith("until the end. (#1)")
 
 
 def test_of_a_paste_the_first_line_and_a_pointer_are_kept() -> None:
     log = "\n".join(f"2026-01-02T03:04:{at:02d} |INFO| a=1 b=2 c=3 d={at}" for at in range(50))
-    goals = sections(
-        digest_of(message(1, "user", f"It failed like this:\n{log}\nCan you find out why?")).text
-    )["Goals"]
+    goals = found_in(message(1, "user", f"It failed like this:\n{log}\nCan you find out why?"))["Goals"]
     assert goals[0].startswith("It failed like this:")
     assert goals[0].endswith("[… 50 lines: message://a/1 …] Can you find out why? (#1)")
 
@@ -154,7 +155,7 @@ def test_of_a_paste_the_first_line_and_a_pointer_are_kept() -> None:
 def test_what_follows_a_fence_that_nothing_closes_is_kept() -> None:
     words = [f"Sentence {number} of what I want to be done here." for number in range(30)]
     text = "\n".join(["Do this:", "```", "x = 1", "```", "and look at", "```", *words])
-    (goal,) = sections(digest_of(message(1, "user", text)).text)["Goals"]
+    (goal,) = found_in(message(1, "user", text))["Goals"]
     assert all(one in goal for one in words)
 
 
@@ -188,20 +189,18 @@ def test_what_follows_a_fence_that_nothing_closes_is_kept() -> None:
     ],
 )
 def test_only_what_a_person_or_a_planner_wrote_is_a_goal(text: str, kept: str) -> None:
-    found = sections(digest_of(message(1, "user", "Begin."), message(9, "user", text)).text)
+    found = found_in(message(1, "user", "Begin."), message(9, "user", text))
     assert found["Goals"] == ["Begin. (#1)", *([f"{kept} (#9)"] if kept else [])]
 
 
 def test_the_prompt_behind_a_command_is_no_goal_and_what_a_refusal_says_is() -> None:
     command = "<command-name>/plan</command-name><command-args>7975</command-args>"
     said = "The user doesn't want to proceed with this tool use. To tell you how, the user said:\nUse git mv instead."
-    found = sections(
-        digest_of(
-            message(1, "user", command),
-            message(2, "user", "# /plan\nImplement the plan of an issue."),
-            message(3, "assistant", call("c1")),
-            message(4, "user", result("c1", text=said, is_error=True)),
-        ).text
+    found = found_in(
+        message(1, "user", command),
+        message(2, "user", "# /plan\nImplement the plan of an issue."),
+        message(3, "assistant", call("c1")),
+        message(4, "user", result("c1", text=said, is_error=True)),
     )
     assert found["Goals"] == ["/plan 7975 (#1)", "Use git mv instead. (#4)"]
     assert "Errors" not in found
@@ -235,12 +234,10 @@ def test_a_file_stands_once_with_its_newest_state_edited_apart_from_read() -> No
     ]
     assert "parse_all" in found["Names"][0]
     assert "Last results" not in found
-    folded = sections(
-        digest_of(
-            use(11, "Write", file_path="/w/a.py", content="new_name = 1"),
-            answer(12),
-            earlier=(Observation(1, ObservationKind.DIGEST, text, tokens, (1, 10), citations),),
-        ).text
+    folded = found_in(
+        use(11, "Write", file_path="/w/a.py", content="new_name = 1"),
+        answer(12),
+        earlier=(Observation(1, ObservationKind.DIGEST, text, tokens, (1, 10), citations),),
     )
     assert folded["Files"] == [
         "edited /w/b.py: `def parse_all(text): ...` (#5)",
@@ -251,16 +248,14 @@ def test_a_file_stands_once_with_its_newest_state_edited_apart_from_read() -> No
 
 
 def test_errors_come_from_failing_results_and_say_what_fixed_them() -> None:
-    found = sections(
-        digest_of(
-            message(1, "user", "ValueError: this is what I saw"),
-            use(2, "Bash", command="pytest tests/a.py 2>&1 | tail -5"),
-            answer(3, "Exit code 1\nE   ValueError: bad token", is_error=True),
-            use(4, "Edit", file_path="/w/a.py", old_string="x", new_string="y"), answer(5),
-            use(6, "Bash", command="pytest tests/a.py"), answer(7, "3 passed"),
-            use(8, "Read", file_path="/w/log.txt"), answer(9, "error: this stands in a file\n" * 40),
-            use(10, "Bash", command="make"), answer(11, "make: no rule", is_error=True),
-        ).text
+    found = found_in(
+        message(1, "user", "ValueError: this is what I saw"),
+        use(2, "Bash", command="pytest tests/a.py 2>&1 | tail -5"),
+        answer(3, "Exit code 1\nE   ValueError: bad token", is_error=True),
+        use(4, "Edit", file_path="/w/a.py", old_string="x", new_string="y"), answer(5),
+        use(6, "Bash", command="pytest tests/a.py"), answer(7, "3 passed"),
+        use(8, "Read", file_path="/w/log.txt"), answer(9, "error: this stands in a file\n" * 40),
+        use(10, "Bash", command="make"), answer(11, "make: no rule", is_error=True),
     )  # fmt: skip
     assert found["Errors"] == [
         "Bash pytest tests/a.py: E ValueError: bad token → passed in #7 after edits to a.py (#3)",
@@ -270,37 +265,33 @@ def test_errors_come_from_failing_results_and_say_what_fixed_them() -> None:
 
 
 def test_a_command_as_a_list_of_words_fails_by_the_exit_code_that_it_prints() -> None:
-    found = sections(
-        digest_of(
-            use(1, "shell", command=["bash", "-lc", "make all"]),
-            answer(2, "Exit code: 2\nWall time: 1 second\nOutput:\nmake: *** no rule for all"),
-            use(3, "shell", command=["bash", "-lc", "ls"]),
-            answer(4, "Exit code: 0\nWall time: 1 second\nOutput:\na.py"),
-        ).text
+    found = found_in(
+        use(1, "shell", command=["bash", "-lc", "make all"]),
+        answer(2, "Exit code: 2\nWall time: 1 second\nOutput:\nmake: *** no rule for all"),
+        use(3, "shell", command=["bash", "-lc", "ls"]),
+        answer(4, "Exit code: 0\nWall time: 1 second\nOutput:\na.py"),
     )
     assert found["Errors"] == ["shell make all: make: *** no rule for all (#2)"]
     assert any(line.startswith("shell ls: ") for line in found["Last results"])
 
 
 def test_a_section_says_what_is_done_now_and_what_comes_next() -> None:
-    found = sections(
-        digest_of(
-            use(
-                1,
-                "update_plan",
-                plan=[{"step": "Parse", "status": "in_progress"}, {"step": "Lex", "status": "pending"}],
-            ),
-            answer(2),
-            message(
-                3,
-                "assistant",
-                "The parser drops the last token, because the loop ends early. "
-                + "It is long. " * 60
-                + "Next I fix the loop.",
-            ),
-            use(4, "Bash", command="sed -i s/a/b/ x.py"),
-            answer(5),
-        ).text
+    found = found_in(
+        use(
+            1,
+            "update_plan",
+            plan=[{"step": "Parse", "status": "in_progress"}, {"step": "Lex", "status": "pending"}],
+        ),
+        answer(2),
+        message(
+            3,
+            "assistant",
+            "The parser drops the last token, because the loop ends early. "
+            + "It is long. " * 60
+            + "Next I fix the loop.",
+        ),
+        use(4, "Bash", command="sed -i s/a/b/ x.py"),
+        answer(5),
     )
     current = " ".join(found["Current work"])
     assert "now: Parse (#1)" in current
@@ -413,10 +404,10 @@ def open_items(text: str) -> str:
 def test_the_to_do_list_of_a_summary_is_taken_over_and_replaced() -> None:
     text = "Goal:\n- Port it (#1)\nOpen to-dos:\n- write the lexer (#2)\nFacts:\n- port 8080 (#2)"
     summary = Observation(1, ObservationKind.SUMMARY, text, 9, (1, 2), (1, 2))
-    kept = sections(digest_of(message(3, "assistant", "I go on."), earlier=(summary,)).text)
+    kept = found_in(message(3, "assistant", "I go on."), earlier=(summary,))
     assert kept["Open tasks"] == ["to do: write the lexer (#2)"]
     assert kept["Earlier"] == ["Port it (#1)", "port 8080 (#2)"]
-    newer = sections(digest_of(todo(3, tests="pending"), earlier=(summary,)).text)
+    newer = found_in(todo(3, tests="pending"), earlier=(summary,))
     assert newer["Open tasks"] == ["to do: tests (#3)"]
 
 
