@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agents.model_servers import RunningServer
+from tests.agents.scene import git, repository
 
 from watchkeeper.agents.backends.loop import CUT_TURN, UNKNOWN_CALLS
 from watchkeeper.store.driver import sqlite3
@@ -374,23 +375,10 @@ def lost_or_repeated(trial: Trial, before: Any, code: int, effects: str, wanted:
     )
 
 
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=u", "-c", "user.email=u@h", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def init_repository(folder: Path) -> None:
-    git(folder, "init", "-q", "-b", "main")
-    (folder / "shared.txt").write_text("begun\n")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "begin")
-
-
 def chaos_in_worktrees(trial: Trial, dice: random.Random) -> list[str]:
     """Each program writes in a worktree, all of them to one file too; the planner merges, a person answers each conflict."""
     work = trial.folder / "ws"
-
-    init_repository(work)
+    repository(work, "shared.txt")
     lines = [f"run: echo {{0}}-{n} >> {{0}}.txt; echo {{0}} > shared.txt; sleep 0.3" for n in range(4)]
     merges = "".join(f'tool: merge_task {{"task": "{one}"}}\n' for one in MODELS)
     script = "\n".join(lines) + "\nsay: all done"
@@ -415,7 +403,7 @@ def chaos_in_worktrees(trial: Trial, dice: random.Random) -> list[str]:
 
 def merging(trial: Trial, program: str) -> list[str]:
     """A program plans: two tasks in worktrees conflict, its host is killed in front of the question, and a person takes a while to answer."""
-    init_repository(trial.folder / "ws")
+    repository(trial.folder / "ws", "shared.txt")
     tasks = [{"name": one, "title": one, "role": "coder", "model": "anthropic/claude-sonnet-5", "isolation": "worktree",
               "instructions": f"Do it.\n\n#script\nrun: echo {one} > shared.txt\nsay: done"} for one in ("p", "q")]  # fmt: skip
     plan = json.dumps({"goal": "the demo", "tasks": tasks})

@@ -72,10 +72,10 @@ def git(folder: Path, *arguments: str) -> str:
     ).stdout.strip()  # fmt: skip
 
 
-def repository(workspace: Path) -> None:
+def repository(workspace: Path, file: str = "a.txt") -> None:
     """A repository with one commit."""
     git(workspace, "init", "-q", "-b", "main")
-    (workspace / "a.txt").write_text("one\n")
+    (workspace / file).write_text("one\n")
     git(workspace, "add", "-A")
     git(workspace, "commit", "-q", "-m", "begin")
 
