@@ -20,6 +20,7 @@ from watchkeeper_tui.actions import Request
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.control import PromptPreview
 from watchkeeper_tui.reader import Reader
+from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.snapshot import Snapshot
 
 
@@ -115,12 +116,16 @@ class Desk:
         size: tuple[int, int] = (120, 40),
         notifications: bool = False,
         seconds: float = 10.0,
+        row: str = "",
         **options: Any,
     ) -> AsyncIterator[Pilot[int]]:
-        """The dashboard at this size, once these words are on its screen; `options` are those of `app`."""
+        """The dashboard at this size, once these words are on its screen, with a row of the plan selected; `options` are
+        those of `app`."""
         app = self.app(**options)
         async with app.run_test(size=size, notifications=notifications) as pilot:
             await shows(pilot, *words, without=without, seconds=seconds)
+            if row:
+                await choose(pilot, row)
             yield pilot
 
 
@@ -194,6 +199,14 @@ async def until(pilot: Pilot[int], true: Callable[[], bool], *, seconds: float =
         if true():
             return
     raise AssertionError(f"did not come true within {seconds} s; on screen:\n{text_of(pilot)}")
+
+
+async def choose(pilot: Pilot[int], row: str) -> None:
+    screen = pilot.app.screen_stack[-1]
+    assert isinstance(screen, LiveScreen)
+    await until(pilot, lambda: screen.plan.place_of(row) is not None)
+    screen.plan.select(row)
+    await pilot.pause()
 
 
 async def shows(

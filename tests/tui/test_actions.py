@@ -7,25 +7,16 @@ import json
 from typing import Any
 
 import pytest
-from tests.tui.conftest import Desk, shows, text_of, until
+from tests.tui.conftest import Desk, choose, shows, text_of, until
 from tests.tui.fake_store import insert
 from textual.pilot import Pilot
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper_tui.control import read
 from watchkeeper_tui.screens.dialogs import PromptScreen
-from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.widgets.rows import PageView
 
 WIDE = (120, 40)
-
-
-async def choose(pilot: Pilot[int], row: str) -> None:
-    screen = pilot.app.screen_stack[-1]
-    assert isinstance(screen, LiveScreen)
-    await until(pilot, lambda: screen.plan.place_of(row) is not None)
-    screen.plan.select(row)
-    await pilot.pause()
 
 
 async def commands(pilot: Pilot[int], desk: Desk, count: int) -> list[tuple[Any, ...]]:
@@ -50,8 +41,7 @@ async def commands(pilot: Pilot[int], desk: Desk, count: int) -> list[tuple[Any,
 async def test_what_only_one_way_leads_to_is_written_as_its_command(desk, row, keys, written):
     """`test_three_ways` has all that a key, a command and the palette lead to."""
     desk.session.approval("explorer1")
-    async with desk.shown() as pilot:
-        await choose(pilot, row)
+    async with desk.shown(row=row) as pilot:
         await pilot.press(*(["colon", "ctrl+u"] if keys[0] == "/" else []), *keys)
         assert await commands(pilot, desk, 1) == [written]
         assert desk.control.started == []
@@ -67,8 +57,7 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
         "messages_cached": 1, "high_water": None, "sizes": [4_000, 5_000],
         "messages": [{"role": "user", "content": "go [bold]on\x1b[31m"}, {"role": "assistant", "content": said}],
     })  # fmt: skip
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("colon", "ctrl+u", *"/drop 12", "enter")
         await shows(
             pilot,
@@ -95,8 +84,7 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
 @pytest.mark.parametrize("key", ["R", "F", "C", "X", "N"])
 @pytest.mark.parametrize("answer", ["n", "escape"])
 async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes_where_that_costs(desk, key, answer):
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press(key)
         await shows(pilot, "y yes")
         await pilot.press("enter", "space")
@@ -108,8 +96,7 @@ async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes_where_that_co
 
 @pytest.mark.parametrize(("status", "said"), [("applied", "✓ pause explorer-1: why"), ("refused", "✗ pause explorer-1: refused — why")])  # fmt: skip
 async def test_a_command_is_said_to_be_queued_and_then_what_became_of_it(desk, status, said):
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("p")
         await commands(pilot, desk, 1)
         desk.feed.wake()
@@ -122,8 +109,7 @@ async def test_a_command_is_said_to_be_queued_and_then_what_became_of_it(desk, s
 
 async def test_a_command_that_cannot_be_written_is_said_in_one_line(desk: Desk) -> None:
     desk.control.fails = StoreUnusable("/data/w.db: the disk is full; free some space")
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("p")
         await shows(pilot, "pause explorer-1: /data/w.db: the disk is full")
 
@@ -132,8 +118,7 @@ async def test_a_command_that_cannot_be_written_is_said_in_one_line(desk: Desk) 
 async def test_resume_starts_a_host_where_none_lives(desk: Desk, status: str) -> None:
     desk.host_pid = None
     desk.session.set(status=status)
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("r")
         await until(pilot, lambda: desk.control.started == [(desk.session.id, True, None)])
         await shows(pilot, "background process started (pid 4242)")
@@ -146,8 +131,7 @@ async def test_resume_starts_a_host_where_none_lives(desk: Desk, status: str) ->
 async def test_without_a_host_one_is_started_for_that_command_alone(desk, keys, kind):
     desk.host_pid = None
     desk.session.set(status="paused")
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press(*keys)
         assert (await commands(pilot, desk, 1))[0][0] == kind
         await until(pilot, lambda: desk.control.started == [(desk.session.id, False, 1)])
@@ -156,8 +140,7 @@ async def test_without_a_host_one_is_started_for_that_command_alone(desk, keys, 
 async def test_steering_without_a_host_waits_and_says_so(desk: Desk) -> None:
     desk.host_pid = None
     desk.session.set(status="paused")
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("m", *"hello", "enter")
         await commands(pilot, desk, 1)
         desk.feed.wake()
@@ -173,8 +156,7 @@ async def test_steering_without_a_host_waits_and_says_so(desk: Desk) -> None:
      ("agent:planner1", "R", "select a task first")],
 )  # fmt: skip
 async def test_a_key_that_does_nothing_now_is_not_in_the_footer_and_says_why(desk, row, key, reason):
-    async with desk.shown() as pilot:
-        await choose(pilot, row)
+    async with desk.shown(row=row) as pilot:
         await until(pilot, lambda: f" {key} " not in text_of(pilot).splitlines()[-1])
         await pilot.press(key)
         await shows(pilot, reason)
@@ -207,8 +189,7 @@ async def test_quitting_a_finished_session_asks_nothing(desk: Desk) -> None:
 
 
 async def test_the_command_bar_completes_and_refuses_what_it_does_not_know(desk: Desk) -> None:
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("colon")
         await shows(pilot, "/resume")
         await pilot.press("pagedown", "pagedown", "pagedown", "pagedown")
@@ -231,8 +212,7 @@ async def test_the_command_bar_completes_and_refuses_what_it_does_not_know(desk:
     ],
 )  # fmt: skip
 async def test_commands_that_only_show_open_what_they_name(desk: Desk, line: str, words: str) -> None:
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("colon", "ctrl+u", *f"/{line}", "enter")
         await shows(pilot, words)
         assert desk.session.commands() == []
@@ -251,8 +231,7 @@ async def test_y_copies_what_is_selected_as_plain_text(desk: Desk) -> None:
 @pytest.mark.parametrize("size", [(38, 10), (60, 14), (80, 24)])
 async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(desk, size):
     desk.session.approval("explorer1", "\n".join(f"line {number} of a long command" for number in range(12)))
-    async with desk.shown(size=size) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=size, row="task:t-core") as pilot:
         for key, words in (("C", "y yes"), ("a", "y Approve once"), ("q", "detach")):
             await pilot.press(key)
             await shows(pilot, words)
@@ -309,8 +288,7 @@ async def test_an_empty_answer_leaves_a_run_paused_by_its_budget(desk: Desk) -> 
 async def test_a_budget_below_what_is_used_is_refused_when_it_is_typed(desk: Desk) -> None:
     desk.session.connection.execute("UPDATE sessions SET cost_usd = 3.5")
     desk.session.connection.commit()
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("B", *"usd 2", "enter")
         await shows(pilot, "has used $3.50 already")
         await pilot.press("B", *"usd +2", "enter", "y")
@@ -323,8 +301,7 @@ async def test_a_parked_agent_shows_until_when_counts_down_and_r_tries_one_call(
         "UPDATE agents SET status = 'parked', parked_until = ? WHERE id = 'explorer1'", (desk.time + 4323,)
     )
     connection.commit()
-    async with desk.shown(size=(160, 40)) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=(160, 40), row="task:t-core") as pilot:
         await shows(pilot, "parked until")
         shown = text_of(pilot)
         assert "◷1" in shown, "the header counts them"

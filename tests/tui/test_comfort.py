@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import insert
-from tests.tui.test_actions import choose
 from textual import events
 from textual.pilot import Pilot
 
@@ -139,8 +138,7 @@ async def test_help_tells_first_what_works_in_the_pane_it_was_asked_in(desk: Des
 
 
 async def test_c_goes_to_where_the_transcript_was_compacted(large_desk: Desk) -> None:
-    async with large_desk.shown("part 2 ") as pilot:
-        live(pilot).plan.select("task:task001")
+    async with large_desk.shown("part 2 ", row="task:task001") as pilot:
         await shows(pilot, "3 coder-1", without="reading")
         await pilot.press("3", "c")
         await shows(pilot, "from #3 verbatim")
@@ -155,8 +153,7 @@ async def test_star_pins_the_fact_or_message_under_the_cursor_and_lets_a_pinned_
         desk.session.connection, "views", agent_id="explorer1", version=2, observations="[]", verbatim_from=1, pins="[2]",
         reason="pin", created_at=desk.session.now,
     )  # fmt: skip
-    async with desk.shown("3 explorer-1", without="reading", size=(120, 60)) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown("3 explorer-1", without="reading", size=(120, 60), row="task:t-core") as pilot:
         await pilot.press("3")
         page = live(pilot).agent_pane.page
 
@@ -258,8 +255,7 @@ async def test_observations_made_ahead_are_shown_as_buffered_and_not_as_in_fligh
 
 
 async def test_the_metrics_of_an_agent_tell_what_those_below_it_took(desk: Desk) -> None:
-    async with desk.shown("3 explorer-1", without="reading") as pilot:
-        live(pilot).plan.select("agent:planner1")
+    async with desk.shown("3 explorer-1", without="reading", row="agent:planner1") as pilot:
         await pilot.press("3", "right", "right", "right")
         await shows(pilot, "[Metrics]", "sub-agents", "512k tok  $0.44  of 4 agents")
 

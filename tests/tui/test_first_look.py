@@ -17,7 +17,6 @@ from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.memory import compaction_pieces, pass_number
 from watchkeeper_tui.widgets.agent import PAGES
-from watchkeeper_tui.widgets.panes import PlanView
 
 LONG = " ".join(f"word{number:03d}" for number in range(300))
 
@@ -61,8 +60,7 @@ async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it
     began = desk.session.now - 600
     desk.session.set(origin="claude-code", status="done", ended_at=desk.session.now)
     desk.session.task("item1", "Fix the flaky test", status="done", started_at=began, ended_at=began + 95)
-    async with desk.shown("Fix the flaky") as pilot:
-        pilot.app.screen.query_one(PlanView).select("task:item1")
+    async with desk.shown("Fix the flaky", row="task:item1") as pilot:
         await shows(pilot, "to-do of planner")
         shown = text_of(pilot)
         assert "Fix the flaky test" in shown
@@ -71,8 +69,7 @@ async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it
 
 
 async def test_a_task_that_waits_tells_for_which_others(desk: Desk) -> None:
-    async with desk.shown("Write the survey") as pilot:
-        pilot.app.screen.query_one(PlanView).select("task:t-survey")
+    async with desk.shown("Write the survey", row="task:t-survey") as pilot:
         await shows(pilot, "Waits for")
         below = text_of(pilot).split("Waits for", 1)[1]
         assert "Explore core" in below
@@ -165,8 +162,7 @@ async def test_every_key_of_a_run_that_is_over_says_so_in_the_same_words(desk: D
     desk.host_pid = None
     desk.session.set(status="done", ended_at=desk.session.now)
     desk.session.set_agent("planner1", status="done", ended_at=desk.session.now)
-    async with desk.shown("DONE") as pilot:
-        pilot.app.screen.query_one(PlanView).select("agent:planner1")
+    async with desk.shown("DONE", row="agent:planner1") as pilot:
         await pilot.press(key)
         await shows(pilot, "the run is over")
         assert "message the planner" not in text_of(pilot)
@@ -186,8 +182,7 @@ async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:
         "sub1", "sub", status="done", ended_at=desk.session.now, context_tokens=0, composition="{}",
         last_seq=0,
     )  # fmt: skip
-    async with desk.shown("sub") as pilot:
-        pilot.app.screen.query_one(PlanView).select("agent:sub1")
+    async with desk.shown("sub", row="agent:sub1") as pilot:
         await pilot.press("3")
         shown = []
         for _ in range(len(PAGES)):
@@ -212,8 +207,7 @@ async def test_an_agent_that_has_ended_is_not_foretold_a_compaction(desk: Desk) 
     full = json.dumps({"messages": 23_000, "overhead": 1_000})
     desk.session.set_agent("explorer3", context_tokens=24_000, composition=full)
     desk.session.set_agent("explorer1", context_tokens=24_000, composition=full)
-    async with desk.shown("3 explorer-1", "compacts near") as pilot:
-        pilot.app.screen.query_one(PlanView).select("task:t-docs")
+    async with desk.shown("3 explorer-1", "compacts near", row="task:t-docs") as pilot:
         await shows(pilot, "3 explorer-3", "24,000 of 32,000")
         of_agent = "\n".join(line[60:] for line in text_of(pilot).splitlines()[:24])
         assert "compact" not in of_agent.replace("Compactions", "")
@@ -235,8 +229,7 @@ async def test_the_reason_with_which_an_agent_ended_is_told(desk, page, status, 
         "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call reported"
     )
     desk.session.set_agent("explorer3", status=status, status_reason=reason)
-    async with desk.shown("3 explorer-1") as pilot:
-        pilot.app.screen.query_one(PlanView).select("task:t-docs")
+    async with desk.shown("3 explorer-1", row="task:t-docs") as pilot:
         await pilot.press(*(["i"] if page == "Report" else ["z", "3"]))
         await until(
             pilot, lambda: "are what its call reported" in " ".join(text_of(pilot).replace("│", " ").split())

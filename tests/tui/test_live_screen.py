@@ -37,8 +37,7 @@ async def test_a_transcript_folds_long_results_until_enter_and_shows_what_stream
 
 
 async def test_a_commit_by_another_process_is_shown_without_a_key_and_the_selection_stays_with_its_row(desk):
-    async with desk.shown("Explore core") as pilot:
-        live(pilot).plan.select("task:t-docs")
+    async with desk.shown("Explore core", row="task:t-docs") as pilot:
         await pilot.pause()
         desk.session.agent("early001", "early")
         desk.session.task("t-early", "Comes first", agent="early001", position=-1)
@@ -142,8 +141,7 @@ async def test_scrolling_up_stops_following_and_counts_what_comes_as_the_filter_
 
 
 async def test_c_under_a_search_says_that_the_search_hides_the_compaction(desk: Desk) -> None:
-    async with desk.shown("Explore core") as pilot:
-        live(pilot).plan.select("task:t-core")
+    async with desk.shown("Explore core", row="task:t-core") as pilot:
         await pilot.press("3", "c")
         await pilot.pause()
         before = text_of(pilot)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
-from tests.tui.test_actions import choose
 
 from watchkeeper_tui.app import WatchkeeperApp
 
@@ -18,8 +17,7 @@ def header(pilot: object) -> str:
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
 async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks(desk, size):
-    async with desk.shown(size=size) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=size, row="task:t-core") as pilot:
         assert "READ-ONLY" not in header(pilot)
         app = pilot.app
         assert isinstance(app, WatchkeeperApp)
@@ -54,8 +52,7 @@ async def test_what_only_another_programs_log_could_tell_is_left_out(desk: Desk)
     desk.session.set(origin="claude-code", status="done")
     desk.session.compaction("explorer1", model=None, cost_usd=None)
     desk.host_pid = None
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await shows(pilot, "24k → 6.1k")
         assert "blocked" not in text_of(pilot).split("4 Compaction")[1].splitlines()[1]
         await pilot.press("4", "enter")
@@ -69,8 +66,7 @@ async def test_what_only_another_programs_log_could_tell_is_left_out(desk: Desk)
 async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:
     desk.session.set(origin="claude-code", status="done")
     desk.host_pid = None
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-docs")
+    async with desk.shown(row="task:t-docs") as pilot:
         await pilot.press("3", *["right"] * 4)
         await shows(pilot, "[Compactions]", "0 passes")
         assert "by hand" not in text_of(pilot)

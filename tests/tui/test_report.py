@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession, bindable, insert
-from tests.tui.test_actions import choose
 from tests.tui.test_twenty_questions import import_log, live_run
 
 from watchkeeper_tui.screens.live import LiveScreen
@@ -51,8 +50,7 @@ async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_
     output(session, "explorer3", "notes")
     output(session, "explorer3", "notes", size=2000)
     output(session, "explorer3", "result/t-docs", kind="result")
-    async with desk.shown(size=TALL) as pilot:
-        await choose(pilot, "task:t-docs")
+    async with desk.shown(size=TALL, row="task:t-docs") as pilot:
         await pilot.press(*keys)
         await shows(pilot, "Result")
         said = " ".join(text_of(pilot).split())
@@ -75,22 +73,19 @@ async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_
 async def test_a_cost_says_how_well_it_is_known(desk, values, call, words):
     desk.session.set_agent("explorer3", **values)
     desk.session.call("explorer3", **call)
-    async with desk.shown(size=TALL) as pilot:
-        await choose(pilot, "task:t-docs")
+    async with desk.shown(size=TALL, row="task:t-docs") as pilot:
         await pilot.press("i")
         await until(pilot, lambda: words in " ".join(text_of(pilot).split()))
 
 
 async def test_the_planners_report_tells_of_every_task(desk: Desk) -> None:
-    async with desk.shown(size=TALL) as pilot:
-        await choose(pilot, "agent:planner1")
+    async with desk.shown(size=TALL, row="agent:planner1") as pilot:
         await pilot.press("i")
         await shows(pilot, "1 of 5 done, 1 failed, at step", "credit balance is too low")
 
 
 async def test_tool_calls_are_counted_as_they_come(desk: Desk) -> None:
-    async with desk.shown(size=TALL) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=TALL, row="task:t-core") as pilot:
         await pilot.press("i")
         await shows(pilot, "none used")
         for count in range(1, 6):
@@ -110,16 +105,14 @@ async def test_tool_calls_are_counted_as_they_come(desk: Desk) -> None:
 
 @pytest.mark.parametrize("row", ["task:t-survey"])
 async def test_a_task_without_an_agent_has_no_report_and_says_so(desk: Desk, row: str) -> None:
-    async with desk.shown(size=TALL) as pilot:
-        await choose(pilot, row)
+    async with desk.shown(size=TALL, row=row) as pilot:
         await pilot.press("i")
         await shows(pilot, "this task has not been given to an agent yet")
 
 
 async def test_the_metrics_say_how_well_tokens_and_cost_are_known(desk: Desk) -> None:
     desk.session.call("explorer1", turn=13, usage_exact=0, price_status="estimated")
-    async with desk.shown(size=TALL) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=TALL, row="task:t-core") as pilot:
         await pilot.press("3", *["right"] * 3)
         await until(pilot, lambda: text_of(pilot).count("partly estimated (1 of 13 calls)") == 2)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.tui.conftest import Desk, shows, text_of, until
-from tests.tui.test_actions import WIDE, choose, commands
+from tests.tui.conftest import Desk, choose, shows, text_of, until
+from tests.tui.test_actions import WIDE, commands
 from textual.pilot import Pilot
 
 
@@ -18,8 +18,7 @@ def settle(desk: Desk, **values: object) -> None:
 
 @pytest.mark.parametrize("applied", [False, True])
 async def test_r_takes_back_a_pause_that_has_not_come(desk: Desk, applied: bool) -> None:
-    async with desk.shown(size=WIDE) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=WIDE, row="task:t-core") as pilot:
         await pilot.press("p")
         await commands(pilot, desk, 1)
         settle(
@@ -38,8 +37,7 @@ async def test_r_takes_back_a_pause_that_has_not_come(desk: Desk, applied: bool)
 
 
 async def test_r_takes_back_a_pause_of_the_whole_run(desk: Desk) -> None:
-    async with desk.shown(size=WIDE) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=WIDE, row="task:t-core") as pilot:
         await pilot.press("P", "y")
         await commands(pilot, desk, 1)
         settle(desk, status="applied", applied_at=desk.time)
@@ -50,8 +48,7 @@ async def test_r_takes_back_a_pause_of_the_whole_run(desk: Desk) -> None:
 
 @pytest.mark.parametrize("kind", ["agent.paused", "host.started"])
 async def test_a_pause_that_came_is_no_pending_one(desk: Desk, kind: str) -> None:
-    async with desk.shown(size=WIDE) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=WIDE, row="task:t-core") as pilot:
         await pilot.press("p")
         await commands(pilot, desk, 1)
         settle(desk, status="applied", applied_at=desk.time)
@@ -134,8 +131,7 @@ async def test_what_became_of_several_commands_is_told_together_with_the_reason_
 
 
 async def test_an_agent_chosen_in_a_frozen_view_is_shown_as_it_was_then(desk: Desk) -> None:
-    async with desk.shown(size=WIDE) as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(size=WIDE, row="task:t-core") as pilot:
         await shows(pilot, "core has 30 Python files")
         await pilot.press("f")
         await shows(pilot, "VIEW FROZEN")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.tui.conftest import shows, until
-from tests.tui.test_actions import choose
 from textual.pilot import Pilot
 
 from watchkeeper_tui.screens.live import LiveScreen
@@ -39,8 +38,7 @@ WAYS = [
 )
 async def test_an_action_is_the_same_by_key_slash_and_palette(desk, row, keys, line, title, answer, written):
     desk.session.approval("explorer1")
-    async with desk.shown() as pilot:
-        await choose(pilot, row)
+    async with desk.shown(row=row) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
 
@@ -74,8 +72,7 @@ async def answered(pilot: Pilot[int], keys: list[str]) -> None:
 
 @pytest.mark.parametrize("line", ["/pause all", "/cancel everything", "/rerun old", "/resume run"])
 async def test_a_command_with_words_that_it_does_not_know_does_nothing_and_says_which_it_takes(desk, line):
-    async with desk.shown() as pilot:
-        await choose(pilot, "task:t-core")
+    async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("colon", "ctrl+u", *line, "enter")
         await shows(pilot, f"{line.split()[0]} takes ")
         assert desk.session.commands() == []
