@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from watchkeeper.records import secret_context
 from watchkeeper.records.secret_context import (
+    CONFIRMING,
     TELLING,
     is_other_name,
     is_path,
@@ -22,8 +23,16 @@ from watchkeeper.records.secret_context import (
     open_value,
     spans,
 )
-from watchkeeper.records.secret_search import Groups, groups_in, literal
-from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, PUBLIC_NAMES, SECRET_NAMES, SHAPES, URL
+from watchkeeper.records.secret_shapes import (
+    NUMBERED_LETTERS,
+    PUBLIC_NAMES,
+    SECRET_NAMES,
+    SHAPES,
+    URL,
+    Groups,
+    groups_in,
+    literal,
+)
 from watchkeeper.records.text import lazily
 
 LEAST_CHARACTERS = 8
@@ -220,6 +229,7 @@ class Redactor:
             self._groups = groups_in(
                 TELLING | {"shapes": _shape_patterns()} | ({"hints": hints} if hints else {}),
                 rare=("places", "commands", "files", "shapes", "hints"),
+                confirming=CONFIRMING,
             )
         return self._groups(data)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from watchkeeper.records.secret_search import Groups, Sought, any_of, one_byte_each
+from watchkeeper.records.secret_shapes import SERVICES, Groups, Sought, any_of, one_byte_each
 from watchkeeper.records.text import lazily
 
 KINDS = frozenset(
@@ -100,7 +100,8 @@ _SEPARATOR = (
     rf"(?:\[(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE}))?"  # "names": ["value", …]
     rf"|(?:{_QUOTE})?[ \t]{{0,5}},?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?[Vv]alue"  # name: NAME, value: …
     rf"(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"
-    rf"|{_QUOTE}[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value')
+    rf"|(?:{_QUOTE})?[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value'), setopt(NAME, "value")
+    rf"|[ \t]{{1,3}}-[ \t]{{1,3}}(?={_QUOTE})"  # NAME - 'value'
     r"|,(?=[^\s,\"']{6})"  # NAME,value
     rf"|(?:{_QUOTE})?>(?:\s|\\{{1,7}}[nrt]){{0,40}}(?:<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
     rf"|[({{](?={_QUOTE})"  # setName("value"), name{{"value"}}
@@ -688,8 +689,18 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         ):
             opened = nested  # a string in a string
         end = _closing(text, opened[1], opened.end())
-        value = text[opened.end() : end]
-        is_line = "=" in bare or ":" in bare or "alue" in bare or (bare.endswith(",") and name.isupper())
+        start, value = opened.end(), text[opened.end() : end]
+        if value[:1].isspace() and not any(map(str.isspace, value.strip())):
+            start += len(value) - len(value.lstrip())
+            value = value.strip()
+            end = start + len(value)
+        is_line = (
+            "=" in bare
+            or ":" in bare
+            or "alue" in bare
+            or (bare.endswith(",") and name.isupper() and not separator.startswith(","))
+            or bare == "-"
+        )
         ahead = text[max(0, begin - 80) : begin]
         if re.search(" (?:is|was|to)\\b", separator):
             is_line = True
@@ -704,7 +715,7 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         judged = _Judged(
             kind, name, is_quoted=True, is_line=is_line, is_call=is_call, takes_words=takes_words
         )
-        return (opened.end(), end) if is_secret_value(value, judged) else None
+        return (start, end) if is_secret_value(value, judged) else None
     whole = _BARE.match(text, at)
     if whole is None:
         return None
@@ -1112,6 +1123,11 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"rclone[ \t](?:[^\n]{{1,200}}?\b)?(?:pass(?:word)?|obscure)[ \t=]+{_V}",
     ),
     (r"ommand[ =]\\*[\"']?echo", rf"(?:password|passphrase|pass)-?[cC]ommand[ =](?:{_QUOTE})?echo[ \t]+{_V}"),
+    # <secret>{…}</secret>, as Jenkins writes it
+    (
+        r"(?:ecret|assword|oken|[kK]ey)(?:>|\\+u003[eE])(?:[ \r\n\t]|\\+[rnt])*\{",
+        r"<\w{0,40}(?:[sS]ecret|[pP]assword|[tT]oken|[kK]ey)>(?:\s|\\+[nrt]){0,20}\{(?:[^\s{}<>]{1,60} ){0,3}([^\s{}<>\"']{8,2048})\}",
+    ),
     ("certutil ", rf"certutil[^\n]{{0,100}}?[ \t]-p[ \t]+{_V}"),
     ("mysqladmin ", rf"mysqladmin\b[^\n]{{0,200}}?[ \t]password[ \t]+{_V}"),
     (
@@ -1743,6 +1759,87 @@ def _near(text: str) -> Iterator[Span]:
                 yield Span(quoted.start(1), quoted.end(1), kind)
 
 
+_SERVICE_NAMES = f"(?i:{'|'.join(sorted(SERVICES))})"
+_SERVICE_GAP = 44
+"""Characters between the name of a service and its key, at most."""
+_SERVICE = Sought(rf"(?:\A|[^A-Za-z]){_SERVICE_NAMES}", rf"(?:^|[^A-Za-z]){_SERVICE_NAMES}")
+_WORD_BEGINS = lazily("(?<![A-Za-z0-9+/@#])[A-Za-z0-9]")
+_SERVICE_VALUE = lazily(
+    r"(?=[A-Za-z_-]*[0-9]|[A-Za-z]{20})[A-Za-z0-9][A-Za-z0-9_+/.=-]{11,2047}(?=[.,;]?(?:\s|\\|[\"'`)}\]<|,;&]|\Z))"
+)
+_BETWEEN = lazily(r"[A-Za-z0-9_.\s-]*\\{0,7}[\"'`]?\s*(?:=>|:=|->|[=:,>(|])?\s*\\{0,7}[\"'`({\[]*\Z")
+"""What may be between a service's name and its key: a few words, a sign, a quote."""
+_KEY_WORDS = lazily(
+    r"key|token|secret|pass|pat\b|api|auth|access|private|credential|cred|bearer|pwd|(?<![a-z])pw(?![a-z])",
+    re.IGNORECASE,
+)
+_KEY_PREFIX = lazily(
+    r"(?i:(?:[a-z]{0,20}(?:key|token|secret|access|private|pat)|api)[-_.])+(?=[A-Za-z0-9]{4})"
+)
+_ID_WORDS = lazily(
+    r"(?i:commit|sha|md5|hash|digest|checksum|integrity|etag|revision|version|branch|merge|tree|blob|uuid|guid|trace|span"
+    r"|event|session|request|message|thread|issue|public|publish|fingerprint|image|build|release|tag|file|path|url|host"
+    r"|user|name|folder|dir|project|org|account|tenant|workspace)|(?<![A-Za-z])id(?![a-z])|[a-z_-]I[dD](?![a-z])|_id(?![a-z])|(?<![a-z])ID(?![a-z])"
+)
+"""What makes an id, a digest or a path of what follows."""
+
+
+def _is_services(gap: str, value: str) -> bool:
+    """Whether a word behind a service's name, with this between them, is its key."""
+    plain = value.strip("=-_.")
+    if is_placeholder(value) or value.startswith("redacted") or "//" in value:
+        return False
+    last = max((match.end() for match in _KEY_WORDS.finditer(gap)), default=0)
+    is_told = last > 0
+    if _ID_WORDS.search(gap, last) or len(gap.split()) > (4 if is_told else 1):
+        return False
+    if _UUID.match(plain):
+        return True
+    if (
+        sum(part.isalpha() and len(part) >= 4 and not _is_unspoken(part) for part in re.split("[-_.]", plain))
+        > 1
+    ):
+        return False  # a name of words
+    letters = re.sub("[^A-Za-z0-9]", "", plain)
+    digits = len(_DIGIT.findall(plain))
+    if _HASH.match(plain):
+        return len(plain) >= (20 if digits in (0, len(plain)) else 15 if is_told else 32) and (
+            is_told or digits > 0
+        )
+    if not is_told:
+        return len(plain) >= 20 and digits > 1 and looks_random(letters)
+    if digits == 0 or len(plain) >= 20:
+        return len(plain) >= 20 and (_is_unspoken(letters) or (digits > 1 and looks_random(letters)))
+    return len(plain) >= 12 and digits > 1 and (looks_random(letters) or digits * 4 >= len(letters))
+
+
+_CONSONANTS = lazily("[b-df-hj-np-tv-z]{5}", re.IGNORECASE)
+
+
+def _is_unspoken(letters: str) -> bool:
+    """Whether letters are at random, and no words: five consonants in a row, or capitals anywhere."""
+    return _CONSONANTS.search(letters) is not None or looks_random(letters)
+
+
+def _of_services(text: str) -> Iterator[Span]:
+    """A key without a form of its own behind the name of the service that it is for."""
+    for match in _SERVICE.finditer(text):
+        line = _LINE_END.search(text, match.end(), match.end() + _SERVICE_GAP)
+        end = line.start() if line is not None else min(len(text), match.end() + _SERVICE_GAP)
+        at = match.end()
+        while (begins := _WORD_BEGINS.search(text, at, end)) is not None:
+            value = _SERVICE_VALUE.match(text, begins.start())
+            prefix = _KEY_PREFIX.match(value[0]) if value is not None else None
+            start = begins.start() + (prefix.end() if prefix is not None else 0)
+            gap = text[match.end() : start]
+            if _BETWEEN.match(gap) is None:
+                break
+            at = begins.end() if value is None else value.end()
+            if value is not None and _is_services(gap, text[start:at]):
+                yield Span(start, at, "key")
+                break
+
+
 def _commands(text: str) -> Iterator[Span]:
     clients: list[int] | None = None
     for match in _USER.finditer(text):
@@ -1897,6 +1994,7 @@ def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -
         _commands: {"commands"},
         _files: {"files"},
         _near: {"near"},
+        _of_services: {"services", "near", "names"},
     }
     for span in sorted(
         span
@@ -1907,7 +2005,47 @@ def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -
         if span.start >= end and not text.startswith("[redacted:", span.start):
             found.append(span)
             end = span.end
-    return found
+    return _with_repeats(text, found) if found else found
+
+
+_IN_A_WORD = lazily("[A-Za-z0-9_-]")
+_MOST_REPEATED = 50
+"""Different values that are looked for in the rest of a text."""
+
+
+def _with_repeats(text: str, found: list[Span]) -> list[Span]:
+    """The spans, and wherever else in the text the same random values stand, without a name."""
+    values: dict[str, str] = {}
+    for span in found:
+        value = text[span.start : span.end]
+        if len(value) >= 12 and len(values) < _MOST_REPEATED and _is_random_value(value):
+            values[value] = span.label
+    taken = {span.start for span in found}
+    more = []
+    for value, label in values.items():
+        at = text.find(value)
+        while at != -1:
+            end = at + len(value)
+            if (
+                at not in taken
+                and not _IN_A_WORD.match(text[at - 1 : at])
+                and not _IN_A_WORD.match(text[end : end + 1])
+            ):
+                more.append(Span(at, end, label))
+            at = text.find(value, end)
+    if not more:
+        return found
+    kept: list[Span] = []
+    for span in sorted(found + more, key=lambda one: (one.start, -one.end)):
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+    return kept
+
+
+def _is_random_value(value: str) -> bool:
+    return any(map(str.isdigit, value)) and (
+        looks_random(value) or _UUID.match(value) is not None or is_chosen(value)
+    )
 
 
 _OPENING = lazily(
@@ -1957,7 +2095,7 @@ _TELLS = (
 )
 _ASSIGNS = (
     rf"{_SUFFIX}(?:{_Q}|[\]\[)])*(?:[ \t]|\\+t)*"
-    rf"(?:(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|@?{_Q})*|[({{]{_Q}|,[ \t]*{_Q}+"
+    rf"(?:(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|@?{_Q})*|[({{]{_Q}|,[ \t]*{_Q}+|-[ \t]+{_Q}+"
     rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]*=[ \t]*{_Q}*"
     rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*|[ \t]*(?:\|\|?|\?\?)=?[ \t]*{_Q}*"
     rf"|{_EQUALS}[ \t]*\[{_ANY}|[ \t]\([^()\s]+\):[ \t]+|{_TELLS}){_VALUE}"
@@ -2064,7 +2202,7 @@ TELLING: dict[str, list[str]] = {
     "near": [
         rf"(?:{_NEAR_NAME})(?:[^A-Za-z\"\\\r\n]|[\"\\]+[ )\]])(?:[^\"\\\r\n]|\\+[\"'])*\"?"
         r"(?:[A-Z][A-Za-z0-9@!#$_.+-]*[0-9]|[0-9][A-Za-z0-9@!#$_.+-]*[A-Z])",
-        rf"(?:{_FULL_NAME})(?:[ \t]+|[ \t]*[=:.-][ \t]*)[A-Za-z_-]*[0-9][A-Za-z0-9_-]{{12}}",
+        rf"(?:{_FULL_NAME})(?:[ \t]+|[ \t]*[=:.-][ \t]*)(?:[A-Za-z_-]*[0-9][A-Za-z0-9_-]{{12}}|[A-Za-z]{{20}})",
         r"(?:oken|(?:pi|th|te|ss|et|er|se|ng|nt)key|_key|login|auth|unlock|activate|authenticate)[ \t]+"
         r"(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-)",
         r"(?:nemonic|hrase|seed|Seed)[^\"\\\r\n]*\\*[\"'`][a-z]+(?: [a-z]+){11}",
@@ -2074,6 +2212,23 @@ TELLING: dict[str, list[str]] = {
         rf"(?:{_ANY_TAILS})",
     ],
 }
+_HEX_WORD = "(?:[0-9a-f]{16}|[0-9a-f]{8}-[0-9a-f]{4}-)"
+_QUOTED = r"(?:\\+[\"'`]|['`])?"
+TELLING["services"] = [
+    rf"[A-Za-z]{_QUOTED}(?: ?[=:>(] ?| ){_QUOTED}{_HEX_WORD}|[g-zG-Z]-{_HEX_WORD}",
+    # In a line of JSON, quotes without a backslash are its own, and most such values are ids.
+    rf"(?:[^iI][A-Za-z]|[iI][A-Za-ce-z])\" ?[=:>] ?\"{_HEX_WORD}|[A-Za-z]\"?(?: [=:>] ?|[=:>] |=)\"{_HEX_WORD}",
+    # Letters and digits, where a sign or a quote is before them; behind a word such as `key`, other groups find them.
+    r"[A-Za-z] ?[=:] ?\\*[\"'`][A-Za-z]*[0-9][A-Za-z0-9]{12}|[A-Za-z]=[A-Za-z]*[0-9][A-Za-z0-9]{12}|[A-Za-z] [0-9][A-Za-z0-9]{14}",
+]
+CONFIRMING: dict[str, list[str]] = {
+    "services": [
+        rf"(?:^|[^A-Za-z]|\\+[nrt]){_SERVICE_NAMES}[^\r\n/@#]{{0,{_SERVICE_GAP + 6}}}[^A-Za-z0-9+/@#]"
+        rf"(?:{_HEX_WORD}|[A-Za-z_]*[0-9][A-Za-z0-9_]{{10}}|[A-Za-z]{{20}}|[A-Za-z0-9_-]{{20}})"
+    ]
+}
+"""What else is found where a pattern of the group is: the names of all services would make the search for all groups
+slow."""
 _NO_SIGN = r"[^ \t\r\n\"'`\\(){},]"
 TELLING["places"] = [
     r" -[tkpwPW][ \t]+\\*[\"']?[^ \t\r\n\"'\\/0-9]*[0-9][^ \t\r\n\"'\\/]{5}",

@@ -11,7 +11,12 @@ the search through whole logs, where JSON may have written a slash as `\/`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from watchkeeper.records.text import lazily
 
 # --- Which environment variables, headers and options are secret by their name ----------------------------
 
@@ -458,7 +463,7 @@ SHAPES: tuple[Shape, ...] = (
           r"azurewebsites\.net"),
     Shape("zapier-webhook", "hooks.zapier.com/",
           r"(?P<kept>hooks\.zapier\.com/hooks/(?:catch|standard)/(?:\d{3,12}/)?)[a-z0-9]{5,}", r"hooks\.zapier"),
-    Shape("newrelic-key", "NRAL", rf"{_APART}[a-f0-9]{{36}}(?:NRAL|FFFFNRAL)(?!{WORD})", "NRAL"),
+    Shape("newrelic-key", "NRAL", rf"{_APART}(?:[a-f0-9]{{36}}|(?:[a-z]{{2}}[0-9]{{2}}xx)?[a-f0-9]{{30,32}}F{{4}})NRAL(?!{WORD})", "NRAL"),
     Shape("sentry-dsn", "://", r"(?P<kept>://)[a-f0-9]{32}(?::[a-f0-9]{32})?(?=@[A-Za-z0-9.-]+(?::\d+)?/\d)", URL),
     Shape("url-token", "://", rf"(?P<kept>://)(?=[A-Za-z_-]*\d){WORD}{{20,200}}(?=(?::x-oauth-basic)?@[A-Za-z0-9\[])", URL),
     Shape("bearer-token", "earer ", r"(?P<kept>\b[Bb]earer )(?=[A-Za-z_.~+/-]*\d)[A-Za-z0-9_.~+/-]{20,}=*", r"earer [A-Za-z0-9_.~+/\\-]{20}"),
@@ -476,3 +481,202 @@ SHAPES: tuple[Shape, ...] = (
 NUMBERED_LETTERS = r"\\u00(?:2[013-589ac-fAC-F]|3[0-9abfABF]|[457]|6[1-9a-fA-F])"
 """A letter that a line of JSON writes as its number, so that nothing can be known by looking. Many writers do
 so with ``"&'+<=>` ``, which a telling expression allows for wherever it looks for one."""
+
+SERVICES = frozenset(
+    """
+    1password adafruit adobe airbrake airtable aiven algolia alibaba anypoint apifonica apify apilayer
+    apimetrics apitemplate appfollow appointedd appoptics appsync appsynergy artifactory asana assemblyai
+    atera atlassian audd auth0 authress autoklose autopilot avaza aviationstack axonaut ayrshare azure
+    bannerbear baremetrics beamer beebole besnappy besttime betterstack bitbar bitbucket bitcoinaverage
+    bitly bittrex blazemeter blitapp blocknative blynk bombbomb boostnote borgbase brandfetch browshot
+    bscscan buddyns budibase bugherd bugsnag buildkite bulbul buttercms caflou calendarific calendly
+    calorieninja campayn cannyio capsulecrm carboninterface centralstationcrm chartmogul chatfuel checio
+    checklyhq circleci cisco clarifai clearbit clickhouse clickup cliengo clockify clojars closecrm
+    cloudconvert cloudflare cloudimage cloudmersive cloudplan cloudsight cloudsmith cloverly clustdoc codacy
+    codeclimate codecov codemagic codequiry cohere coinapi coinbase coinlayer coinlib collect2 commercejs
+    confluent contentful conversiontools convertapi convertkit countrylayer coveralls craftmypdf cratesio
+    crowdin cryptocompare currencyfreaks currencylayer currencyscoop currentsapi d7network dailyco dandelion
+    dareboost databox databricks datadog datagov debounce deepai deepgram detectify detectlanguage dfuse
+    diffbot diggernaut digitalocean discord disqus dockerhub docparser documo doppler dronahq droneci
+    dropbox dtrack duffel dynalist dynatrace dyspatch eagleeyenetworks easypost ecostruxureit edenai
+    elasticemail elevenlabs etherscan ethplorer etsy eventbrite everhour exchangerateapi exchangeratesapi
+    extractorapi facebook fastforex fastly feedier fetchrss figma finage financialmodelingprep findl
+    finicity finnhub firecrawl fixerio flatio fleetbase flexport flickr flightapi flightlabs flutterwave
+    flyio formbucket formcraft formio foursquare frameio freemius freshbooks fulcrum fullstory fxmarket
+    geckoboard geoapify geocode geocodify geoipifi getemail getgeoapi getgist getresponse gitalk github
+    gitlab gitter glassnode gocardless google grafana graphhopper groovehq groq gtmetrix gumroad gyazo
+    happyscribe hashicorp hellosign helpcrunch helpscout hereapi heroku hiveage holidayapi honeycomb
+    html2pdf hubspot huggingface hybiscus iconfinder iexapis iexcloud imagekit imagga infracost infura
+    insightly instabot intercom interseller intra42 intrinio ip2location ipapi ipgeolocation ipinfo
+    ipqualityscore ipstack jfrog jira jotform jumpcloud jupiterone juro kagi karma kickbox klaviyo klipfolio
+    knapsackpro kontent kucoin kylas languagelayer launchdarkly leadfeeder lemlist lemonsqueezy lendflow
+    lessannoyingcrm lexigram linkedin linkpreview livestorm loadmill loginradius logz lokalise lunchmoney
+    madkudu mailboxlayer mailchimp mailerlite mailgun mailjet mailmodo mailsac mandrill mapbox mapquest
+    marketstack mattermost mavenlink maxmind mediastack meistertask mesibo messagebird metrilo mindmeister
+    miro mixmax mockaroo mongodb monkeylearn moonclerk moosend moralis msteams myintervals nasdaqdatalink
+    netcore netlify newrelic newsapi newscatcher nftport ngrok nicereply nightfall notion nozbe nuget
+    numverify nvapi nylas nytimes oanda okta omnisend onesignal onfleet oopspam openai opencagedata
+    openshift openuv openweather opsgenie optimizely overloop owlbot packagecloud pagarme pagerduty pandadoc
+    pandascore paperform paralleldots parseur particleio partnerstack pastebin paydirtapp paymoapp paymongo
+    paypal paystack pdflayer pdfshift peopledatalabs pepipost phpmailer pipedream pipedrive pixabay plaid
+    planetscale planyo podio pollsapi positionstack postageapp posthog postman postmark powrbot prefect
+    privateai prodpad prospectcrm protocolsio proxycrawl pubnub pulumi pushbullet pyowm qase qualaroo qubole
+    rabbitmq rapidapi rawg reachmail reactapp reallysimplesystems rebrandly rentman replicate replyio
+    requestfinance restpack ritekit rocketreach rockset route4me rubygems runscope salesblink salescookie
+    salesflare salesforce scaleway scalingo scrapeowl scraperapi scraperbox scrapestack scrapfly scrapingant
+    scrapingbee screenshotapi screenshotlayer scrutinizerci securitytrails selectpdf sendbird sendgrid
+    sendinblue sentry serphouse serpstack settlemint sherpadesk shipday shippo shodan shopify shotstack
+    shutterstock signaturit signupgenius sigopt simfin simplesat simplynoted simvoly skrapp smartsheets
+    snipcart snowflake snyk sonar sourcegraph sparkpost speechtextai splunk spoonacular sportsmonk spotify
+    squarespace squareup sslmate stackhawk statuscake statuspage statuspal stitchdata stockdata storecove
+    stormboard stormglass storyblok storychief stripe stripo sumologic supabase supernotes surveybot
+    surveysparrow survicate swiftype tailscale tallyfy tatumio tavily taxjar teamcity teamworkcrm
+    teamworkdesk teamworkspaces technicalanalysisapi tefter telegram teletype telnyx terraform theoddsapi
+    thingsboard ticketmaster tickettailor tiingo timecamp timezoneapi tmetric todoist toggltrack tomtom
+    tradier transferwise travelpayouts travisci trello truenas twelvedata twilio twitch twitter tyntec
+    typeform ubidots uclassify unplugg unsplash upcdatabase uplead uptimerobot upwave urlscan userflow
+    userstack vagrantcloud vatlayer vbout vercel verimail veriphone versioneye viewneo virustotal
+    visualcrossing voiceflow voicegain voodoosms vpnapi vultr vyte walkscore wandb weatherbit weatherstack
+    webflow webscraper webscraping whoxy wistia worksnaps workstack worldcoinindex worldweather wrike yandex
+    yelp youneedabudget yousign zendesk zenkit zenrows zenscrape zeplin zerobounce zerotier zipcodeapi
+    zipcodebase zohocrm zonkafeedback
+    """.split()  # noqa: SIM905
+)
+"""Services whose keys are plain hexadecimal, UUIDs or letters and digits, so that only the name beside one tells, or how
+their names begin. Which services have such keys was looked up in the rule sets of kingfisher (Apache-2.0) and gitleaks
+(MIT); words of plain English are left out."""
+
+# --- Whether a text may hold a secret, asked of every line of a gigabyte -----------------------------------
+#
+# RE2 reads a text once for hundreds of patterns, three times as fast as searches for groups of them one after
+# another. It works on bytes, so that a line of a log need not be decoded.
+
+Search = Callable[[bytes], bool]
+Groups = Callable[[bytes], Collection[str]]
+"""Names the groups of patterns of which one is found in the bytes of a text."""
+
+_MEMORY = 64 << 20
+"""Bytes that RE2 may use to remember what it has worked out for one search; logs of all kinds need some 20 MB.
+When they do not suffice, a search is slower and as right."""
+
+
+def any_of(patterns: Iterable[str]) -> Search:
+    r"""A function that says whether one of the patterns is found in the bytes of a text.
+
+    In a pattern, a character is a byte, and `\s`, `\w` and `\d` are those of ASCII. There is no look-around.
+    """
+    return _any_of(tuple(patterns))
+
+
+class Sought:
+    """A regular expression of Python that is tried only where RE2 finds its beginning: in a long text, Python
+    takes most of its time to try hundreds of alternatives at every character.
+
+    Args:
+        begins: for `any_of`; each match of the expression begins with one of it. A character that is not
+            ASCII is a `?` there.
+    """
+
+    def __init__(self, expression: str, begins: str) -> None:
+        self.expression = lazily(expression)
+        self._begins = begins
+
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        """The matches, as `re.finditer` gives them."""
+        find, match = _compiled((self._begins,)).search, self.expression.match
+        data = one_byte_each(text)
+        at = 0
+        while (place := find(data, at)) is not None:
+            at = place.start() + 1
+            if (found := match(text, at - 1)) is not None:
+                at = max(at, found.end())
+                yield found
+
+
+@lru_cache(maxsize=1)
+def one_byte_each(text: str) -> bytes:
+    """A text as bytes, at whose places the same characters are. The last one is remembered: each text is searched
+    for one thing after another."""
+    return text.encode("ascii", "replace")
+
+
+def literal(text: bytes) -> str:
+    """The pattern of some bytes."""
+    return "".join(
+        chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"\\x{byte:02x}" for byte in text
+    )
+
+
+def groups_in(
+    groups: Mapping[str, Iterable[str]],
+    rare: Collection[str] = (),
+    confirming: Mapping[str, Iterable[str]] | None = None,
+) -> Groups:
+    """A function that names the groups of patterns, as `any_of` takes them, of which one is found in a text: one
+    pass for all of them.
+
+    Args:
+        rare: groups that are searched for as one, and distinguished in a second pass where it is found: RE2 prepares
+            a search in time that grows with how many patterns begin alike in different groups.
+        confirming: patterns one of which must be found, too, for a group to count: what would make the one pass slow.
+    """
+    named = _groups_in(tuple((name, tuple(patterns)) for name, patterns in groups.items()), frozenset(rare))
+    confirmed = {name: any_of(patterns) for name, patterns in (confirming or {}).items()}
+
+    def names(text: bytes) -> list[str]:
+        return [name for name in named(text) if name not in confirmed or confirmed[name](text)]
+
+    return names
+
+
+@lru_cache(maxsize=8)
+def _groups_in(groups: tuple[tuple[str, tuple[str, ...]], ...], rare: frozenset[str]) -> Groups:
+    import re2
+
+    common = [group for group in groups if group[0] not in rare]
+    seldom = tuple(group for group in groups if group[0] in rare)
+    found = re2.Set.SearchSet(_options())
+    for _, patterns in common:
+        found.Add(_alternatives(patterns))
+    if seldom:
+        found.Add(_alternatives(pattern for _, patterns in seldom for pattern in patterns))
+    found.Compile()
+    match = found.Match
+
+    def names(text: bytes) -> list[str]:
+        numbers = match(text)
+        if not numbers:
+            return []
+        known = [common[number][0] for number in numbers if number < len(common)]
+        return known if len(known) == len(numbers) else [*known, *_groups_in(seldom, frozenset())(text)]
+
+    return names
+
+
+@lru_cache(maxsize=256)
+def _any_of(patterns: tuple[str, ...]) -> Search:
+    search = _compiled(patterns).search
+    return lambda text: search(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(patterns: tuple[str, ...]) -> Any:
+    import re2  # late: many a command never looks into a text
+
+    return re2.compile(_alternatives(patterns), _options())
+
+
+def _alternatives(patterns: Iterable[str]) -> bytes:
+    # RE2 puts neighbours that begin alike together: in order, they take half of the time to prepare.
+    return "|".join(sorted(patterns)).encode("ascii")
+
+
+def _options() -> Any:
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = _MEMORY
+    return options

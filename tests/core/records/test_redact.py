@@ -6,7 +6,9 @@ import base64
 import json
 import re
 import time
+from random import Random
 from urllib.parse import quote
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given
@@ -429,6 +431,16 @@ is used for the username and password quoting. For the joint
 if token.value == "trimmed":
 docker run -u 1000 -p 8080:80 image
 [redacted:token] and password=[redacted:password]
+sentry event id: 123e4567-e89b-12d3-a456-426614174000
+wandb commit 36dc22211c2f909a0e37e9aef1c390702107f98a
+cd wandb && git checkout 36dc22211c2f909a0e37e9aef1c390702107f98a
+"wandb": {"sha256": "36dc22211c2f909a0e37e9aef1c390702107f98a36dc22211c2f909a0e37e9ae"}
+id='databricks-qwen3-next-80b-a3b-instruct'
+github.com/acme/36dc22211c2f909a0e37e9aef1c390702107f98a
+image: postman/newman@sha256:36dc22211c2f909a0e37e9aef1c390702107f98a36dc22211c2f909a0e37e9ae
+"algolia": "<your key>"
+findl = 36dc222
+<secret>{id}</secret>
 """
 
 
@@ -537,6 +549,7 @@ ADVERSARIAL = [
     "name: A_TOKEN\n  value: ", "<password>", "identified by '", "AWS4-HMAC-SHA256 ", "\tTRUE\t/\tTRUE\t1\ta\t", "x:5432:a:b:", "name: A_KEY ", "value: abcdef1 name: ", "password,a\nb,c\n", "password  x\n--- ---\n",
     "echo abcdefg | ", " -u me -p ", "user/pass: a/", "recovery codes:\na1b2-c3d4\n", "chpasswd:\n list:\n a:b\n", "password (x): ",
     "password for a b is ", "<<< abcdef ", "sudo x ", "INSERT INTO t (password) VALUES ", "$6$a$", "cat key\n", "sendline('",
+    "wandb ", "wandb a1b2c3d4e5f6 ", "algolia key: ", "<secret>{", "token - 'a1B2c3D4e5F6g7' ",
 ]  # fmt: skip
 
 
@@ -561,6 +574,35 @@ def test_a_value_is_taken_out_of_output_and_code_that_names_it(form: str) -> Non
     text = form.replace("{}", value).replace("{{", "{").replace("}}", "}")
     assert value not in Redactor({}).text(text)
     assert value.encode() not in Redactor({}).line(json.dumps({"said": text}).encode())
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["{n} {v}", "{n}={v}", "{N}_KEY: '{v}'", '"{n}_key": "{v}"', "{n}-secret-{v}", "use {n} token {v}."],
+)
+@pytest.mark.parametrize("service", ["wandb", "algolia", "findl"])
+@given(seed=st.integers(0, 2**32))
+def test_a_key_without_a_form_is_found_behind_the_name_of_its_service(
+    service: str, form: str, seed: int
+) -> None:
+    random = Random(seed)
+    value = random.choice(
+        [f"{random.getrandbits(128):032x}", str(UUID(int=random.getrandbits(128), version=4))]
+    )
+    text = form.format(n=service, N=service.upper(), v=value)
+    redactor = Redactor({})
+    assert value not in redactor.text(text)
+    line = json.dumps({"said": f"first\n{text}\nlast"}).encode()
+    assert redactor.suspects(line)
+    assert value.encode() not in redactor.line(line)
+
+
+@pytest.mark.parametrize("between", [" | ", "\nsent ", "') and then ('", " → "])
+def test_a_random_value_is_taken_out_wherever_else_it_stands_in_the_text_that_names_it(between: str) -> None:
+    value = "q7Zk2mXw9LtB4vNc8RyD"
+    text = f"api_token = '{value}'{between}{value} end; x{value}y"
+    assert Redactor({}).text(text).count("[redacted:secret]") == 2
+    assert f"x{value}y" in Redactor({}).text(text), "a part of a longer word"
 
 
 @pytest.mark.parametrize("piece", ADVERSARIAL)
