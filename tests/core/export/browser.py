@@ -20,8 +20,7 @@ FLAGS = (
 
 
 class Browser:
-    """One page of a browser of its own. `console` gathers what pages log, `asked` every address that they ask
-    for."""
+    """A page of a browser of its own. `console` gathers its log, `asked` the addresses that it asks for."""
 
     def __init__(self, profile: Path, *, width: int = 1280, height: int = 900) -> None:
         to_browser, self._write = os.pipe()

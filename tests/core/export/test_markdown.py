@@ -26,8 +26,7 @@ HOSTILE = (
 
 
 def outside_fences(text: str) -> str:
-    """The lines of a document that are no code (CommonMark: a fence ends with at least as many of its
-    characters)."""
+    """The lines of a document that are no code (a fence ends with at least as many of its characters)."""
     kept, fence = [], ""
     for line in text.splitlines():
         mark = re.match(r" {0,3}(`{3,}|~{3,})(.*)$", line)

@@ -50,6 +50,10 @@ def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(made, tmp
     busy.done()
     other = imported(tmp_path, text, there)
     assert other.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
+    stored = "SELECT content, tokens, total_tokens FROM messages WHERE agent_id = ? ORDER BY seq"
+    assert (
+        other.execute(stored, (planner,)).fetchall() == one.connection.execute(stored, (planner,)).fetchall()
+    )
     blue = "SELECT id FROM facts WHERE text LIKE '%blue'"
     rows = other.execute("SELECT superseded_by FROM facts WHERE text LIKE '%green'").fetchone()
     assert rows == other.execute(blue).fetchone()

@@ -1,5 +1,4 @@
-"""A backup is whole, consistent while a host writes, private, and never takes another file's place by
-accident."""
+"""A backup is whole, of one moment, private, and never takes another file's place by accident."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ CHANGED = re.compile(
 
 
 def worker(name: str, request: Any) -> Any:
-    """Reads, remembers, saves, and says so: a function of the request alone, so that a fork can be carried
-    on."""
+    """Reads, remembers, saves, says so: a function of the request, so that a fork can be carried on."""
     turn = turns(request)
     if turn == 0:
         return [said("I look."), call("list_folder", {"path": "."}, f"toolu_{name}_0")]

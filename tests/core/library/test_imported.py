@@ -1,5 +1,4 @@
-"""Sessions that other programs ran are kept like our own, but never forked; what was pruned can be imported
-again."""
+"""Sessions that other programs ran are kept like our own, never forked, and imported again once pruned."""
 
 from __future__ import annotations
 

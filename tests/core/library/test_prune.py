@@ -1,5 +1,4 @@
-"""Pruning takes whole finished sessions and nothing else, in small steps, and says before what it would
-do."""
+"""Pruning takes whole finished sessions and nothing else, in small steps, and says so before."""
 
 from __future__ import annotations
 

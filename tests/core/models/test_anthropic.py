@@ -9,8 +9,10 @@ import threading
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from tests.support.answers import Cut, Held, Reply, Status, in_turn, text, thinking, tool
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
+from tests.support.wires import MESSAGES, WIRES, Wire
 
 from watchkeeper.records import messages as records
 from watchkeeper.records.messages import Delta, ModelRequest, Retrying, ToolSpec, Usage
@@ -18,25 +20,26 @@ from watchkeeper.records.messages import Delta, ModelRequest, Retrying, ToolSpec
 LOOK = ToolSpec("look", "Look at a path.", {"type": "object", "properties": {"path": {"type": "string"}}})
 
 
-async def test_a_reply_streams_in_deltas_and_ends_whole(serve: Serve) -> None:
-    blocks = [
-        thinking("let me see", "c2ln"),
-        text("Looking at two places."),
-        tool("look", {"path": "a"}, "t1"),
-    ]
-    blocks.append(tool("look", {"path": 'ä\n"b"'}, "t2"))
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.provider)
+async def test_a_reply_streams_in_deltas_and_ends_whole(serve: Serve, wire: Wire) -> None:
+    thought = thinking("let me see", "c2VhbGVk")
+    looks = [tool("look", {"path": path}, f"call_{n}") for n, path in enumerate(("a", 'ä\n"b"'))]
+    blocks = [thought, text("Looking at two places."), *looks]
     server = serve(in_turn(Reply(blocks, usage={"input_tokens": 12, "output_tokens": 34})))
-    *deltas, reply = await events_of(model_of(server))
-
+    *deltas, reply = await events_of(model_of(server, wire), asking(tools=[LOOK]))
     assert isinstance(reply, records.Reply)
-    assert reply.content == blocks
-    assert reply.stop_reason == "tool_use"
-    assert reply.usage == Usage(input_tokens=12, output_tokens=34)
-    assert reply.usage_exact
-    assert (reply.request_id, reply.model, reply.retries) == ("req_scripted", "claude-sonnet-5", 0)
-    assert all(isinstance(delta, Delta) for delta in deltas)
-    shown = {kind: "".join(d.text for d in deltas if d.kind == kind) for kind in ("thinking", "text")}  # type: ignore[union-attr]
+    assert reply.content[1:] == blocks[1:]
+    assert wire is not MESSAGES or reply.content[0] == thought
+    assert (reply.stop_reason, reply.usage, reply.usage_exact) == ("tool_use", Usage(12, 34), True)
+    known = ("req_scripted", "claude-sonnet-5", 0)
+    assert wire is not MESSAGES or (reply.request_id, reply.model, reply.retries) == known
+    shown = {
+        kind: "".join(d.text for d in deltas if isinstance(d, Delta) and d.kind == kind)
+        for kind in ("thinking", "text")
+    }
     assert shown == {"thinking": "let me see", "text": "Looking at two places."}
+    assert server.requests[0]["stream"] is True
+    assert wire is MESSAGES or server.requests[0]["tools"][0]["type"] == "function"
 
 
 async def test_what_came_back_can_be_sent_back_untouched(serve: Serve) -> None:

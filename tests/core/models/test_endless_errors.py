@@ -1,5 +1,4 @@
-"""An HTTP error whose body never comes to an end is judged by its status, soon, and with a bounded amount of
-memory."""
+"""An HTTP error whose body never ends is judged by its status, soon, in a bounded amount of memory."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ NEVER = RetryPolicy(max_retries=0)
 async def answering(
     status: int, body: Callable[[Writer], Awaitable[None]], headers: str = ""
 ) -> AsyncIterator[str]:
-    """A server that answers each request with this status, and then with what `body` writes, without saying
-    how much."""
+    """A server that answers with this status, and then with what `body` writes, of unsaid length."""
 
     async def answer(reader: asyncio.StreamReader, writer: Writer) -> None:
         try:

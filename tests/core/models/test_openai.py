@@ -27,7 +27,7 @@ from watchkeeper.models.openai import (
 )
 from watchkeeper.models.registry import context_window, price, resolve
 from watchkeeper.models.stream import BrokenStream, StreamedError
-from watchkeeper.records.messages import Delta, ErrorKind, ModelError, ModelRequest, ToolSpec, Usage
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, ToolSpec, Usage
 
 LOOK = ToolSpec("look", "Look at a path.", {"type": "object"})
 BLOCKS: list[dict[str, Any]] = [
@@ -44,22 +44,6 @@ def answered(*calls: str) -> dict[str, Any]:
         "role": "user",
         "content": [{"type": "tool_result", "tool_use_id": call, "content": "ok"} for call in calls],
     }
-
-
-@OPENAI
-async def test_a_reply_streams_in_deltas_and_ends_whole(serve: Serve, wire: Wire) -> None:
-    server = serve(in_turn(Reply(BLOCKS, usage={"input_tokens": 12, "output_tokens": 34})))
-    *deltas, reply = await events_of(model_of(server, wire), asking(tools=[LOOK]))
-    assert reply.content[1:] == BLOCKS[1:]  # type: ignore[union-attr]
-    assert (reply.stop_reason, reply.usage, reply.usage_exact) == ("tool_use", Usage(12, 34), True)  # type: ignore[union-attr]
-    shown = {
-        kind: "".join(d.text for d in deltas if isinstance(d, Delta) and d.kind == kind)
-        for kind in ("thinking", "text")
-    }
-    assert shown == {"thinking": "let me see", "text": "Looking at two places."}
-    body = server.requests[0]
-    assert body["stream"] is True
-    assert body["tools"][0]["type"] == "function"
 
 
 async def test_reasoning_stays_sealed_and_is_sent_back_unchanged(serve: Serve) -> None:

@@ -125,8 +125,7 @@ async def test_a_rate_limit_that_another_host_wrote_is_obeyed_and_its_end_notice
 
 
 async def test_a_limit_from_a_clock_that_was_wrong_keeps_nobody_waiting_for_longer_than_a_server_may_ask():
-    """A machine's clock was a year ahead when its provider asked for silence, and has been set right
-    since."""
+    """A machine's clock was a year ahead when its provider asked for silence, and was set right."""
     clock = ManualClock(1_700_000_000.0)
     gate = Gate(1, clock=clock, rate_limited_until=lambda: 1_700_000_000.0 + 365 * 86_400)
     callers = Callers(gate)

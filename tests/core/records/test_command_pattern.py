@@ -89,8 +89,7 @@ LIKELY = st.text(alphabet="ab'\" -+@%,.:/=~_", max_size=14)
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(ODD, LIKELY, LIKELY), min_size=40, max_size=40))
 def test_bash_runs_exactly_the_words_that_were_parsed(tmp_path_factory, texts):
-    """Each command that the parser takes is run by bash itself: one program, once, with these words, and
-    nothing else."""
+    """Bash itself runs each command that the parser takes: one program, once, with these words."""
     folder = tmp_path_factory.mktemp("differential")
     (folder / "cwd").mkdir()
     program = folder / "prog"

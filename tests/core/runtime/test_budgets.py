@@ -21,8 +21,7 @@ NAMES = [f"t{number}" for number in range(50)]
 
 
 class Wasteful:
-    """A model that writes as much as it may in each reply, and answers in rounds: once nobody new has asked
-    for a while."""
+    """A model that writes all that it may in each reply, and answers once nobody new has asked."""
 
     ref = PRICED
     context_window = 60_000
@@ -109,6 +108,8 @@ async def test_a_task_budget_holds_for_that_task_while_the_others_run_side_by_si
     assert result.exit_code == 5
     by_status = {name: one["status"] for name, one in bench.tasks().items()}
     assert by_status.pop("t7") == "paused"
+    assert "the task's budget of 2 turns" in bench.tasks()["t7"]["status_reason"]
+    assert bench.query("SELECT count(*) FROM inbox WHERE kind = 'task_paused'") == [(1,)]
     assert set(by_status.values()) == {"done"}
     assert model.most_in_progress > 5
 

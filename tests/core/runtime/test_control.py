@@ -227,34 +227,6 @@ async def test_rerunning_a_running_task_cancels_its_attempt_first(one, gate):
     assert [each["status"] for each in one.state["agents"] if each["task_id"]] == ["cancelled", "done"]
 
 
-@pytest.mark.parametrize(("kind", "amount"), [("tokens", 3_000.0), ("turns", 4.0)])
-async def test_a_session_budget_pauses_keeps_everything_and_says_which(bench, kind, amount):
-    bench.start(PlannedRun([task("a")], steps(8)), budgets={kind: amount})
-    result = await bench.run()
-    assert (result.status, result.exit_code) == ("paused", 5)
-    assert f"budget of {amount:g} {kind}" in (result.reason or "")
-    bench.submit("set_budget", payload={"kind": kind, "amount": None})
-    assert (await bench.run()).exit_code == 0
-    assert bench.tasks()["a"]["attempt"] == 1
-    bench.assert_sound()
-
-
-async def test_a_task_budget_pauses_that_task_tells_the_planner_and_lets_the_others_finish(bench, gate):
-    works = {"a": steps(6, gate), "b": steps(6)}
-    bench.start(PlannedRun([task("a"), task("b")], lambda name, request: works[name](name, request)))
-
-    async def limit() -> None:
-        await bench.hanging()
-        bench.submit("set_budget", task_id=bench.tasks()["a"]["id"], payload={"kind": "turns", "amount": 3})
-        await bench.until(lambda state: state["budgets"])
-        gate.set()
-
-    assert (await bench.run_while(limit)).exit_code == 5
-    assert (bench.tasks()["a"]["status"], bench.tasks()["b"]["status"]) == ("paused", "done")
-    assert "the task's budget of 3 turns" in bench.tasks()["a"]["status_reason"]
-    assert bench.query("SELECT count(*) FROM inbox WHERE kind = 'task_paused'") == [(1,)]
-
-
 async def test_a_second_host_is_refused_and_told_who_drives(one, gate):
     async def second() -> None:
         await one.hanging()

@@ -1,5 +1,4 @@
-"""The index beside the messages: whatever happens in whatever order, a search finds what reading every
-message finds."""
+"""The index beside the messages: in whatever order things happen, it finds what reading them all finds."""
 
 from __future__ import annotations
 

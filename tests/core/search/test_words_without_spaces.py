@@ -1,5 +1,4 @@
-"""What the index holds of a text in a script without spaces is what its words are, however quickly they were
-found."""
+"""What the index holds of a text without spaces is what its words are, however quickly they were found."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Opening: the right pragmas, any number of processes at once, and one clear line for every file that cannot
-be used."""
+"""Opening: the right pragmas, any number of processes, one clear line for what cannot be used."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ from watchkeeper.store.schema import BY_NAME
 
 
 def first_version(path: Path) -> None:
-    """A file as the first schema left it: its migration's row, two agents' messages, one hole among the
-    rowids."""
+    """A file as the first schema left it, with its migration's row and a hole among the rowids."""
     connection = sqlite3.connect(str(path), isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     for statement in statements(FIRST):

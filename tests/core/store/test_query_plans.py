@@ -1,5 +1,4 @@
-"""What is asked of one session is found by an index: it costs the same however many other sessions the file
-holds."""
+"""What is asked of one session costs the same however many other sessions the file holds."""
 
 from __future__ import annotations
 

@@ -100,8 +100,7 @@ def spawned(parent: str, depth: int = 1, **about: Any) -> dict[str, Any]:
 
 
 def spawned_tree(copied: str) -> tuple[Rollout, Rollout]:
-    """A thread and one that it spawned, whose log begins with a copy of the other's, as different versions
-    write it."""
+    """A thread and one that it spawned, whose log begins with a copy of it, as versions differ."""
     root = (
         Rollout().event("task_started", turn_id=OLD_TURN, model_context_window=272_000).user("Mend the cache")
     )

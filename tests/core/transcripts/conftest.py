@@ -116,8 +116,7 @@ def call(name: str, id: str, **arguments: Any) -> dict[str, Any]:
 
 
 def dollar_a_token(each: ModelCall) -> Cost:
-    """A price that can be added up by hand: a dollar a token of input or output, a tenth for what the cache
-    served."""
+    """A dollar a token of input or output, and a tenth for what the cache served."""
     usd = each.input_tokens + each.output_tokens + each.cache_write_tokens + each.cache_read_tokens / 10
     if each.model.endswith("unheard-of"):
         return Cost(None, PriceStatus.UNPRICED)

@@ -1,5 +1,4 @@
-"""Codex's later logs (`history_mode: paginated`): items that were completed in place of the events of
-before."""
+"""Codex's later logs (`history_mode: paginated`): completed items in place of the earlier events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Codex 0.153 and later tell each response's usage in a record of its own: those count, and counts that tell
-of them again do not."""
+"""Codex 0.153 and later record each response's usage: the records count, and their repetitions do not."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def test_the_record_that_a_compaction_repeats_counts_where_its_own_line_is_lost(
 
 
 def test_records_and_counts_of_another_thread_are_not_this_ones(store: Store, logs: Path) -> None:
-    """A reviewer's log begins with what an earlier reviewer left: a compaction with its record, and a count
-    of it."""
+    """A reviewer's log begins with an earlier reviewer's compaction, its record, and a count of it."""
     earlier = "019a0000-0a00-7000-8000-00000000000b"
     log = Rollout(CHILD, source={"subagent": {"other": "guardian"}}, thread_source="guardian_review")
     log.add(

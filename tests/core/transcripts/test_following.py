@@ -1,5 +1,4 @@
-"""Following logs: what is written is in the store a moment later, and the session stands as live
-meanwhile."""
+"""Following logs: what is written is soon in the store, and the session stands as live meanwhile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Compactions of imported sessions: what was dropped, what stands there, and the screen's own query over
-it."""
+"""Compactions of imported sessions: what was dropped and what stands there, as the screen asks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Importing again and again: only what is new, nothing twice, nothing lost, whatever happened to the
-files."""
+"""Importing again and again: only what is new, nothing twice, nothing lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What an import costs does not grow with what was imported before: neither memory nor the time of a
-batch."""
+"""What an import costs in memory and time does not grow with what was imported before."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A log as lines: nothing between two newlines is lost, however long it is and wherever the reading
-begins."""
+"""A log as lines: nothing between two newlines is lost, however long, wherever reading begins."""
 
 from __future__ import annotations
 

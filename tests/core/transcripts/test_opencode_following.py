@@ -29,8 +29,7 @@ def stopping() -> Iterator[list[Following]]:
 
 @contextmanager
 def writing(store: Store, logs: Path, stopping: list[Following]) -> Iterator[Callable[[], None]]:
-    """A database that is imported and followed while a program has it open; what is given writes a message
-    and awaits it."""
+    """A followed database that a program has open; what is given writes a message and awaits it."""
     book = Book()
     session = book.session()
     book.user(session, "Mend the cache")
@@ -104,8 +103,7 @@ def test_a_reply_of_codex_ends_the_work_of_its_agent(store, logs, stopping):
 
 
 def test_a_transaction_that_became_readable_after_its_log_was_written_is_something_new(tmp_path):
-    """Its log was written, and looked at, before the log's index named it: sizes and times stay as they
-    were."""
+    """Its log was looked at before the log's index named it: sizes and times stay as they were."""
     database = Book().database(tmp_path)
     log, index = (database.with_name(f"{database.name}-{name}") for name in ("wal", "shm"))
     log.write_bytes(b"frames")

@@ -1,5 +1,4 @@
-"""What OpenCode's sessions become, from its database and from its tree of files, with totals computed by
-hand."""
+"""What OpenCode's sessions become, with totals computed by hand."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a person took back in OpenCode is in the context no more, until it is brought back; all that was said
-stays."""
+"""What a person took back in OpenCode leaves the context until it is brought back; all of it stays."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A person goes back and says something else: what was taken back stays, marked, and is in the context no
-more."""
+"""A person goes back and says something else: what was taken back stays, marked, out of the context."""
 
 from __future__ import annotations
 

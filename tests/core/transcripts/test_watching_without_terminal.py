@@ -1,5 +1,4 @@
-"""`wk watch PATH` in a pipe: what is watched, a line for each thing that happens, and an end when it is told
-to end."""
+"""`wk watch PATH` in a pipe: what is watched, a line for each thing that happens, and its end."""
 
 from __future__ import annotations
 
