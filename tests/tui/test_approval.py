@@ -172,6 +172,8 @@ async def test_a_pattern_for_nothing_and_an_edit_that_is_no_json_are_refused_and
         screen.query_one(TextArea).load_text("{")
         await pilot.press("ctrl+s")
         await shows(pilot, "not valid JSON")
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
     assert written(desk) == []
 
 
