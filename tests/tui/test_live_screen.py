@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.bars import Header
+from watchkeeper_tui.widgets.panes import CompactionView
 from watchkeeper_tui.widgets.rows import RowView
 
 WIDE, SMALL = (120, 40), (80, 24)
@@ -138,6 +139,21 @@ async def test_scrolling_up_stops_following_and_counts_what_comes_as_the_filter_
         assert "new ↓" not in text_of(pilot)
         happens("wanted 100", "other 101", "wanted 102", "other 103")
         await shows(pilot, "2 new ↓")
+
+
+async def test_a_call_that_failed_says_why_below_its_row_and_a_chosen_pass_stays_chosen(desk: Desk) -> None:
+    desk.session.call("explorer1", status="error", error="the service has too much to do")
+    desk.session.compaction("explorer1", tokens_before=30_000, ended_at=desk.time - 60)
+    async with desk.shown("Explore core", row="task:t-core") as pilot:
+        await pilot.press("3", "right", "right")
+        await until(pilot, lambda: "the service has too much to do" in text_of(pilot).split("[Calls]")[-1])
+        await pilot.press("4", "j")
+        passes = pilot.app.screen.query_one(CompactionView)
+        chosen = passes.selected_id
+        desk.session.compaction("explorer2", tokens_before=31_000)
+        desk.feed.wake()
+        await shows(pilot, "31k → 6.1k")
+        assert passes.selected_id == chosen is not None
 
 
 async def test_c_under_a_search_says_that_the_search_hides_the_compaction(desk: Desk) -> None:

@@ -11,6 +11,7 @@ from tests.tui.fake_store import HOSTILE, FakeSession, bindable, insert
 from tests.tui.test_twenty_questions import import_log, live_run
 
 from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.widgets.rows import PageView
 
 TALL = (120, 70)
 
@@ -103,9 +104,8 @@ async def test_tool_calls_are_counted_as_they_come(desk: Desk) -> None:
         assert "open" not in text_of(pilot).split("Tools", 1)[1].split("Statistics")[0]
 
 
-@pytest.mark.parametrize("row", ["task:t-survey"])
-async def test_a_task_without_an_agent_has_no_report_and_says_so(desk: Desk, row: str) -> None:
-    async with desk.shown(size=TALL, row=row) as pilot:
+async def test_a_task_without_an_agent_has_no_report_and_says_so(desk: Desk) -> None:
+    async with desk.shown(size=TALL, row="task:t-survey") as pilot:
         await pilot.press("i")
         await shows(pilot, "this task has not been given to an agent yet")
 
@@ -130,6 +130,17 @@ async def test_a_report_shows_which_of_its_claims_have_evidence(desk: Desk) -> N
         await pilot.press("i")
         await shows(pilot, "Evidence", "0 of", "core/ledger.py")
         assert "\x1b" not in text_of(pilot)
+
+
+async def test_a_long_result_is_folded_until_enter(desk: Desk) -> None:
+    lines = "\n\n".join(f"finding {number}" for number in range(20))
+    desk.session.connection.execute("UPDATE tasks SET result = ? WHERE id = 't-docs'", (lines,))
+    async with desk.shown("Explore docs", size=TALL, row="task:t-docs") as pilot:
+        await pilot.press("i")
+        await shows(pilot, "finding 0", "… Enter unfolds", without="finding 19")
+        pilot.app.screen.query_one(PageView).select("result.text.more")
+        await pilot.press("enter")
+        await shows(pilot, "finding 19")
 
 
 @pytest.mark.parametrize("origin", ["run", "claude-code"])
