@@ -778,7 +778,7 @@ def opencode_settings(environ: Mapping[str, str], project: Path | None) -> Setti
 
 
 def plan_opencode_install(database: Path, settings: Settings, program: Program, *, answer: bool) -> Change:
-    """What `hooks.install` would write.
+    """What `install` would write.
 
     Raises:
         BadInput: another file has the plugin's name.
@@ -801,7 +801,7 @@ def plan_opencode_install(database: Path, settings: Settings, program: Program, 
 
 
 def plan_opencode_uninstall(database: Path, path: Path) -> Change:
-    """What `hooks.uninstall` would do: it deletes the plugin.
+    """What `uninstall` would do: it deletes the plugin.
 
     Raises:
         NotFound: it is not installed there.

@@ -101,7 +101,7 @@ def create_session(
 ) -> str:
     """Write the session's row, with secrets redacted from its goal; returns its id. Nothing runs yet.
 
-    `prepare` writes more in the same transaction: what the session starts with (see `continuation`).
+    `prepare` writes more in the same transaction: what the session starts with (see `Continuation`).
 
     Raises:
         BadInput: the workspace is no folder or contains the database, the goal is empty, a budget cannot

@@ -136,7 +136,7 @@ class _OpenCall:
 
 
 def compaction_order(reads: Any, agent: Agent, program: Program, instructions: str | None) -> str:
-    """What a person who orders a compaction sees (`programs.order_compaction`): the turn ends after the present tool
+    """What a person who orders a compaction sees (`agents.order_program_compaction`): the turn ends after the present tool
     call, and the work goes on afterwards. An order to an agent that does not work is carried out when it goes on.
 
     Raises:
