@@ -15,8 +15,7 @@ from tests.agents.conftest import Programs
 
 from watchkeeper.cli.app import wk
 from watchkeeper.cli.run import _holder
-from watchkeeper.transcripts.reading import by_name
-from watchkeeper.transcripts.tail import find_sessions
+from watchkeeper.transcripts.reading import by_name, find_sessions
 
 CODEX = "019fc8be-3658-7ca3-9e29-000000000001"
 CLAUDE = "95d616cf-c175-46a5-b994-5c710364051c"

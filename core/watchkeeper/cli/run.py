@@ -420,8 +420,7 @@ def _outside(agent: str, thread: str, options: dict[str, Any], yes: bool) -> dic
     """
     from watchkeeper.agents.backends.programs import load_programs
     from watchkeeper.runtime.config import load_config
-    from watchkeeper.transcripts.reading import by_name
-    from watchkeeper.transcripts.tail import find_sessions
+    from watchkeeper.transcripts.reading import by_name, find_sessions
 
     program = load_programs(load_config().agents).get({"claude": "claude-code"}.get(agent, agent))
     reader = by_name(program.reader) if program is not None and program.reader else None

@@ -61,7 +61,7 @@ class SessionSettings:
     """A local server that was picked for this session; it gets no key. None: the configured server."""
     allow_models: tuple[str, ...] = ()
     """Models that the user allowed although they cost more: `provider/model`, or `role=provider/model`
-    (`runtime.role_models`)."""
+    (`runtime.config.role_models`)."""
     continues: dict[str, str] | None = None
     """A session of an agent program, begun outside, that an agent goes on with: `program`, `session`, `transcript`,
     `folder` and the agent's `model`."""

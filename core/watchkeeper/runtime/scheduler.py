@@ -410,8 +410,8 @@ def _told_outside(
     reader: str, outside: Mapping[str, str]
 ) -> tuple[list[tuple[MessageRole, str]], list[ModelCall]]:
     """What was said in a program's session, and its calls to a model."""
+    from watchkeeper.transcripts.reading import SessionTail
     from watchkeeper.transcripts.records import MAIN, ImportedMessage, ModelCall
-    from watchkeeper.transcripts.tail import SessionTail
 
     said: list[tuple[MessageRole, str]] = []
     calls: dict[str, ModelCall] = {}

@@ -85,7 +85,7 @@ def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None
 
 def set_roles(tx: Transaction, roles: list[dict[str, Any]]) -> None:
     """Note the session's roles, each with `role`, `source`, `model` and `unconfirmed` (see
-    `runtime.role_models`)."""
+    `runtime.config.role_models`)."""
     tx.execute("UPDATE sessions SET roles = ? WHERE id = ?", (encode(roles), tx.session_id))
 
 

@@ -14,8 +14,15 @@ from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import encode
 from watchkeeper.store.messages import tell_trigger
 from watchkeeper.store.search.words import indexed_text
-from watchkeeper.transcripts.batch import AHEAD_SECONDS, AgentImport, Anchor, Batch, line_id
-from watchkeeper.transcripts.plans import PlanImport
+from watchkeeper.transcripts.batch import (
+    AHEAD_SECONDS,
+    AgentImport,
+    Anchor,
+    Batch,
+    PlanImport,
+    line_id,
+    take_call,
+)
 from watchkeeper.transcripts.records import (
     AGENT_LENGTH,
     GUESSED,
@@ -45,7 +52,6 @@ from watchkeeper.transcripts.records import (
     write,
     write_bytes,
 )
-from watchkeeper.transcripts.spending import take_call
 
 GOAL_CHARS = 4_000
 _COMMAND = re.compile(

@@ -40,8 +40,8 @@ from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from watchkeeper.agents.backends.programs import Program
+    from watchkeeper.transcripts.reading import SessionTail
     from watchkeeper.transcripts.records import ImportedMessage, ModelCall
-    from watchkeeper.transcripts.tail import SessionTail
 
 SETTLE_SECONDS = 2.0
 """How long the program's record may lag behind its last word."""
@@ -182,7 +182,7 @@ class ProgramRecord:
 
     def follow(self, program: Program, session: ProgramSession) -> None:
         """Read this session's record from now on. Calls that were stored by an earlier host are known."""
-        from watchkeeper.transcripts.tail import SessionTail
+        from watchkeeper.transcripts.reading import SessionTail
 
         self._stored = {
             row[0]
@@ -228,8 +228,8 @@ class ProgramRecord:
             after: the newest message there before the turn, by its id; None: not known. The same prompt may have been
                 sent before.
         """
+        from watchkeeper.transcripts.reading import SessionTail
         from watchkeeper.transcripts.records import MAIN, ImportedMessage, ToolResult
-        from watchkeeper.transcripts.tail import SessionTail
 
         turn = RecordedTurn()
         if self._tail is None:
