@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,15 +133,12 @@ def plan_prune(
         connection.close()
 
 
-def prune_sessions(
-    path: Place, plan: PrunePlan, *, on_pruned: Callable[[PruneCandidate], None] | None = None
-) -> PruneResult:
+def prune_sessions(path: Place, plan: PrunePlan) -> PruneResult:
     """Delete what the plan names, and the artifacts without references, while hosts work.
 
-    A session that a host took since the plan was made stays, and the result names it. `on_pruned` is called with
-    each deleted candidate.
+    A session that a host took since the plan was made stays, and the result names it.
     """
-    work = _Pruning(path, plan.doomed, on_pruned)
+    work = _Pruning(path, plan.doomed)
     with opened(path) as connection:
         transactions = in_short_transactions(connection, work.rows(connection))
         free = work.candidates - artifacts.still_held(connection, work.candidates)
@@ -160,11 +157,9 @@ class _Pruning:
         self,
         path: Place,
         doomed: Sequence[PruneCandidate],
-        on_pruned: Callable[[PruneCandidate], None] | None,
     ) -> None:
         self._path = path
         self._doomed = doomed
-        self._on_pruned = on_pruned
         self.gone: list[str] = []
         self.refused: list[str] = []
         self.candidates: set[str] = set()
@@ -189,8 +184,6 @@ class _Pruning:
                 self.refused.append(str(driven))
                 continue
             self.gone.append(one.id)
-            if self._on_pruned is not None:
-                self._on_pruned(one)
 
 
 def _noted(connection: Connection, session_id: str) -> set[str]:
