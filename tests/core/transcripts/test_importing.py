@@ -94,9 +94,9 @@ def test_logs_that_grow_line_by_line_or_at_any_line_end_as_if_they_had_been_impo
     whole.run(*paths)
     for name, cuts in (("each", range(1, most)), *((f"{cut}", [cut]) for cut in range(1, most))):
         store = open_store(name)
-        for cut in (*cuts, most):
+        for cut in (0.5, *cuts, most):  # first, half of the first line
             for path, each in zip(paths, lines, strict=True):
-                path.write_bytes(b"".join(each[:cut]))
+                path.write_bytes(each[0][:100] if cut == 0.5 else b"".join(each[:cut]))
             store.run(*paths)
         assert contents(store) == contents(whole), f"cut after {name}"
 
