@@ -90,12 +90,10 @@ class Reading:
 @settings(max_examples=60)
 @example(
     steps=[
-        ("say", "s1", "kraken"),
-        ("delete", "s1", True),
-        ("search", "kraken", False),
-        ("delete", "s1", False),
+        *[("say", "s1", "kraken")] * 2, ("index", 5, 60), ("purge", "s1", 1), ("index while others write again", "s2", "squid"),
+        ("search", "squid", False), ("say", "s1", "kraken"), ("delete", "s1", True), ("search", "kraken", False), ("delete", "s1", False),
     ]
-)
+)  # fmt: skip
 @example(
     steps=[
         *[("say", "s1", "the same kraken")] * 2, ("index", 5, 60), ("say again", "s2", "the same squid"), ("search", "same", False),
