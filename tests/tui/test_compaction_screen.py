@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from watchkeeper.store.agent_snapshot import compaction_detail
 from watchkeeper_tui.screens.compaction import CompactionScreen, not_carried_over
+from watchkeeper_tui.widgets.rows import PageView
 
 
 def compacted(session: FakeSession, summary: str = "thirty files; see core/file1.py", **values: Any) -> None:
@@ -42,9 +43,10 @@ async def opened(pilot: Pilot[int]) -> None:
 
 
 async def test_a_pass_opens_from_the_pane_with_its_figures_and_both_sides(desk: Desk) -> None:
-    compacted(desk.session)
+    compacted(desk.session, instructions="keep the numbers")
     async with desk.shown() as pilot:
         await opened(pilot)
+        await shows(pilot, "instructions: keep the numbers")
         shown = text_of(pilot)
         for words in (
             "24k → 6.1k (-75%)", "$0.07", "9.1s in background", "blocked 0ms", "cache −3.8k", "surveyor",
@@ -76,6 +78,11 @@ async def test_what_the_summary_lost_is_listed_and_marked_where_it_stood(desk: D
         assert "not in the summary (still stored)" in shown
         assert "docs/limits.md" in shown
         assert "budget = 3" in shown
+        before = pilot.app.screen.query(PageView).first()
+        before.select(next(line.id for line in before.rows if "core/file2.py" in line.copy))
+        folded = len(before.rows)
+        await pilot.press("enter")
+        await until(pilot, lambda: len(before.rows) >= folded + 30)
         await pilot.press("exclamation_mark")
         await shows(pilot, "omitted only")
         assert "- #1 user" not in text_of(pilot)

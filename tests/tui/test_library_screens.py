@@ -128,6 +128,10 @@ async def test_a_fork_is_made_from_the_step_that_was_chosen(desk, monkeypatch):
     async with desk.shown("nightly audit", screen="sessions") as pilot:
         await pilot.press("j", "F")
         await shows(pilot, "from which step?", "turn 1")
+        await pilot.press("escape")
+        await shows(pilot, without="from which step?")
+        await pilot.press("F")
+        await shows(pilot, "from which step?", "turn 1")
         await pilot.press("slash", *"turn", "enter", "enter")
         await shows(pilot, "after turn 1 of planner?")
         assert made == []
@@ -183,6 +187,10 @@ async def test_two_marked_sessions_are_compared_side_by_side(desk: Desk) -> None
         await shows(pilot, "Compare older234 with abcd2345")
         await pilot.press("escape")
         await opened(pilot)
+        screen: Any = pilot.app.screen
+        assert len(screen.view.marked) == 2
+        await pilot.press("escape")
+        assert not screen.view.marked
 
 
 async def test_a_message_that_was_found_is_opened_in_its_transcript(desk: Desk) -> None:
