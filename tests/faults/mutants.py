@@ -60,7 +60,7 @@ SUBJECTS = {
     "recovery of calls": (
         "agents/toolbox.py",
         r"(load_calls|_input|assert_mine|mark_unknown|Toolbox\.(carry_out|_one|_put_back|_start|_end|_apply|_record))$",
-        "runtime/test_loop runtime/test_runs runtime/test_questions test_marks test_host_faults",
+        "runtime/test_loop runtime/test_runs runtime/test_questions runtime/test_late_tools test_marks test_host_faults",
     ),
     "resume": (
         "runtime/lifecycle.py",
@@ -110,7 +110,7 @@ TESTS = (
 FILES_AT_ONCE = 8
 """Test files that are run between two times that what is known is kept."""
 
-NEAREST_SECONDS, MOST_SECONDS = 60.0, 10.0
+NEAREST_SECONDS, MOST_SECONDS = 120.0, 10.0
 """How long the tests of one mutant may take, the fastest first: those nearest to it, and all others."""
 
 # --- What is changed ----------------------------------------------------------------------------------------
