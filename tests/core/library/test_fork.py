@@ -220,6 +220,29 @@ async def test_a_fork_at_a_turn_holds_that_turns_results_and_no_later_reply(benc
     assert "alpha is about numbers" in str(forked["facts"])
 
 
+async def test_a_fork_before_a_rerun_has_the_result_of_the_first_attempt(bench: Bench) -> None:
+    class Again(PlannedRun):
+        def plan(self, request: Any) -> Any:
+            text = str(request.messages)
+            if "task_done" in text and "toolu_again" not in text:
+                return [call("rerun_task", {"task": "alpha", "fresh": True}, "toolu_again")]
+            return super().plan(request)
+
+    answers = iter(["the first answer", "the second answer"])
+    session = bench.start(Again([task("alpha")], work=lambda name, request: [said(next(answers))]))
+    assert (await bench.run()).exit_code == 0
+    rows = rows_of(bench.path, session)
+    assert rows["tasks"][0]["result"] == "the second answer"
+    done = next(row["seq"] for row in rows["events"] if row["kind"] == "task.done")
+    made = rows_of(bench.path, fork_session(bench.path, session, at_seq=done).session_id)["tasks"][0]
+    assert (made["status"], made["attempt"], made["result"]) == ("done", 1, "the first answer")
+    assert len(json.loads(made["artifact_refs"])) == 1
+    later = next(row["seq"] for row in rows["events"] if row["kind"] == "task.pending")
+    again = rows_of(bench.path, fork_session(bench.path, session, at_seq=later).session_id)["tasks"][0]
+    left = (again["status"], again["attempt"], again["result"], again["assigned_agent"])
+    assert left == ("pending", 2, None, None)
+
+
 async def test_what_cannot_be_forked_is_refused_with_the_reason(bench: Bench) -> None:
     session = await ran(bench, script())
     with pytest.raises(NotFound, match="no event #99999; its events are #1 to #"):
