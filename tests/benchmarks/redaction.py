@@ -1,6 +1,6 @@
 """How many planted secrets are taken out, how often something else is, and how fast.
 
-    python tests/benchmarks/redaction.py [--each 40] [--seed 1] [--verbose] [FILE…]
+    python tests/benchmarks/redaction.py [--each 40] [--seed 1] [--verbose] [--examples EXAMPLES] [FILE…]
 
 Plants secrets of every kind below with random values, each in the texts in which it comes: a `.env` file,
 YAML, JSON, JSON in JSON, source code, a command, a URL, prose. The kinds and their forms are those that
@@ -10,6 +10,11 @@ taken out), once for an import (a log of Claude Code, read back from the databas
 blocks of messages). Of each FILE, a recorded session, it prints the lines that are changed per 10,000, with
 `--verbose` each of them: read them, and count what is no secret. Last, how fast lines without a secret are
 searched.
+
+EXAMPLES is a file of JSON, `[[set, kind, text, [secret, …]], …]`: what others give as examples for their own
+rules. Each text is searched as it is and inside a line of JSON. A secret counts as found when no more than
+half of it is left in a row, a kind when 95 % of its secrets are. What nobody draws at random (see
+`is_made_up`) is counted apart, since a redactor leaves placeholders alone on purpose.
 """
 
 from __future__ import annotations
@@ -507,6 +512,75 @@ class Recall:
         )
 
 
+_MADE_UP = re.compile(
+    r"example|x{4}|fake|dummy|sample|placeholder|changeme|your[-_]|testkey|redacted|insert|foobar",
+    re.IGNORECASE,
+)
+_BY_HAND = re.compile(r"a1b2c3d4|1a2b3c4d|abc123|abcd1234|1234abcd|(.{2,8})\1\1\1|(.{1,4})\2{4}")
+_RUN_OF = 5
+
+
+def is_made_up(value: str) -> bool:
+    """Whether nobody draws this at random: it says so, a third of it is runs of the alphabet or of digits (five or more
+    in order), it repeats itself or has hardly any different letters, or it is a word of fewer than 16 letters."""
+    letters = re.sub("[^a-z0-9]", "", value.lower())
+    in_runs = at = 0
+    while at < len(letters):
+        length = max(_run(letters, at, step) for step in (1, -1))
+        in_runs += length if length >= _RUN_OF else 0
+        at += length if length >= _RUN_OF else 1
+    return (
+        _MADE_UP.search(value) is not None
+        or _BY_HAND.search(letters) is not None
+        or in_runs * 3 >= len(letters)
+        or len(set(letters)) <= max(3, len(letters) // 16)
+        or (len(value) < 16 and not any(map(str.isdigit, value)))
+    )
+
+
+def _run(letters: str, at: int, step: int) -> int:
+    end = at + 1
+    while end < len(letters) and (
+        ord(letters[end]) - ord(letters[end - 1]) == step
+        or (step == 1 and letters[end - 1 : end + 1] == "90")
+    ):
+        end += 1
+    return end - at
+
+
+def by_examples(rows: Iterable[tuple[str, str, str, list[str]]]) -> Iterator[tuple[str, Planted, bool]]:
+    """The set of each example, the example, and whether it was taken out."""
+    redactor = Redactor({})
+    for group, kind, text, secrets in rows:
+        record = json.dumps({"type": "user", "content": [{"type": "tool_result", "content": text}]}).encode()
+        line = redactor.line(record) if redactor.suspects(record) else record
+        clean = [redactor.text(text), json.loads(line)["content"][0]["content"]]
+        for secret in dict.fromkeys(secrets):
+            size = len(secret) // 2 + 1
+            left = any(secret[at : at + size] in one for at in range(len(secret) - size + 1) for one in clean)
+            yield group, Planted(kind, secret, text), not left
+
+
+def _print_examples(path: Path, verbose: bool) -> None:
+    judged = list(by_examples(json.loads(path.read_text("utf-8"))))
+    for group in dict.fromkeys(one[0] for one in judged):
+        for what, among in (
+            ("all", lambda _: True),
+            ("drawn at random", lambda secret: not is_made_up(secret)),
+            ("made up", is_made_up),
+        ):
+            of = [(one, gone) for name, one, gone in judged if name == group and among(one.secret)]
+            if of:
+                recall = Recall.of(of)
+                print(
+                    f"{group}, {what}: {len(of):,} of {len({one.kind for one, _ in of})} kinds, recall"
+                    f" {recall.by_occurrence:.1%} by occurrence, {recall.by_kind:.1%} by kind"
+                )
+        for name, one, gone in judged if verbose else ():
+            if name == group and not gone and not is_made_up(one.secret):
+                print(f"    {one.kind}: {one.secret[:60]!r}")
+
+
 def changed(lines: Iterable[bytes], redactor: Redactor) -> Iterator[tuple[int, bytes, bytes]]:
     """Each line that is changed: its number, and how it was and is."""
     for number, line in enumerate(lines, 1):
@@ -529,7 +603,11 @@ def main() -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="print what was missed, and what was changed in FILEs"
     )
+    parser.add_argument("--examples", type=Path, help="examples of other programs' rules")
     arguments = parser.parse_args()
+    if arguments.examples:
+        _print_examples(arguments.examples, arguments.verbose)
+        return
     planted, environ = corpus(arguments.seed, arguments.each)
     kinds = len({one.kind for one in planted})
     print(f"{len(planted):,} secrets of {kinds} kinds")
