@@ -76,9 +76,9 @@ def no_record(data: bytes, session: str, *, opened: bool) -> list[Record]:
 
 # Which lines may hold a secret: several lines are searched at once, because most hold none.
 
-_AT_ONCE = 128 * 1024
-"""Bytes of lines that are searched together: with fewer, the search finds less of itself in the processor's cache,
-and with more, more are searched again where one is suspected."""
+_AT_ONCE = 32 * 1024
+"""Bytes of lines that are searched together: fewer cost more calls, and more are searched again where one is
+suspected."""
 
 
 def search_lines(lines: Iterable[Line], suspects: Callable[[bytes], bool]) -> Iterator[tuple[Line, bool]]:
