@@ -33,8 +33,11 @@ def record(**said: object) -> None:
 
 
 def watch(module: Any) -> None:
-    """Record what the module's writer and stores do."""
-    store, group_type, writer_type = module.SessionStore, module.Group, module.Writer
+    """Record what the module's stores do, and the writer of this process."""
+    from watchkeeper.store.writer import Group as group_type
+    from watchkeeper.store.writer import Writer as writer_type
+
+    store = module.SessionStore
     claim, fence = store.claim.__func__, group_type.fence
     retried, single = writer_type._transact_with_retries, writer_type._transact
     inside = threading.local()
