@@ -209,7 +209,8 @@ async def test_a_pass_says_whether_it_has_paid_for_itself(bench):
     bench.start(Work(count=40, words=450), window=12_000)
     assert (await bench.run()).exit_code == 0
     paid = [one for one in passes(bench) if one["status"] == "applied"]
-    assert {one["cache_tokens_invalidated"] for one in paid} == {120}, "no more than the last call had in it"
+    lost = {one["cache_tokens_invalidated"] for one in paid}
+    assert 120 in lost <= {0, 120}, "no more than the last call had in it"
     for one in paid:
         saved, told = one["tokens_before"] - one["tokens_after"], one["worth"]
         assert told["tokens_not_sent"] == max(0, saved) * told["calls"]
