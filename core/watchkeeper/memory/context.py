@@ -85,7 +85,7 @@ class ContextState:
         self.last_refusal = ""
         """Why the last `digest` had nothing to gain."""
         self.notebook = DigestIndex()
-        """What a digest would say of the messages shown, noted when they were added."""
+        """What a digest would say of the messages shown."""
         self.messages: list[Message] = []
         """Every message that is loaded, oldest first, consecutive. Not to be changed by callers."""
         self.last_seq = 0

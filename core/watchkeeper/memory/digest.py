@@ -122,7 +122,7 @@ class DigestNotes:
     ) -> DigestNotes:
         """Read `earlier` observations (which the digest will replace), then `messages`, up to `covers[1]`.
 
-        `notebook`: what was noted of the messages when they were added; what it lacks is read now. `beside`:
+        `notebook`: what was noted of the messages before; what it lacks is read now. `beside`:
         observations that stay before the digest; it takes over their to-do list (see `without_open_tasks`).
         """
         notes = cls(covers[0], covers[1], agent_id)

@@ -228,7 +228,7 @@ class FitInputs:
     instructions: str | None = None
     provisional: bool = True
     notebook: DigestIndex | None = None
-    """What was noted of the messages when they were added."""
+    """What was noted of the messages before."""
     pins: Sequence[Message] = ()
     """The messages that `view` pins and covers, oldest first."""
     pins_share: float = PINS_FORCED_SHARE

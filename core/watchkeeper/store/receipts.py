@@ -408,7 +408,7 @@ _ACT = (
     r"(?:\w{2,}[^\W\d_e]ed|\w+[^\W\d_]ied|\w{3,}eed(?!\w)|(?:un|re|over)?(?:built|written|wrote|made|done|did|ran|run|set|put|cut|split|sent"
     r"|brought|taken|took|drawn|drew|shrunk|bound|shut|reset|hidden)|sped up|got rid of)\b"
 )
-"""What somebody did, in the past: no word about speaking, thinking or being."""
+"""What an agent did, in the past: no word about speaking, thinking or being."""
 _ADVERBS = r"(?:\w+ly |also |just |now |then |already |all |since |both |gone ahead and |went ahead and |taken the liberty of )*"
 _STATES = (
     r"(?:done|completed?|finished|fixed|resolved|solved|gone|in place|up to date|sorted(?: out)?|taken care of|implemented|live|shipped"
