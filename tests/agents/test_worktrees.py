@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,18 @@ from typing import Any
 import pytest
 from tests.agents.scene import assert_no_half_merge, git, merging, repository
 from tests.core.runtime.conftest import Bench, Ground
+from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.agents.roles import load_roles
 from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
 from watchkeeper.agents.worktrees import GitFailed, MergeConflict, MergeTool, Worktrees
+from watchkeeper.cli.app import run
+from watchkeeper.records.messages import ModelRequest
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import TaskStatus
 from watchkeeper.store import agents, faultpoints, plans
+from watchkeeper.store.commands import load_question
+from watchkeeper.store.database import open_readonly
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
@@ -695,6 +701,36 @@ async def test_agents_of_our_own_loop_write_in_their_worktrees_and_a_person_answ
     assert list((tmp_path / "worktrees").iterdir()) == [tmp_path / "worktrees/.gitignore"]
     assert_no_half_merge(bench.workspace)
     bench.assert_sound()
+
+
+async def test_a_question_shows_the_file_in_the_worktree_and_its_answer_holds(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    bench = Bench(tmp_path)
+    repository(bench.workspace)
+    (bench.workspace / "a.txt").write_text("not committed\n")
+
+    def work(name: str, request: ModelRequest) -> Any:
+        edit = {"file_path": "a.txt", "old_string": "one", "new_string": "1"}
+        return [call("edit", edit)] if turns(request) == 0 else [said("done")]
+
+    plan = [task("p", role="coder") | {"isolation": "worktree"}]
+    bench.start(PlannedRun(plan, work), approval_timeout_seconds=None)
+
+    async def answer() -> None:
+        (asked,) = await bench.waiting()
+        assert run(["approve", "--show", asked["id"], "--json", "--db", str(bench.path)]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        (tree,) = bench.query("SELECT folder FROM worktrees")[0]
+        assert shown["folder"] == tree
+        assert "-one\n+1" in shown["shown"][0]["text"]
+        with closing(open_readonly(bench.path)) as connection:
+            question = load_question(connection, bench.path, asked["id"])
+        bench.submit("approve", payload={"approval": asked["id"], "subject_digest": question.digest})
+
+    await bench.run_while(answer)
+    assert bench.query("SELECT cause, status FROM approvals WHERE tool = 'edit'") == [
+        ("permission", "approved")
+    ]
 
 
 @pytest.mark.parametrize(

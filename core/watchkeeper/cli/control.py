@@ -478,7 +478,7 @@ def approve(
         except ValueError as fault:
             raise BadInput(f"--edit: {fault}") from None
         # The answer is for the file that the edited input names, as it is now.
-        if digest := digest_of(Path(question.workspace), question.tool, edited, protected_files(opened.path)):
+        if digest := digest_of(Path(question.root), question.tool, edited, protected_files(opened.path)):
             payload["subject_digest"] = digest
     return command(opened, "approve", as_json, payload=payload)
 

@@ -26,8 +26,9 @@ from watchkeeper.records.tool_inputs import (
     parse_command,
     pattern_of,
 )
+from watchkeeper.store.agents import load_worktree
 from watchkeeper.store.database import protected_files
-from watchkeeper.store.driver import decode, decode_or, encode
+from watchkeeper.store.driver import Queries, decode, decode_or, encode
 from watchkeeper.store.place import Place
 
 if TYPE_CHECKING:
@@ -192,8 +193,10 @@ class Question:
     task: str
     """Title of the agent's task; empty for the planner."""
     workspace: str
+    root: str
+    """What the paths of `write` and `edit` begin at: the worktree of the task, else the workspace."""
     folder: str
-    """Where the call would run: the folder of the agent's shell, else the workspace."""
+    """Where the call would run: the folder of the agent's shell, else the root."""
     cause: str
     """`permission`, `repetition`, `changed`, `conflict` or `external`."""
     note: str
@@ -288,8 +291,8 @@ def editable(tool: str, arguments: dict[str, Any]) -> str:
 _QUESTION = (
     "SELECT a.id, a.session_id, a.status, a.decided_by, a.reason, a.tool, coalesce(g.name, a.agent_id),"
     " coalesce(t.title, ''),"
-    " s.workspace, a.folder, a.cause, a.note, c.edited_input, a.edited_input, a.question, m.content,"
-    " c.position"
+    " s.workspace, a.task_id, a.folder, a.cause, a.note, c.edited_input, a.edited_input, a.question,"
+    " m.content, c.position"
     " FROM approvals a JOIN sessions s ON s.id = a.session_id LEFT JOIN agents g ON g.id = a.agent_id"
     " LEFT JOIN tasks t ON t.id = a.task_id LEFT JOIN tool_calls c ON c.id = a.tool_call_id AND c.agent_id ="
     " a.agent_id"
@@ -304,9 +307,11 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
     if row is None:
         return None
     (
-        question_id, session_id, status, decided_by, reason, tool, agent, task, workspace, folder, cause, note, of_call, of_answer,
-        question, content, position,
+        question_id, session_id, status, decided_by, reason, tool, agent, task, workspace, task_id, folder, cause, note, of_call,
+        of_answer, question, content, position,
     ) = row  # fmt: skip
+    tree = load_worktree(Queries(reads), task_id)
+    root = str(tree.place) if tree is not None and tree.is_there else workspace
     # The change of files that a program asks for is in its question; its call has the program's own form.
     # It also says what a conflict is about.
     told_whole = tool == PROGRAM_CHANGES or cause == CONFLICT
@@ -314,18 +319,18 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
     edited = decode_or(of_answer or of_call or "null", None)
     arguments = edited if isinstance(edited, dict) else original
     protected = protected_files(database_path) if tool in FILE_CHANGES else frozenset()
-    sections, digest = sections_of(tool, arguments, Path(workspace), protected)
+    sections, digest = sections_of(tool, arguments, Path(root), protected)
     if arguments != original and cause == CONFLICT:
-        sections = (*sections, *sections_of(tool, original, Path(workspace))[0])
+        sections = (*sections, *sections_of(tool, original, Path(root))[0])
     elif arguments != original:
-        before, _ = sections_of(tool, original, Path(workspace), protected)
+        before, _ = sections_of(tool, original, Path(root), protected)
         sections = (
             *sections,
             *(Section(f"the model asked for — {one.title}", one.text, one.language) for one in before),
         )
     return Question(
         question_id, session_id, ApprovalStatus(status), decided_by, reason, tool, agent, task, workspace,
-        folder or workspace, cause or "permission", note or "", arguments, original, sections, digest,
+        root, folder or root, cause or "permission", note or "", arguments, original, sections, digest,
     )  # fmt: skip
 
 
@@ -340,8 +345,8 @@ def question_from_text(
     arguments = _input_of(None, None, tool, question)
     sections, _ = sections_of(tool, arguments, Path(workspace))
     return Question(
-        approval_id, "", ApprovalStatus.WAITING, None, None, tool, agent, task, workspace, folder or workspace,
-        cause or "permission", note or "", arguments, arguments, sections, "",
+        approval_id, "", ApprovalStatus.WAITING, None, None, tool, agent, task, workspace, workspace,
+        folder or workspace, cause or "permission", note or "", arguments, arguments, sections, "",
     )  # fmt: skip
 
 

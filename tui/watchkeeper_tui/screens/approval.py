@@ -447,12 +447,12 @@ class ApprovalScreen(WatchScreen):
             self.say("nothing was changed", "muted")
             return
         self._edited = arguments
-        path, workspace = Path(self.watch_app.database_path), question.workspace
+        path, root = Path(self.watch_app.database_path), question.root
 
         def sections(connection: Connection) -> object:
             from watchkeeper.store.database import protected_files
 
-            return sections_of(question.tool, arguments, Path(workspace), protected_files(path))
+            return sections_of(question.tool, arguments, Path(root), protected_files(path))
 
         def arrived(result: object) -> None:
             if self.is_usable and isinstance(result, tuple):
