@@ -14,6 +14,7 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from watchkeeper.records.errors import BadInput, StoreUnusable
@@ -357,13 +358,22 @@ def lies_inside(path: Path, folder: Path) -> bool:
     folder.
 
     A bind mount gives a folder a second path. So the folder, and what is mounted below it, are compared by
-    device and inode with the database's files and all folders above them.
+    device and inode with the database's files and all folders above them; and, on Linux, by their paths inside
+    the file system, of which a mount may show only a part.
     """
     root, files = folder.resolve(), database_files(path)
     if files[0].is_relative_to(root):
         return True
     chain = {_identity(one) for one in (*files, *files[0].parents)} - {None}
-    return any(_identity(one) in chain for one in (root, *_mounts_below(root)))
+    mounts = _mounts()
+    below = [mount for mount in mounts.values() if mount.point != root and mount.point.is_relative_to(root)]
+    if any(_identity(one) in chain for one in (root, *(mount.point for mount in below))):
+        return True
+    database = _origin(files[0], mounts)
+    parts = [_origin(root, mounts), *((mount.device, mount.shows) for mount in below)]
+    return database is not None and any(
+        part is not None and part[0] == database[0] and database[1].is_relative_to(part[1]) for part in parts
+    )
 
 
 def _place_outside(path: Path, workspace: Path) -> Path | None:
@@ -386,20 +396,55 @@ def _can_write(folder: Path) -> bool:
     return os.access(there, os.W_OK | os.X_OK)
 
 
-def _mounts_below(root: Path) -> Iterator[Path]:
-    """What is mounted below a folder (Linux)."""
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """A mounted file system, or a part of one.
+
+    Attributes:
+        device: the number of the file system.
+        shows: the path inside the file system that is mounted: `/`, or what a bind mount was made of.
+        point: where it is mounted.
+    """
+
+    device: str
+    shows: Path
+    point: Path
+
+
+def _mounts() -> dict[str, _Mount]:
+    """What is mounted, by number (Linux; elsewhere empty)."""
     try:
         lines = (
             Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         )
     except OSError:
-        return
+        return {}
+    found = {}
     for line in lines:
-        fields = line.split()
+        fields = [_ESCAPED.sub(lambda escape: chr(int(escape[1], 8)), field) for field in line.split()]
         if len(fields) > 4:
-            point = Path(_ESCAPED.sub(lambda escape: chr(int(escape[1], 8)), fields[4]))
-            if point != root and point.is_relative_to(root):
-                yield point
+            found[fields[0]] = _Mount(fields[2], Path(fields[3]), Path(fields[4]))
+    return found
+
+
+def _origin(path: Path, mounts: Mapping[str, _Mount]) -> tuple[str, Path] | None:
+    """The file system of a resolved path, which may not exist yet, and the path inside it."""
+    if not mounts:
+        return None
+    there = next(one for one in (path, *path.parents) if one.exists())
+    try:
+        descriptor = os.open(there, os.O_PATH | os.O_CLOEXEC)
+        try:
+            lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    number = next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+    mount = mounts.get(number)
+    if mount is None or not path.is_relative_to(mount.point):
+        return None
+    return mount.device, mount.shows / path.relative_to(mount.point)
 
 
 # --- Noticing a database that was removed or has two names --------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,10 +55,43 @@ def test_a_folder_with_two_paths_is_known_by_its_inode(workspace, tmp_path, monk
     monkeypatch.setattr(database, "_identity", lambda path: real(same.get(path, path)))
     assert lies_inside(tmp_path / "elsewhere" / "w.db", workspace)
     same = {tmp_path / "elsewhere": workspace / "deep"}
-    monkeypatch.setattr(database, "_mounts_below", lambda root: iter([workspace / "deep"]))
+    mounted = database._Mount("0:1", tmp_path / "elsewhere", workspace / "deep")
+    monkeypatch.setattr(database, "_mounts", lambda: {"1": mounted})
     assert lies_inside(tmp_path / "elsewhere" / "w.db", workspace)
-    monkeypatch.setattr(database, "_mounts_below", lambda root: iter([]))
+    monkeypatch.setattr(database, "_mounts", dict)
     assert not lies_inside(tmp_path / "elsewhere" / "w.db", workspace)
+
+
+BIND = """
+mount --bind workspace/deep elsewhere && mount --bind workspace/linked.db file.db &&
+mkdir -p workspace/apart && mount --bind elsewhere workspace/apart &&
+exec "$@"
+"""
+
+
+def test_a_part_of_the_workspace_that_is_mounted_elsewhere_is_in_the_workspace(workspace, tmp_path):
+    """No folder above the database is the workspace, and nothing of it is mounted in the workspace."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "file.db").touch()
+    (workspace / "linked.db").touch()
+    code = (
+        "from pathlib import Path; from watchkeeper.store.database import lies_inside as inside;"
+        "print(inside(Path('elsewhere/w.db'), Path('workspace')),"
+        " inside(Path('elsewhere/new/w.db'), Path('workspace')),"
+        " inside(Path('file.db'), Path('workspace')),"
+        " inside(Path('elsewhere/w.db'), Path('workspace/deep')),"
+        " inside(Path('workspace/deep/w.db'), Path('elsewhere')),"
+        " inside(Path('elsewhere/w.db'), Path('workspace/other')),"
+        " inside(Path('w.db'), Path('workspace')))"
+    )
+    (workspace / "other").mkdir()
+    ended = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", BIND, "-", sys.executable, "-c", code],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    if "unshare" in ended.stderr or "mount:" in ended.stderr:
+        pytest.skip(f"no mounts may be made here: {ended.stderr.splitlines()[-1]}")
+    assert ended.stdout.split() == ["True"] * 5 + ["False"] * 2, ended.stderr
 
 
 def test_a_session_is_refused_before_anything_is_made(workspace: Path) -> None:
