@@ -226,8 +226,9 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
             log = unpacked_name(path)
             if identity in files or not (named or may_be_log(log)):
                 continue
-            if log != path and log.exists():
-                continue  # it is unpacked beside it, and goes on there
+            if log != path and log.exists():  # it is unpacked beside it, and goes on there
+                waiting.extend([(log, True, "")] if named else [])
+                continue
             files.add(identity)
             yield Found(unpacked_name(Path(real or os.path.realpath(path))), found.st_size, found.st_mtime)
         elif named:

@@ -115,6 +115,17 @@ def test_a_packed_log_that_is_damaged_in_its_middle_is_read_up_to_there(store, l
     assert 100 < store.one("SELECT count(*) FROM messages") < 300
 
 
+def test_a_packed_log_that_is_named_beside_the_unpacked_one_is_that_one(store, logs):
+    log = Log()
+    log.user("Mend the cache")
+    path = log.write(logs)
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+    store.run(path.with_name(path.name + ".gz"))
+    assert store.one("SELECT count(*) FROM messages") == 1
+    assert store.run(logs).unchanged == 1
+    assert store.one("SELECT count(*) FROM messages") == 1
+
+
 def test_a_packed_log_that_would_fill_the_disk_is_left_alone(store, logs, monkeypatch):
     log = Log()
     log.user("x" * 3_000_000)
