@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from watchkeeper.records.errors import BadInput
+from watchkeeper.store.driver import make_private
 
 PROGRAMS = ("claude", "codex", "opencode")
 SERVER = "watchkeeper"
@@ -104,7 +105,7 @@ def write(added: Entry) -> Written:
             raise BadInput(f"{path}: {error}; nothing was changed") from None
         if before is not None and edited == text:
             return Written(path, False, None)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         backup = _back_up(path) if before is not None else None
         _replace(path, edited.encode(), before)
     except OSError as error:

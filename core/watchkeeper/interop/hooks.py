@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.store.driver import make_private
 from watchkeeper.store.external import hooks_folder
 
 EVENTS = (
@@ -474,7 +475,7 @@ def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
     """
     try:
         target = path.resolve()
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_private(target.parent)
         mode = target.stat().st_mode & 0o7777 if target.exists() else mode
         if target.exists() and not os.access(target, os.W_OK):
             raise PermissionError(13, "it is read-only")
@@ -664,7 +665,7 @@ def install(database: Path, settings: Settings, change: Change) -> None:
     assert change.after is not None
     try:
         for name in ("", "spool", "asks", "answers", "instructions", "backups"):
-            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(folder / name)
             (folder / name).chmod(0o700)
     except OSError as fault:
         raise BadInput(f"cannot write into {folder}: {fault.strerror}") from None

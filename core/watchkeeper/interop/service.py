@@ -18,6 +18,7 @@ from typing import Any
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.store import database, imports
+from watchkeeper.store.driver import make_private
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.reading import programs
 
@@ -56,7 +57,7 @@ class FollowerLock:
         self._path = _lock_path(path)
 
     def __enter__(self) -> FollowerLock:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self._path.parent)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -224,7 +225,7 @@ def install(
     manager = _manager(platform)
     unit = unit_path(environ, home, platform)
     text = unit_text(path, environ, platform)
-    unit.parent.mkdir(parents=True, exist_ok=True)
+    make_private(unit.parent)
     before = unit.read_bytes() if unit.exists() else None
     unit.write_bytes(text)
     steps = (

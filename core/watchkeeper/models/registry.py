@@ -304,7 +304,9 @@ class RememberedPrices:
 
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         with suppress(OSError, msgspec.MsgspecError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in reversed((self._path.parent, *self._path.parent.parents)):
+                if not folder.exists():
+                    folder.mkdir(mode=0o700, exist_ok=True)
             part.write_bytes(msgspec.json.encode((self._made_of, self._known)))
             part.replace(self._path)
 

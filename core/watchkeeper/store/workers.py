@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.tool_inputs import edited_files
 from watchkeeper.store import plans, postgres
-from watchkeeper.store.driver import Connection, decode_or, encode, writing
+from watchkeeper.store.driver import Connection, decode_or, encode, make_private, writing
 from watchkeeper.store.lease import lock_path
 from watchkeeper.store.place import Place
 
@@ -228,7 +228,7 @@ class Claims:
             self._held[session_id] = -1
             return True
         name = lock_path(self._place, session_id).with_suffix(".claim")
-        name.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(name.parent)
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
