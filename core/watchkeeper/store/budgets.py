@@ -281,14 +281,19 @@ def amount_of(reads: Any, session_id: str, task_id: str | None, kind: str, text:
     return amount
 
 
+_THOUSANDS = re.compile(r"\+?\$?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+
+
 def _typed(text: str) -> tuple[float, bool]:
     """The number in `text`, and whether it is an increase.
 
     Raises:
         ValueError: it is neither an amount nor `+N`.
     """
-    typed = text.strip().removeprefix("$").replace(",", "").replace("_", "")
+    typed = text.strip().removeprefix("$")
     more = typed.startswith("+")
+    if _THOUSANDS.fullmatch(typed):  # any other comma may be one of decimals: `0,02` is not 2
+        typed = typed.replace(",", "")
     try:
         amount = float(typed[1:].removeprefix("$") if more else typed)
     except ValueError:

@@ -48,7 +48,7 @@ def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(wk, sp
     assert hosts(tmp_path) == 1
 
 
-@pytest.mark.parametrize("typed", ["3", "2", "+0", "-1", "nan", "many"])
+@pytest.mark.parametrize("typed", ["3", "2", "+0", "-1", "nan", "many", "0,5", "+4,00", "1,0000", "5,"])
 def test_a_limit_that_is_not_more_than_what_is_used_is_refused_and_changes_nothing(
     wk: Wk, spent: str, tmp_path: Path, typed: str
 ) -> None:
