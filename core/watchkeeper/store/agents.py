@@ -256,7 +256,12 @@ def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None)
 
 
 def input_digest(name: str, arguments: Any) -> str:
-    """The same for two calls of one tool with one input."""
+    """The same for two calls of one tool with one input; for commands of `bash`, whatever their time limit and the
+    blanks between their words."""
+    if name == "bash" and isinstance(arguments, dict) and isinstance(arguments.get("command"), str):
+        command = arguments["command"].strip()
+        is_plain = "<<" not in command and not set(command) & set("\"'\\")  # else a blank may mean something
+        arguments = [line.split() for line in command.splitlines()] if is_plain else command
     text = json.dumps([name, arguments], sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -149,11 +149,19 @@ AGAIN = bash("echo x >> log")
     [
         ([[AGAIN]] * 6, 3),
         ([[AGAIN] * 11], 3),
+        ([[AGAIN], [bash(" echo  x >> log\n")], [("bash", AGAIN[1] | {"timeout_ms": 9_000})], [AGAIN]], 3),
         ([each for n in range(6) for each in ([AGAIN], [("list_folder", {"path": ".", "limit": n + 1})])], 3),
         ([each for n in range(6) for each in ([AGAIN], [bash("echo y >> other")])], 3),
         ([each for n in range(5) for each in ([bash(f"echo {n} >> source")], [AGAIN])], 5),
     ],
-    ids=["in turns", "in one reply", "between looks", "in a cycle", "a check after each change"],
+    ids=[
+        "in turns",
+        "in one reply",
+        "with other blanks and limits",
+        "between looks",
+        "in a cycle",
+        "a check after each change",
+    ],
 )
 async def test_a_call_that_repeats_itself_is_asked_about_though_the_tool_is_allowed(bench, given, ran):
     bench.coder(replies(*given), allow=("bash",), approval_timeout_seconds=0.0)
