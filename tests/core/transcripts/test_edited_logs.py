@@ -241,6 +241,22 @@ def test_recorded_logs_that_were_edited_count_as_one_import_of_all_records(
     assert figures(store) == figures(once)
 
 
+@pytest.mark.parametrize("program", MADE)
+def test_lines_that_changed_places_under_another_name_are_known(
+    store: Store, logs: Path, program: str
+) -> None:
+    """Also the first line, which names the thread."""
+    records, name = MADE[program][0](), MADE[program][1]
+    (logs / name).write_bytes(b"".join(line + b"\n" for line in _written(records)))
+    store.run(logs)
+    before = figures(store)
+    for at in range(0, len(records) - 1, 7):
+        records[at], records[at + 1] = records[at + 1], records[at]
+    (logs / f"copy-{name}").write_bytes(b"".join(line + b"\n" for line in _written(records)))
+    assert store.run(logs).changed == 0
+    assert figures(store) == before
+
+
 def _shuffle(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return random.Random(7).sample(records, len(records))
 

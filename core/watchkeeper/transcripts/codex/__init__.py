@@ -952,12 +952,11 @@ class Codex(Program):
     def reader(self, source: Source, state: dict[str, Any] | None) -> CodexReader:
         if state is not None:
             return CodexReader.restore(state)
-        match = _FILE.fullmatch(source.path.stem)
         thread = _first_thread(source.path, source.head)
-        return CodexReader.begin(
-            _root(source.path, thread) if thread is not None else None,
-            match["id"] if match is not None else source.path.stem,
-        )
+        if thread is not None:
+            return CodexReader.begin(_root(source.path, thread), thread.id)
+        match = _FILE.fullmatch(source.path.stem)
+        return CodexReader.begin(None, match["id"] if match is not None else source.path.stem)
 
     def logs_of_agents(self, path: Path, session: str, passed: set[Path]) -> list[Path]:
         """Those of the same day and later ones that name the session's thread as the top of their tree."""
