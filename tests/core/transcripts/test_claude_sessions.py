@@ -234,6 +234,26 @@ def test_an_update_of_a_task_that_there_is_not_makes_none(store: Store, logs: Pa
     assert store.counts()["plan_revisions"] == 1
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["Task #1 not found", "Permission to use it has been denied.", "PreToolUse hook stopped it", "Error: no such task",
+     "Claude requested permissions, but you haven't granted it yet: not granted", "<tool_use_error>Invalid</tool_use_error>"],
+)  # fmt: skip
+def test_a_plan_that_a_tool_refused_to_change_without_marking_an_error_is_as_it_was(store, logs, said):
+    log = Log()
+    log.reply(call("TaskCreate", "t1", subject="Mend the hook that is denied"), id="m1", stop="tool_use")
+    log.result("t1", "Task #1 created successfully: Mend the hook that is denied")
+    for id, tool, arguments in (
+        ("t2", "TaskUpdate", {"taskId": "1", "status": "completed"}),
+        ("t3", "TaskCreate", {"subject": "Another"}),
+        ("t4", "TodoWrite", {"todos": [{"content": "A list", "status": "completed"}]}),
+    ):
+        log.reply(call(tool, id, **arguments), id=f"m{id}", stop="tool_use")
+        log.result(id, said)
+    store.run(log.write(logs))
+    assert store.all("SELECT title, status FROM tasks") == [("Mend the hook that is denied", "pending")]
+
+
 def test_ids_that_a_list_begun_anew_gives_once_more_are_of_other_tasks(store: Store, logs: Path) -> None:
     log = Log()
     for id, task, title in (("t1", "1", "Read"), ("t2", "2", "Write"), ("t3", "1", "Sing")):

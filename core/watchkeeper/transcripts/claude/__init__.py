@@ -322,8 +322,10 @@ _STATUS: dict[str, ItemStatus] = {
     "deleted": "dropped",
 }
 _CREATED = re.compile(r"Task #(\S+) created")
+_CHANGED = re.compile(r"Updated task|Todos have been modified|Task #\S+ created")
 _REFUSED = re.compile(
-    r"\s*(?:Task not found|.{0,200}\b(?:denied|rejected|refused|not allowed|blocked|hook)\b)", re.IGNORECASE
+    r"\s*(?:<tool_use_error>|Error\b|.{0,200}\b(?:denied|rejected|refused|not (?:allowed|found|granted)|blocked|hook|failed|interrupted)\b)",
+    re.IGNORECASE,
 )
 _KEPT = {
     "TodoWrite": 20,
@@ -383,10 +385,10 @@ class PlanBook(Struct):
         there is such an item."""
         tool, called_at, asked = self.waiting.pop(call_id, ("", None, None))
         at = at if called_at is None else called_at
-        done = outcome.get("success") is not False
-        if tool == "TodoWrite":
+        done = outcome.get("success") is not False and not _says_unchanged(text)
+        if tool == "TodoWrite" and done:
             found.append(Plan(agent, tool, _todos(asked), whole=True, plan=agent, at=at))
-        elif tool == "TaskUpdate" and done and not _says_unchanged(text) and (changed := _update(asked)):
+        elif tool == "TaskUpdate" and done and (changed := _update(asked)):
             found.append(Plan(agent, tool, [changed], whole=False, at=at))
         elif tool == "TaskCreate" and done:
             created = _CREATED.search(text)
@@ -428,8 +430,8 @@ def _update(arguments: dict[str, Any]) -> PlanItem | None:
 
 
 def _says_unchanged(text: str) -> bool:
-    """Whether the result of a `TaskUpdate` that is not marked as an error says that it changed nothing."""
-    return not text.startswith("Updated task") and _REFUSED.match(text) is not None
+    """Whether the result of such a call that is not marked as an error says that it changed nothing."""
+    return _CHANGED.match(text) is None and _REFUSED.match(text) is not None
 
 
 def _id(value: Any) -> str | None:
