@@ -221,7 +221,8 @@ def test_a_search_ends_when_somebody_types_on(library: Library, ready: Callable[
         ("state:bogus", "running, paused"), ("STATE:bogus", "running, paused"), ("state:", "needs a value"),
         ("cost>abc", "USD"), ("cost>", "USD"), ("cost>=1", "USD"), ("cost:1", "USD"),
         ("since:yesterday", "2026-11-01"), ("before:2026-13-01", "2026-11-01"),
-        ("status:paused", "perhaps state"), ("tags:x", "perhaps tag"),
+        ("status:paused", "perhaps state"), ("tags:x", "perhaps tag"), ("state=done", "state:paused"),
+        ("since>2026-11-01", "since:2026-11-01"), ("model=", "model:x"), ("compacted:yes", "no value"),
     ],
 )  # fmt: skip
 def test_a_filter_that_means_nothing_is_one_line_that_says_what_is_possible(typed: str, names: str) -> None:
@@ -231,6 +232,13 @@ def test_a_filter_that_means_nothing_is_one_line_that_says_what_is_possible(type
     assert str(refused.value).startswith(typed)
     assert "\n" not in str(refused.value)
     assert parse_filters(f'ledger "{typed}" audit').words == ("ledger", typed, "audit")
+
+
+@pytest.mark.parametrize("typed", ["cost > 1", "Cost >1", "state = done", "state :done"])
+def test_a_filter_that_was_typed_with_blanks_is_not_taken_for_words(typed: str) -> None:
+    with pytest.raises(BadInput, match="no blanks"):
+        parse_filters(f"ledger {typed}")
+    assert len(parse_filters(f'"{typed}"').words) == 1
 
 
 @pytest.mark.parametrize(

@@ -536,6 +536,7 @@ _ALIKE = 0.7
 """How much a key must be like one that there is (1 is the same) to be taken for a slip of it."""
 _SHORTEST_SLIP = 4
 _FILTERS = "state:paused model:x tag:x workspace:x user:x id:x cost>1 cost<1 since:2026-11-01 before:2026-11-01 compacted"
+_EXAMPLES = {"state": "paused", "since": "2026-11-01", "before": "2026-11-01"}
 _COLUMNS = {
     "model": "s.model",
     "tag": "s.tags",
@@ -587,7 +588,11 @@ def parse_filters(search: str) -> Filters:
     clauses: list[str] = []
     values: list[object] = []
     deleted = False
+    before = ""
     for typed in typed_words(search)[:MOST_WORDS]:
+        if not typed.quoted and before in (*_KEYS, "cost") and typed.text[:1] in ("<", ">", "=", ":"):
+            raise BadInput(f"{before} {typed.text}: a filter has no blanks, as cost>1 and state:paused")
+        before = "" if typed.quoted else typed.text.lower()
         match = None if typed.quoted else _FILTER.fullmatch(typed.text)
         name = (match[1] or "").lower() if match else ""
         at = _day(match[2]) if match is not None and name in ("since", "before") else None
@@ -659,13 +664,15 @@ def _check_filter(text: str) -> None:
     if key == "cost":
         if not _FILTER.fullmatch(text):
             raise BadInput(f"{text}: cost takes an amount in USD, as cost>1 or cost<0.5; {advice}")
-    elif found[2]:
+    elif key == "compacted":
+        raise BadInput(f"{text}: compacted takes no value; {advice}")
+    elif found[2] and key not in _KEYS:
         return  # a comparison in a program, say
     elif key in _KEYS:
+        if found[2]:
+            raise BadInput(f"{text}: {key} takes a colon, as in {key}:{_EXAMPLES.get(key, 'x')}; {advice}")
         if not value:
-            raise BadInput(
-                f"{text} needs a value, as in {key}:{'paused' if key == 'state' else 'x'}; {advice}"
-            )
+            raise BadInput(f"{text} needs a value, as in {key}:{_EXAMPLES.get(key, 'x')}; {advice}")
         if key == "state" and value.lower() not in _KNOWN_STATES:
             raise BadInput(f"{text}: there is no such state; there are {', '.join(_KNOWN_STATES)}; {advice}")
         if key in ("since", "before") and _day(value) is None:
