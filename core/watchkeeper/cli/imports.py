@@ -338,9 +338,10 @@ def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
             places += found
             if len(what) == 1:
                 only = program
-        elif not (path.exists() or path.is_symlink()):
+        elif not name or not (path.exists() or path.is_symlink()):
             known = ", ".join(each.alias for each in programs())
-            raise NotFound(f"there is no file or folder {clean(name, 200)}; give one, or a program: {known}")
+            shown = clean(name, 200) or "''"
+            raise NotFound(f"there is no file or folder {shown}; give one, or a program: {known}")
         else:
             places.append(path)
     if not places:

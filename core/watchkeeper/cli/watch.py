@@ -284,7 +284,7 @@ def _means_logs(path: Place, name: str) -> bool:
     """Whether a name means a program or logs on disk. A name that matches a session means the session."""
     if name in FOREIGN:
         return True
-    if not Path(name).expanduser().exists():
+    if not name or not Path(name).expanduser().exists():
         return False
     if _is_path(name) or not database.is_there(path):
         return True

@@ -244,6 +244,11 @@ def test_watching_a_file_that_is_not_there_says_so(wk: Wk, demo: Path, name: str
     assert "nothing" in refused.error
 
 
+def test_an_empty_name_is_not_this_folder(wk: Wk, demo: Path) -> None:
+    assert "no session ''" in wk("watch", "").error
+    assert "there is no file or folder ''" in wk("import", "").error
+
+
 @pytest.mark.parametrize("search", ["state:bogus", "cost>abc", "ledger since:then"])
 def test_a_search_by_a_filter_that_means_nothing_is_refused(wk: Wk, demo: Path, search: str) -> None:
     refused = wk("sessions", "--search", search)
