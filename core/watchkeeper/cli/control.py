@@ -511,7 +511,7 @@ def grants(session: str | None, revoke: int | None, db: Place | None, as_json: b
         if session is None:
             raise BadInput("--revoke needs the session: wk grants SESSION --revoke ID")
         return _revoke(open_for_control(db, session), revoke, as_json)
-    opened = SessionHandle(db, session or "last")
+    opened = SessionHandle(db, "last" if session is None else session)
     found = load_grants(opened.connection, opened.session_id)
     names = ("id", "tool", "pattern", "granted_by", "created_at", "revoked_by", "revoked_at")
     return respond(

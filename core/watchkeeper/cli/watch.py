@@ -206,7 +206,8 @@ def _watch_one(path: Place, session: str | None) -> int:
         )
     if session is None and is_terminal() and not _has_sessions(path):
         return _welcome(path)
-    session_id = find_session(path, session or "last", lock_timeout_seconds=START_LOCK_SECONDS)
+    name = "last" if session is None else session
+    session_id = find_session(path, name, lock_timeout_seconds=START_LOCK_SECONDS)
     if not is_terminal():
         return follow(path, session_id)
     with _hooks_read(path):
