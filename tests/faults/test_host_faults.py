@@ -19,13 +19,15 @@ from tests.faults.conftest import Run
 from tests.support.places import query, wk
 from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results, said, task, turns
 
+from watchkeeper.agents.roles import agents_md, load_roles
 from watchkeeper.agents.tools.workers import Child, WorkerPool
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.records import errors
 from watchkeeper.records.errors import HostFault, Shortage, StoreExhausted, host_fault
 from watchkeeper.records.messages import ModelRequest
+from watchkeeper.runtime.config import load_config, load_workspace_config
 from watchkeeper.runtime.host import HostResult
-from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
 from watchkeeper.runtime.run_session import Runtime
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +72,27 @@ def test_the_machines_shortages_are_told_from_other_faults(error, shortage):
     assert (found.shortage if found else None) == shortage
     if found is not None:
         assert len(str(found).splitlines()) == 1
+
+
+def _check(workspace: Path) -> None:
+    check_workspace(workspace, workspace.parent / "watchkeeper.db")
+
+
+@pytest.mark.parametrize("read", [load_roles, agents_md, load_config, load_workspace_config, _check])
+def test_what_cannot_be_read_for_want_of_a_descriptor_is_neither_missing_nor_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / ".watchkeeper" / "agents").mkdir(parents=True)
+    for name in ("config.toml", ".watchkeeper/config.toml", ".watchkeeper/agents/own.md", "AGENTS.md"):
+        (tmp_path / name).write_text("")
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for name in ("open", "listdir"):
+        monkeypatch.setattr(os, name, full)
+    with pytest.raises(HostFault, match="too many open files"):
+        read(tmp_path)
 
 
 # --- a tool's call ------------------------------------------------------------------------------------------

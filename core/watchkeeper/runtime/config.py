@@ -22,7 +22,7 @@ from watchkeeper.agents.backends.programs import AgentProgramSettings
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.tools.contract import McpServer, Permission
 from watchkeeper.models.registry import PROVIDERS, SURVEYOR, provider_of, rates
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, raising_host_faults
 from watchkeeper.store.place import config_folder
 
 MOST_BYTES = 1_000_000
@@ -188,7 +188,8 @@ def load_workspace_config(workspace: Path) -> WorkspaceConfig:
 
 def _read(path: Path, model: type[M]) -> M:
     try:
-        text = _content(path).decode("utf-8")
+        with raising_host_faults():
+            text = _content(path).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return model()
     except (OSError, ValueError) as error:

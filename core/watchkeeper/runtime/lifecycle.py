@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.memory.recall import said_in
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, raising_host_faults
 from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.records.states import TASK_ENDED, AgentStatus, CommandStatus, SessionStatus, TaskStatus
 from watchkeeper.records.text import one_line
@@ -151,10 +151,12 @@ def check_workspace(workspace: Path, database_path: Place) -> None:
 
     Raises:
         BadInput: one line that says which.
+        HostFault: the machine ran out of something.
     """
     try:
         if workspace.is_dir():
-            next(workspace.iterdir(), None)  # raises if the folder cannot be read
+            with raising_host_faults():
+                next(workspace.iterdir(), None)  # raises if the folder cannot be read
             refuse_inside(database_path, workspace)
             return
         exists = workspace.exists()

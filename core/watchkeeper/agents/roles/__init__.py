@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.records.errors import raising_host_faults
 from watchkeeper.store.plans import Task
 
 # --- Roles --------------------------------------------------------------------------------------------------
@@ -98,8 +99,14 @@ def read_text_within(root: Path, file: Path, most_bytes: int) -> tuple[str, bool
     Links are followed only while they stay inside `root`. What is not UTF-8 is replaced.
 
     Raises:
+        HostFault: the machine ran out of something.
         OSError: it is there, and cannot be read.
     """
+    with raising_host_faults():
+        return _text_within(root, file, most_bytes)
+
+
+def _text_within(root: Path, file: Path, most_bytes: int) -> tuple[str, bool] | None:
     try:
         real = file.resolve(strict=True)
         if not real.is_relative_to(root.resolve(strict=True)):
@@ -219,6 +226,9 @@ def load_roles(workspace: Path, user_config_dir: Path | None = None) -> Roles:
 
     A role of the workspace that overrides another can only take tools away from it, and none of them can plan
     but the planner. A damaged file is a warning, never an error.
+
+    Raises:
+        HostFault: the machine ran out of something. A role that was not read is not one that has disappeared.
     """
     roles = Roles()
     roles.folders = ["your agents folder", *WORKSPACE_FOLDERS]
@@ -261,7 +271,8 @@ def _files(roles: Roles, folder: Path, root: Path | None) -> Iterator[Path]:
             )
             return
         found = itertools.islice(itertools.chain(folder.glob("*.md"), folder.glob("*/*.md")), 10 * MOST_FILES)
-        files = sorted(file for file in found if file.name.lower() != "readme.md")
+        with raising_host_faults():
+            files = sorted(file for file in found if file.name.lower() != "readme.md")
     except (OSError, RuntimeError) as error:
         roles.warnings.append(_line(f"the roles in {folder} are left out: {error}"))
         return
@@ -367,6 +378,9 @@ def agents_md(workspace: Path) -> str | None:
     """The text of the workspace's AGENTS.md, at most `MOST_BYTES` of it; None if there is none.
 
     One that cannot be read, or that is a link out of the workspace, counts as none.
+
+    Raises:
+        HostFault: the machine ran out of something.
     """
     try:
         found = read_text_within(workspace, workspace / "AGENTS.md", MOST_INSTRUCTION_BYTES)
