@@ -23,6 +23,7 @@ from watchkeeper.agents.roles import load_roles
 from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
 from watchkeeper.agents.worktrees import GitFailed, MergeConflict, MergeTool, Worktrees
 from watchkeeper.cli.app import run
+from watchkeeper.records.errors import HostFault, host_fault
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import TaskStatus
@@ -257,6 +258,24 @@ async def test_a_task_begins_with_the_work_that_it_depends_on(scene):
     tree = agents.load_worktree(scene.ground.store, "z")
     assert tree is not None
     assert (tree.files_changed, tree.diff) == (0, "")
+
+
+async def test_a_git_that_finds_the_disk_full_is_the_hosts_fault_and_no_result(scene, tmp_path):
+    (await scene.open("x") / "x.txt").write_text("x")
+    full = tmp_path / "git"
+    full.write_text(
+        "#!/bin/sh\necho 'fatal: unable to write new index file: No space left on device' >&2; exit 128\n"
+    )
+    full.chmod(0o755)
+    real, short = scene.trees, {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(scene.home)}
+    scene.trees = Worktrees(scene.ground.store, scene.workspace, short, lambda text: text)
+    with pytest.raises(HostFault, match="the disk is full"):
+        await scene.call_merge("x")
+    with pytest.raises(GitFailed) as refused:
+        await scene.open("y")
+    assert host_fault(refused.value)
+    scene.trees = real
+    assert "is merged into main" in await scene.merge("x")
 
 
 async def test_what_the_user_has_not_committed_stays_and_is_never_overwritten(scene):

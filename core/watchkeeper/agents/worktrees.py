@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchkeeper.agents.tools.contract import Permission, PersonQuestion, ToolContext, ToolResult
+from watchkeeper.records.errors import fault_in, host_fault
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.states import AGENT_ENDED, TaskStatus
 from watchkeeper.records.text import one_line, plural
@@ -171,7 +172,11 @@ class Git:
         config: Sequence[str] = (), most_bytes: int | None = None,
     ) -> tuple[int, str, str]:  # fmt: skip
         """Run one command in a folder; returns exit code, output and errors. `text` is its input, `most_bytes` of its
-        output are read."""
+        output are read.
+
+        Raises:
+            GitFailed: it cannot be run, took too long, or met a shortage of the machine (a `HostFault` is the cause).
+        """
         where = ["--git-dir", str(git_dir), "--work-tree", str(folder)] if git_dir is not None else []
         options = [part for one in (*_OPTIONS, *config) for part in ("-c", one)]
         environ = self._environ | ({"GIT_INDEX_FILE": index} if index else {})
@@ -201,11 +206,10 @@ class Git:
                 process.kill()
                 raise GitFailed(f"git {arguments[0]} took more than {GIT_SECONDS:.0f} s") from late
         reach("worktree.git")
-        return (
-            0 if cut else process.returncode,
-            output.decode("utf-8", "surrogateescape"),
-            errors.decode("utf-8", "replace"),
-        )
+        told = errors.decode("utf-8", "replace")
+        if process.returncode and not cut and (fault := fault_in(told)) is not None:
+            raise GitFailed(f"git {arguments[0]}: {one_line(told.strip(), 600)}") from fault
+        return 0 if cut else process.returncode, output.decode("utf-8", "surrogateescape"), told
 
 
 def find_repository(workspace: Path, environ: Mapping[str, str]) -> Repository | str:
@@ -1109,7 +1113,11 @@ class MergeTool:
     permission: Permission = Permission.ALLOW
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Merge. What git refuses is a result with `is_error`. A conflict is a question to a person first."""
+        """Merge. What git refuses is a result with `is_error`. A conflict is a question to a person first.
+
+        Raises:
+            HostFault: the machine ran out of something.
+        """
         wanted = str(arguments["task"])
         tasks = plans.load_tasks(self.store, self.store.session_id)
         task = next((one for one in tasks if wanted in (one.id, one.name)), None)
@@ -1124,4 +1132,6 @@ class MergeTool:
             is_answered = conflict.question.digest == context.subject_digest
             return ToolResult(text, is_error=True, question=None if is_answered else conflict.question)
         except (GitFailed, OSError) as error:
+            if (fault := host_fault(error)) is not None:
+                raise fault from error
             return ToolResult(_readable(f"{task.name} was not merged: {error}"), is_error=True)

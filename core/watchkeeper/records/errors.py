@@ -188,6 +188,15 @@ def shortage_in(line: str) -> Shortage | None:
     return _named_shortage(line)
 
 
+def fault_in(said: str) -> HostFault | None:
+    """The shortage that a line of a failed program's errors ends with, in the words of the C locale."""
+    for line in said.splitlines():
+        for number, shortage in (*_SHORTAGES.items(), (errno.EAGAIN, Shortage.PROCESSES)):
+            if line.rstrip().endswith(f": {os.strerror(number)}"):
+                return HostFault(message_of(shortage), shortage)
+    return None
+
+
 def as_record(fault: HostFault) -> dict[str, Any]:
     """For another process (see `from_record`)."""
     return {"shortage": fault.shortage, "message": str(fault), "began": fault.began}
