@@ -177,7 +177,8 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
     if whole["queue"] is not None and whole["session"]["status"] == "running":
         yield from _queue_lines(whole["queue"])
     if whole["plan"] is not None:
-        yield from _plan_lines(whole["plan"], {agent["id"]: agent["name"] for agent in whole["agents"]})
+        ended = whole["session"]["ended_at"] is not None
+        yield from _plan_lines(whole["plan"], {agent["id"]: agent["name"] for agent in whole["agents"]}, ended)
     yield "\nAgents"
     for agent in whole["agents"]:
         yield from _agent_lines(agent)
@@ -242,10 +243,11 @@ def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
         )
 
 
-def _plan_lines(plan: dict[str, Any], agents: dict[str, str]) -> Iterator[str]:
+def _plan_lines(plan: dict[str, Any], agents: dict[str, str], ended: bool) -> Iterator[str]:
     step = plan["step"]
     titles = {task["name"]: task["title"] for task in plan["tasks"]}
-    at = f"; now: {clean(titles.get(step['name']) or step['name'], 80)} ({step['status']})" if step else ""
+    word = "stopped at" if ended else "now"
+    at = f"; {word}: {clean(titles.get(step['name']) or step['name'], 80)} ({step['status']})" if step else ""
     yield (
         f"\nPlan, revision {plan['revision']}: {plan['step_cursor']} of {plural(len(plan['tasks']), 'task')} ended{at}"
     )

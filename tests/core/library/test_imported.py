@@ -50,3 +50,15 @@ def test_an_imported_session_is_not_forked(wk: Wk, log: Path) -> None:
     assert said.code == 2
     assert "was run by Claude Code; continue it with `wk run --from" in said.error
     assert len(wk("sessions", "--json").json) == 1
+
+
+def test_nothing_of_a_finished_session_is_called_now(wk: Wk, tmp_path: Path) -> None:
+    log = Log()
+    log.user("Mend the ledger")
+    todos = [{"content": "Look", "status": "completed"}, {"content": "Mend", "status": "in_progress"}]
+    log.reply(call("TodoWrite", "t1", todos=todos), id="m1", stop="tool_use")
+    log.result("t1", "Todos have been modified successfully.")
+    wk("import", log.write(tmp_path / "logs"))
+    shown = wk("show", "last").out
+    assert "1 of 2 tasks ended; stopped at: Mend (paused)" in shown
+    assert "running" not in shown
