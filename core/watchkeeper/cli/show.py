@@ -178,7 +178,9 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
         yield from _queue_lines(whole["queue"])
     if whole["plan"] is not None:
         ended = whole["session"]["ended_at"] is not None
-        yield from _plan_lines(whole["plan"], {agent["id"]: agent["name"] for agent in whole["agents"]}, ended)
+        yield from _plan_lines(
+            whole["plan"], {agent["id"]: agent["name"] for agent in whole["agents"]}, ended
+        )
     yield "\nAgents"
     for agent in whole["agents"]:
         yield from _agent_lines(agent)

@@ -485,6 +485,13 @@ _PREVIEW_CHARS = 160
 _OF_SESSION = "\0"
 """In place of an agent's key: what is reported of the session."""
 _DAY_SECONDS = 86_400.0
+_PAUSE_SECONDS = 300.0
+"""A longer time without a record is no work."""
+
+
+def _worked(since: float, until: float) -> float:
+    """The seconds of work between two records."""
+    return until - since if until - since <= _PAUSE_SECONDS else 0.0
 
 
 DRIVEN = "of a session that an agent of a run here works in"
@@ -512,6 +519,12 @@ class SessionImporter:
         """What was here before, by the numbers of its ids (see `record_digest`)."""
         self._counted: int | None = None
         """The number for the usage that was stored with the line that is read, where it is here already."""
+        self._plan_at: float | None = None
+        """The newest time of a version of a plan that was new in this log."""
+        self._known_from = 0.0
+        """When the session began, as far as it was known before this log was read."""
+        self._head_at: float | None = None
+        """The newest time of a record from before that."""
         self._agents: dict[str, AgentImport] = {}
         self._plans: dict[str, PlanImport] = {}
         self.id = stable_id(program, key)
@@ -569,6 +582,8 @@ class SessionImporter:
                 key: agent.row["last_active"] for key, agent in self._agents.items() if agent.row["last_seq"]
             }
         self._goes_on = goes_on
+        self._plan_at = None
+        self._known_from, self._head_at = self.row["created_at"] or 0.0, None
 
     def take(self, group: list[Record], data: bytes, anchor: Anchor) -> Raw | Skipped | None:
         """One line's records, with their anchor (see `Batch.look_up`); what became of the line where it was
@@ -597,6 +612,8 @@ class SessionImporter:
             elif (handler := _HANDLERS.get(kind)) is not None:
                 if seen is Seen.NEW or (seen is Seen.ANOTHERS and kind in _KEPT_IN_REPLAYS):
                     handler(self, record)
+                elif self._rereads and seen is not Seen.ANOTHERS:
+                    self._came_before(record, anchor)
             elif kind is Raw or kind is Skipped:
                 outcome = record  # type: ignore[assignment]
             elif kind is Session:
@@ -608,6 +625,19 @@ class SessionImporter:
                 # it.
                 self._agent(record._replace(goal=None, status=None, reported=None))  # type: ignore
         return outcome
+
+    def _came_before(self, record: Any, anchor: Anchor) -> None:
+        """A record that was read before others of its log, which came first in it and are new: what it says holds
+        after what they say."""
+        if type(record) is ToolResult and id_of(record.id) is not None:
+            agent = self._agents.get(record.agent)
+            found = self.batch.records[anchor[0]] if anchor[0] else None
+            if agent is not None and found is not None and record.id in agent.open_calls:
+                self._tool_result(record, found[1])
+        elif type(record) is Plan and record.whole and self._plan_at is not None:
+            if record.at is None or record.at < self._plan_at:
+                return
+            self._plan(record)
 
     def _is_known(self, key: str) -> bool:
         """Whether there is an agent of that key."""
@@ -794,9 +824,15 @@ class SessionImporter:
         row, before = self.row, self._at
         later = at - row["last_active"]
         if later > 0:
-            if later <= 300.0 and before is not None:
+            if later <= _PAUSE_SECONDS and before is not None:
                 row["hosted_seconds"] += later
             row["last_active"] = at
+        elif at < self._known_from and (self._head_at is None or at > self._head_at):
+            # What came before all that was read so far counts up to there.
+            row["hosted_seconds"] += _worked(at, self._known_from)
+            if self._head_at is not None:
+                row["hosted_seconds"] += _worked(self._head_at, at) - _worked(self._head_at, self._known_from)
+            self._head_at = at
         created = row["created_at"]
         if at < created or not created:
             row["created_at"] = at
@@ -828,6 +864,7 @@ class SessionImporter:
             jump.hosted_seconds,
         )
         self._at = None if not jump.last_active else jump.last_active
+        self._head_at = None
         if agent is not None:
             agent.row["created_at"], agent.row["last_active"] = jump.of_agent or (at, at)
             agent.last_at = jump.before
@@ -996,7 +1033,8 @@ class SessionImporter:
         agent.open_calls[tool_use_id] = call_id, name, began, call
         self.into["tool_calls"].append(call)
 
-    def _tool_result(self, record: ToolResult) -> None:
+    def _tool_result(self, record: ToolResult, seq: int | None = None) -> None:
+        """A call has its result, in the message `seq` (None: the agent's newest)."""
         key, tool_use_id, status, told_at, preview = record
         agent = self._agents.get(key) or self.agent(key)
         at = told_at if self.valid(told_at) is not None and told_at is not None else agent.row["last_active"]
@@ -1005,11 +1043,12 @@ class SessionImporter:
         if call is None:
             return  # the call was lost, or another agent's; the result is in its message
         call_id, name, began, pending = call
+        seq = agent.row["last_seq"] if seq is None else seq
         if call_id > self.batch.stored_tool_calls:
-            pending[8:11] = status, agent.row["last_seq"], failed
+            pending[8:11] = status, seq, failed
             pending[12] = at
         else:
-            self.into["tool_results"].append((status, agent.row["last_seq"], failed, at, call_id))
+            self.into["tool_results"].append((status, seq, failed, at, call_id))
         took = round(at - began, 3) if at > began else 0.0
         self.event(
             f"tool.{status}",
@@ -1027,6 +1066,7 @@ class SessionImporter:
         if plan is None:
             plan = self._plans[owner.id] = PlanImport(self.cursor, owner.id, live=self._live)
         at = self.time(record.at, record.agent)
+        self._plan_at = at if self._plan_at is None else max(at, self._plan_at)
         moved = plan.take(record, at, self.id, self.row["goal"][:200], self.into)
         if plan.known and (self.row["current_plan_id"] is None or record.plan == MAIN):
             self.row["current_plan_id"] = plan.id

@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from tests.core.transcripts.codex_rollout import Rollout
+from tests.core.transcripts.codex_rollout import ROOT, Rollout
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
 from watchkeeper.transcripts.records import STORED_KINDS
@@ -239,6 +239,46 @@ def test_recorded_logs_that_were_edited_count_as_one_import_of_all_records(
     path.write_bytes(b"".join(line + b"\n" for line in EDITS[edit](records, random.Random(edit))))
     store.run(path)
     assert figures(store) == figures(once)
+
+
+@pytest.mark.parametrize("part", ["half", "end", "middle", "both ends"])
+@pytest.mark.parametrize("program", MADE)
+def test_a_log_whose_beginning_comes_later_ends_as_if_it_had_been_read_at_once(
+    store: Store, open_store: Callable[[str], Store], logs: Path, program: str, part: str
+) -> None:
+    """Its calls have the results that were read before them, and its plan is the newest."""
+    records, path = (
+        MADE[program][0](),
+        logs / MADE[program][1].replace("0199aaaa-1111-7222-8333-444444444444", ROOT),
+    )
+    third = len(records) // 3
+    kept = {"half": records[len(records) // 2 :], "end": records[2 * third :], "middle": records[third : 2 * third],
+            "both ends": records[:third] + records[2 * third :]}  # fmt: skip
+    for some in (kept[part], records):
+        path.write_bytes(b"".join(line + b"\n" for line in _written(some)))
+        store.run(path)
+    once = open_store("once")
+    once.run(path)
+    assert figures(store) == figures(once)
+    span = "SELECT goal, hosted_seconds, created_at, last_active FROM sessions"
+    assert store.all(span) == once.all(span)
+
+
+def test_a_list_of_tasks_whose_first_versions_come_later_is_the_newest(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("go")
+    for turn, (first, second) in enumerate(
+        [("pending", "pending"), ("in_progress", "pending"), ("completed", "completed")]
+    ):
+        todos = [{"content": "Look", "status": first}, {"content": "Mend", "status": second}]
+        log.reply(call("TodoWrite", f"t{turn}", todos=todos), id=f"m{turn}", stop="tool_use")
+        log.result(f"t{turn}", "Todos have been modified successfully.")
+    records = log.records
+    for some in (records[-2:], records):
+        (logs / f"{SESSION}.jsonl").write_bytes(b"".join(line + b"\n" for line in _written(some)))
+        store.run(logs)
+    assert store.all("SELECT title, status FROM tasks ORDER BY title") == [("Look", "done"), ("Mend", "done")]
+    assert store.all("SELECT DISTINCT status FROM tool_calls") == [("done",)]
 
 
 @pytest.mark.parametrize("program", MADE)
