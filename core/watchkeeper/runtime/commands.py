@@ -360,7 +360,7 @@ class CommandQueue:
     async def _decide(self, command: Command) -> None:
         wanted = str(command.payload.get("approval") or "")
         row = self._store.one(
-            "SELECT id, tool, status, cause, agent_id, task_id FROM approvals WHERE session_id = ?"
+            "SELECT id, tool, status, cause, agent_id, task_id, decided_by FROM approvals WHERE session_id = ?"
             " AND (id = ? OR (? = '' AND agent_id = ?))"
             " ORDER BY status = 'waiting' DESC, created_at DESC LIMIT 1",
             (self._store.session_id, wanted, wanted, command.agent_id),
@@ -379,7 +379,8 @@ class CommandQueue:
                 tx, row[0], status, by, reason, scope=scope, edited_input=edited,
                 subject_digest=seen if isinstance(seen, str) and seen else None,
             ):  # fmt: skip
-                raise ValueError(f"that question was answered before ({row[2]})")
+                by_whom = f" by {row['decided_by']}" if row["decided_by"] else ""
+                raise ValueError(f"that question was answered before ({row['status']}{by_whom})")
             about = {"edited": True} if edited is not None else {}
             tx.event(
                 f"approval.{status}",

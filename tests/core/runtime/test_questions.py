@@ -104,6 +104,21 @@ async def test_a_denied_call_tells_the_model_why_and_does_nothing(bench, note):
     assert not note.exists()
 
 
+async def test_of_two_answers_the_second_is_refused_and_hears_whose_was_first(bench, note):
+    bench.coder(writes)
+
+    async def answer_twice() -> None:
+        [question] = await bench.waiting()
+        about = {"approval": question["id"]}
+        bench.submit("deny", payload=about)
+        late = bench.submit("approve", payload=about)
+        await bench.applied(late, "refused")
+        assert "was answered before (denied by program)" in bench.command(late)["result"]
+
+    await bench.run_while(answer_twice)
+    assert not note.exists()
+
+
 async def test_headless_a_question_that_nobody_answers_is_denied_and_allow_decides_beforehand(bench, note):
     bench.coder(writes, approval_timeout_seconds=0.0)
     await bench.run()
