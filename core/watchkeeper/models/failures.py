@@ -47,12 +47,13 @@ SHORTEST_PARK_SECONDS = 10.0
 """A limit without a longer wait is not asked again sooner: each question is a request."""
 
 MOST_CHARS = 2_000
+MOST_DETAILS = 10
 
 _MILLISECONDS = 1e11
 """Seconds since 1970 are less for three thousand years."""
 
 _SECONDS_FIELDS = ("resets_in_seconds", "reset_in_seconds", "retry_after_seconds", "retry_after")
-_TIME_FIELDS = ("resets_at", "reset_at", "resetsAt", "reset_time")
+_TIME_FIELDS = ("resets_at", "reset_at", "resetsAt", "reset_time", "retryDelay")
 
 _DURATION = re.compile(
     r"(?:(\d+(?:\.\d+)?)\s*d(?:ays?)?)?\s*(?:(\d+(?:\.\d+)?)\s*h(?:ours?|rs?)?)?\s*"
@@ -138,15 +139,20 @@ def _worded_reset_seconds(message: str, now: float) -> float | None:
 
 
 def _objects(body: Any) -> list[dict[str, Any]]:
-    """The objects in which an error says something: the body, its `error`, and that one's `details`."""
-    found = []
+    """The objects in which an error says something: the body, its `error`, and that one's `details`, the innermost first.
+
+    Google's are a list with one body, and a list of details.
+    """
+    found: list[dict[str, Any]] = []
     for _ in range(3):
-        if not isinstance(body, dict):
+        parts = body[:MOST_DETAILS] if isinstance(body, list) else [body]
+        objects = [part for part in parts if isinstance(part, dict)]
+        found[:0] = objects
+        if len(objects) != 1:
             break
-        found.append(body)
-        inner = body.get("error")
-        body = inner if isinstance(inner, dict) else body.get("details")
-    return list(reversed(found))
+        inner = objects[0].get("error")
+        body = inner if isinstance(inner, dict) else objects[0].get("details")
+    return found
 
 
 def _is_none_left(remaining: str | None) -> bool:
@@ -659,12 +665,16 @@ def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) ->
     if asked.strip().lower() in ("inf", "infinity"):
         return math.inf
     seconds = moment_or_duration(asked, time.time() if now is None else now)
+    if seconds is None:  # a header that two proxies set arrives as a list
+        numbers = [number for part in asked.split(",") if (number := _number(part)) is not None]
+        seconds = max(numbers, default=None)
     return max(0.0, seconds) if seconds is not None else None
 
 
 def _status_failure(error: Any, now: float) -> Failure:
     headers = error.response.headers
-    body = error.body if isinstance(error.body, dict) else {}
+    body = error.body[0] if isinstance(error.body, list) and error.body else error.body
+    body = body if isinstance(body, dict) else {}
     inner = body.get("error", body)
     if not isinstance(inner, dict):
         inner = {"message": str(inner)}
@@ -680,10 +690,17 @@ def _status_failure(error: Any, now: float) -> Failure:
         error_type=text_or_none(inner.get("type")),
         error_code=text_or_none(code),
         retry_after_seconds=retry_after_seconds(headers, now),
-        reset_seconds=header_reset_seconds(headers, now),
+        reset_seconds=header_reset_seconds(headers, now) or header_reset_seconds(_told_headers(inner), now),
         usage_reset_seconds=body_reset_seconds(body, message, now),
         should_retry={"true": True, "false": False}.get(advised or ""),
     )
+
+
+def _told_headers(inner: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of its own answer that OpenRouter puts into the body."""
+    metadata = inner.get("metadata")
+    told = metadata.get("headers") if isinstance(metadata, dict) else None
+    return {str(name).lower(): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
 
 
 def _transport_failure(error: BaseException) -> Failure:

@@ -121,6 +121,12 @@ def cases(wire: Wire) -> tuple[Case, ...]:
              Status(429, "rate_limit_error", "Usage limit reached. Please try again in 3h12m.")),
         Case("a limit of tokens that is used up until a time, in a header", "park",
              Status(429, "rate_limit_error", "Out of tokens", UNTIL)),
+        Case("a quota whose end is among the error's details", "park", Status(429, body=[{"error": {
+            "code": 429, "message": "You exceeded your current quota, please check your plan and billing details.",
+            "details": [{"quotaId": "PerDay"}, {"retryDelay": "7200s"}]}}])),
+        Case("a limit of a day, in headers that the error repeats", "park", _json(429, error={
+            "code": 429, "message": "Rate limit exceeded: free-models-per-day",
+            "metadata": {"headers": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "2h"}}})),
         Case("429 with a delay of three years", "pause", _limit(429, "99999999")),
     )  # fmt: skip
 
