@@ -203,6 +203,23 @@ def test_update_plan_becomes_tasks_with_their_history(store: Store, logs: Path) 
     ]
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["update_plan is not allowed in Plan mode", "unsupported call: update_plan", "aborted by user after 1.2s", "Error: no",
+     "Tool call blocked by hook", "invalid arguments", {"content": "no", "success": False}],
+    ids=str,
+)  # fmt: skip
+def test_an_update_of_the_plan_that_was_refused_changes_nothing(
+    store: Store, logs: Path, said: object
+) -> None:
+    log = Rollout().user("go")
+    for place, (status, output) in enumerate((("in_progress", "Plan updated"), ("completed", said))):
+        log.call(f"p{place}", name="update_plan", plan=[{"step": "a", "status": status}])
+        log.output(f"p{place}", output)
+    store.run(log.write(logs))
+    assert store.plan_versions() == [[("a", "running")]]
+
+
 def test_a_compaction_drops_what_came_before_and_tells_its_sizes(store: Store, logs: Path) -> None:
     log = Rollout().user("Mend the cache").says("Looking.").tokens(150_000, 100_000, 400)
     kept = [

@@ -362,7 +362,8 @@ _CALLS = _OUTPUTS | {
 """Items that make a call or answer one."""
 
 _REFUSED = re.compile(
-    r".{0,200}\b(?:not allowed|denied|rejected|refused|unsupported|failed)\b", re.IGNORECASE | re.DOTALL
+    r".{0,200}\b(?:not (?:allowed|found)|denied|rejected|refused|unsupported|failed|blocked|hook|error|invalid|interrupted)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
