@@ -8,6 +8,7 @@ import errno
 import os
 import resource
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from watchkeeper.runtime.config import load_config, load_workspace_config
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
 from watchkeeper.runtime.run_session import Runtime
+from watchkeeper.store import driver
 
 ROOT = Path(__file__).parents[2]
 
@@ -364,10 +366,12 @@ async def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_provider(monkey
 # --- the command line ---------------------------------------------------------------------------------------
 
 
-def _wk(path: Path, *arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
+def _wk(
+    path: Path, *arguments: str, limit: int | None = None, of: int = resource.RLIMIT_NOFILE
+) -> subprocess.CompletedProcess[str]:
     def lower() -> None:
         if limit is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            resource.setrlimit(of, (limit, resource.getrlimit(of)[1]))
 
     return wk(path, *arguments, "--headless", preexec_fn=lower)
 
@@ -390,6 +394,41 @@ def test_a_run_with_too_few_descriptors_pauses_with_one_line_and_ends_once_it_ha
     resumed = _wk(path, "resume", "last")
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert query(path, "SELECT status FROM sessions") == [("done",)]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="without it, no probe is written")
+@pytest.mark.parametrize(("number", "shortage"), [(errno.EDQUOT, Shortage.QUOTA), (errno.EIO, None)])
+def test_an_io_error_of_a_database_whose_folder_takes_no_more_is_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, shortage: Shortage | None
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "w.db").write_bytes(b"")
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_WRITE"
+    assert driver.shortage(tmp_path / "w.db", error) is None
+    monkeypatch.setattr(os, "pwrite", refuse)
+    assert driver.shortage(tmp_path / "w.db", error) == shortage
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="without it, no probe is written")
+def test_a_database_that_may_not_grow_is_the_hosts_and_goes_on_once_it_may(
+    tmp_path: Path, workspace: Path
+) -> None:
+    """As with a quota, SQLite says no more than `disk I/O error`."""
+    path = tmp_path / "w.db"
+    started = ("demo", "--speed", "max", "--workspace", str(workspace))
+    assert _wk(path, *started).returncode == 0
+    stopped = _wk(path, *started, limit=200_000, of=resource.RLIMIT_FSIZE)
+    assert stopped.returncode == 5, stopped.stderr
+    (line,) = stopped.stderr.splitlines()
+    assert (
+        "a file would grow beyond the limit of this process; raise it with `ulimit -f`, then `wk resume "
+        in line
+    )
+    assert _wk(path, "resume", "last").returncode == 0
 
 
 def test_a_store_that_is_exhausted_is_unusable_and_the_hosts() -> None:

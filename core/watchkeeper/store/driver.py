@@ -259,6 +259,7 @@ LOCK_TIMEOUT_SECONDS = 30.0
 ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
 """Seconds between two requests for the write lock. A process that asks more often gets it sooner. The urgent
 values are for a person's command, and for a host that holds one."""
+_PROBED_BYTES = 1 << 16
 FULL_DISK_BYTES = 1 << 20
 """With less free space than this, an I/O error is taken for a full disk: SQLite says no more where it cannot
 make shared memory."""
@@ -382,8 +383,11 @@ def shortage(path: Place, error: Exception) -> Shortage | None:
     if not isinstance(path, Path):
         return None
     name = getattr(error, "sqlite_errorname", None) or ""
-    if name.startswith("SQLITE_IOERR") and _free_bytes(path.parent) < FULL_DISK_BYTES:
-        return Shortage.DISK
+    if name.startswith("SQLITE_IOERR"):
+        if _free_bytes(path.parent) < FULL_DISK_BYTES:
+            return Shortage.DISK
+        if (refused := _refused_growth(path)) is not None:
+            return refused
     may_be_opened = name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) and os.access(
         path, os.R_OK | os.W_OK
     )
@@ -397,6 +401,26 @@ def _free_bytes(folder: Path) -> int:
     except OSError:
         return sys.maxsize
     return disk.f_bavail * disk.f_frsize
+
+
+def _refused_growth(path: Path) -> Shortage | None:
+    """What keeps a file as long as the database's from growing where it is: a quota, or a limit of this process."""
+    files = (path, path.with_name(f"{path.name}-wal"))
+    try:
+        offset = max(file.stat().st_size for file in files if file.exists())
+        probe = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except (OSError, ValueError, AttributeError):  # not every system has files without a name
+        return None
+    try:
+        end = offset + _PROBED_BYTES
+        while offset < end:
+            offset += os.pwrite(probe, bytes(end - offset), offset)
+    except OSError as error:
+        fault = host_fault(error)
+        return fault.shortage if fault is not None else None
+    finally:
+        os.close(probe)
+    return None
 
 
 def unusable_file(path: Path, error: OSError) -> StoreUnusable:
