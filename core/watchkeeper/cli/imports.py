@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 
 TICK_SECONDS = 0.1
+SHOWN_UNREADABLE = 3
+"""Of so many files an import without --verbose says why they cannot be read."""
 """How often the progress line changes."""
 
 
@@ -95,6 +98,8 @@ def import_(
             say(report.line())
             if verbose:
                 _list(report)
+            else:
+                _list_unreadable(report, SHOWN_UNREADABLE)
         if follow:
             _follow(writer, places, only)
     except KeyboardInterrupt:
@@ -408,7 +413,13 @@ def _list(report: Report) -> None:
         say(f"  stored, not shown  {count:>8,}  {clean(kind, 80)}: {reason}")
     for reason, count in report.skipped.most_common():
         say(f"  skipped            {count:>8,}  {reason}")
-    for name, reason in report.left.items():
-        say(f"  not readable  {clean(name, 300)}: {reason}")
+    _list_unreadable(report, len(report.left))
     for name in report.unknown:
         say(f"  not a supported log  {clean(name, 300)}")
+
+
+def _list_unreadable(report: Report, most: int) -> None:
+    for name, reason in islice(report.left.items(), most):
+        say(f"  not readable  {clean(name, 300)}: {reason}")
+    if len(report.left) > most:
+        say(f"  {len(report.left) - most:,} more are not readable; --verbose lists them")

@@ -102,6 +102,16 @@ def test_a_program_means_its_usual_place(capsys, db, tmp_path, monkeypatch):
     assert "1 unchanged" in _wk(capsys, "import", "claude", "--db", db)[1]
 
 
+def test_why_the_first_files_cannot_be_read_is_said_without_being_asked(capsys, db, logs):
+    for number in range(5):
+        (logs / f"{number}.jsonl.gz").write_bytes(b"no archive")
+    code, out, _ = _wk(capsys, "import", logs, "--db", db)
+    assert code == 1
+    assert "0.jsonl: " in out
+    assert out.count("  not readable  ") == 3
+    assert "2 more are not readable; --verbose lists them" in out
+
+
 def test_what_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str], db: Path) -> None:
     code, _, err = _wk(capsys, "import", "/no/such/place", "--db", db)
     assert code == 3
