@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -377,7 +378,7 @@ def sections_of(
     """The parts that show an input whole, and the digest of the file that it would change."""
     if tool in FILE_CHANGES:
         change = file_change(workspace, tool, arguments, protected)
-        return tuple(_file_sections(change, arguments)), change.digest
+        return tuple(_file_sections(change, arguments, workspace)), change.digest
     parts = dict(arguments)
     sections = []
     if tool == PROGRAM_CHANGES and isinstance(parts.get("changes"), list):
@@ -426,9 +427,11 @@ def _input_of(content: str | None, position: int | None, tool: str, question: st
     return {"command" if tool == "bash" else "question": text}
 
 
-def _file_sections(change: FileChange, arguments: dict[str, Any]) -> Iterator[Section]:
+def _file_sections(change: FileChange, arguments: dict[str, Any], workspace: Path) -> Iterator[Section]:
     title = f"change of {change.path}"
-    if change.target and not change.target.endswith("/" + change.path.lstrip("./")):
+    if change.target and change.target != os.path.normpath(
+        os.path.join(os.path.realpath(workspace), change.path)
+    ):
         title += f" (which is {change.target})"
     if change.problem:
         yield Section("problem", change.problem, "text")

@@ -124,3 +124,18 @@ def test_the_digest_is_that_of_one_file_with_one_content(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "link")
     assert digest() == "refused"
     assert file_change(tmp_path, "write", call).problem
+
+
+def test_a_link_to_another_file_is_named_also_where_that_has_the_same_name(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/config").write_text("[core]\n")
+    (tmp_path / "config").symlink_to(".git/config")
+    (tmp_path / "deep").mkdir()
+    for name, target in (
+        ("config", ".git/config"),
+        (".git/config", ""),
+        ("deep/../config", ".git/config"),
+        ("./deep/a", ""),
+    ):
+        (section, *_), _ = sections_of("write", {"file_path": name, "content": "x"}, tmp_path)
+        assert section.title == f"change of {name}" + (f" (which is {tmp_path / target})" if target else "")
