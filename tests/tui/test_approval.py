@@ -161,6 +161,8 @@ async def test_a_pattern_for_nothing_and_an_edit_that_is_no_json_are_refused_and
         screen = await opened(pilot, desk)
         await pilot.press("a", "p", "semicolon", "enter")
         await shows(pilot, "matches nothing")
+        await pilot.press("y", "n")  # typed on: no answer
+        await shows(pilot, "git status;yn")
         await pilot.press("escape", "escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
     desk.session.connection.execute("DELETE FROM approvals")

@@ -369,14 +369,16 @@ class ApprovalScreen(WatchScreen):
         }
         if question.tool == "bash":
             lines[-1] += [("p", "key"), (" the commands of a pattern   ", "text")]
-            keys["p"] = self._ask_pattern
+            suggested = question.suggested_pattern
+            keys["p"] = lambda: self._ask_pattern(suggested)
         lines[-1] += [("esc", "key"), (" back", "text")]
         self.prompt.ask_key(lines, keys)
 
-    def _ask_pattern(self) -> None:
-        assert self._question is not None
+    def _ask_pattern(self, value: str, refused: str = "") -> None:
+        """Ask for a pattern. `refused`: why `value` is none; it can be corrected, and no letter of it is an answer."""
+        what = "The words of one command; * as the last word matches any further arguments"
         question: list[list[Piece]] = [
-            [("The words of one command; * as the last word matches any further arguments", "strong")],
+            [(refused, "failed") if refused else (what, "strong")],
             [
                 (
                     "It never matches operators, redirections or substitutions, and runs without a shell.",
@@ -388,7 +390,7 @@ class ApprovalScreen(WatchScreen):
             question,
             self._pattern_typed,
             kind="pattern",
-            value=self._question.suggested_pattern,
+            value=value,
             enter="Approve always",
         )
 
@@ -396,7 +398,7 @@ class ApprovalScreen(WatchScreen):
         try:
             pattern = pattern_of(parse_pattern(text))
         except ValueError as fault:
-            self.say(sanitize(str(fault)), "failed", seconds=8)
+            self._ask_pattern(text, sanitize(str(fault)))
             return
         self._send("approve", self._about("always allow"), scope="pattern", pattern=pattern)
 
