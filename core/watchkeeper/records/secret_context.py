@@ -172,11 +172,11 @@ _GENERIC = (
 _STAND_INS = (
     "your|example|changeme|change|me|replace|insert|dummy|fake|sample|placeholder|todo|testing|tests|test|foobared|foo|bar|baz|qux|here|goes"
     "|demo|mock|stub|invalid|valid|wrong|bad|expired|local|host|dev|prod|staging|development|production|none|null|undefined|nil"
-    "|true|false|redacted|hidden|masked|removed|secure|safe|strong|random|generated|some|any|new|old|xyz|abcd|abc|def|asdf|qwerty"
-    "|lorem|ipsum|x{3,}"
+    "|true|false|redacted|hidden|masked|removed|secure|safe|strong|random|generated|some|any|new|old|lorem|ipsum|x{3,}"
 )
 _GENERIC_WORD = lazily(_GENERIC)
-_STAND_IN = lazily(_STAND_INS)
+_STAND_IN = lazily(f"{_STAND_INS}|xyz|abcd|abc|def|asdf|qwerty")
+_STAND_IN_WORD = lazily(_STAND_INS)
 _REFERENCE = lazily(
     r"\$\{|\{\{|#\{|\$\(|<%|%\(\w|\A\$[A-Za-z_]\w*\Z|\A\$\w+\W|\A%\w+%\Z|\A<.*>?\Z|\A\[|\A\(|\A\{|\A\.{2}|…|\*{3}|•|\.{3}\Z"
     r"|\A(?:vault|op|ssm|arn|gs|s3|file|env|keyring|secretsmanager|data|https?|ftp|ssh|urn)://?|\Aarn:|\A(?:env|ref|secret|file):"
@@ -268,15 +268,16 @@ def is_placeholder(value: str) -> bool:
         or is_path(value)
     ):
         return True
-    if "abcdefghij" in value.lower() or "0123456789" in value:
+    if len(value) < 16 and ("abcdefghij" in value.lower() or "0123456789" in value):
         return True
     if len(value) > _LONGEST_PLACEHOLDER:
         return "EXAMPLE" in value
     lower = value.lower()
-    rest = _STAND_IN.sub("", lower) if (stand_in := _STAND_IN.search(lower)) else lower
+    digits = re.sub("[^0-9]", "", value)
+    stands_in = _STAND_IN_WORD if len(value) >= 12 and len(digits) >= 4 else _STAND_IN
+    rest = stands_in.sub("", lower) if (stand_in := stands_in.search(lower)) else lower
     rest = _GENERIC_WORD.sub("", rest)
     letters = re.sub("[^a-z]", "", rest)
-    digits = re.sub("[^0-9]", "", value)
     if (
         ("xxx" in lower and (len(value) < 24 or "xxxx" in lower))
         or "EXAMPLE" in value
@@ -290,6 +291,8 @@ def is_placeholder(value: str) -> bool:
         )
     if letters or not value.isascii():
         return False
+    if stand_in is None and len(value) >= 8 and len(digits) >= 2:
+        return False  # `secret123`: weak, and chosen all the same
     return stand_in is not None or len(digits) <= 3 or "12345678901234567890".startswith(digits)
 
 

@@ -355,6 +355,10 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("tickettailor-key", "sk_", "[0-9]{3,8}_[0-9]{3,8}_[a-f0-9]", 32),
     ("volcengine-key", "AKLT", "[A-Za-z0-9=]", 40),
     ("anyscale-key", "esecret_", "[a-z0-9]", 24),
+    ("google-key", "AQ.Ab", WORD, 40),
+    *(("nats-seed", f"S{kind}", "[A-Z2-7]", 56) for kind in "UAO"),
+    ("bitcoin-key", "xprv", LETTERS, 100),
+    *(("mercadopago-token", f"{mode}-", "[0-9]{10,19}-[0-9]{6}-[a-f0-9]", 32) for mode in ("APP_USR", "TEST")),
 )
 """Name, prefix, the characters behind it, and how often the last of them comes at least."""
 
@@ -445,7 +449,7 @@ SHAPES: tuple[Shape, ...] = (
           "webhook\\.office\\.com\noutlook\\.office\\.com"),
     Shape("tines-webhook", "tines.com/", rf"(?P<kept>\btines\.com/webhook/{HEX}{{32}}/){HEX}{{32}}", rf"tines\.com{_SLASH}webhook"),
     Shape("discord-token", ".", rf"(?<!{WORD}){_DISCORD_ID}{{5,7}}{WORD}{{0,4}}\.{WORD}{{6}}\.{WORD}{{25,110}}", f"{_DISCORD_ID}{{5}}"),
-    Shape("telegram-token", ":", rf"(?<![0-9A-Fa-f-])(?<![0-9]:)(?P<kept>(?:bot)?)[0-9]{{6,16}}:A{WORD}{{33,34}}(?!{WORD})", f":A{WORD}{{33}}"),
+    Shape("telegram-token", ":", rf"(?<![0-9A-Fa-f-])(?<![0-9]:)(?P<kept>(?:bot)?)[0-9]{{6,16}}:A{WORD}{{33,36}}(?!{WORD})", f":A{WORD}{{33}}"),
     Shape("facebook-app-token", "", rf"{_APART}[0-9]{{15,16}}(?:\||%7[cC]){WORD}{{27,40}}(?!{WORD})", f"[0-9](?:\\||%7[cC]){WORD}{{27}}"),
     Shape("mailchimp-key", "-us", rf"{_APART}{HEX}{{32}}-us[0-9]{{1,2}}(?!{WORD})", "-us[0-9]"),
     Shape("terraform-token", ".atlasv1.", rf"{_APART}{LETTERS}{{14}}\.atlasv1\.[A-Za-z0-9_=-]{{60,}}", r"\.atlasv1\."),
