@@ -47,15 +47,16 @@ _FIRST = lazily(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
 _TAILS = {
     "password": "asswords?|ASSWORDS?|asswd|ASSWD|hrase|HRASE|asscode|ASSCODE|nemonic|NEMONIC|_pass|-pass|Pass|_PASS|HPASS|"
     "PASS(?=[=\"'])|pass(?=\\[\\][ =]|["
-    " \\t]{0,20}[\\\\\"'=:])|REDISCLI_AUTH|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw|[dt]pw|_psk|_PSK|(?<![A-Za-z0-9])psk"
+    " \\t]{0,20}[\\\\\"'=:])|REDISCLI_AUTH|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw|[dt]pw|_psk|_PSK|(?<![A-Za-z0-9])psk|_pepper|_PEPPER"
     r"|(?<![A-Za-z0-9])[Pp][Ww](?=[ \t]{0,5}[=:])|[a-z]pw(?=[ \t]{0,5}[=:])"
     "|asswort|ennwort|mot[_ ]de[_ ]passe|ontrase.a|achtwoord",
     "secret": "ecrets?|ECRETS?",
     "token": r"okens(?=[\"':= ]{1,6}\[)|oken|uthIdent|OKENS?|jwt|JWT|_PAT|_pat|Pat",
     "key": r"_keys?|-key|(?:pi|uth|rite|ccess|ecret|rivate|aster|icense|igning|erver|ccount)key|ey_?string|EY_?STRING"
-    r"|(?:pi|PI|ss|et|te|on)[. ](?:[Kk]ey|KEY)|[a-z]\.key(?=[ \t]{0,3}[=:])|Keys?|KEYS?|[_.-]salt|Salt|_SALT",
+    r"|(?:pi|PI|ss|et|te|on)[. ](?:[Kk]ey|KEY)|[a-z]\.key(?=[ \t]{0,3}[=:])|Keys?|KEYS?|[_.-]salt|Salt|_SALT|_skey|_SKEY"
+    r"|(?:pi|PI)_(?:hash|HASH)(?=[ \t]{0,12}[\"'=:])",
     "credential": "redentials?|REDENTIALS?|[Cc]reds|CREDS",
-    "session": "SESSID|SESSIONID",
+    "session": "SESSID|SESSIONID|_SESSION(?==)",
     "auth": r"_auth|(?<![A-Za-z])AUTH(?==)|_AUTH(?==)|userpass|auth(?=\\{0,7}[\"'])",
 }
 """The ends of the names of secrets by their kind; `Password`, `dbPassword` and `DB_PASSWORD` end alike, or
@@ -64,7 +65,7 @@ _SUFFIX_WORDS = (
     r"[Bb]ase|BASE|[Vv]alue|VALUE|[Pp]rod(?:uction)?|PROD(?:UCTION)?|[Ll]ive|LIVE|[Dd]ev|DEV|[Ss]taging|STAGING"
     r"|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent|[Dd]ata|DATA"
 )
-_SUFFIX = rf"(?:[_.-]?(?:[0-9]{{1,2}}|[ ][0-9]|{_SUFFIX_WORDS}))?"
+_SUFFIX = rf"(?:[_.-]?(?:[0-9]{{1,2}}|[ ][0-9]|{_SUFFIX_WORDS})|__)?"
 _QUOTE = r"\\{0,7}[\"'`]"
 _PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t|\\{1,7}t|\\{1,7}u2192)|[+-])"
 """What `grep -n`, `cat -n` and `diff` print before a line."""
@@ -87,6 +88,8 @@ _SEPARATOR = (
     rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{0,60}}- (?=\S)"  # NAMES: and a list of YAML
     rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n)[ \t]{{0,60}}(?={_QUOTE})"  # NAME: and a quote on the next line
     r"|:\*{1,2}[ \t]{1,5}"  # **Name:** value
+    r"|[ \t]?\.{3,60}[ \t]{1,3}"  # Name ....... value
+    rf"|{_QUOTE}\]=>\s{{1,40}}string\([0-9]{{1,4}}\) (?={_QUOTE})"  # ["name"]=> string(9) "value" of PHP
     rf"|(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,40}}(?:\|\||\?\?)=?[ \t]{{0,5}}(?={_QUOTE})"  # NAME || "value", NAME ||= "value"
     rf"|[ \t]\{{[ \t]?get;[^{{}}]{{0,40}}\}}[ \t]=[ \t]{{0,3}}(?={_QUOTE})"  # Name {{ get; set; }} = "value" of C#
     rf"|(?:{_QUOTE})?[ \t]{{0,60}}\|[ \t]{{1,60}}"  # | NAME | value |
@@ -97,7 +100,8 @@ _SEPARATOR = (
     rf"|(?:{_QUOTE}|\[?[\])]){{0,4}}[ \t]{{0,60}}(?:{_TYPED}|[ \t](?:string|String|\[\]byte)[ \t]{{1,5}}=|{_SIGN})"
     rf"[ \t]{{0,60}}{_WRAPPED}"
     # NAME = , "name": , ["name"] =>
-    rf"(?:\[(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE}))?"  # "names": ["value", …]
+    rf"(?:[\[(](?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})|&\w{{1,20}} )?"
+    # "names": ["value", …]; name = ("value"); name: &anchor value
     rf"|(?:{_QUOTE})?[ \t]{{0,5}},?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?[Vv]alue"  # name: NAME, value: …
     rf"(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"
     rf"|(?:{_QUOTE})?[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value'), setopt(NAME, "value")
@@ -147,7 +151,7 @@ _WORD_BEFORE = lazily(
 """What makes one name of `access token`."""
 _OTHER_NAMES = frozenset(
     """
-    bos by cache cached cancel cancellation change cls color completion context continuation creation css dedup
+    bos by cache cached cancel dedupe cancellation change cls color completion context continuation creation css dedup
     design end eos export foreign group hash host hot i18n idempotency import index input lock lookup map mask max
     min next num object output pad page pagination partition prev previous primary prompt public query registry
     resume route row sep shortcut sort special start starting stop sync syntax theme total translation unk
@@ -416,7 +420,7 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
         return False
     if any(map(str.isspace, value)):
         return _is_passphrase(value, judged)
-    if is_placeholder(value) or _DIGESTS.match(value):
+    if is_placeholder(value) or _DIGESTS.match(value) or value.startswith(("pk_live_", "pk_test_")):
         return False
     if judged.name.lower() in _FOLDERS and re.search(r"[/\\]|\A[A-Z]:", value):
         return False
@@ -458,6 +462,8 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
         return len(value) >= (8 if judged.kind == "password" else 20)
     if judged.name.lower().endswith("pat") and not re.fullmatch(r"[A-Za-z0-9_.~+/=:-]+", value):
         return False  # a pattern
+    if judged.kind == "password" and _is_words_and_number(value):
+        return True
     has_digit = _EARLY_DIGIT.match(value) is not None or (
         judged.is_quoted and judged.is_line and _is_dense(value)
     )
@@ -539,12 +545,46 @@ def _is_code(value: str) -> bool:
     )
 
 
+_WORDS_AND_NUMBER = lazily(
+    r"(?P<first>[A-Za-z]{3,12})(?:(?P<sign>[_-]?)[0-9]{2,5}(?P=sign)(?P<last>[A-Za-z]{3,12})|-(?P<next>[A-Za-z]{3,12})-[0-9]{3,5})[!.@#$*]{0,2}\Z"
+)
+_ALGORITHMS = frozenset(
+    "sha aes rsa hmac base utf int uint win oauth ascii latin crypt hash des enc lib".split()  # noqa: SIM905
+)
+
+
+def _is_seed(words: list[str]) -> bool:
+    """Whether these are as many small words as the seed of a wallet has."""
+    return len(words) in (12, 15, 18, 21, 24) and all(re.fullmatch("[a-z]{3,8}", word) for word in words)
+
+
+def _is_sentence(words: list[str]) -> bool:
+    """Whether words speak of passwords; four in a hundred of those that seeds are made of do, too."""
+    talk = sum(word.lower() in _TALK for word in words)
+    return talk > (len(words) // 4 if _is_seed(words) else 0)
+
+
+def _is_words_and_number(value: str) -> bool:
+    """Whether a value is two words and a number between them, as people choose: `harbor_4929_walnut`."""
+    match = _WORDS_AND_NUMBER.match(value)
+    return match is not None and not any(
+        word.lower() in _ALGORITHMS or word.lower() in _ORDINARY
+        for word in (match["first"], match["last"] or match["next"])
+    )
+
+
+_APP_PASSWORD = lazily(r"[A-Za-z0-9]{4}(?: [A-Za-z0-9]{4}){3,5}(?![A-Za-z0-9 ])")
+"""As Google and WordPress give them to applications."""
+
+
 def _is_passphrase(value: str, judged: _Judged) -> bool:
     """Whether a value with spaces is one: words of no sentence, or the salts that WordPress generates."""
     if not judged.is_quoted or judged.is_call:
         return False
     words = value.split()
     if judged.kind == "password":
+        if _APP_PASSWORD.fullmatch(value) or _is_seed(words):
+            return not _is_sentence(words)
         if len(words) < 3 or not 12 <= len(value) <= 300 or re.search(r"[.,;:?!(){}<>=|]| -", value):
             return False
         return not any(word.lower() in _TALK for word in words)
@@ -643,6 +683,7 @@ _PHRASE = lazily(r"[a-z]{2,12}(?: [a-z]{2,12}){3,24}(?=[ \t]*(?:\r?\n|\\+[rn\"]|
 _USER_TOLD = lazily(r"(?i:username|user|in as|account) \S{1,60} (?:and|with|using) \Z")
 _REST_OF_WORD = lazily(r"[.,;]?(?:\s|\\+[rn\"']|[\"'`]|\Z)")
 _NEXT_ITEM = lazily(rf"{_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})")
+_NEXT_LINE_ITEM = lazily(rf"(?:{_QUOTE})?(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{0,60}}- (?=\S)")
 
 
 def _is_settings(text: str, begin: int, end: int) -> bool:
@@ -674,7 +715,10 @@ def _assigned(text: str) -> Iterator[Span]:
         found = _value(text, begin, name, kind, separator, at)
         while found is not None:
             yield Span(found[0], found[1], kind)
-            item = _NEXT_ITEM.match(text, found[1]) if "[" in separator else None
+            follows = (
+                _NEXT_ITEM if "[" in separator else _NEXT_LINE_ITEM if separator.endswith("- ") else None
+            )
+            item = follows.match(text, found[1]) if follows is not None else None
             found = _value(text, begin, name, kind, separator, item.end()) if item is not None else None
 
 
@@ -735,6 +779,13 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         )
     ):
         return None if any(word in _TALK for word in phrase[0].split()) else (at, phrase.end())
+    if (
+        kind == "password"
+        and (app := _APP_PASSWORD.match(text, at)) is not None
+        and _REST_OF_LINE.match(text, app.end()) is not None
+        and not any(word.lower() in _TALK for word in app[0].split())
+    ):
+        return at, app.end()
     value = whole[0]
     if escape := _ESCAPE.search(value):
         value = value[: escape.start()]
@@ -1059,6 +1110,16 @@ _DATA_ITEM = lazily(r"\\*[\"'][\w.-]+\\*[\"']\s*:\s*\\*[\"']([^\"'\\]{6,4096})")
 
 _V = rf"(?:{_QUOTE})?([^\s\"'\\`]{{6,256}})"
 _MIXED = r"(?=\S{0,60}[0-9])(?=\S{0,60}[A-Z])"
+_FOREIGN_WORDS = ("密码", "密碼", "パスワード", "비밀번호", "ароль")
+"""`password` in languages whose letters a line of JSON may write as numbers."""
+
+
+def _bytes_or_numbers(word: str) -> str:
+    """The patterns of the bytes of a word, and of their numbers in JSON."""
+    inside = "".join(f"\\x{byte:02x}" for byte in word.encode())
+    return inside + "\n" + "\\\\+".join(f"u{ord(each):04x}" for each in word)
+
+
 _PRINTS_SECRET = (
     *(
         "openssl rand ",
@@ -1100,6 +1161,14 @@ _PRINTS_SECRET = (
         "initial-admin-password",
     ),
     *("admin initial-password", "create token ", "tokens? create"),
+    *(
+        "bw get (?:password|totp|notes)",
+        "rails secret",
+        "rake secret",
+        r"random_secret_key\(",
+        r"Fernet\.generate_key\(",
+        "enrollment token:",
+    ),
 )
 """Commands that print a secret: the word on the next line is one."""
 _PLACES: tuple[tuple[str, str], ...] = (
@@ -1147,7 +1216,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"|via) ?\w{{0,20}}){{0,2}}[:=]? [\w.@-]{{1,60}} ?[/:] ?(?=[^\s/]{{0,200}}[0-9-]){_V}",
     ),
     (
-        'se [a-z_-]+:[^ "]{8}\nog in as [a-z_-]+:[^ "]{8}\nin: [a-z_-]+:[^ "]{8}',
+        '[uU]se [a-z_-]+:[^ "]{8}\nog in as [a-z_-]+:[^ "]{8}\nogin: [a-z_-]+:[^ "]{8}',
         rf"\b(?:[Uu]se|[Ww]ith|[Ii]n as|[Ll]ogin:) [a-z][\w.-]{{1,40}}:{_MIXED}{_V}",
     ),
     (
@@ -1185,8 +1254,9 @@ _PLACES: tuple[tuple[str, str], ...] = (
         r"BEGIN OpenVPN Static key V1-----((?:\s|\\+[nrt]|[^\s\"]{1,60}:[0-9]{1,7}:|[0-9]{1,7}→|[+-]|[0-9a-f]{32}){16,200})",
     ),
     (
-        "IF=[5KL]\nrivkey [5KL]\n: [5KL][1-9A-Za-z]{50}",
-        r"(?<![A-Za-z0-9])(?:WIF|wif|[Ii]mport(?:privkey)?|[Pp]riv(?:ate )?key)[ :=]{1,3}"
+        "WIF\\\\*[\"']?[ :=]+\\\\*[\"']?[5KL][A-Za-z0-9]{20}\nwif\\\\*[\"']?[ :=]+\\\\*[\"']?[5KL][A-Za-z0-9]{20}\n"
+        "rivkey [5KL]\n: [5KL][A-Za-z0-9]{50}",
+        rf"(?<![A-Za-z0-9])(?:WIF|wif|[\w-]{{1,20}}_(?:WIF|wif)|[Ii]mport(?:privkey)?|[Pp]riv(?:ate )?key)(?:{_QUOTE})?[ :=]{{1,3}}(?:{_QUOTE})?"
         r"(5[HJK][1-9A-HJ-NP-Za-km-z]{49}|[KL][1-9A-HJ-NP-Za-km-z]{51})(?![A-Za-z0-9])",
     ),
     (
@@ -1300,8 +1370,8 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("userPassword:: ", r"userPassword:: ([A-Za-z0-9+/]{8,512}={0,2})"),
     ("@tcp\\(\n@unix\\(", r"[\w.-]{1,60}:([^\s\"'\\:/]{6,128})@(?:tcp|unix)\("),
     (
-        "getConnection\\(\nnew PDO\\(\nmysqli\nmysql_connect",
-        rf"(?:getConnection|PDO|mysqli(?:_connect)?"
+        "getConnection\\(\nnew PDO\\(\nmysqli\nmysql_connect\nDBI->connect",
+        rf"(?:getConnection|PDO|DBI->connect|mysqli(?:_connect)?"
         rf"|mysql_connect)\([^,()\n]{{1,200}},\s?{_QUOTE}[^\s\"'\\]{{1,60}}{_QUOTE},\s?{_QUOTE}([^\s\"'\\]{{6,128}})",
     ),
     (
@@ -1367,7 +1437,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     ("appid\\\\*[\"']", rf"appid(?:{_QUOTE})?\s?[:=]\s?(?:{_QUOTE})?([0-9a-f]{{32}})(?![0-9a-f])"),
     (
-        "httpOnly\nsameSite\nSESSID\nSESSIONID\nconnect\\.sid",
+        'httpOnly\nsameSite\nSESSID\nSESSIONID\nconnect\\.sid\nname\\\\*": ?\\\\*"[A-Za-z_.-]*[sS]ess',
         rf"name{_QUOTE}:\s?{_QUOTE}(?i:[^\"'\\]{{0,40}}(?:sess|sid|auth|token|jwt)[^\"'\\]{{0,40}}){_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}"
         rf"{_QUOTE}value{_QUOTE}:\s?{_QUOTE}{_V}",
     ),
@@ -1409,8 +1479,71 @@ _PLACES: tuple[tuple[str, str], ...] = (
     (
         "\n".join(_PRINTS_SECRET),
         rf"(?:{'|'.join(_PRINTS_SECRET)})[^\n\\]{{0,200}}{_LINE_BREAK}(?:base64:)?"
-        rf"((?=[A-Za-z+/_.=-]{{0,200}}[0-9])[A-Za-z0-9+/_.=-]{{10,2048}}?)(?={_LINE_BREAK}|\s*\Z|\\*\")",
+        rf"[ \t]*b?(?:{_QUOTE})?((?=[A-Za-z+/_.=!@#$%^&*(){{}}<>,:;?~-]{{0,200}}[0-9])[^\s\"'`\\]{{10,2048}}?)(?={_LINE_BREAK}|\s*\Z|\\*[\"'])",
     ),
+    (
+        r">>> [^\r\n\"\\]*(?:[kK]ey|KEY|ecret|ECRET|oken|OKEN|assword|ASSWORD)[^\r\n\"\\]*(?:[\r\n]|\\+[nr])b?\\*['\"]",
+        rf">>> (?![^\n]{{0,80}}(?i:pub|finger|hash))[^\n\"'\\]{{0,200}}(?:[kK]ey|KEY|ecret|ECRET|oken|OKEN|assword|ASSWORD)"
+        rf"[^\n\"'\\]{{0,40}}{_LINE_BREAK}b?{_QUOTE}"
+        rf"([^\s\"'\\]{{8,512}}){_QUOTE}(?={_LINE_BREAK}|\s*\Z)",
+    ),
+    ("::add-mask::", r"::add-mask::([^\s\"'\\%$]{6,512})"),
+    ("pplication key \\[", r"pplication key \[((?:base64:)?[A-Za-z0-9+/]{32,100}={0,2})\]"),
+    ("oken was successfully created", rf"oken was successfully created:? {_V}"),
+    (
+        "auth-user-pass>",
+        rf"<auth-user-pass>{_LINE_BREAK}[^\n\\]{{1,100}}{_LINE_BREAK}{_V}",
+    ),
+    ("> PASS ", rf"> PASS {_V}"),
+    ("AUTH PLAIN ", r"AUTH PLAIN ([A-Za-z0-9+/]{12,400}={0,2})"),
+    (
+        "[0-9] LOGIN ",
+        rf"\b[A-Za-z]{{0,8}}[0-9]{{1,6}} LOGIN (?:{_QUOTE})?[^\s\"'\\]{{1,100}}(?:{_QUOTE})? {_V}",
+    ),
+    ("IDENTIFY ", rf"(?i:NickServ)[^\n]{{0,20}} IDENTIFY (?:\w{{1,30}} )?{_V}"),
+    ("oauth:[a-z0-9]{20}", r"\boauth:([a-z0-9]{25,40})(?![A-Za-z0-9])"),
+    ("ationHeaderValue\\(", rf"AuthenticationHeaderValue\({_QUOTE}[A-Za-z]{{1,20}}{_QUOTE},\s?{_QUOTE}{_V}"),
+    (
+        "forHTTPHeaderField",
+        rf"\({_QUOTE}(?:Bearer |Token |Basic )?([^\s\"'\\]{{8,2048}}){_QUOTE},\s?forHTTPHeaderField:"
+        rf"\s?{_QUOTE}(?i:[\w-]{{0,40}}(?:key|token|secret|auth)[\w-]{{0,40}}){_QUOTE}",
+    ),
+    ("[ \"'=:]S[A-Z0-9]{20}", r"(?<![A-Za-z0-9])(S[A-Z2-7]{55})(?![A-Za-z0-9])"),
+    (";[ ]?[Pp]assword=", r"(?i:;[ ]?password)=([^\s;\"'\\]{6,128})(?=;|\\|[\"']|\s|\Z)"),
+    ("USERPWD", rf"USERPWD{_QUOTE}?\s?[,=>]{{1,2}}\s?{_QUOTE}[^\s\"':\\]{{1,100}}:{_V}"),
+    (" --cert ", rf"[ \t]--cert[ \t]+[^\s:\"']{{1,200}}:(?![\\/]){_V}"),
+    (" -K [0-9a-fA-F]{32}", r"\benc\b[^\n]{1,200}? -K ([0-9a-fA-F]{32,64})(?![0-9A-Fa-f])"),
+    (
+        "DENTIFIED BY [A-Za-z0-9]\ndentified by [A-Za-z0-9]*[0-9]",
+        r"(?:IDENTIFIED BY (?!(?i:values|externally|globally|password|via|random)\b)|identified by (?=[^\s;]{0,60}[0-9]))"
+        r"([^\s;\"'`\\]{6,128})(?=[\s;]|\\|\Z)",
+    ),
+    (
+        'name=\\\\*"(?:pass|pwd|secret|token|api)',
+        rf"form-data; name={_QUOTE}(?i:[^\"']{{0,30}}(?:pass|pwd|secret|token|api_?key)[^\"']{{0,30}}){_QUOTE}(?:\s|\\+[rn]){{2,12}}{_V}",
+    ),
+    (
+        r"--(?:password|token|secret|api-key|access-token|auth-token)\\*[\"']?(?:[\r\n]|\\+[nr])",
+        rf"- (?:{_QUOTE})?--[a-z-]{{0,40}}(?:password|token|secret|key)(?:{_QUOTE})?{_LINE_BREAK}[ \t]{{0,60}}- (?:{_QUOTE})?(?!-){_V}",
+    ),
+    ("createHm", rf"createHmac\({_QUOTE}\w{{1,20}}{_QUOTE},\s?{_QUOTE}{_MIXED}{_V}"),
+    ("hmac\\.new\\(", rf"hmac\.new\(b?{_QUOTE}{_MIXED}{_V}"),
+    (r"\)\.type\(\\*[\"']", rf"(?:pass|pwd)[^\n]{{0,30}}\)\.type\({_QUOTE}{_V}"),
+    ("bundle config ", rf"bundle config [^\n]{{1,120}}? [\w.-]{{1,60}}:{_V}"),
+    (
+        r' -u [A-Za-z0-9_]{24}[A-Za-z0-9_]*:(?:[ "\\]|$)',
+        r"\bcurl\b[^\n]{0,300}? -u ((?=[A-Za-z_]{0,60}[0-9])[A-Za-z0-9_]{24,200}):(?=[\s\"'\\]|\Z)",
+    ),
+    (
+        r'"username\\*": ?\\*"[^"]+", ?\\*"key\\*": ?\\*"[0-9a-f]{32}',
+        rf"{_QUOTE}username{_QUOTE}:\s?{_QUOTE}[^\"']{{1,60}}{_QUOTE},\s?{_QUOTE}key{_QUOTE}:\s?{_QUOTE}([0-9a-f]{{32}})(?![0-9a-f])",
+    ),
+    (
+        "\n".join(_bytes_or_numbers(word) for word in _FOREIGN_WORDS),
+        rf"(?:{'|'.join(_FOREIGN_WORDS)})[ \t]?(?:[:：=]|是|为|は|[ \t]-[ \t])[ \t]?(?:{_QUOTE})?"
+        rf"((?![^\s]{{0,60}}[(){{}}\[\]<>])[!-~]{{6,128}})",
+    ),
+    ("sswor[dt] lautet", rf"[Pp]asswor[dt] lautet:? (?:{_QUOTE})?{_V}"),
     (
         r"key[12](?:[ \t]|\\+t)",
         r"\bkey[12](?:[ \t]|\\+t)+\w{1,12}(?:[ \t]|\\+t)+([A-Za-z0-9+/]{40,100}={0,2})",
@@ -1440,7 +1573,7 @@ _CODES = lazily(
 )
 _CODE_ITEM = lazily(
     r"(?:\s|\\+[nrt]|[\"',]|[0-9]{1,4}(?:[.)] |→)"
-    r"|[-*] ){1,40}((?=[a-zA-Z-]{0,12}[0-9])[A-Za-z0-9]{4,12}(?:[- ][A-Za-z0-9]{4,12}){0,3})(?![A-Za-z0-9])"
+    r"|[-*] ){1,40}((?=[a-zA-Z-]{0,12}[0-9]|[a-z]{4}-[a-z]{4}-[a-z]{4}(?![a-z]))[A-Za-z0-9]{4,12}(?:[- ][A-Za-z0-9]{4,12}){0,3})(?![A-Za-z0-9])"
 )
 _CALL = lazily(r"\b([A-Za-z_][\w.]{2,60})\((?=[^\n(),]{1,100},)")
 _CALL_NAME = lazily(
@@ -1553,8 +1686,31 @@ def _ruled(text: str) -> Iterator[Span]:
                     yield Span(row.start(1) + cell.start(), row.start(1) + cell.end(), kind)
 
 
+_ALIGNED = lazily(
+    rf"(?:\A|(?<=\n))({_PRINTED})?((?:[A-Z][A-Z0-9_-]{{0,40}}(?: [A-Z0-9_-]{{1,40}}){{0,4}}[ ]{{2,40}}){{0,10}})"
+    r"((?:API |ACCESS )?(?:TOKEN|PASSWORD|SECRET|APIKEY|KEY))"
+    r"(?=[ ]{2,}[A-Z]|[ ]{0,40}\r?(?:\n|\Z))[^\n]{0,200}"
+)
+
+
+def _aligned(text: str) -> Iterator[Span]:
+    """The column of a table that a command prints with spaces between its columns."""
+    for head in _ALIGNED.finditer(text):
+        at, column, name = head.end(), head.end(2) - head.start(2), head[3].replace(" ", "_")
+        if not column and name != "PASSWORD":
+            continue
+        for _ in range(200):
+            row = _RULED_ROW.match(text, at)
+            if row is None or row[1][max(0, column - 1) : column].strip():
+                break
+            at, value = row.end(), row[1][column:].partition(" ")[0]
+            if name != "KEY" and (kind := named_secret(name, value)) is not None:
+                yield Span(row.start(1) + column, row.start(1) + column + len(value), kind)
+
+
 def _tables(text: str) -> Iterator[Span]:
     """The column of a table, a CSV file or an INSERT whose name is a secret's."""
+    yield from _aligned(text) if "  " in text else ()
     data = one_byte_each(text)
     if any_of([_RULED_HINT])(data):
         yield from _ruled(text)
@@ -1671,6 +1827,7 @@ _NEAR_WORD = lazily(
     r"[\"'`*)\]]{0,3}(?:[ \t]{1,40}|[ \t]?:[ \t]{1,20})((?![A-Za-z-]+[.,:;]?(?:\s|\Z))[^\s\"'`\\,;(){}<>]{8,256})(?=[.]?(?:\s|\\|\"|\Z))"
 )
 _RANDOM_WORD = lazily(r"[A-Za-z0-9]{16,}")
+_NAME_WORDS_BEFORE = lazily(r"[A-Za-z0-9_]*\Z")
 
 
 def _is_near(kind: str, value: str) -> bool:
@@ -1728,10 +1885,12 @@ def _near(text: str) -> Iterator[Span]:
     for match in _NEAR.finditer(text):
         kind = "password" if match[0].lower().startswith(("assw", "hrase", "mot")) else "secret"
         if match[0] in ("nemonic", "hrase", "seed", "Seed"):
-            if (seed := _SEED.match(text, match.end())) is not None and not any(
-                word in _TALK for word in seed[1].split()
-            ):
+            if (seed := _SEED.match(text, match.end())) is not None and not _is_sentence(seed[1].split()):
                 yield Span(seed.start(1), seed.end(1), "password")
+            continue
+        if match[0] in ("oken", "_key") and is_other_name(
+            _NAME_WORDS_BEFORE.search(text, max(0, match.start() - 30), match.end())[0]  # type: ignore[index]
+        ):
             continue
         is_verb = match[0] in _VERBS
         word = _NEAR_WORD.match(text, match.end())
@@ -1984,7 +2143,7 @@ def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -
     found: list[Span] = []
     end = 0
     plain = _ANSI.sub(lambda match: " " * len(match[0]), text) if "\x1b" in text or "\\u001" in text else text
-    plain = plain.replace("│", "|").replace("┃", "|")
+    plain = plain.replace("│", "|").replace("┃", "|").replace("\0", "\n")
     if groups is None or plain != text:
         groups = groups_in(plain.encode("utf-8", "replace"))
     text = plain
@@ -2006,9 +2165,42 @@ def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -
         for span in source(text)
     ):
         if span.start >= end and not text.startswith("[redacted:", span.start):
-            found.append(span)
-            end = span.end
+            found.append(_whole(text, span))
+            end = found[-1].end
     return _with_repeats(text, found) if found else found
+
+
+_MORE_BASE64 = lazily(
+    rf"={{0,2}}(?:{_LINE_BREAK}[ \t]{{0,40}}[A-Za-z0-9+/]{{40,128}}(?![A-Za-z0-9+/])){{0,400}}"
+    rf"(?:{_LINE_BREAK}[ \t]{{0,40}}(?=[a-z]{{0,40}}[^a-z\s])[A-Za-z0-9+/]{{4,128}}={{0,2}}(?=[ \t]*(?:\s|\\|[\"'`]|\Z)))?"
+)
+_MORE_QUOTED = lazily(
+    rf"{_QUOTE}\s?(?:\+|\.\.?|&|<>|(?<=\s))(?:\s|\\{{1,7}}[nr]){{0,40}}[bruf]?{_QUOTE}(?=[^\s\"'`]{{0,60}}[0-9])[^\s\"'`\\]{{4,512}}"
+    rf"(?={_QUOTE})"
+)
+"""`"…" + "…"`, and strings under each other."""
+_MORE_ESCAPED = lazily(
+    r"(?:\\{1,2}[=:#!\"'][^\s\"'`\\]{1,256})+|\\(?:\r?\n|\\{2,6}n)[ \t]{0,8}[A-Za-z0-9+/=_.-]{8,512}(?=\s|\\|[\"'`]|\Z)"
+)
+"""An escaped sign inside the value, or a line that goes on behind a backslash."""
+_BASE64_LINE = lazily(r"[A-Za-z0-9+/]{60,8192}\Z")
+
+
+def _whole(text: str, span: Span) -> Span:
+    """The span to the end of a value that goes on: on further lines of base64, in further strings, behind an
+    escaped sign."""
+    start, end, label = span
+    more: re.Match[str] | None = None
+    if _BASE64_LINE.match(text[start:end]):
+        more = _MORE_BASE64.match(text, end)
+    is_quoted = text[start - 1 : start] in ("'", '"', "`")
+    while is_quoted and (joined := _MORE_QUOTED.match(text, end)) is not None:
+        end = joined.end()
+    if text[start - 2 : start - 1] != "\\" and (
+        not is_quoted or text[end + 1 : end + 2] == text[start - 1 : start]
+    ):
+        more = more or _MORE_ESCAPED.match(text, end)
+    return Span(start, more.end() if more is not None else end, label)
 
 
 _IN_A_WORD = lazily("[A-Za-z0-9_-]")
@@ -2101,7 +2293,7 @@ _ASSIGNS = (
     rf"(?:(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|@?{_Q})*|[({{]{_Q}|,[ \t]*{_Q}+|-[ \t]+{_Q}+"
     rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]*=[ \t]*{_Q}*"
     rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*|[ \t]*(?:\|\|?|\?\?)=?[ \t]*{_Q}*"
-    rf"|{_EQUALS}[ \t]*\[{_ANY}|[ \t]\([^()\s]+\):[ \t]+|{_TELLS}){_VALUE}"
+    rf"|{_EQUALS}[ \t]*[\[(]{_ANY}|[ \t]\([^()\s]+\):[ \t]+|[ \t]?\.\.\.+[ \t]+|{_TELLS}){_VALUE}"
     rf"|(?:{_ANY}\x{{1b}}|{_ANY}\\+u001[bB]|[ \t]\{{[ \t]?get;|[ \t]*\x{{e2}}\x{{94}}|[ \t]*\\+u250[23])"
     rf"|{_TELLS}[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]|{_FIELD_APART})"
 )
@@ -2151,6 +2343,11 @@ TELLING: dict[str, list[str]] = {
         rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}",
+        r"(?:TOKEN|PASSWORD|SECRET|APIKEY) *(?:  [A-Z][A-Z0-9_ -]*)?(?:[\r\n]|\\+[nr])",
+        rf"(?:_pepper|_PEPPER|_skey|_SKEY|pi_hash|PI_HASH|_SESSION){_Q}*[ \t]*{_EQUALS}",
+        rf"\]=>{_W}+string\([0-9]",
+        r"(?:assword|ecret|oken|ey): &[A-Za-z]",
+        rf"(?:assword|ASSWORD){_Q}*[ \t]*{_EQUALS}[ \t]*{_Q}*[A-Za-z0-9]{{4}} [A-Za-z0-9]{{4}} [A-Za-z0-9]{{4}} ",
         rf"\.key ?[=:] ?{_Q}*[A-Za-z0-9]{{6}}",
     ],
     "settings": [
@@ -2203,9 +2400,9 @@ TELLING: dict[str, list[str]] = {
         "oracle:thin:",
     ],
     "near": [
-        rf"(?:{_NEAR_NAME})(?:[^A-Za-z\"\\\r\n]|[\"\\]+[ )\]])(?:[^\"\\\r\n]|\\+[\"'])*\"?"
+        rf"(?:{_NEAR_NAME})(?:[^A-Za-z\"\\\r\n]|[\"\\]+[ )\]]|\\+t)(?:[^\"\\\r\n]|\\+[\"'])*\"?"
         r"(?:[A-Z][A-Za-z0-9@!#$_.+-]*[0-9]|[0-9][A-Za-z0-9@!#$_.+-]*[A-Z])",
-        rf"(?:{_FULL_NAME})(?:[ \t]+|[ \t]*[=:.-][ \t]*)(?:[A-Za-z_-]*[0-9][A-Za-z0-9_-]{{12}}|[A-Za-z]{{20}})",
+        rf"(?:{_FULL_NAME})(?:(?:[ \t]|\\+t)+|[ \t]*[=:.-][ \t]*)(?:[A-Za-z_-]*[0-9][A-Za-z0-9_-]{{12}}|[A-Za-z]{{20}})",
         r"(?:oken|(?:pi|th|te|ss|et|er|se|ng|nt)key|_key|login|auth|unlock|activate|authenticate)[ \t]+"
         r"(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-)",
         r"(?:nemonic|hrase|seed|Seed)[^\"\\\r\n]*\\*[\"'`][a-z]+(?: [a-z]+){11}",

@@ -356,15 +356,22 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("volcengine-key", "AKLT", "[A-Za-z0-9=]", 40),
     ("anyscale-key", "esecret_", "[a-z0-9]", 24),
     ("google-key", "AQ.Ab", WORD, 40),
-    *(("nats-seed", f"S{kind}", "[A-Z2-7]", 56) for kind in "UAO"),
+    *(("nats-seed", f"S{kind}", "[A-Z0-9]", 56) for kind in "UAO"),
     ("bitcoin-key", "xprv", LETTERS, 100),
-    *(("mercadopago-token", f"{mode}-", "[0-9]{10,19}-[0-9]{6}-[a-f0-9]", 32) for mode in ("APP_USR", "TEST")),
+    ("nostr-key", "nsec1", "[a-z0-9]", 58),
+    ("tezos-key", "edsk", LETTERS, 50),
+    ("minisign-key", "RWRTY0Iy", BASE64, 60),
+    ("configcat-key", "configcat-sdk-1/", "[A-Za-z0-9_/-]", 40),
+    *(
+        ("mercadopago-token", f"{mode}-", "[0-9]{10,19}-[0-9]{6}-[a-f0-9]", 32)
+        for mode in ("APP_USR", "TEST")
+    ),
 )
 """Name, prefix, the characters behind it, and how often the last of them comes at least."""
 
 _DISCORD_ID = "(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5])"
 """Four letters of base64 that stand for three digits: a Discord token begins with the account's number."""
-URL = rf":{_SLASH}{_SLASH}(?:{WORD}{{20,}}|{_LOGGED_PART}*:{_LOGGED_PART}{{6,}})@"
+URL = rf":{_SLASH}{_SLASH}(?:{WORD}{{20,}}|{_LOGGED_PART}*:(?:{_LOGGED_PART}{{6,}}|{_LOGGED_PART}+@{_LOGGED_PART}+))@"
 _AZURE_MARKS = r"AzFu|AzSe|AzCa|ACDb|\+ASt|\+AEh|\+ASb|\+ACR|AIoT|APIM"
 """What Azure writes into its keys so that they are recognised."""
 _AZURE = "[A-Za-z0-9_~.-]"
@@ -459,7 +466,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("azure-key", "SharedAccessKey=", r"(?P<kept>SharedAccessKey=)[A-Za-z0-9+/]{40,}=*", "SharedAccessKey"),
     Shape("azure-signature", "sig=", r"(?P<kept>\bsig=)[A-Za-z0-9%+/_-]{40,}=*", r"sig=[A-Za-z0-9%+/\\_-]{40}|sig\\u003[dD]"),
     Shape("aws-signature", "X-Amz-S", r"(?P<kept>X-Amz-(?:Signature|Security-Token)=)[A-Za-z0-9%+/_-]{40,}=*", "X-Amz-S"),
-    Shape("cloudfront-signature", "Signature=", r"(?P<kept>[?&]Signature=)[A-Za-z0-9~_-]{40,}", "\\?Signature=\n&Signature="),
+    Shape("cloudfront-signature", "Signature=", r"(?P<kept>[?&]Signature=)[A-Za-z0-9~_%+/-]{40,}=*", "\\?Signature=\n&Signature="),
     Shape("google-signature", "X-Goog-Signature=", r"(?P<kept>X-Goog-Signature=)[A-Fa-f0-9]{40,}", "X-Goog-Signature"),
     Shape("google-refresh-token", "1//0", rf"(?<!{WORD})1//0{WORD}{{40,}}", rf"1{_SLASH}{_SLASH}0{WORD}{{40}}"),
     Shape("azure-key", "azurewebsites.net",
@@ -467,6 +474,18 @@ SHAPES: tuple[Shape, ...] = (
           r"azurewebsites\.net"),
     Shape("zapier-webhook", "hooks.zapier.com/",
           r"(?P<kept>hooks\.zapier\.com/hooks/(?:catch|standard)/(?:\d{3,12}/)?)[a-z0-9]{5,}", r"hooks\.zapier"),
+    Shape("google-code", "4/0", rf"(?P<kept>\bcode=)4/0{WORD}{{40,}}", rf"code=4{_SLASH}0|code=4%2F0"),
+    Shape("ifttt-key", "/with/key/", rf"(?P<kept>/with/key/){WORD}{{20,}}", rf"with{_SLASH}key{_SLASH}"),
+    Shape("mattermost-webhook", "/hooks/", r"(?P<kept>[a-z0-9]/hooks/)[a-z0-9]{26}(?![A-Za-z0-9])", rf"hooks{_SLASH}[a-z0-9]{{26}}"),
+    Shape("quicknode-key", "quiknode.pro/", rf"(?P<kept>quiknode\.pro/){HEX}{{32,}}", r"quiknode\.pro"),
+    Shape("vercel-webhook", "/integrations/deploy/", rf"(?P<kept>/integrations/deploy/prj_){LETTERS}{{20,}}/{LETTERS}{{8,}}",
+          "integrations.{1,2}deploy"),
+    Shape("netlify-webhook", "netlify.com/build_hooks/", rf"(?P<kept>netlify\.com/build_hooks/){HEX}{{20,}}", "build_hooks"),
+    Shape("google-calendar", "/private-", rf"(?P<kept>/private-){HEX}{{32}}(?=/)", f"private-{HEX}{{32}}"),
+    Shape("otp-seeds", "otpauth-migration:", r"(?P<kept>otpauth-migration://offline\?data=)[A-Za-z0-9%+/=_-]{20,}", "otpauth-migration"),
+    Shape("saml-response", "SAMLResponse=", r"(?P<kept>SAMLResponse=)[A-Za-z0-9%+/=_-]{60,}", "SAMLResponse"),
+    Shape("url-token", "%3D", rf"(?P<kept>(?:token|secret|password|api_key|apikey|access_key)%3D)(?=[A-Za-z_-]{{0,60}}[0-9]){WORD}{{12,}}",
+          "(?:oken|ecret|assword|pi_key|pikey|ss_key)%3D"),
     Shape("newrelic-key", "NRAL", rf"{_APART}(?:[a-f0-9]{{36}}|(?:[a-z]{{2}}[0-9]{{2}}xx)?[a-f0-9]{{30,32}}F{{4}})NRAL(?!{WORD})", "NRAL"),
     Shape("sentry-dsn", "://", r"(?P<kept>://)[a-f0-9]{32}(?::[a-f0-9]{32})?(?=@[A-Za-z0-9.-]+(?::\d+)?/\d)", URL),
     Shape("url-token", "://", rf"(?P<kept>://)(?=[A-Za-z_-]*\d){WORD}{{20,200}}(?=(?::x-oauth-basic)?@[A-Za-z0-9\[])", URL),
@@ -474,7 +493,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("jwt", "eyJ", rf"(?<!{WORD})eyJ{WORD}{{10,}}=*\.(?:eyJ{WORD}{{10,}}=*(?:\.{WORD}*)?"
           rf"|(?:{WORD}{{40,}}|{WORD}*\.{WORD}{{10,}}\.{WORD}{{10,}})\.{WORD}{{10,}})",
           rf"eyJ{WORD}{{10,}}=*\."),
-    Shape("url-password", "://", rf"(?P<kept>://{_PART}{{0,200}}:)(?![$<{{*\[]|%[^0-9A-Fa-f]){_PART}{{6,200}}(?=@[A-Za-z0-9\[])",
+    Shape("url-password", "://", rf"(?P<kept>://{_PART}{{0,200}}:)(?![$<{{*\[]|%[^0-9A-Fa-f])(?:{_PART}|@(?={_PART}{{1,200}}@)){{6,200}}(?=@[A-Za-z0-9\[$])",
           URL),
     Shape("prefixed-key", "", rf"(?<![A-Za-z0-9_-])(?!p(?:k|ub)_)(?:[A-Za-z][A-Za-z0-9]{{0,14}}[_-]){{0,3}}[a-z0-9]{{0,12}}"
           rf"{_MARKED}[_-](?:{_UUID}|{LETTERS}{{20,}}{WORD}*)",

@@ -360,6 +360,11 @@ def test_of_the_planted_secrets_95_percent_are_taken_out_by_occurrence_and_by_ki
 
 NO_SECRETS = r"""
 password: str
+The type of a row is identified by row_key in this table.
+>>> settings.PUBKEY_FINGERPRINT
+page_token: 4Oo0e8585ftk6SU5g1L_KpDJpQoa4sw0HcqtpyJo
+dedupe_key=012adaf76add05c18974ac5597cf7b67f727811a
+API_KEY=abcdefghij
 password: string;
 token: str | None = None
 api_key: Optional[str] = None
@@ -549,6 +554,8 @@ ADVERSARIAL = [
     "name: A_TOKEN\n  value: ", "<password>", "identified by '", "AWS4-HMAC-SHA256 ", "\tTRUE\t/\tTRUE\t1\ta\t", "x:5432:a:b:", "name: A_KEY ", "value: abcdef1 name: ", "password,a\nb,c\n", "password  x\n--- ---\n",
     "echo abcdefg | ", " -u me -p ", "user/pass: a/", "recovery codes:\na1b2-c3d4\n", "chpasswd:\n list:\n a:b\n", "password (x): ",
     "password for a b is ", "<<< abcdef ", "sudo x ", "INSERT INTO t (password) VALUES ", "$6$a$", "cat key\n", "sendline('",
+    ">>> a_key\n'", "A  B  TOKEN\n", "AA ", 'key = "a1b2c3d4" + ', "secret: |\n  " + "Ab1+" * 15 + "\n  ", "password=a1b2c3d4\\=",
+    "api_keys:\n  - a1b2c3d4e5f6a7b8\n", "密码:", "://a:b@", "- --token\n  - ",
     "wandb ", "wandb a1b2c3d4e5f6 ", "algolia key: ", "<secret>{", "token - 'a1B2c3D4e5F6g7' ",
 ]  # fmt: skip
 
@@ -565,6 +572,20 @@ UNSEEN_FORMS = [
     "$ gcloud auth print-access-token\n{}",
     "keytool -genkey -storepass {} -keypass {} -alias a",
     'std::string api_token{{"{}"}};',
+    "API_TOKEN\t{}",
+    "Api Token ....... {}",
+    'API_TOKEN = (\n    "{}"\n)',
+    "api_token: &anchor {}",
+    '["api_token"]=>\n  string(20) "{}"',
+    "args:\n  - --token\n  - {}",
+    "NAME      TOKEN     AGE\nci        {}  3d",
+    ">>> settings.API_TOKEN\n'{}'",
+    'form-data; name="api_token"\r\n\r\n{}\r\n--x',
+    'request.setValue("{}", forHTTPHeaderField: "X-Api-Key")',
+    "密码: {}",
+    "пароль: {}",
+    "Das Passwort lautet {}.",
+    "window.__TOKEN__ = '{}';",
 ]
 
 
@@ -622,7 +643,24 @@ def test_a_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
 
 _KEY_LINES = [chr(65 + at) + "q7Zt/9Lw" * 7 + "pR3+kX2" for at in range(4)]
 _V = "t7Qz9LmX2vKe"
+_LONG = "Zk9qL2x/Rv7" * 6 + "Ab"
 BY_STRUCTURE = {
+    f"api_keys:\n  - a1B2c3D4e5F6g7H8\n  - {_V}": _V,
+    f"secret: |\n  {_LONG[:64]}\n  {_LONG[:64]}\n  {_V}8q9W=\nnext: 1": f"{_V}8q9W",
+    f'KEY="a"\nSIGNING_KEY="{_LONG[:64]}\n{_LONG[::-1][:64]}"\n': _LONG[::-1][:64],
+    f'api_key = "x7Kq9Lm2" + "{_V}"': _V,
+    f'password = "x7Kq9Lm2\\"{_V}"': _V,
+    f"API_KEY=x7Kq9Lm2x7Kq9Lm2\\\n{_V}\n": _V,
+    "postgres://app:p5S1@ZEzS5Vlb@db:5432/x": "ZEzS5Vlb",
+    "const url = `postgres://app:ZEzS5Vlb7428@${host}/db`": "ZEzS5Vlb7428",
+    "Config(user=bob, password=harbor_4929_walnut, host=db)": "harbor_4929_walnut",
+    "bob@h's password: Harbor-Walnut-4929\n": "Harbor-Walnut-4929",
+    "DB_PASSWORD=secret123": "secret123",
+    "API_SECRET=abc123def456": "abc123def456",
+    "API_TOKEN=0123456789abcdef0123456789abcdef": "0123456789abcdef",
+    "GMAIL_PASSWORD=hyto vpsg oxme azph\n": "hyto vpsg oxme azph",
+    "a=1\0DB_PASSWORD=harbor_4929_walnut\0b=2": "harbor_4929_walnut",
+    "redirect=%2Fcb%3Faccess_token%3D5bm7gzbk8JHYNJlm%26x%3D1": "5bm7gzbk8JHYNJlm",
     f"{_KEY_LINES[2]}\n    13→{_KEY_LINES[3]}\n    14→-----END RSA PRIVATE KEY-----": _KEY_LINES[2],
     f"---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\n{_KEY_LINES[0]}\n---- END SSH2 ENCRYPTED PRIVATE KEY ----": _KEY_LINES[
         0
