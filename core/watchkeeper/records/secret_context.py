@@ -1693,6 +1693,9 @@ _ALIGNED = lazily(
 )
 
 
+_ALIGNED_HINT = r"(?:TOKEN|PASSWORD|SECRET|APIKEY) *(?:  [A-Z][A-Z0-9_ -]*)?(?:[\r\n]|\\+[nr])"
+
+
 def _aligned(text: str) -> Iterator[Span]:
     """The column of a table that a command prints with spaces between its columns."""
     for head in _ALIGNED.finditer(text):
@@ -1710,8 +1713,9 @@ def _aligned(text: str) -> Iterator[Span]:
 
 def _tables(text: str) -> Iterator[Span]:
     """The column of a table, a CSV file or an INSERT whose name is a secret's."""
-    yield from _aligned(text) if "  " in text else ()
     data = one_byte_each(text)
+    if any_of([_ALIGNED_HINT])(data):
+        yield from _aligned(text)
     if any_of([_RULED_HINT])(data):
         yield from _ruled(text)
     at = 0 if any_of(_COLUMNS_HINTS)(data) else len(text)
@@ -2293,7 +2297,7 @@ _ASSIGNS = (
     rf"(?:(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|@?{_Q})*|[({{]{_Q}|,[ \t]*{_Q}+|-[ \t]+{_Q}+"
     rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]*=[ \t]*{_Q}*"
     rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}|:[ \t]*[|>]?[-+0-9]*{_W}+(?:[+-]{_W}*)?{_Q}*|[ \t]*(?:\|\|?|\?\?)=?[ \t]*{_Q}*"
-    rf"|{_EQUALS}[ \t]*[\[(]{_ANY}|[ \t]\([^()\s]+\):[ \t]+|[ \t]?\.\.\.+[ \t]+|{_TELLS}){_VALUE}"
+    rf"|{_EQUALS}[ \t]*(?:\[{_ANY}|\({_W}*{_Q})|[ \t]\([^()\s]+\):[ \t]+|[ \t]?\.\.\.+[ \t]+|{_TELLS}){_VALUE}"
     rf"|(?:{_ANY}\x{{1b}}|{_ANY}\\+u001[bB]|[ \t]\{{[ \t]?get;|[ \t]*\x{{e2}}\x{{94}}|[ \t]*\\+u250[23])"
     rf"|{_TELLS}[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]|{_FIELD_APART})"
 )
@@ -2343,7 +2347,7 @@ TELLING: dict[str, list[str]] = {
         rf"|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}",
-        r"(?:TOKEN|PASSWORD|SECRET|APIKEY) *(?:  [A-Z][A-Z0-9_ -]*)?(?:[\r\n]|\\+[nr])",
+        _ALIGNED_HINT,
         rf"(?:_pepper|_PEPPER|_skey|_SKEY|pi_hash|PI_HASH|_SESSION){_Q}*[ \t]*{_EQUALS}",
         rf"\]=>{_W}+string\([0-9]",
         r"(?:assword|ecret|oken|ey): &[A-Za-z]",
