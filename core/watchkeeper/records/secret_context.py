@@ -2174,13 +2174,15 @@ def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -
     return _with_repeats(text, found) if found else found
 
 
+_LINE_ENDS = r"(?=[ \t]*(?:[\r\n\\\"'`]|\Z))"
 _MORE_BASE64 = lazily(
-    rf"={{0,2}}(?:{_LINE_BREAK}[ \t]{{0,40}}[A-Za-z0-9+/]{{40,128}}(?![A-Za-z0-9+/])){{0,400}}"
-    rf"(?:{_LINE_BREAK}[ \t]{{0,40}}(?=[a-z]{{0,40}}[^a-z\s])[A-Za-z0-9+/]{{4,128}}={{0,2}}(?=[ \t]*(?:\s|\\|[\"'`]|\Z)))?"
+    rf"={{0,2}}(?:(?:{_LINE_BREAK}[ \t]{{0,40}}[A-Za-z0-9+/]{{40,128}}{_LINE_ENDS}){{1,400}}"
+    rf"(?:{_LINE_BREAK}[ \t]{{0,40}}[A-Za-z0-9+/]{{1,128}}={{0,2}}{_LINE_ENDS})?"
+    rf"|{_LINE_BREAK}[ \t]{{0,40}}(?=[A-Za-z+/]{{0,128}}[0-9=])[A-Za-z0-9+/]{{4,128}}(?:==?|(?<=[A-Za-z0-9+/]{{16}})){_LINE_ENDS})"
 )
 _MORE_QUOTED = lazily(
-    rf"{_QUOTE}\s?(?:\+|\.\.?|&|<>|(?<=\s))(?:\s|\\{{1,7}}[nr]){{0,40}}[bruf]?{_QUOTE}(?=[^\s\"'`]{{0,60}}[0-9])[^\s\"'`\\]{{4,512}}"
-    rf"(?={_QUOTE})"
+    rf"{_QUOTE}(?:\s?(?:\+|\.\.?)(?:\s|\\{{1,7}}[nr]){{0,40}}[bruf]?{_QUOTE}(?=[^\s\"'`]{{0,60}}[0-9])[^\s\"'`\\]{{4,512}}"
+    rf"|(?:\r?\n|\\{{1,7}}n)[ \t]{{0,60}}[bruf]?{_QUOTE}{_MIXED}(?=[^\s\"'`]{{0,60}}[a-z])[A-Za-z0-9+/=_-]{{12,512}})(?={_QUOTE})"
 )
 """`"…" + "…"`, and strings under each other."""
 _MORE_ESCAPED = lazily(

@@ -836,6 +836,20 @@ def test_hashes_passphrases_and_keys_are_found(text: str) -> None:
     assert OTHERS[text].encode() not in redactor.line(json.dumps({"content": text}).encode())
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [' "db1_name"', ' "https://a.example.com/v1/x"', '\n"file1.txt"', ', "b2": 1}', " # x1", ' + "n1 of m2"'],
+)
+def test_what_follows_a_secret_in_quotes_stays(rest: str) -> None:
+    text = f'--password="t7Qz9LmX2vKe"{rest}'
+    assert Redactor({}).text(text) == f'--password="[redacted:password]"{rest}'
+
+
+@pytest.mark.parametrize("rest", ["Done", "Step1", "DEBUG=false", f"{'0a' * 32}  a.tar.gz", "next: 1"])
+def test_the_line_behind_a_long_secret_stays(rest: str) -> None:
+    assert Redactor({}).text(f"API_KEY={_LONG[:64]}\n{rest}\n") == f"API_KEY=[redacted:key]\n{rest}\n"
+
+
 def test_a_known_value_is_found_as_html_and_xml_write_it() -> None:
     redactor = Redactor({"MY_SECRET": "p&ss<w'rd>12"})
     for text in ("p&amp;ss&lt;w'rd&gt;12", "p&amp;ss&lt;w&#39;rd&gt;12", "p&amp;ss&lt;w&apos;rd&gt;12"):
