@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from watchkeeper.models.failures import (
+    ASK_AGAIN_SECONDS,
     LONGEST_PARK_SECONDS,
     Api,
     Failure,
@@ -240,6 +241,10 @@ class SdkModel(ABC):
             else:
                 kind, until = ErrorKind.PARK, self._clock.now() + asked
                 after += f"; it ends at {utc_text(until)}"
+        elif kind is ErrorKind.RETRY and verdict.rule.rate_limited and retries >= self._retries.max_retries:
+            # Without a time, the retries were in vain: ask again, and let no task fail for it.
+            kind, until = ErrorKind.PARK, self._clock.now() + ASK_AGAIN_SECONDS
+            after += f"; asks again at {utc_text(until)}"
         if kind is ErrorKind.PARK:
             name = "usage limit" if verdict.rule.usage_limit else verdict.rule.name
             verdict = replace(verdict, rule=replace(verdict.rule, name=name, advice=""))

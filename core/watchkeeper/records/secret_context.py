@@ -56,7 +56,7 @@ _TAILS = {
     r"|(?:pi|PI|ss|et|te|on)[. ](?:[Kk]ey|KEY)|[a-z]\.key(?=[ \t]{0,3}[=:])|Keys?|KEYS?|[_.-]salt|Salt|_SALT|_skey|_SKEY"
     r"|(?:pi|PI)_(?:hash|HASH)(?=[ \t]{0,12}[\"'=:])",
     "credential": "redentials?|REDENTIALS?|[Cc]reds|CREDS",
-    "session": "SESSID|SESSIONID|_SESSION(?==)",
+    "session": "SESSID|SESSIONID",
     "auth": r"_auth|(?<![A-Za-z])AUTH(?==)|_AUTH(?==)|userpass|auth(?=\\{0,7}[\"'])",
 }
 """The ends of the names of secrets by their kind; `Password`, `dbPassword` and `DB_PASSWORD` end alike, or
@@ -1487,6 +1487,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"[^\n\"'\\]{{0,40}}{_LINE_BREAK}b?{_QUOTE}"
         rf"([^\s\"'\\]{{8,512}}){_QUOTE}(?={_LINE_BREAK}|\s*\Z)",
     ),
+    ("BW_SESSION=", rf"BW_SESSION=(?:{_QUOTE})?{_V}"),
     ("::add-mask::", r"::add-mask::([^\s\"'\\%$]{6,512})"),
     ("pplication key \\[", r"pplication key \[((?:base64:)?[A-Za-z0-9+/]{32,100}={0,2})\]"),
     ("oken was successfully created", rf"oken was successfully created:? {_V}"),
@@ -2350,7 +2351,7 @@ TELLING: dict[str, list[str]] = {
         rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}",
         _ALIGNED_HINT,
-        rf"(?:_pepper|_PEPPER|_skey|_SKEY|pi_hash|PI_HASH|_SESSION){_Q}*[ \t]*{_EQUALS}",
+        rf"(?:_pepper|_PEPPER|_skey|_SKEY|pi_hash|PI_HASH){_Q}*[ \t]*{_EQUALS}",
         rf"\]=>{_W}+string\([0-9]",
         r"(?:assword|ecret|oken|ey): &[A-Za-z]",
         rf"(?:assword|ASSWORD){_Q}*[ \t]*{_EQUALS}[ \t]*{_Q}*[A-Za-z0-9]{{4}} [A-Za-z0-9]{{4}} [A-Za-z0-9]{{4}} ",

@@ -250,6 +250,18 @@ async def test_however_a_provider_names_the_end_of_a_limit_its_agents_are_parked
     ground.assert_done()
 
 
+async def test_too_many_requests_for_half_an_hour_without_a_time_fail_no_task(ground: Ground) -> None:
+    limited = Limited(ground, NAMES[:4], limit=lambda _: Status(429, "rate_limit_error", "Slow down"))
+    limited.reopens_at = START + 1_800
+    result = await limited.run(limited.start())
+    assert (result.status, result.exit_code) == ("done", 0)
+    assert ground.query(
+        "SELECT count(*) FROM events WHERE kind IN ('task.failed', 'agent.failed', 'agent.paused')"
+    ) == [(0,)]
+    assert ground.query("SELECT count(*) > 0 FROM events WHERE kind = 'agent.parked'") == [(1,)]
+    ground.assert_done()
+
+
 async def test_without_credit_a_resume_makes_one_call_and_wakes_the_others_only_after_it_succeeds(
     ground: Ground,
 ) -> None:

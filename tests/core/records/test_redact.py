@@ -365,6 +365,7 @@ The type of a row is identified by row_key in this table.
 page_token: 4Oo0e8585ftk6SU5g1L_KpDJpQoa4sw0HcqtpyJo
 dedupe_key=012adaf76add05c18974ac5597cf7b67f727811a
 API_KEY=abcdefghij
+WATCHKEEPER_SESSION=k7qz2mxw9ltb4vnc
 password: string;
 token: str | None = None
 api_key: Optional[str] = None
