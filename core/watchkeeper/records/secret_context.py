@@ -278,8 +278,8 @@ def is_placeholder(value: str) -> bool:
         return "EXAMPLE" in value
     lower = value.lower()
     digits = re.sub("[^0-9]", "", value)
-    stands_in = _STAND_IN_WORD if len(value) >= 12 and len(digits) >= 4 else _STAND_IN
-    rest = stands_in.sub("", lower) if (stand_in := stands_in.search(lower)) else lower
+    filler = _STAND_IN_WORD if len(value) >= 12 and len(digits) >= 4 else _STAND_IN
+    rest = filler.sub("", lower) if (stand_in := filler.search(lower)) else lower
     rest = _GENERIC_WORD.sub("", rest)
     letters = re.sub("[^a-z]", "", rest)
     if (
