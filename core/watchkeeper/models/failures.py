@@ -17,16 +17,22 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.models.stream import BrokenStream, StreamedError, excerpt, text_or_none
 from watchkeeper.records.errors import causes
 from watchkeeper.records.messages import ErrorKind
 from watchkeeper.records.text import one_line
+from watchkeeper.records.usage_limits import (
+    JUST_PASSED_SECONDS,
+    duration_seconds,
+    iso_moment,
+    limit_end,
+    moment,
+)
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -46,42 +52,10 @@ for no time."""
 SHORTEST_PARK_SECONDS = 10.0
 """A limit without a longer wait is not asked again sooner: each question is a request."""
 
-MOST_CHARS = 2_000
 MOST_DETAILS = 10
-
-_MILLISECONDS = 1e11
-"""Seconds since 1970 are less for three thousand years."""
 
 _SECONDS_FIELDS = ("resets_in_seconds", "reset_in_seconds", "retry_after_seconds", "retry_after")
 _TIME_FIELDS = ("resets_at", "reset_at", "resetsAt", "reset_time", "retryDelay")
-
-_DURATION = re.compile(
-    r"(?:(\d+(?:\.\d+)?)\s*d(?:ays?)?)?\s*(?:(\d+(?:\.\d+)?)\s*h(?:ours?|rs?)?)?\s*"
-    r"(?:(\d+(?:\.\d+)?)\s*m(?:in(?:ute)?s?)?(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*s(?:ec(?:ond)?s?)?)?\s*(?:(\d+(?:\.\d+)?)\s*ms)?",
-    re.IGNORECASE,
-)
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-
-_EPOCH = re.compile(r"limit reached\s*\|\s*(\d{9,13})(?!\d)", re.IGNORECASE)
-_DATE_TIME = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})(?:[T ]|,? at )(\d{2}):(\d{2})(?::(\d{2}))?(?:\.\d+)?\s*(Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?",
-    re.IGNORECASE,
-)
-_DATE = re.compile(r"(?:access|resets?|until|available)[^\d]{0,24}(\d{4})-(\d{2})-(\d{2})", re.IGNORECASE)
-_AGAIN_IN = re.compile(
-    r"(?:try again|resets?|available again|retry)(?: \w+)? (?:in|after) ((?:\d+(?:\.\d+)?\s*[a-z]+[ ,]*)+)",
-    re.IGNORECASE,
-)
-_OF_DAY = re.compile(
-    r"resets?(?: at)?(?: ([a-z]{3})[a-z]* (\d{1,2}),?(?: at)?)? (\d{1,2})(?::(\d{2}))?\s*(am|pm)?\s*\(?(UTC|GMT|[A-Z][A-Za-z_]+/[A-Za-z_/]+)\)?",
-    re.IGNORECASE,
-)
-_LOCAL = re.compile(
-    r"again at (?:([a-z]{3}) (\d{1,2})\w{2}, (\d{4}) )?(\d{1,2}):(\d{2}) ([AP])M\b", re.IGNORECASE
-)
-_SPEAKS_OF_TIME = re.compile(
-    r"reset|regain|try again|available again|retry|limit reached|until", re.IGNORECASE
-)
 
 
 def header_reset_seconds(headers: Mapping[str, str], now: float) -> float | None:
@@ -121,21 +95,8 @@ def body_reset_seconds(body: Any, message: str, now: float) -> float | None:
             wait = moment_or_duration(str(value), now) if isinstance(value, str | int | float) else None
             if wait is not None:
                 return wait
-    return _worded_reset_seconds(message[:MOST_CHARS], now)
-
-
-def _worded_reset_seconds(message: str, now: float) -> float | None:
-    if not _SPEAKS_OF_TIME.search(message):
-        return None
-    readers: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], float | None]], ...] = (
-        (_EPOCH, lambda found: _moment(float(found[1]), now)),
-        (_DATE_TIME, lambda found: _date_time(found, now)),
-        (_DATE, lambda found: _calendar_seconds([*map(int, found.groups()), 0, 0, 0], None, now)),
-        (_AGAIN_IN, lambda found: _duration(found[1])),
-        (_OF_DAY, lambda found: _time_of_day(found, now)),
-        (_LOCAL, lambda found: _local_time(found, now)),
-    )
-    return next((read(found) for form, read in readers if (found := form.search(message))), None)
+    end = limit_end(message, now)
+    return None if end is None else end - now
 
 
 def _objects(body: Any) -> list[dict[str, Any]]:
@@ -169,11 +130,10 @@ def moment_or_duration(text: str, now: float) -> float | None:
     text = text.strip()[:64]
     number = _number(text)
     if number is not None:
-        return _moment(number, now) if number > 1e9 else number
-    found = _DATE_TIME.match(text)
-    if found:
-        return _date_time(found, now)
-    seconds = _duration(text)
+        return moment(number) - now if number > 1e9 else number
+    if (end := iso_moment(text)) is not None:
+        return end - now
+    seconds = duration_seconds(text)
     return seconds if seconds is not None else _http_date_seconds(text, now)
 
 
@@ -183,10 +143,6 @@ def _http_date_seconds(text: str, now: float) -> float | None:
         return email.utils.mktime_tz(parsed) - now if parsed is not None else None
     except (ValueError, OverflowError):  # a year that no calendar has
         return None
-
-
-def _moment(since_1970: float, now: float) -> float:
-    return (since_1970 / 1000 if since_1970 > _MILLISECONDS else since_1970) - now
 
 
 def _number(value: Any) -> float | None:
@@ -199,96 +155,14 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _duration(text: str) -> float | None:
-    found = _DURATION.fullmatch(text.strip(" .,").replace(",", " "))
-    if not found or not any(found.groups()):
-        return None
-    days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in found.groups())
-    return days * 86_400 + hours * 3_600 + minutes * 60 + seconds + milliseconds / 1000
-
-
-def _date_time(found: re.Match[str], now: float) -> float | None:
-    return _calendar_seconds([int(part or 0) for part in found.groups()[:6]], found[7], now)
-
-
-def _calendar_seconds(parts: list[int], zone: str | None, now: float) -> float | None:
-    """Seconds until a date and time; without a zone it is UTC."""
-    try:
-        moment = datetime(*parts, tzinfo=UTC)  # type: ignore[misc,arg-type]
-    except ValueError:
-        return None
-    if zone and zone[0] in "+-":
-        digits = zone[1:].replace(":", "").ljust(4, "0")
-        offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-        moment -= offset if zone[0] == "+" else -offset
-    return moment.timestamp() - now
-
-
-def _time_of_day(found: re.Match[str], now: float) -> float | None:
-    """`resets 3pm (America/Santiago)`, `resets Nov 24, 10am (UTC)`: the next such moment."""
-    month, day, hour, minute, half, zone = found.groups()
-    named = _zone(zone)
-    if named is None or not 0 <= int(hour) <= 23 or (half and int(hour) > 12):
-        return None
-    hours = int(hour) % 12 + (12 if half.lower() == "pm" else 0) if half else int(hour)
-    here = datetime.fromtimestamp(now, named)
-    try:
-        moment = here.replace(hour=hours, minute=int(minute or 0), second=0, microsecond=0)
-        if month is not None:
-            if month.lower() not in _MONTHS:
-                return None
-            moment = moment.replace(month=_MONTHS.index(month.lower()) + 1, day=int(day))
-            if moment < here - timedelta(days=180):
-                moment = moment.replace(year=moment.year + 1)
-        elif moment <= here:
-            moment += timedelta(days=1)
-    except ValueError:
-        return None
-    return moment.timestamp() - now
-
-
-def _local_time(found: re.Match[str], now: float) -> float | None:
-    """`try again at 3:05 PM`, `try again at Nov 24th, 2026 12:34 PM`, in this machine's time, as Codex words it."""
-    month, day, year, hour, minute, half = found.groups()
-    moment = datetime.fromtimestamp(now)
-    try:
-        if month is not None:
-            moment = moment.replace(int(year), _MONTHS.index(month.lower()) + 1, int(day))
-        hours = int(hour) % 12 + (12 if half.upper() == "P" else 0)
-        # A minute later: the words leave the seconds out.
-        moment = moment.replace(hour=hours, minute=int(minute), second=0, microsecond=0) + timedelta(
-            minutes=1
-        )
-    except ValueError:
-        return None
-    if month is None and moment.timestamp() < now:
-        moment += timedelta(days=1)
-    return moment.timestamp() - now
-
-
-def _zone(name: str) -> tzinfo | None:
-    from zoneinfo import ZoneInfo
-
-    if name.upper() in ("UTC", "GMT"):
-        return UTC
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        return None
-
-
 # --- What a failed model call means for the run -------------------------------------------------------------
 #
 # One table, read by one pure function. Providers, proxies and local servers report the same trouble in many
 # shapes. `RULES` lists the shapes, most specific first; `classify` finds the first that fits. To support a
 # server's own wording, add a row.
 
-JUST_PASSED_SECONDS = 3_600.0
-"""A usage limit whose stated end passed no longer ago, and which still holds, ends soon: clocks differ, and
-times are rounded."""
-
 ASK_AGAIN_SECONDS = 60.0
-"""The wait where such a limit names no later time."""
+"""The wait where a usage limit holds whose stated end has just passed, or too many requests name no time."""
 
 READ_CHARS = 2_000
 """How much of a message is searched: it comes from outside, and may be crafted to cost time."""
