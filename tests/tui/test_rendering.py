@@ -572,3 +572,8 @@ async def test_a_search_in_a_transcript_keeps_its_context_and_n_goes_on(desk: De
             selected.append(pane.page.selected.key)
         assert selected[:2] == ["4.0", "4.0"]
         assert selected[2].startswith(("2.", "3."))
+
+
+def test_the_filter_of_a_transcript_finds_words_across_colours() -> None:
+    block = TranscriptBlock("1.0", 1, "text", "user", "\x1b[31mFAIL\x1b[39m src/\x1b[1mqueueworker", 1, 1.0)
+    assert Item(block).holds("fail src/queueworker")

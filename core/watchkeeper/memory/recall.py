@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from watchkeeper.memory.content import blocks_of, result_text
 from watchkeeper.memory.ranking import PASSAGE_CHARACTERS, Document, Likeness, Query, rank
 from watchkeeper.records.messages import Content
+from watchkeeper.records.text import unstyled
 from watchkeeper.records.tool_inputs import leaves
 from watchkeeper.store import facts
 from watchkeeper.store.driver import plain
@@ -441,7 +442,7 @@ def _said_parts(content: Content, skipped: frozenset[str]) -> Iterator[tuple[str
         elif kind == "tool_result" and block.get("tool_use_id") not in skipped:
             text = result_text(block)
         if text:
-            yield kind, text
+            yield kind, unstyled(text)
 
 
 def excerpt(text: str, pieces: Sequence[str], size: int = EXCERPT_CHARACTERS) -> str:

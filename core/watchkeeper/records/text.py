@@ -58,6 +58,29 @@ def sanitize(text: str) -> str:
     return _SURROGATES.sub("\ufffd", text)
 
 
+STYLE_BODY = r"[0-?]*[ -/]*[JKm]"
+"""What follows `CSI` in a colour, another style, or the erasure that tools such as `grep` put beside it."""
+_STYLES = lazily(
+    rf"(?:\x1b\[|\x9b){STYLE_BODY}|\x1b[()][A-Z0-9]"
+    r"|\x1b\][^\x07\x1b\x9c]{0,4000}(?:\x07|\x1b\\|\x9c)"  # OSC: links, titles
+)
+_MOVES = lazily(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
+_WRITTEN_STYLES = lazily(rf"\\(?:u001[bB]|x1[bB]|033|e)\[{STYLE_BODY}")
+
+
+def unstyled(text: str) -> str:
+    """`text` for a search: without colours, other styles and links, so that its words are those on the screen.
+
+    A sequence that moves the cursor is a space. One that is written out, as in JSON (`\\u001b[31m`), stays, and a
+    space follows: it is no part of the next word.
+    """
+    if "\x1b" in text or "\x9b" in text:
+        text = _MOVES.sub(" ", _STYLES.sub("", text))
+    if any(written in text for written in ("1b[", "1B[", "033[", "\\e[")):
+        text = _WRITTEN_STYLES.sub(r"\g<0> ", text)
+    return text
+
+
 _SAFE_LINES = lazily(r"[\n\x20-\x7e]*\Z")
 _NOT_PLAIN = lazily(r"[^\n\x20-\x7e]")
 _BLANK_LETTERS = lazily(

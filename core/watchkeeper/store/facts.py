@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from watchkeeper.records.text import unstyled
 from watchkeeper.store.driver import (
     FACTS_FOUND,
     FACTS_RANK,
@@ -98,8 +99,8 @@ class Fact:
 
 
 def normal(text: str) -> str:
-    """A fact's text in its stored form: on one line, single spaces."""
-    return re.sub(r"\s+", " ", text).strip()
+    """A fact's text in its stored form: on one line, single spaces, no colours of a terminal."""
+    return re.sub(r"\s+", " ", unstyled(text)).strip()
 
 
 def digest_of(text: str) -> str:

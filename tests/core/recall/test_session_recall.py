@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from tests.core.recall.conftest import Session
 
 from watchkeeper.memory.recall import recall
+from watchkeeper.store import database
+from watchkeeper.store.search.index import index_until
 
 Start = Callable[..., Session]
 
@@ -43,6 +46,19 @@ def test_tool_results_are_searched_and_calls_of_memory_tools_are_not(session: Se
         "ann", [{"type": "tool_use", "id": "t2", "name": "recall", "input": {"query": "zebra failed"}}]
     )
     assert texts(session, "zebra failed") == ["zebra: 3 failed", "bash pytest -k zebra"]
+
+
+@pytest.mark.parametrize("query", ["queueworker", "expectedzebra", "markedtapir", "receivedgiraffe"])
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_words_behind_and_inside_colours_are_recalled(session: Session, query: str, is_indexed: bool) -> None:
+    report = "\x1b[1mqueueworker\x1b[22m \x1b[32mexpectedzebra\x1b[39m \x1b[1;31mreceivedgiraffe\x1b[0m mar\x1b[1mkedtapir"
+    session.say("ann", [{"type": "tool_result", "tool_use_id": "t1", "content": report}], "user")
+    session.use("ann", "remember", text="It is the \x1b[31mfactualmoose\x1b[0m that fails")
+    if is_indexed:
+        with closing(database.open_writable(session.store.path)) as connection:
+            assert index_until(connection, seconds=60)
+    assert texts(session, query) == ["queueworker expectedzebra receivedgiraffe markedtapir"]
+    assert texts(session, "factualmoose") == ["It is the factualmoose that fails"]
 
 
 def test_what_the_reader_has_in_its_context_is_not_found_again(session: Session) -> None:

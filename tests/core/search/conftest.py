@@ -9,6 +9,20 @@ import pytest
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, encode, sqlite3
 
+STYLED = (
+    "\x1b[31mFAIL\x1b[39m \x1b[2msrc/\x1b[22m\x1b[1mqueueworker.spec.ts\x1b[22m\n"
+    " \x1b[38;5;196mexpectedzebra\x1b[0m \x1b[38:2::9:8:7mreceivedgiraffe\x1b(B\x1b[m \x9b32mpassedokapi\x9b0m\n"
+    "\x1b[01;31m\x1b[Kmark\x1b[m\x1b[Kedtapir \x1b]8;;https://a.example/\x1b\\linkedlemur\x1b]8;;\x07 one\x1b[4Ctwo\n"
+    r'"\u001b[32mwrittenbison\u001b[0m" \x1b[1mechoedibex \033[0;33mprintedgnu \e[1mheronletter'
+    + "\n\x1b]0;openquokka"
+)
+"""Words behind, between and around the styles of a terminal, as raw sequences and as programs write them."""
+STYLED_WORDS = (
+    "FAIL", "queueworker", '"FAIL src/queueworker.spec.ts"', "expectedzebra", "receivedgiraffe", "passedokapi",
+    '"expectedzebra receivedgiraffe"', "markedtapir", "linkedlemur", '"one two"', "writtenbison", "echoedibex",
+    "printedgnu", "heronletter", "openquokka",
+)  # fmt: skip
+
 
 class Library:
     """A database whose rows the tests write themselves: sessions of one agent each, and their messages."""

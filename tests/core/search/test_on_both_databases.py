@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from tests.core.search.conftest import Library
+from tests.core.search.conftest import STYLED, STYLED_WORDS, Library
 
 from watchkeeper.runtime import background
 from watchkeeper.store import database
@@ -114,6 +114,16 @@ def test_what_commits_late_with_an_early_id_is_found_before_and_after_it_is_inde
         assert [reply.session_id for reply in replies] == ["s1"]
         assert index_until(server.connection, seconds=60)
     assert unindexed(server.connection) == 0
+
+
+def test_words_are_found_behind_and_inside_colours_on_postgresql(server: Library) -> None:
+    server.say(server.session("s1"), STYLED)
+    for _ in ("not indexed", "indexed"):
+        for typed in STYLED_WORDS:
+            assert [hit.seq for hit in search(server.connection, typed, deadline_seconds=60).hits] == [1], (
+                typed
+            )
+        assert index_until(server.connection, seconds=60)
 
 
 def test_a_message_with_too_many_words_for_the_index_is_searched_all_the_same(server, monkeypatch):

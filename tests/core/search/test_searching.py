@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from tests.core.search.conftest import Library
+from tests.core.search.conftest import STYLED, STYLED_WORDS, Library
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.search import index
@@ -161,6 +161,26 @@ def test_of_a_giant_message_head_and_tail_are_found(library: Library, ready: Cal
     assert seqs(library, "kraken") == [1]
     assert seqs(library, "whale") == [1]
     assert seqs(library, "squid") == []
+
+
+@pytest.mark.parametrize("typed", STYLED_WORDS)
+def test_words_are_found_behind_and_inside_colours(
+    library: Library, ready: Callable[[], None], typed: str
+) -> None:
+    library.say(
+        library.session("s1"), [{"type": "tool_result", "tool_use_id": "t", "content": STYLED}], "user"
+    )
+    ready()
+    assert seqs(library, typed) == seqs(library, typed, ranked=True) == [1]
+    (hit,) = search_by_session(library.connection, typed, deadline_seconds=60).hits
+    assert any(piece.found for piece in hit.snippet)
+    assert "\x1b" not in "".join(piece.text for piece in hit.snippet)
+
+
+def test_colours_are_no_words(library: Library, ready: Callable[[], None]) -> None:
+    library.say(library.session("s1"), "\x1b[31mred\x1b[39m")
+    ready()
+    assert seqs(library, "31mred") == seqs(library, "39m") == []
 
 
 def test_long_runs_of_base64_are_no_words(library: Library, ready: Callable[[], None]) -> None:

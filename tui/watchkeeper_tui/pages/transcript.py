@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchkeeper.records.text import result_words, without_machine_text
+from watchkeeper.records.text import result_words, unstyled, without_machine_text
 from watchkeeper.store.agent_snapshot import ToolCallFacts
 from watchkeeper.store.commands import unified_diff
 from watchkeeper_tui import formatting
@@ -81,7 +81,9 @@ class Item:
     def holds(self, words: str) -> bool:
         """Whether the words, in lower case, are in its title or its text."""
         blocks = (self.block,) if self.result is None else (self.block, self.result)
-        return any(words in block.title.casefold() or words in block.text.casefold() for block in blocks)
+        return any(
+            words in block.title.casefold() or words in unstyled(block.text).casefold() for block in blocks
+        )
 
 
 @dataclass(frozen=True, slots=True)

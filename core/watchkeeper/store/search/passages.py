@@ -15,7 +15,7 @@ from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of
 from watchkeeper.store.place import Place
 from watchkeeper.store.search.index import ids_holding, reach
 from watchkeeper.store.search.messages import PREFIX_LETTERS, Query, Term, fold
-from watchkeeper.store.search.words import WordTable, cjk, session_word
+from watchkeeper.store.search.words import WordTable, cjk, session_word, words_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -152,7 +152,11 @@ def _unindexed(
         f" {not_indexed} AND a.session_id = ?{of_agent} ORDER BY m.id DESC LIMIT ?",
         (*bound, NEWEST_MESSAGES),
     )
-    return ((row[0], fold(row[1])) for row in rows)
+    return ((row[0], fold(words_of(decode(row[1])) if _ESCAPE in row[1] else row[1])) for row in rows)
+
+
+_ESCAPE = "\\u001b"
+"""How JSON writes the beginning of a terminal's colour, which may be inside a word."""
 
 
 def places_of(reads: Any, ids: Sequence[int]) -> dict[int, tuple[str, int, int]]:

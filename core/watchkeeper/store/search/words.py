@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from watchkeeper.records.text import lazily
+from watchkeeper.records.text import lazily, unstyled
 from watchkeeper.store.driver import Connection, plain, sqlite3
 
 TOKENIZE = "tokenize='unicode61 remove_diacritics 2'"
@@ -61,7 +61,7 @@ def words_of(content: Any) -> str:
     and said.
 
     Text, thinking, the strings in a tool's input, the text of a result or a plain-text document. No images,
-    no long runs of base64, of a giant message only head and tail.
+    no colours of a terminal, no long runs of base64, of a giant message only head and tail.
     """
     text = _words_of(content)
     return text if text.isascii() else plain(text)
@@ -74,6 +74,7 @@ def _words_of(content: Any) -> str:
         found: list[str] = []
         _gather(content, found)
         text = found[0] if len(found) == 1 else "\n".join(found)
+    text = unstyled(text)
     if len(text) < _BLOB_CHARACTERS:
         return text
     if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
