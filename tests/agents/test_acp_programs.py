@@ -6,7 +6,9 @@ import asyncio
 import copy
 import json
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +284,59 @@ async def test_the_history_that_session_load_tells_again_is_not_taken_for_news(p
     assert len(programs.received("session/load")) == 1
     assert "OLD HISTORY" not in json.dumps(programs.transcript())
     assert programs.calls() == []
+
+
+BUSY = {"error": {"code": -32600, "message": "thread s already has an active writer"}}
+
+
+async def test_a_session_that_another_process_has_open_is_asked_for_again(programs, monkeypatch):
+    monkeypatch.setattr("watchkeeper.agents.backends.loop.BUSY_SECONDS", 0.0)
+    lives = [[["say", "half"], ["die"]]], [], [], [[["say", "finished"]]]
+    await programs.played(*lives, replies={"session/resume": ["lives", [{}, BUSY, BUSY, {}]]})
+    assert programs.tasks()["a"]["status"] == "done"
+    assert len(programs.received("session/new")) == 1
+
+
+async def test_a_session_that_stays_open_elsewhere_pauses_the_run_with_the_reason(programs, monkeypatch):
+    monkeypatch.setattr("watchkeeper.agents.backends.loop.BUSY_SECONDS", 0.0)
+    monkeypatch.setattr("watchkeeper.agents.backends.loop.MOST_BUSY_TRIES", 2)
+    lives = [[["say", "half"], ["die"]]], [], [], [], [[["say", "finished"]]]
+    result = await programs.played(*lives, replies={"session/resume": ["lives", [{}, BUSY, BUSY, BUSY, {}]]})
+    assert result.exit_code == 5
+    assert "active writer; close the session there, then resume" in programs.agent()["status_reason"]
+    assert (await programs.run()).exit_code == 0
+    programs.assert_whole()
+    assert len(programs.received("session/new")) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("You've hit your usage limit. Try again in 3 hours 20 minutes.", 12_000),
+        ("You've hit your session limit · resets in 2 hours", 7_200),
+        ("You've hit your usage limit. Try again at {passed}.", 60),
+    ],
+)
+@pytest.mark.parametrize("as_answer", [True, False])
+async def test_a_usage_limit_with_an_end_parks_until_then_and_soon_if_it_has_just_passed(
+    programs, said, seconds, as_answer
+):
+    now = time.time()
+    said = said.replace("{passed}", datetime.fromtimestamp(now - 120).strftime("%I:%M %p"))
+    programs.script([[["say", said], ["end", "end_turn"]] if as_answer else [["error", -32603, said]]])
+
+    async def stop() -> None:
+        await programs.until(lambda state: programs.agent().get("status") == "parked")
+        assert 0 <= programs.agent()["parked_until"] - now - seconds < 3_000
+        programs.submit("pause", payload={"now": True})
+
+    await programs.run_while(stop)
+    programs.assert_whole()
+
+
+async def test_an_answer_that_only_warns_of_a_limit_is_an_answer(programs: Programs) -> None:
+    await programs.played([[["say", "You've used 91 % of your session limit · resets 9pm"]]])
+    assert programs.tasks()["a"]["status"] == "done"
 
 
 @pytest.mark.parametrize(

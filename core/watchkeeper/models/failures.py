@@ -419,9 +419,15 @@ def asked_seconds(failure: Failure, verdict: Verdict) -> float | None:
     said = failure.usage_reset_seconds
     if said is None and failure.status == 429 and failure.error_code is None:
         said = header
-    if said is not None and -JUST_PASSED_SECONDS < said <= 0:
+    return limit_wait_seconds(said)
+
+
+def limit_wait_seconds(until_end: float | None) -> float | None:
+    """How long to wait for a usage limit that still holds, by the seconds until its stated end: a minute where
+    that has just passed, None where it passed long ago or is unknown."""
+    if until_end is not None and -JUST_PASSED_SECONDS < until_end <= 0:
         return ASK_AGAIN_SECONDS
-    return said if said is not None and said > 0 else None
+    return until_end if until_end is not None and until_end > 0 else None
 
 
 # --- Reading the body of an HTTP error, within limits -------------------------------------------------------

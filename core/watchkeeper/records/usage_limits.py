@@ -59,7 +59,7 @@ def limit_end(text: str, said_at: float | None, zone: tzinfo | None = None) -> f
 _LIMIT = r"\b(?:limits?|quota|allowance)\b"
 _REACHED = re.compile(
     rf"\b(?:hit|reached|exceeded|exhausted|used up|used 100 ?% of)\b.{{0,60}}?{_LIMIT}"
-    rf"|{_LIMIT}.{{0,40}}?\b(?:reached|exceeded|hit|exhausted)\b"
+    rf"|{_LIMIT}.{{0,40}}?\b(?:reached|exceeded|hit|exhausted|used up)\b"
     r"|\b(?:out of|insufficient) .{0,30}?\b(?:credits?|usage|quota|funds)\b|\bcredit balance is too low",
     re.IGNORECASE,
 )

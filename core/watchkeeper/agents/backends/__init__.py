@@ -36,14 +36,6 @@ class BackendFailed(Exception):
     """The program cannot be used, or has ended. The message is one line for a person."""
 
 
-LIMIT = re.compile(
-    r"\b(usage|rate|session|weekly|monthly)[ _-]?limit|\blimit (was |has been )?reached|out of credit|quota|credit balance"
-    r"|hit your limit",
-    re.IGNORECASE,
-)
-"""How programs word a usage limit."""
-
-
 class ProgramEnded(BackendFailed):
     """The program's process has ended by itself; it may be started again."""
 
@@ -54,6 +46,10 @@ class Refused(BackendFailed):
 
 class NotLoggedIn(Refused):
     """The program has no valid login, or no key."""
+
+
+class SessionBusy(Refused):
+    """Another process has the session open; it may be asked for again."""
 
 
 # --- What a program says ------------------------------------------------------------------------------------
@@ -336,6 +332,8 @@ INVALID_PARAMS = -32602
 LARGEST_COUNT = 2**53
 DIED = re.compile(r"process (exited|terminated|has ended)", re.IGNORECASE)
 """What an adapter says when the agent behind it has died."""
+BUSY = re.compile(r"has an active writer", re.IGNORECASE)
+"""What Codex says of a thread that another of its processes writes (since 0.147)."""
 WRONG_SHAPE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError)
 """What a driver raises where a program sent another type than its protocol says."""
 
@@ -672,6 +670,8 @@ class RpcBackend:
                 if error.code == NOT_LOGGED_IN
                 else ProgramEnded
                 if DIED.search(reason)
+                else SessionBusy
+                if BUSY.search(reason)
                 else Refused
             )
             raise failed(f"{self.name} refuses {method}: {reason}") from error

@@ -216,7 +216,7 @@ class Acp(RpcBackend):
             return backends.Ended("failed", reason, "died")
         if object_of(error.data).get("errorKind") == "rate_limit" or "(429)" in reason:
             return backends.Ended("failed", reason, "rate_limit")
-        return backends.Ended("failed", reason, "limit" if backends.LIMIT.search(reason) else "")
+        return backends.Ended("failed", reason)
 
     async def asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
         if method != "session/request_permission":

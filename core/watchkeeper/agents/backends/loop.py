@@ -29,7 +29,6 @@ from typing import Any
 from watchkeeper.agents import agent_state, backends, roles
 from watchkeeper.agents.agent_state import RunResult, TaskOutcome, note_budget, write_ending
 from watchkeeper.agents.backends import (
-    LIMIT,
     AgentBackend,
     BackendFailed,
     BackendSpec,
@@ -37,6 +36,7 @@ from watchkeeper.agents.backends import (
     NotLoggedIn,
     ProgramEnded,
     Refused,
+    SessionBusy,
     sweep,
 )
 from watchkeeper.agents.backends.programs import Program
@@ -47,9 +47,10 @@ from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.recall import pinned_lines
-from watchkeeper.models.failures import body_reset_seconds
+from watchkeeper.models.failures import limit_wait_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
 from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.records.usage_limits import limit_end, usage_limit
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent, ProgramSession, ProgramTurn
 from watchkeeper.store.faultpoints import reach
@@ -108,6 +109,11 @@ EDITED = (
 OURS = re.compile(r"(?:mcp__)?watchkeeper(?:__|_|\.)(\w+)")
 """How programs name the tools of our own server; these need no answer of a person."""
 
+
+BUSY_SECONDS = 3.0
+"""The wait before a session is asked for again that another process has open."""
+MOST_BUSY_TRIES = 10
+CLOSE_ELSEWHERE = "close the session there, then resume"
 
 LONGEST_NOTICE = 500
 """Characters of an answer that can be the notice of a usage limit instead of an answer."""
@@ -222,11 +228,16 @@ class ProgramLoop:
         return ending
 
     async def _run(self) -> RunResult:
-        deaths = 0
+        deaths = busy_tries = 0
         while True:
             self._progress = False
             try:
                 return await self._converse()
+            except SessionBusy as busy:
+                busy_tries = 1 if self._progress else busy_tries + 1
+                if busy_tries > MOST_BUSY_TRIES:
+                    return await self._pause(f"{busy}; {CLOSE_ELSEWHERE}", tell=True, blocked=True)
+                await self._await_other_process(str(busy))
             except _ProgramDied as died:
                 if self._control.pause_reason is not None:
                     await self._flush_text()
@@ -238,6 +249,18 @@ class ProgramLoop:
                     self._agent.id, "retrying", f"{self._program.label} ended; it is started again"
                 )
                 await self._close()
+
+    async def _await_other_process(self, reason: str) -> None:
+        """Wait for some seconds: another process of the program has the session open."""
+        await self._close()
+        self._environment.live.show(
+            self._agent.id, "retrying", f"{reason}; asked again in {BUSY_SECONDS:.0f} s"
+        )
+        self._control.set_waiting(True)
+        try:
+            await self._control.abandonable(self._environment.clock.sleep(BUSY_SECONDS))
+        finally:
+            self._control.set_waiting(False)
 
     async def _converse(self) -> RunResult:
         try:
@@ -348,7 +371,7 @@ class ProgramLoop:
         refused = ""
         try:
             session = await backend.open(spec)
-        except (NotLoggedIn, ProgramEnded):
+        except (NotLoggedIn, ProgramEnded, SessionBusy):
             raise
         except BackendFailed as failed:
             refused = str(failed)
@@ -537,6 +560,8 @@ class ProgramLoop:
                     break
                 if event is not None:
                     await self._take(event)
+        except SessionBusy:
+            raise
         except BackendFailed as failed:
             raise _ProgramDied(str(failed)) from failed
         await self._end_asks()
@@ -944,8 +969,9 @@ class ProgramLoop:
             await self._store.commit(partial(self._end_turn, status=status, reason=reason or None))
 
         ended = self._limit_in(ended)
-        if ended.kind == "rate_limit" and ended.until is None:
-            ended = replace(ended, kind="limit", until=self._environment.clock.now() + RATE_LIMIT_SECONDS)
+        if ended.kind == "rate_limit":
+            until = ended.until or self._environment.clock.now() + RATE_LIMIT_SECONDS
+            ended = replace(ended, kind="limit", until=until)
         if ended.status == "completed":
             if self._has_mail() or self._unsent():
                 await note("completed")
@@ -978,15 +1004,25 @@ class ProgramLoop:
         return await self._fail(reason or f"{self._program.label} failed")
 
     def _limit_in(self, ended: backends.Ended) -> backends.Ended:
-        """The ending, with the end of the usage limit that the program only words: in its error, or as its answer."""
-        said = self._said if ended.status == "completed" else ended.reason
-        if ended.until is not None or ended.status == "interrupted" or len(said) > LONGEST_NOTICE:
+        """The ending, with the usage limit and its end that the program only words: in its error, or as its answer.
+
+        An end that has just passed is a minute from now; one that passed long ago is none.
+        """
+        said, until = self._said if ended.status == "completed" else ended.reason, ended.until
+        if ended.status == "interrupted" or (ended.status == "completed" and len(said) > LONGEST_NOTICE):
             return ended
         now = self._environment.clock.now()
-        seconds = body_reset_seconds(None, said, now) if LIMIT.search(said) else None
-        if seconds is None:
-            return ended
-        return backends.Ended("failed", said, "limit", now + seconds)
+        limit = usage_limit(said, now)
+        if until is None and "limit" in ended.kind:
+            until = limit_end(said, now)
+        elif until is None and limit is not None:
+            until = limit.ends_at
+        wait = limit_wait_seconds(None if until is None else until - now)
+        until = None if wait is None else now + wait
+        if ended.status == "completed":  # an answer may speak of limits; a notice says when they end
+            return ended if limit is None or until is None else backends.Ended("failed", said, "limit", until)
+        kind = "limit" if limit is not None and not ended.kind else ended.kind
+        return replace(ended, kind=kind, until=until)
 
     def _end_turn(self, tx: Transaction, status: str, reason: str | None = None) -> None:
         assert_mine(tx, self._agent.id)
