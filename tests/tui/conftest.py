@@ -52,6 +52,7 @@ class FakeControl:
         self.session = session
         self.started: list[tuple[str, bool, int | None]] = []
         self.fails: Exception | None = None
+        self.host_fails: Exception | None = None
         self.submitted = 0
         self.foretold: Any = None
         """What `preview` answers: nothing, a preview, or an error to raise."""
@@ -75,6 +76,8 @@ class FakeControl:
         return self.submitted
 
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
+        if self.host_fails is not None:
+            raise self.host_fails
         self.started.append((session_id, resume, once))
         return 4242
 

@@ -125,6 +125,31 @@ async def test_resume_starts_a_host_where_none_lives(desk: Desk, status: str) ->
         assert desk.session.commands() == []
 
 
+@pytest.mark.parametrize("status", ["done", "cancelled"])
+async def test_a_run_that_is_over_offers_no_resume_anywhere(desk: Desk, status: str) -> None:
+    desk.host_pid = None
+    desk.session.set(status=status, ended_at=desk.time)
+    async with desk.shown(row="task:t-core") as pilot:
+        assert "Resume" not in text_of(pilot)
+        for keys in (["r"], [*":resume", "enter"]):
+            await pilot.press(*keys)
+            await shows(pilot, "the run is over")
+            await pilot.press("escape")
+        await pilot.press("B")
+        await shows(pilot, "Budget: the run is over")
+        assert desk.control.started == []
+        assert desk.session.commands() == []
+
+
+async def test_a_host_that_does_not_start_is_never_said_to_have_started(desk: Desk) -> None:
+    desk.host_pid = None
+    desk.session.set(status="paused")
+    desk.control.host_fails = StoreUnusable("the background process did not start: no key")
+    async with desk.shown(row="task:t-core") as pilot:
+        await pilot.press("r")
+        await shows(pilot, "resume the run: the background process did not start: no key", without="✓ resume")
+
+
 @pytest.mark.parametrize(
     ("keys", "kind"), [(["R", "y"], "rerun"), (["C", "y"], "compact"), (["u"], "undo"), (["U", "y"], "redo")]
 )

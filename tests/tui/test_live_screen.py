@@ -86,7 +86,7 @@ async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> 
     [
         ("running", True, "● LIVE"), ("running", False, "† STOPPED"), ("paused", False, "‖ PAUSED"),
         ("paused", True, "‖ PAUSED"), ("done", False, "✓ DONE"), ("failed", False, "✗ FAILED"),
-        ("cancelled", False, "× CANCELLED"),
+        ("cancelled", False, "× CANCELLED"), ("held", False, "? UNKNOWN"),
     ],
 )  # fmt: skip
 async def test_the_header_says_how_the_session_stands(desk, status, hosted, badge):

@@ -20,7 +20,7 @@ from watchkeeper.store.snapshot import EVENTS_KEPT
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.screens.live import LiveScreen
-from watchkeeper_tui.snapshot import SessionState, Snapshot, session_state
+from watchkeeper_tui.snapshot import SessionState, Snapshot, agent_condition, session_state, task_condition
 
 
 class Published(list[Snapshot]):
@@ -180,6 +180,15 @@ def test_another_programs_session_that_nobody_follows_is_over_and_not_dead() -> 
     assert session_state("running", hosted=False, origin="codex") is SessionState.DONE
     assert session_state("running", hosted=True, origin="codex") is SessionState.LIVE
     assert session_state("running", hosted=False) is SessionState.DEAD
+    assert session_state("held", hosted=False) is SessionState.UNKNOWN
+
+
+def test_an_unknown_state_of_an_agent_or_a_task_is_its_own_word(desk, reader, published):
+    read = published.until(lambda snapshot: bool(snapshot.agents and snapshot.tasks))
+    agent = replace(read.agents[0], status="held")
+    task = replace(read.tasks[0], status="held")
+    shown = (agent_condition(agent, SessionState.LIVE, desk.time), task_condition(task))
+    assert {(each.glyph, each.word, each.role) for each in shown} == {("?", "held", "muted")}
 
 
 async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_meanwhile(desk, monkeypatch):

@@ -283,6 +283,25 @@ def test_a_call_and_its_result_are_one_item_with_its_state_and_duration() -> Non
     assert len(folded(result("alone"))) == 2
 
 
+@pytest.mark.parametrize(
+    ("status", "began", "drawn"),
+    [
+        ("cancelled", None, "× not run"), ("cancelled", 10.0, "× cancelled"), ("denied", None, "✗ denied"),
+        ("unknown", 10.0, "? outcome unknown"), ("pending", None, "◌ waiting to run"), ("done", 10.0, "✓"),
+        ("held back", 10.0, "? held back"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("answered", [False, True])
+def test_only_a_call_that_is_done_has_a_tick_and_an_unknown_state_is_its_own_word(
+    status: str, began: float | None, drawn: str, answered: bool
+) -> None:
+    state = ItemState(80, call=ToolCallFacts("c", "Bash", status, False, began, None))
+    said = [call("Bash", command="x"), *([result("said")] if answered else [])]
+    head = folded(*said, state=state)[0]
+    assert f"  {drawn}" in head
+    assert ("✓" in head) is (status == "done")
+
+
 @pytest.mark.parametrize("given", [
     {"file_path": "/a/b.py", "old_string": "x = 1\nsame", "new_string": "x = 2\nsame"},
     {"filePath": "/a/b.py", "oldString": "x = 1\nsame", "newString": "x = 2\nsame"},

@@ -310,6 +310,8 @@ def budget_lines(target: Target, text: str) -> list[str]:
     ]
 
 
+RESUMABLE_RUN = (SessionState.PAUSED, SessionState.DEAD, SessionState.FAILED)
+"""Where nothing drives the run, and `wk resume` would."""
 _ENDED = ("done", "failed", "cancelled")
 _RESUMABLE = ("paused", "parked", "failed", "cancelled")
 
@@ -388,11 +390,7 @@ def _why_not_pause(target: Target) -> str:
 def _why_not_resume(target: Target) -> str:
     state = target.snapshot.state
     if not target.hosted:
-        return (
-            ""
-            if state in (SessionState.PAUSED, SessionState.DEAD, SessionState.FAILED, SessionState.CANCELLED)
-            else "the run is over"
-        )
+        return "" if state in RESUMABLE_RUN else _over(target) or f"the run is {state.value.lower()}"
     if state is SessionState.PAUSED or target.snapshot.pauses_all:
         return ""
     if target.pausing:
@@ -536,6 +534,10 @@ def _revoke(target: Target, text: str) -> list[Request]:
         if number.isdecimal()
         else []
     )
+
+
+def _why_not_budget(target: Target) -> str:
+    return "" if target.hosted or target.snapshot.state in RESUMABLE_RUN else _over(target)
 
 
 def _set_budget(target: Target, text: str) -> list[Request]:
@@ -791,7 +793,8 @@ _ACTIONS: tuple[Action, ...] = (
         "Budget",
         "set or lift the run's budget",
         _set_budget,
-        preview=budget_lines,
+        _why_not_budget,
+        budget_lines,
         asks="Budget (usd 5, tokens 2000000, turns 200, seconds 3600)",
     ),
     Action(

@@ -163,7 +163,11 @@ class Control(Protocol):
         ...
 
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
-        """Start a host where none lives; returns its pid."""
+        """Start a host if none runs; returns its pid. A host that resumes the session runs it by then.
+
+        Raises:
+            WatchkeeperError: it ended before it ran the session.
+        """
         ...
 
     async def preview(self, session_id: str, request: Request) -> PromptPreview | None:
@@ -200,7 +204,7 @@ class ReadOnly(WatchkeeperError):
 
 
 class StoreControl:
-    """The real one. `submit` and `start_host` block for milliseconds, so they are made from a worker thread."""
+    """The real one. `submit` blocks for milliseconds and `start_host` for a second, so a worker thread calls them."""
 
     def __init__(self, path: Place) -> None:
         self._path = path
@@ -233,15 +237,20 @@ class StoreControl:
         )
 
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
-        from watchkeeper.runtime.control import start_host
+        from watchkeeper.runtime.control import await_host, start_host
 
-        return start_host(
+        pid = start_host(
             self._path,
             session_id,
             resume=resume,
             once=once,
             environment=f"this dashboard (pid {os.getpid()})",
         )
+        if pid is not None and once is None:
+            ended = await_host(self._path, session_id, pid)
+            if ended is not None:
+                raise WatchkeeperError(f"the background process did not start: {ended.removeprefix('wk: ')}")
+        return pid
 
     async def preview(self, session_id: str, request: Request) -> PromptPreview | None:
         return await preview(self._path, session_id, request)

@@ -115,7 +115,9 @@ def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion]
         return Condition("●", "working", "working", "")
     if session.status == "ended":
         return Condition("×", "ended", "muted", reason)
-    return Condition("○", "idle", "muted", line(session.last_message))
+    if session.status == "idle":
+        return Condition("○", "idle", "muted", line(session.last_message))
+    return Condition("?", line(session.status, 20), "muted", reason)
 
 
 def dropping(session: ExternalSession) -> str:

@@ -54,6 +54,8 @@ class SessionState(StrEnum):
     REPLAY = "REPLAY"
     OPENING = "OPENING"
     """Nothing was read yet."""
+    UNKNOWN = "UNKNOWN"
+    """The stored status is none that is known here."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,12 @@ def session_state(status: str, hosted: bool, *, working: bool = False, origin: s
         "done": SessionState.DONE,
         "failed": SessionState.FAILED,
         "cancelled": SessionState.CANCELLED,
-    }.get(status, SessionState.FAILED)
+    }.get(status, SessionState.UNKNOWN)
+
+
+def state_word(state: SessionState, status: str) -> str:
+    """The displayed state in lower case; an unknown stored status is its own word."""
+    return sanitize(status) if state is SessionState.UNKNOWN else state.value.lower()
 
 
 _AT_WORK = ("working", "waiting")
@@ -292,6 +299,7 @@ _NOBODY_YET = {
     SessionState.PAUSED: "paused before any agent started; r resumes the run",
     SessionState.DEAD: "the background process stopped; r starts another",
     SessionState.REPLAY: "no agent had started yet",
+    SessionState.UNKNOWN: "no agent has started",
 }
 
 
@@ -338,6 +346,8 @@ def agent_condition(
         )
     if agent.status == "idle":
         return Condition("○", "idle", "muted", reason)
+    if agent.status != "working":
+        return Condition("?", sanitize(agent.status), "muted", reason)
     if state is SessionState.PAUSED:
         return Condition("‖", "paused", "paused", reason)
     if pausing:
@@ -407,6 +417,8 @@ def _working(agent: AgentFacts, now: float) -> Condition:
         return Condition("!", "silent", "silent", f"{detail or 'a tool'} for {for_long}")
     if live.activity == "tool":
         return Condition("●", "running a tool", "working", f"{detail} {for_long}" if detail else "")
+    if live.activity not in ("working", "tool", "compacting", "parked", "paused"):
+        return Condition("?", sanitize(live.activity), "muted", detail)
     return _at_work(silence)
 
 
@@ -428,9 +440,14 @@ _TASKS = {
 }
 
 
+def task_look(status: str) -> tuple[str, str, str]:
+    """The glyph, the word and the role of a task's status; an unknown one is its own word."""
+    return _TASKS.get(status, ("?", sanitize(status), "muted"))
+
+
 def task_condition(task: TaskFacts, unmet: tuple[str, ...] = ()) -> Condition:
     """The state of a task; `unmet` are the names of the tasks that it waits for."""
-    glyph, word, role = _TASKS.get(task.status, ("·", sanitize(task.status), "muted"))
+    glyph, word, role = task_look(task.status)
     if task.status == "pending" and unmet:
         return Condition(glyph, word, role, "after " + ", ".join(sanitize(name) for name in unmet))
     note = (
@@ -458,6 +475,7 @@ SESSION_BADGES = {
     SessionState.CANCELLED: ("×", "badge_plain"),
     SessionState.REPLAY: ("»", "badge_plain"),
     SessionState.OPENING: ("…", "badge_plain"),
+    SessionState.UNKNOWN: ("?", "badge_plain"),
 }
 
 

@@ -155,7 +155,7 @@ def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any
     if result["unpriced_calls"] and result["cost_usd"] is not None:
         cost += " and unpriced calls"
     say("")
-    say(f"{GLYPHS.get(result['status'], '·')} {result['status']}  {clean(row['goal'], 100)}")
+    say(f"{GLYPHS.get(result['status'], '?')} {result['status']}  {clean(row['goal'], 100)}")
     if result["reason"]:
         say(f"  {clean(result['reason'], 300)}")
     say(f"  tasks      {tasks or 'none'}")

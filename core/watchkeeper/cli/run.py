@@ -542,7 +542,7 @@ def resume(
     If a budget is used up, it shows the use and asks for a new limit; without a terminal, give one: `wk resume
     last --budget-usd +2`. If the host is about to end, for example after `wk pause`, it waits up to 30 s.
     """
-    from watchkeeper.runtime.control import check_configuration, check_resume
+    from watchkeeper.runtime.control import FINAL, check_configuration, check_resume, nothing_to_resume
     from watchkeeper.runtime.lifecycle import SessionSettings
     from watchkeeper.runtime.run_session import allow_more_models
 
@@ -556,12 +556,10 @@ def resume(
         return command(opened, "resume", as_json, agent_id=opened.agent(agent))
     _await_others(opened)
     status = opened.status
-    if status in ("done", "cancelled"):
+    if status in FINAL:
         from watchkeeper.cli.headless import print_result
 
-        click.echo(
-            f"wk: session {opened.session_id} is already {status}; there is nothing to resume", err=True
-        )
+        click.echo(f"wk: {nothing_to_resume(opened.session_id, status)}", err=True)
         if as_json:
             print_result(opened.path, opened.session_id, as_json=True)
         return 0 if status == "done" else 1

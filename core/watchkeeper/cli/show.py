@@ -52,7 +52,7 @@ SEARCHING_SECONDS = 10.0
 """How long a search reads; after that it reports that older messages were not searched."""
 
 GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
-          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷"}  # fmt: skip
+          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷", "dead": "†"}  # fmt: skip
 
 
 @click.command()
@@ -98,7 +98,7 @@ def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
             # An imported session has no process of ours that could have died.
             status = "done" if imported_from(row["origin"]) else "queued" if row["queued"] else "dead"
         yield (
-            f"{GLYPHS.get(status, '†')} {row['id']:<8}  {day_and_minute(row['last_active'])} {status:<9}"
+            f"{GLYPHS.get(status, '?')} {row['id']:<8}  {day_and_minute(row['last_active'])} {status:<9}"
             f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,}"
             f" {cost_of(row):>10}  {clean(row['title'] or row['goal'], 80)}"
         )
@@ -257,11 +257,11 @@ def _plan_lines(plan: dict[str, Any], agents: dict[str, str], ended: bool) -> It
         note = task["error"] or task["status_reason"] or ""
         if not task["role"]:  # an item of an imported to-do list
             text = clean(task["title"] or task["name"], 200) + (f"  {clean(note, 80)}" if note else "")
-            yield f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {text}"
+            yield f"  {GLYPHS.get(task['status'], '?')} {task['status']:<9} {text}"
             continue
         agent = clean(agents.get(task["agent"] or "", ""), 14) or "-"
         yield (
-            f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {clean(task['title'] or task['name'], 48):<48}"
+            f"  {GLYPHS.get(task['status'], '?')} {task['status']:<9} {clean(task['title'] or task['name'], 48):<48}"
             f" {agent:<14} {task['tokens']['total']:>10,} tok"
             f" {cost_of(task):>10} {task['elapsed_seconds']:>7.1f} s {_trouble(task)}  {clean(note, 80)}".rstrip()
         )
@@ -284,7 +284,7 @@ def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
     used, percent = agent["context"]["used"], agent["context"]["percent"]
     share = f"{percent:>3}%" if percent is not None else "   -"
     yield (
-        f"  {GLYPHS.get(agent['status'], '·')} {agent['id']} {clean(agent['name'], 16):<16}"
+        f"  {GLYPHS.get(agent['status'], '?')} {agent['id']} {clean(agent['name'], 16):<16}"
         f" {agent['status']:<9} turn {agent['turn']:<4} context {used:>7,} {share} "
         f" {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s "
         f" {plural(agent['compactions'], 'compaction')} {_trouble(agent)}".rstrip()

@@ -370,6 +370,27 @@ def _ends(text: str) -> Iterator[tuple[int, str]]:
     return reversed(found)
 
 
+_CALL_WORDS = {
+    "pending": ("◌", "waiting to run"),
+    "running": ("●", "running"),
+    "done": ("✓", ""),
+    "error": ("✗", "failed"),
+    "denied": ("✗", "denied"),
+    "unknown": ("?", "outcome unknown"),
+    "cancelled": ("×", "cancelled"),
+}
+
+
+def call_words(status: str, *, began: bool) -> tuple[str, str]:
+    """The mark and the words for the state of a tool call; a state that is not known is its own word. To be sanitised.
+
+    `began`: whether the call is known to have started. A cancelled call that never started is `× not run`.
+    """
+    if status == "cancelled" and not began:
+        return "×", "not run"
+    return _CALL_WORDS.get(status, ("?", status))
+
+
 _INBOX_WORDS = {
     "task_done": ("✓", "done"),
     "task_failed": ("✗", "failed"),

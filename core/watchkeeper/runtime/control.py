@@ -10,6 +10,7 @@ import getpass
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.models.registry import list_prices, missing_key, provider_of
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
+from watchkeeper.records.states import SessionStatus
 from watchkeeper.store import commands, database, driver
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import make_private, sqlite3
@@ -221,6 +223,15 @@ WITHOUT_HOST = frozenset({"compact", "undo", "redo", "edit", "rerun", "memory_sy
 """Commands that start a host of their own if none runs; the others wait for `wk resume`."""
 
 
+FINAL = frozenset({SessionStatus.DONE, SessionStatus.CANCELLED})
+"""States in which a session cannot be resumed; a failed one can."""
+
+
+def nothing_to_resume(session_id: str, status: str) -> str:
+    """The message for a session that is done or cancelled."""
+    return f"session {session_id} is already {status}; there is nothing to resume"
+
+
 def carry_out(
     database_path: Place,
     session_id: str,
@@ -241,7 +252,7 @@ def carry_out(
         refuse_imported(connection, session_id)
         status = connection.execute("SELECT status FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
     alone = probe(database_path, session_id) is None
-    if alone and kind not in WITHOUT_HOST and status in ("done", "cancelled"):
+    if alone and kind not in WITHOUT_HOST and status in FINAL:
         refuse_agents()
         raise BadInput(
             f"session {session_id} is already {status}, so nothing would {kind.replace('_', ' ')};"
@@ -295,25 +306,32 @@ def start_host(
     `environment` names the environment that the host inherits, for the message about a missing key.
 
     Raises:
-        BadInput: another program ran the session, its workspace contains the database, its model has no key
-            here, or called from a tool.
+        BadInput: another program ran the session, it is done or cancelled (and `once` is None), its workspace
+            contains the database, its model has no key here, or called from a tool.
     """
     refuse_agents()
     with closing(database.open_readonly(database_path)) as connection:
         refuse_imported(connection, session_id)
-        row = connection.execute("SELECT workspace FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        row = connection.execute(
+            "SELECT workspace, status FROM sessions WHERE id = ?", (session_id,)
+        ).fetchone()
     if row is not None:
         refuse_inside(database_path, Path(row[0]))
     if probe(database_path, session_id) is not None:
         return None
     if once is None:
+        if row is not None and row[1] in FINAL:
+            raise BadInput(nothing_to_resume(session_id, row[1]))
         check_resume(database_path, session_id, environment=environment)
     options = ["--resume"] if resume else []
     if once is not None:
         options += ["--once", str(once)]
     if approval_timeout_seconds is not None:
         options += ["--approval-timeout", str(approval_timeout_seconds)]
-    return spawn_host(database_path, session_id, options).pid
+    process = spawn_host(database_path, session_id, options)
+    # Whoever started it may never ask for its end: without this, an ended host would remain as a defunct process.
+    threading.Thread(target=process.wait, name="reap-host", daemon=True).start()
+    return process.pid
 
 
 def spawn_host(database_path: Place, session_id: str, options: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -693,8 +693,9 @@ class SessionHost:
             SessionStatus.FAILED: 1,
             SessionStatus.CANCELLED: 1,
             SessionStatus.PAUSED: PAUSED_EXIT,
+            SessionStatus.RUNNING: 0,  # a host for one command alone leaves the session as it was
         }
-        return HostResult(status, row[1], codes.get(status, 0))
+        return HostResult(status, row[1], codes[status])
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

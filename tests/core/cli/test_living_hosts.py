@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.cli.conftest import Wk
+from tests.core.cli.conftest import Wk, change
 from tests.core.messages_api.ground import MODEL, Ground, wait_until
 from tests.core.messages_api.scripts import NOTES, Notes, says, uses
 from tests.support.answers import Body, Held, Reply, text
 from tests.support.forked import Process
 from tests.support.scripted import task
 
-from watchkeeper.runtime import run_session
+from watchkeeper.records.errors import BadInput
+from watchkeeper.runtime import control, run_session
 from watchkeeper.store.lease import probe
 from watchkeeper_tui.control import RunRequest, start_run
 
@@ -239,7 +240,6 @@ def test_a_background_host_waits_for_an_answer_from_any_shell(ground, wk, monkey
     finally:
         if probe(ground.path, session) is not None:
             os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
     assert wk("show", session, "--json").json["session"]["status"] == "done"
     assert (ground.workspace / "made.txt").exists() == (answer == "approve")
     assert answer == "approve" or "not in this house" in told[0]
@@ -259,6 +259,31 @@ def test_a_rerun_of_a_finished_session_starts_a_host_for_it_alone(wk: Wk, demo: 
         key: 1 for key in before if key != name
     }
     assert wk("show", "last", "--json").json["session"]["status"] == "done"
+
+
+@pytest.mark.parametrize("status", ["done", "cancelled"])
+def test_no_host_is_started_to_resume_a_session_that_is_over(wk: Wk, demo: Path, status: str) -> None:
+    session = wk("show", "last", "--json").json["session"]["id"]
+    change(demo, "UPDATE sessions SET status = ?", status)
+    with pytest.raises(BadInput, match=f"already {status}; there is nothing to resume"):
+        control.start_host(demo, session)
+    assert probe(demo, session) is None
+
+
+def test_a_host_that_ended_leaves_no_defunct_process(wk, demo, monkeypatch):
+    session = wk("show", "last", "--json").json["session"]["id"]
+    ended = [sys.executable, "-c", ""]
+    monkeypatch.setattr(control, "spawn_host", lambda *_: subprocess.Popen(ended))
+    pid = control.start_host(demo, session, resume=False, once=1)
+
+    def is_gone() -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait_until(is_gone)
 
 
 def test_a_compaction_by_hand_and_its_undo_need_no_host(wk: Wk, demo: Path) -> None:

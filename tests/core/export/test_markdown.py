@@ -93,3 +93,32 @@ def test_a_long_result_is_shortened_and_says_so(made: Make, export: Export) -> N
     text = export(one.connection, one.session_id, "md").text
     assert len(text) < 20_000
     assert "[… 240,000 characters more]" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "began", "drawn"),
+    [
+        ("cancelled", None, "× not run"), ("cancelled", 5.0, "× cancelled"), ("denied", None, "✗ denied"),
+        ("unknown", 5.0, "? outcome unknown"), ("held back", 5.0, "? held back"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["md", "html"])
+def test_a_call_that_did_not_end_well_is_never_exported_as_one_that_did(
+    made: Make, export: Export, form: str, status: str, began: float | None, drawn: str
+) -> None:
+    one = made()
+    planner = one.agent("planner")
+    one.say(planner, "Go", [{"type": "tool_use", "id": "t", "name": "read", "input": {}}],
+            [{"type": "tool_result", "tool_use_id": "t", "content": "no"}])  # fmt: skip
+    one.tx.execute(
+        "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, input_digest, idempotent, status,"
+        " started_at, commit_seq) VALUES (?, ?, 1, 0, 2, 't', 'read', '', 1, ?, ?, 1)",
+        (one.session_id, planner, status, began),
+    )
+    one.done()
+    text = export(one.connection, one.session_id, form).text
+    if form == "md":
+        assert f"Calls **read** ({drawn}):" in text
+        assert f"Result ({drawn}):" in text
+    else:
+        assert text.count(f'"{drawn}"') == 2

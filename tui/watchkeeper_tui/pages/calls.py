@@ -18,7 +18,9 @@ from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.snapshot import Snapshot, TranscriptBlock, lasted
 from watchkeeper_tui.widgets.rows import PageLine, Piece, pieces_width
 
-_STATES = {"done": ("✓", "done"), "error": ("✗", "failed"), "abandoned": ("×", "cancelled")}
+_STATES = {
+    "running": ("·", "muted"), "done": ("✓", "done"), "error": ("✗", "failed"), "abandoned": ("×", "cancelled"),
+}  # fmt: skip
 
 
 def calls_page(view: PageContext) -> list[PageLine]:
@@ -38,7 +40,8 @@ def calls_page(view: PageContext) -> list[PageLine]:
 
 def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
     key = f"call.{call.id}"
-    glyph, role = _STATES.get(call.status, ("·", "muted"))
+    glyph, role = _STATES.get(call.status, ("?", "muted"))
+    stop = call.stop_reason if call.status in _STATES and call.stop_reason else call.status
     mark = "" if call.usage_exact else "~"
     pieces: list[Piece] = [
         (f"{glyph} ", role),
@@ -52,7 +55,7 @@ def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
     ]
     if wide:
         first = formatting.duration(call.first_token_seconds) if call.first_token_seconds is not None else "-"
-        pieces += [(f" {first:>6}  ", "muted"), (fit(sanitize(call.stop_reason or call.status), 10), "muted")]
+        pieces += [(f" {first:>6}  ", "muted"), (fit(sanitize(stop), 10), "muted")]
     if call.retries:
         pieces.append((f" ↻{call.retries}", "retrying"))
     if call.purpose not in ("turn", "planner"):

@@ -342,6 +342,11 @@ STATES = {
 }
 
 
+def pass_look(status: str) -> tuple[str, str, str]:
+    """The glyph, the role and the word of a pass's status; an unknown one is its own word."""
+    return STATES.get(status, ("?", "muted", sanitize(status)))
+
+
 def is_buffered(each: CompactionFacts) -> bool:
     """An observation made ahead of need, which waits until its messages have to go."""
     return each.status == "prepared" and each.trigger in ("observer", "reflector")
@@ -378,7 +383,7 @@ def pass_number(each: CompactionFacts, passes: Sequence[CompactionFacts]) -> tup
 
 def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> list[Piece]:
     """One pass as one line."""
-    glyph, role, word = STATES.get(each.status, ("·", "muted", sanitize(each.status)))
+    glyph, role, word = pass_look(each.status)
     at = formatting.time_of_day(each.requested_at)
     pieces: list[Piece] = [(f"{glyph} ", role), (f"{at[:5] if name else at} ", "faint")]
     if name:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchkeeper.records.text import result_words, unstyled, without_machine_text
+from watchkeeper.records.text import call_words, result_words, unstyled, without_machine_text
 from watchkeeper.store.agent_snapshot import ToolCallFacts
 from watchkeeper.store.commands import unified_diff
 from watchkeeper_tui import formatting
@@ -56,14 +56,13 @@ _SUBJECTS = (
     "task", "name", "skill", "prompt",
 )  # fmt: skip
 """What a call is about: the first of these that its input has."""
-_STATES = {
-    "pending": ("◌", "waiting to run", "waiting"),
-    "running": ("●", "running", "working"),
-    "unknown": ("?", "outcome unknown", "failed"),
-    "error": ("✗", "failed", "failed"),
-    "denied": ("✗", "denied", "failed"),
-}
-_MARKS = {"completed": "x", "done": "x", "in_progress": "~", "running": "~", "cancelled": "-", "failed": "-"}
+_CALL_ROLES = {
+    "pending": "waiting", "running": "working", "done": "done", "unknown": "failed", "error": "failed", "denied": "failed",
+    "cancelled": "cancelled",
+}  # fmt: skip
+_MARKS = {
+    "pending": " ", "completed": "x", "done": "x", "in_progress": "~", "running": "~", "cancelled": "-", "failed": "-",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,8 +389,10 @@ def _checklist(given: Mapping[str, Any]) -> str | None:
             if text is None:
                 return None
             status = each.get("status")
-            mark = f"[{_MARKS.get(status, ' ')}] " if isinstance(status, str) else ""
-            lines.append(f"- {mark}{' '.join(text.split())}")
+            known = _MARKS.get(status) if isinstance(status, str) else ""
+            mark = f"[{known}] " if known else ""
+            unknown = f" ({status})" if known is None else ""
+            lines.append(f"- {mark}{' '.join(text.split())}{unknown}")
         return "\n".join(lines)
     return None
 
@@ -509,13 +510,17 @@ def _outcome(item: Item, state: ItemState) -> Iterator[Piece]:
         took = formatting.duration((call.ended_at or state.now) - call.started_at)
     elif result is not None and result.at > block.at:
         took = formatting.duration(result.at - block.at)
-    if result is not None and result.kind == "tool_error" and status not in _STATES:
-        status = "error"
+    if result is not None and status in ("", "done"):
+        # Without a row, and against one that says `done`, the result itself tells how the call went.
+        status = "error" if result.kind == "tool_error" else "done"
     if state.is_stopped and status == "running":
         yield ("  ✗ interrupted: the background process stopped", "dead")
         return
-    glyph, word, role = _STATES.get(status, ("✓", "", "done"))
-    yield (" ".join(filter(None, (f"  {glyph}", word, took))), role)
+    glyph, word = call_words(status, began=call is not None and call.started_at is not None)
+    yield (
+        " ".join(filter(None, (f"  {glyph}", sanitize(word), took))),
+        _CALL_ROLES.get(status, "waiting"),
+    )
 
 
 def _clip_path(text: str, cells: int) -> str:

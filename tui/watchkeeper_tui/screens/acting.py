@@ -152,14 +152,18 @@ class ActingScreen(WatchScreen):
                     session_id, request.kind, agent_id=None, task_id=request.task_id, payload=request.payload
                 )
                 written.append(Sent(command_id, request.about, self.watch_app.now()))
-            pid = control.start_host(session_id, resume=True, once=None)
-            said = f"background process started (pid {pid})" if pid else "another process already runs it"
-            written.append(Sent(None, "resume the run", self.watch_app.now(), said))
+            written.append(self._start_host(session_id, "resume the run"))
         except Exception as error:
             # A worker must never end the dashboard; what went wrong is said where the command would have
             # been.
             self.app.call_from_thread(self._failed, f"resume the run: {error}")
         self.app.call_from_thread(self._written, written)
+
+    def _start_host(self, session_id: str, about: str) -> Sent:
+        """In a worker thread: start a host, and wait until it runs the session."""
+        pid = self.watch_app.control.start_host(session_id, resume=True, once=None)
+        said = f"background process started (pid {pid})" if pid else "another process already runs it"
+        return Sent(None, about, self.watch_app.now(), said)
 
     def _preview(self, action: Action, target: Target, text: str, *, again: bool = False) -> None:
         """Say what would be done, and ask. `again`: the question is open behind the prompt that it leads to."""
@@ -353,9 +357,7 @@ class ActingScreen(WatchScreen):
                 if blocking:
                     self.app.call_from_thread(self._ask_budgets, session_id, blocking, [])
                     return
-                pid = control.start_host(session_id, resume=True, once=None)
-                said = f"background process started (pid {pid})" if pid else "another process already runs it"
-                written.append(Sent(None, requests[0].about, self.watch_app.now(), said))
+                written.append(self._start_host(session_id, requests[0].about))
             else:
                 for request in requests:
                     command_id = control.submit(

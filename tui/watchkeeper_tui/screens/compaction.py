@@ -26,7 +26,7 @@ from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Target
 from watchkeeper_tui.pages import blank, damage, paragraph, rendered
-from watchkeeper_tui.pages.memory import OBSERVATION_KEY, STATES, pass_cost, pass_number, stall
+from watchkeeper_tui.pages.memory import OBSERVATION_KEY, pass_cost, pass_look, pass_number, stall
 from watchkeeper_tui.pages.transcript import block_lines, place_of_line
 from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -154,7 +154,7 @@ def header_pieces(
     among its agent's passes, and their count."""
     facts = detail.facts
     which = f" {number[0]}/{number[1]}" if number is not None else ""
-    glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
+    glyph, role, word = pass_look(facts.status)
     first: list[Piece] = [
         (f" Compaction{which}  ", "strong"),
         (f"{clip(sanitize(agent.name or agent.role), 30) if agent else sanitize(facts.agent_id)}  ", "text"),
@@ -202,7 +202,7 @@ def header_pieces(
 def short_pieces(detail: CompactionDetail) -> list[Piece]:
     """A short form for narrow screens: outcome, tokens freed, cost."""
     facts = detail.facts
-    glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
+    glyph, role, word = pass_look(facts.status)
     if facts.tokens_before is None or facts.tokens_after is None:
         return [(f"{glyph} {word}  ", role), (pass_cost(facts), "money")]
     before, after = formatting.tokens(facts.tokens_before), formatting.tokens(facts.tokens_after)

@@ -14,7 +14,7 @@ from watchkeeper.store.library import Comparison, SessionSide, TaskPair, TaskSid
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import PageScreen
-from watchkeeper_tui.snapshot import SESSION_BADGES, session_state
+from watchkeeper_tui.snapshot import SESSION_BADGES, session_state, state_word
 from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
@@ -204,7 +204,7 @@ def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]
     return [
         ("name", one(_line(side.title or side.goal), "strong")),
         ("goal", one(_line(side.goal))),
-        ("state", ((f"{glyph} {state.value.lower()}", _STATES.get(side.status, "muted")), (reason, "muted"))),
+        ("state", ((f"{glyph} {state_word(state, side.status)}", _STATES.get(side.status, "muted")), (reason, "muted"))),
         ("origin", one(came)),
         ("model", one(sanitize(side.model))),
         ("workspace", one(sanitize(side.workspace))),

@@ -23,7 +23,14 @@ from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import ReadingScreen, WatchScreen
 from watchkeeper_tui.screens.external import answer_question_of, ask_instructions, show_dropped
-from watchkeeper_tui.snapshot import SESSION_BADGES, Condition, SessionState, Snapshot, session_state
+from watchkeeper_tui.snapshot import (
+    SESSION_BADGES,
+    Condition,
+    SessionState,
+    Snapshot,
+    session_state,
+    state_word,
+)
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, content, set_title
@@ -113,7 +120,7 @@ def fleet_condition(
         return Condition("!", f"silent {formatting.duration(quiet)}", "silent", _line(row.task or ""))
     glyph, _ = SESSION_BADGES[state]
     note = _line(row.task or "") if state is SessionState.LIVE else reason
-    return Condition(glyph, state.value.lower(), _ROLES.get(state, "muted"), note)
+    return Condition(glyph, state_word(state, row.status), _ROLES.get(state, "muted"), note)
 
 
 def _line(text: str) -> str:

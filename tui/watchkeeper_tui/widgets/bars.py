@@ -559,9 +559,11 @@ def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     at = max([each.applied_at or 0.0 for each in commands if each is not None] + [one.at for one in sent])
     if now - at > SETTLED_SECONDS and (not waiting or snapshot.host_pid is None):
         return []
-    applied = len(sent) - waiting - len(refused)
+    applied = sum(1 for each in commands if each is not None and each.status == "applied")
     verb = sent[0].about.partition(" ")[0]
-    pieces: list[Piece] = [("◔ ", "slot") if waiting else ("✗ ", "failed") if refused else ("✓ ", "done")]
+    pieces: list[Piece] = [
+        ("◔ ", "slot") if waiting else ("✓ ", "done") if applied == len(sent) else ("✗ ", "failed")
+    ]
     pieces.append((f"{verb} ×{len(sent)}: ", "text"))
     parts: list[Piece] = []
     if applied:

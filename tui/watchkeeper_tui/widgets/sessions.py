@@ -19,7 +19,7 @@ from textual.widget import Widget
 from watchkeeper.store.search.messages import MessageHit, SessionLine, SessionPreview
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.snapshot import SESSION_BADGES, SessionState, session_state
+from watchkeeper_tui.snapshot import SESSION_BADGES, SessionState, session_state, state_word, task_look
 from watchkeeper_tui.theming import Palette
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.bars import KeyLine
@@ -200,7 +200,7 @@ class SessionsView(RowView[SessionLine]):
         end = (
             f"live (pid {self.hosts[row.id]})"
             if row.id in self.hosts
-            else sanitize(row.status_reason or state.value.lower())
+            else sanitize(row.status_reason or state_word(state, row.status))
         )
         duration = row.hosted_seconds or ((row.ended_at or row.last_active) - row.created_at)
         goal: list[Piece] = [(session_name(row), "text")]
@@ -292,10 +292,6 @@ class HitPane(Widget):
         return [head, *rows[: self.LINES]]
 
 
-_TASK_GLYPHS = {"done": ("✓", "done"), "failed": ("✗", "failed"), "running": ("●", "working"), "paused": ("‖", "paused"),
-                "cancelled": ("×", "muted"), "stale": ("~", "muted")}  # fmt: skip
-
-
 class PreviewPane(Widget):
     """The selected session at a glance: its goal, plan, last words, cost, and its agents on one line of time."""
 
@@ -334,7 +330,7 @@ class PreviewPane(Widget):
             plan: list[Piece] = [(f"{done} of {formatting.plural(len(preview.tasks), 'task')} done", "text")]
             # What is not done says more than what is.
             for status, title in sorted(preview.tasks, key=lambda task: task[0] == "done"):
-                glyph, role = _TASK_GLYPHS.get(status, ("·", "muted"))
+                glyph, _, role = task_look(status)
                 name = clip(" ".join(sanitize(title).split()), 32)
                 plan += [(f"   {glyph} ", role), (name, "muted")]
             add("Plan", [clip_pieces(plan, room)])

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.redact import Redactor
-from watchkeeper.records.text import cost_text, duration_text, one_line, plural, sanitize, utc_seconds_text
+from watchkeeper.records.text import (
+    call_words,
+    cost_text,
+    duration_text,
+    one_line,
+    plural,
+    sanitize,
+    utc_seconds_text,
+)
 from watchkeeper.store.database import unfinished
 from watchkeeper.store.driver import Connection, Queries, decode, decode_or
 from watchkeeper.store.imports import missing_logs, partial_reason
@@ -447,6 +455,8 @@ class Piece:
     id: str = ""
     """Links a result to its call."""
     is_error: bool = False
+    outcome: str = ""
+    """The state of the call that it is or answers, as mark and words, unless it is done, or its result is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,10 +478,23 @@ _MESSAGES = "SELECT seq, role, content, tokens, created_at FROM messages WHERE a
 def transcript(connection: Connection, agent_id: str, clean: Clean) -> Iterator[TranscriptMessage]:
     """Every message of an agent, in order."""
     undone = _undone(connection, agent_id)
+    outcomes = _outcomes(connection, agent_id)
     for seq, role, content, tokens, at in connection.execute(_MESSAGES, (agent_id,)):
         # Damaged JSON is shown as it is stored: reading continues where keeping (the JSON form) must refuse.
-        shown = tuple(_pieces(clean(decode_or(content, content))))
+        shown = tuple(_pieces(clean(decode_or(content, content)), outcomes))
         yield TranscriptMessage(seq, str(role), tokens, at, shown, seq in undone)
+
+
+_NOT_DONE = "SELECT tool_use_id, status, started_at FROM tool_calls WHERE agent_id = ? AND status <> 'done'"
+_FAILED = " ".join(call_words("error", began=True))
+
+
+def _outcomes(connection: Connection, agent_id: str) -> dict[str, str]:
+    """By their ids, the calls of an agent that are not done, and what became of them."""
+    return {
+        line(use_id): line(" ".join(call_words(str(status), began=started_at is not None)))
+        for use_id, status, started_at in connection.execute(_NOT_DONE, (agent_id,))
+    }
 
 
 _REWINDS = (
@@ -492,7 +515,7 @@ def _undone(connection: Connection, agent_id: str) -> frozenset[int]:
     return frozenset(undone)
 
 
-def _pieces(content: Any) -> Iterator[Piece]:
+def _pieces(content: Any, outcomes: Mapping[str, str]) -> Iterator[Piece]:
     if isinstance(content, str):
         yield _piece("text", content)
         return
@@ -505,18 +528,26 @@ def _pieces(content: Any) -> Iterator[Piece]:
             case "tool_use":
                 given = block.get("input")
                 shown = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, indent=2)
-                yield _piece("call", shown, name=line(block.get("name")), id=line(block.get("id")))
+                call = line(block.get("id"))
+                yield _piece(
+                    "call", shown, name=line(block.get("name")), id=call, outcome=outcomes.get(call, "")
+                )
             case "tool_result":
-                is_error = bool(block.get("is_error"))
+                call = line(block.get("tool_use_id"))
+                outcome = outcomes.get(call, "")
+                is_error = bool(block.get("is_error")) or outcome == _FAILED
                 shown = _result_text(block.get("content"))
-                yield _piece("result", shown, id=line(block.get("tool_use_id")), is_error=is_error)
+                outcome = "" if outcome == _FAILED else outcome
+                yield _piece("result", shown, id=call, is_error=is_error, outcome=outcome)
             case _:
                 yield _piece("other", _described(block))
 
 
-def _piece(kind: str, text: str, *, name: str = "", id: str = "", is_error: bool = False) -> Piece:
+def _piece(
+    kind: str, text: str, *, name: str = "", id: str = "", is_error: bool = False, outcome: str = ""
+) -> Piece:
     shown = sanitize(text[:LONGEST_PIECE])
-    return Piece(kind, shown, max(0, len(text) - LONGEST_PIECE), name, id, is_error)
+    return Piece(kind, shown, max(0, len(text) - LONGEST_PIECE), name, id, is_error, outcome)
 
 
 def _result_text(content: Any) -> str:
@@ -698,7 +729,7 @@ def _template(name: str) -> Template:
         "digest": _digest,
         "duration": duration_text,
         "fenced": lambda text: Markup(fenced(text)),
-        "glyph": lambda status: GLYPHS.get(status, "·"),
+        "glyph": lambda status: GLYPHS.get(status, "?"),
         "message_pointer": _message_pointer,
         "number": lambda amount: "?" if amount is None else f"{amount:,}",
         "plural": plural,
@@ -760,7 +791,8 @@ def _chunks(messages: Iterable[TranscriptMessage], share: int) -> Iterator[_Chun
             left_out += 1
             continue
         pieces = [
-            (one.kind, one.text, one.left_out, one.name, one.id, int(one.is_error)) for one in message.pieces
+            (one.kind, one.text, one.left_out, one.name, one.id, int(one.is_error), one.outcome)
+            for one in message.pieces
         ]
         row = (
             message.seq,

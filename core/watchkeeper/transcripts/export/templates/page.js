@@ -60,12 +60,12 @@
     return (end < 0 ? start : start.slice(0, end)).slice(0, 240);
   };
 
-  function pieceElements([kind, text, leftOut, name, , isError]) {
+  function pieceElements([kind, text, leftOut, name, , isError, outcome]) {
     switch (kind) {
       case "call":
-        return [fold("call", `→ ${name || "tool"}`, text.replace(/\s+/g, " ").slice(0, 240), textBlock("pre", "", text, leftOut))];
+        return [fold("call", `→ ${name || "tool"}${outcome ? ` ${outcome}` : ""}`, text.replace(/\s+/g, " ").slice(0, 240), textBlock("pre", "", text, leftOut))];
       case "result":
-        return [fold(isError ? "error" : "", isError ? "← error" : "← result", firstLine(text), textBlock("pre", "", text, leftOut))];
+        return [fold(isError ? "error" : "", outcome ? `← ${outcome}` : isError ? "← error" : "← result", firstLine(text), textBlock("pre", "", text, leftOut))];
       case "thinking":
         return [fold("thinking", "thinking", firstLine(text), textBlock("div", "said", text, leftOut))];
       case "other":
