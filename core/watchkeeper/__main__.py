@@ -47,15 +47,24 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         code = INTERRUPTED_EXIT
     except (OSError, ImportError, MemoryError) as error:  # the program cannot even be loaded
-        print(
-            f"wk: {' '.join(str(error).split()) or 'out of memory'}; make room for more files, processes and"
-            " memory, then try again",
-            file=sys.stderr,
-        )
+        print(f"wk: {_explain(error)}", file=sys.stderr)
         code = 2
     # all that is left goes with the process: the interpreter need not look through it for rubbish first
     gc.freeze()
     sys.exit(code)
+
+
+def _explain(error: OSError | ImportError | MemoryError) -> str:
+    said = " ".join(str(error).split()) or type(error).__name__
+    try:
+        from watchkeeper.records.errors import explain_import, host_fault
+    except (OSError, ImportError, MemoryError):  # this module is what could not be loaded
+        return f"{said}; Watchkeeper cannot be loaded"
+    if (fault := host_fault(error)) is not None:
+        return f"{fault}, then try again"
+    if isinstance(error, ImportError):
+        return explain_import(error)
+    return f"Watchkeeper cannot be loaded: {said}"
 
 
 def _hide_keys(arguments: list[str]) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.agents.conftest import FAKE, Programs
 
 from watchkeeper.agents import backends
-from watchkeeper.agents.backends import BackendFailed, BackendSpec
+from watchkeeper.agents.backends import BackendFailed, BackendSpec, acp
 from watchkeeper.agents.backends.programs import AgentProgramSettings, load_programs
 
 HOSTILE = (
@@ -631,6 +631,27 @@ async def test_the_questions_of_opencodes_sub_agents_are_put_and_answered_over_i
         {"reply": "once"},
     ]
     assert {"program.child_working", "program.child_done"} <= set(programs.kinds())
+
+
+async def test_a_server_of_opencode_that_refuses_is_noted_once(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acp, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(acp, "MOST_FAILURES", 2)
+    programs.play("opencode", "default", "acp")
+    fake = [sys.executable, "-S", "-E", str(FAKE), str(programs.fake), "acp"]
+    programs.use(["env", "OPENCODE_SERVER_PASSWORD=another", *fake], "opencode")
+    programs.script([[["file", "go"], ["say", "Over."]]])
+
+    async def look() -> None:
+        await programs.until(lambda state: "program.unknown" in programs.kinds())
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(look)
+    programs.assert_whole()
+    (noted,) = programs.query("SELECT data FROM events WHERE kind = 'program.unknown'")
+    assert acp.NOT_HEARD in noted[0]
 
 
 @pytest.mark.parametrize("depth", [150, 900, 20_000])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from watchkeeper.records.errors import BadInput, HostFault, WatchkeeperError, host_fault
+from watchkeeper.records.errors import BadInput, HostFault, WatchkeeperError, explain_import, host_fault
 from watchkeeper.records.text import one_line  # early: a process without descriptors can load nothing more
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -152,6 +152,8 @@ def run(arguments: Sequence[str]) -> int:
         if (fault := host_fault(error)) is not None:
             code = HostFault.exit_code if next(iter(arguments), "") in DRIVING else BadInput.exit_code
             return _fail(f"{fault}, then try again", code)
+        if isinstance(error, ImportError):
+            return _fail(explain_import(error), BadInput.exit_code)
         if isinstance(error, UnicodeEncodeError) and (odd := [one for one in arguments if not _is_text(one)]):
             return _fail(
                 f"the argument {odd[0]!a} is not valid UTF-8 text; name it by an id, or in other letters", 2

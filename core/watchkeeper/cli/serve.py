@@ -16,18 +16,13 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from importlib.resources import files
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-import aiohttp_jinja2
 import click
-import textual_serve.server
-from aiohttp import web
 from click.core import ParameterSource
-from textual_serve.app_service import AppService
-from textual_serve.server import Server, to_int
 
 from watchkeeper.agents.tools.processes import die_with_parent
 from watchkeeper.cli.guard import (
@@ -41,10 +36,14 @@ from watchkeeper.cli.guard import (
     token_file,
 )
 from watchkeeper.cli.options import complete_session, database_path, db_option, find_session
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, MissingExtra
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import database
 from watchkeeper.store.place import Place, arguments_for, config_text
+
+if TYPE_CHECKING:  # the extra `serve`; the functions below import it, so that the command itself needs none
+    from aiohttp import web
+    from textual_serve.app_service import AppService
 
 MOST_VIEWERS = 16
 """How many browsers may have the dashboard open; each has its own process."""
@@ -63,70 +62,83 @@ HEADERS = {
 }
 
 
-class DashboardProcess(AppService):
-    """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, not through its
-    environment. On Linux it ends with the server, also when that is killed."""
+def _process_class() -> type[AppService]:
+    from textual_serve.app_service import AppService
 
-    async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
-        with handed_over(config_text()) as handover:
-            own = self._build_environment(width, height)
-            changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
-            self._process = process = await asyncio.create_subprocess_exec(
-                *shlex.split(self.command),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=handover.environment | changed,
-                pass_fds=handover.descriptors,
-                preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
-            )
-        self._stdin = process.stdin
-        return process
+    class DashboardProcess(AppService):
+        """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, not through its
+        environment. On Linux it ends with the server, also when that is killed."""
+
+        async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
+            with handed_over(config_text()) as handover:
+                own = self._build_environment(width, height)
+                changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
+                self._process = process = await asyncio.create_subprocess_exec(
+                    *shlex.split(self.command),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    env=handover.environment | changed,
+                    pass_fds=handover.descriptors,
+                    preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
+                )
+            self._stdin = process.stdin
+            return process
+
+    return DashboardProcess
 
 
-setattr(textual_serve.server, "AppService", DashboardProcess)  # noqa: B010 - its websocket handler has no other way to choose the process class
-
-
-class DashboardServer(Server):
-    """Serves one command, a process for each browser that opens it."""
+class DashboardServer:
+    """Serves one command, a process for each browser that opens it. Needs the extra `serve`."""
 
     def __init__(self, command: str, *, host: str, port: int, title: str, guard: Guard) -> None:
-        super().__init__(
-            command, host=host, port=port, title=title, templates_path=Path(__file__).parent / "templates"
-        )
-        self.guard = guard
+        import textual_serve.server as textual_server
+        from jinja2 import Environment
+
+        # Its websocket handler has no other way to choose the process class.
+        setattr(textual_server, "AppService", _process_class())  # noqa: B010
+        self._textual = textual_server.Server(command, host=host, port=port, title=title)
+        page = (files("watchkeeper.cli") / "templates" / "app_index.html").read_text(encoding="utf-8")
+        self._page = Environment(autoescape=True).from_string(page)
+        self._guard = guard
         self._cookie = cookie_name(port)
         self._viewers = 0
         self._delayed = 0
 
-    def initialize_logging(self) -> None:
-        """Log warnings only: a request's address may hold the token."""
-        logging.basicConfig(level=logging.WARNING, format="wk serve: %(message)s")
-        logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
-
-    async def on_startup(self, app: web.Application) -> None:
-        """Print nothing: the command has printed the address."""
-
     def serve_on(self, sockets: list[socket.socket]) -> None:
         """Serve on sockets that are bound already, until SIGINT, SIGTERM or SIGHUP."""
-        self.initialize_logging()
+        from aiohttp import web
+
+        # Warnings only: a request's address may hold the token.
+        logging.basicConfig(level=logging.WARNING, format="wk serve: %(message)s")
+        logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
         loop = asyncio.new_event_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self.request_exit)
-        web.run_app(self._make_app(), sock=sockets, handle_signals=False, loop=loop, print=None)
+            loop.add_signal_handler(number, self._textual.request_exit)
+        web.run_app(self._app(), sock=sockets, handle_signals=False, loop=loop, print=None)
 
-    async def _make_app(self) -> web.Application:
-        app: web.Application = await super()._make_app()
-        app.middlewares.append(self._guarded)
+    def _app(self) -> web.Application:
+        from aiohttp import web
+
+        app = web.Application(middlewares=[web.middleware(partial(self._guarded))])
+        app.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/ws", self._websocket),
+                web.get("/download/{key}", self._textual.handle_download),
+                web.static("/static", self._textual.statics_path),
+            ]
+        )
         return app
 
-    @web.middleware
     async def _guarded(
         self, request: web.Request, handler: Callable[[web.Request], Any]
     ) -> web.StreamResponse:
         """Answer a request of any route (page, file, download, websocket) only if the guard admits it."""
+        from aiohttp import web
+
         asks_for_session = request.method == "GET" and request.path == "/" and "token" in request.query
-        decision = self.guard.decide(
+        decision = self._guard.decide(
             Request(
                 request.headers.get("Host", ""),
                 request.headers.get("Origin"),
@@ -165,22 +177,29 @@ class DashboardServer(Server):
         finally:
             self._delayed -= 1
 
-    @aiohttp_jinja2.template("app_index.html")
-    async def handle_index(self, request: web.Request) -> dict[str, Any]:
+    async def _index(self, request: web.Request) -> web.Response:
         """The one page."""
+        from aiohttp import web
+        from textual_serve.server import to_int
+
         size = min(48, max(6, to_int(request.query.get("fontsize", "16"), 16)))
         scheme = "wss" if request.scheme == "https" else "ws"
-        return {"title": self.title, "font_size": size, "websocket_url": f"{scheme}://{request.host}/ws"}
+        page = self._page.render(
+            title=self._textual.title, font_size=size, websocket_url=f"{scheme}://{request.host}/ws"
+        )
+        return web.Response(text=page, content_type="text/html")
 
-    async def handle_websocket(self, request: web.Request) -> web.StreamResponse:  # type: ignore[override,unused-ignore]
+    async def _websocket(self, request: web.Request) -> web.StreamResponse:
         """A dashboard for one browser, closed when its session ends."""
+        from aiohttp import web
+
         if self._viewers >= MOST_VIEWERS:
             return web.Response(status=503, text=f"{MOST_VIEWERS} browsers have it open already; close one\n")
         self._viewers += 1
         try:
-            with self.guard.hold(request["session"]) as seconds:
+            with self._guard.hold(request["session"]) as seconds:
                 async with asyncio.timeout(seconds):
-                    answer: web.StreamResponse = await super().handle_websocket(request)
+                    answer: web.StreamResponse = await self._textual.handle_websocket(request)
                     return answer
         finally:
             self._viewers -= 1
@@ -250,7 +269,7 @@ def serve(ctx: click.Context, session: str | None, host: str, port: int, token: 
     a session, which ends after an hour without use, after a day, and with this command.
     """
     if find_spec("textual_serve") is None:
-        raise BadInput("wk serve needs textual-serve; install it with: pip install textual-serve")
+        raise MissingExtra("wk serve", "serve")
     if not is_loopback(host) and not token:
         raise BadInput(
             f"{host} can be reached by others, who could act on your runs; set WATCHKEEPER_SERVE_TOKEN to a"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from watchkeeper.memory.content import blocks_of, result_text
 from watchkeeper.memory.ranking import PASSAGE_CHARACTERS, Document, Likeness, Query, rank
+from watchkeeper.records.errors import install_command
 from watchkeeper.records.messages import Content
 from watchkeeper.records.text import unstyled
 from watchkeeper.records.tool_inputs import leaves
@@ -107,7 +108,7 @@ def vectors_unavailable(reads: object = None) -> str | None:
     if absent:
         return _advice(
             f"{' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} not installed",
-            f"pip install {' '.join(absent)}",
+            install_command("vectors"),
         )
     if not hasattr(sqlite3.Connection, "enable_load_extension"):
         return _advice("this SQLite loads no extensions", "install pysqlite3")

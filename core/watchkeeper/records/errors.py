@@ -29,6 +29,24 @@ class BadInput(WatchkeeperError):
     exit_code = 2
 
 
+class MissingExtra(BadInput):
+    """`what` needs packages of an extra of this distribution, and they are not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs the extra `{extra}`; install it with `{install_command(extra)}`")
+
+
+def install_command(extra: str) -> str:
+    """What a person types to install an extra of this distribution."""
+    return f"pip install 'watchkeeper[{extra}]'"
+
+
+def explain_import(error: ImportError) -> str:
+    """One line about a module that cannot be loaded where nothing ran out (see `host_fault`)."""
+    said = " ".join(str(error).split())
+    return f"{said}: a package is missing or damaged; install Watchkeeper again"
+
+
 class NotFound(WatchkeeperError):
     """No session, agent, task or artifact of that name."""
 

@@ -131,8 +131,8 @@ _ALERTS = {
 class Alerts:
     """Runs the user's command, or posts to the user's address, for each event that needs a person.
 
-    Each event is sent at most once, one after another. A command that fails or hangs costs one warning and nothing of
-    the run. What is sent has passed redaction.
+    Each event is sent at most once, one after another. Whatever fails here costs one warning and nothing of the run,
+    except the loss of the store, which ends the run anyway. What is sent has passed redaction.
     """
 
     def __init__(self, store: SessionStore, settings: AlertSettings, redact: Callable[[Any], Any]) -> None:
@@ -156,9 +156,18 @@ class Alerts:
             await asyncio.wait_for(self.send(), LAST_ALERT_SECONDS)
 
     async def send(self) -> None:
-        """Send what has happened since the last time."""
+        """Send what has happened since the last time.
+
+        Raises:
+            LeaseLost, StoreUnusable: this process can write nothing more.
+        """
         async with self._sending:
-            await self._send()
+            try:
+                await self._send()
+            except errors.STORE_LOST:
+                raise
+            except Exception as error:
+                await self._warn(f"{type(error).__name__}: {error}")
 
     async def _send(self) -> None:
         kinds = [kind for kind, why in _ALERTS.items() if why in self._settings.on]
@@ -172,12 +181,15 @@ class Alerts:
             if kind in kinds:
                 self._waiting.append(self._alert(at, kind, driver.decode(data), agent, task))
         while self._waiting:
-            problem = await self._deliver(self._waiting.popleft())
-            if problem and not self._warned:
-                self._warned = True
-                await self._warn(self._redact(one_line(f"an alert was not delivered: {problem}", 400)))
+            if problem := await self._deliver(self._waiting.popleft()):
+                await self._warn(problem)
 
-    async def _warn(self, text: str) -> None:
+    async def _warn(self, problem: str) -> None:
+        """Say the first problem of the run."""
+        if self._warned:
+            return
+        self._warned = True
+        text = self._redact(one_line(f"an alert was not delivered: {problem}", 400))
         await self._store.commit(lambda tx: tx.event("host.warning", text=text))
 
     def _alert(
@@ -206,13 +218,19 @@ class Alerts:
         """Send one alert both ways; returns what went wrong."""
         problems = []
         if self._settings.command:
-            problems.append(await self._call(json.dumps(alert).encode()))
+            name = self._settings.command[0]
+            try:
+                problems.append(await self._call(name, json.dumps(alert).encode()))
+            except Exception as error:
+                problems.append(_failure(name, error))
         if self._settings.webhook:
-            problems.append(await self._post(self._settings.webhook, alert))
+            try:
+                problems.append(await self._post(self._settings.webhook, alert))
+            except Exception as error:
+                problems.append(_failure("the webhook", error))
         return "; ".join(filter(None, problems))
 
-    async def _call(self, document: bytes) -> str:
-        name = self._settings.command[0]
+    async def _call(self, name: str, document: bytes) -> str:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._settings.command,
@@ -235,14 +253,18 @@ class Alerts:
         return f"{name} ended with code {process.returncode}" if process.returncode else ""
 
     async def _post(self, address: str, alert: dict[str, Any]) -> str:
-        import httpx
+        import httpx2
 
         try:
-            async with httpx.AsyncClient(timeout=10, follow_redirects=False) as client:
+            async with httpx2.AsyncClient(timeout=10, follow_redirects=False) as client:
                 answer = await client.post(address, json=alert)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return f"the webhook was not reached: {type(error).__name__}"
         return f"the webhook answered {answer.status_code}" if answer.status_code >= 300 else ""
+
+
+def _failure(what: str, error: Exception) -> str:
+    return f"{what} failed: {type(error).__name__}: {error}"
 
 
 LOOK_SECONDS = 1.0

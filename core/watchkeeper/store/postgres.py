@@ -23,7 +23,7 @@ from functools import lru_cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, cast
 
-from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.errors import MissingExtra, StoreUnusable, host_fault
 from watchkeeper.store.driver import IN_LIST, Connection, Listed, plain, sqlite3
 from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.schema import BY_NAME, Table
@@ -823,7 +823,7 @@ def connect(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
     """A connection to a database of PostgreSQL, with the interface of one of SQLite.
 
     Raises:
-        BadInput: psycopg is not installed.
+        MissingExtra: psycopg is not installed.
         sqlite3.OperationalError: no server answers, or it refuses.
     """
     return cast(Connection, PostgresConnection(url, read_only=read_only))
@@ -872,10 +872,10 @@ def pipelined(connection: object) -> contextlib.AbstractContextManager[None]:
 def _connect(url: DatabaseUrl, read_only: bool) -> psycopg.Connection[Any]:
     try:
         import psycopg
-    except ImportError:
-        raise BadInput(
-            "a database on PostgreSQL needs psycopg; install it with `pip install 'watchkeeper[postgres]'`"
-        ) from None
+    except ImportError as error:
+        if host_fault(error) is not None:
+            raise
+        raise MissingExtra("a database on PostgreSQL", "postgres") from None
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.rows import tuple_row
 

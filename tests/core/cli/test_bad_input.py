@@ -3,13 +3,21 @@ happens."""
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
+import re
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.core.cli.conftest import Wk, change, rows
 from tests.support.places import workspace_in
+
+from watchkeeper import __main__
+from watchkeeper.cli import app
 
 ODD = "\udcff"
 MISUSED = {
@@ -47,6 +55,46 @@ def test_misuse_is_one_line_and_exit_2(wk: Wk, tmp_path: Path, what: str) -> Non
     assert said.code == 2
     assert hint in said.error
     assert not (tmp_path / "watchkeeper.db").exists(), "a refused command left a database behind"
+
+
+FAULTS_OF_LOADING = {
+    "a package that is missing": (
+        ModuleNotFoundError("No module named 'acme'"),
+        "No module named 'acme': a package is missing or damaged; install Watchkeeper again",
+    ),
+    "an argument that the system refuses": (OSError(errno.EINVAL, "Invalid argument"), "Invalid argument"),
+    "no descriptor": (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "too many open files"),
+    "a library without a descriptor": (
+        ImportError(f"acme.so: cannot open shared object file: {os.strerror(errno.EMFILE)}"),
+        "too many open files",
+    ),
+    "a full disk": (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "the disk is full; free some space"),
+    "no memory": (MemoryError(), "the machine is out of memory"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_LOADING)
+@pytest.mark.parametrize(
+    "where", [(__main__, "_hide_keys"), (app, "import_module")], ids=["start", "command"]
+)
+def test_what_keeps_the_program_from_loading_is_named_and_a_shortage_only_where_it_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: str, where: Any
+) -> None:
+    error, hint = FAULTS_OF_LOADING[fault]
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(*where, fail)
+    monkeypatch.setattr(sys, "argv", ["wk", "sessions"])
+    for name in ("freeze", "set_threshold"):
+        monkeypatch.setattr(gc, name, lambda *_: None)
+    with pytest.raises(SystemExit):
+        __main__.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert hint in line
+    if fault.startswith(("a package", "an argument")):
+        assert not re.search("disk|memory|open files|make room", line)
 
 
 @pytest.mark.parametrize("group", ["memory", "agent"])

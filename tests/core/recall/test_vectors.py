@@ -119,7 +119,7 @@ def test_without_the_extra_recall_goes_on_with_words_and_says_so_in_one_line(
     assert "yacht leaves" in ask(session, "yacht", on=True, tool=tool)
     assert tool.warning is not None
     assert "\n" not in tool.warning
-    assert "(pip install sqlite-vec wordllama, or" in tool.warning
+    assert "(pip install 'watchkeeper[vectors]', or" in tool.warning
 
 
 def test_the_setting_is_off_by_default_and_nothing_of_it_is_imported_then() -> None:

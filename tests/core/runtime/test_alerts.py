@@ -16,6 +16,7 @@ from tests.core.runtime.test_questions import shell
 from tests.support.scripted import PlannedRun, task
 
 from watchkeeper.runtime import background
+from watchkeeper.store import driver
 
 KEY = "sk-ant-" + "planted1" * 4
 
@@ -95,6 +96,43 @@ async def test_a_command_that_fails_or_hangs_costs_one_warning(bench, tmp_path, 
     assert (await bench.run()).exit_code == 0
     rows = bench.query("SELECT data FROM events WHERE kind = 'host.warning'")
     assert len([row for row in rows if says in row[0]]) == 1
+    bench.assert_sound()
+
+
+def without_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+
+
+def with_a_proxy_that_needs_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "socksio", None)
+
+
+def with_a_damaged_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "decode", lambda text: ["of another shape"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (without_client, "the webhook failed: ModuleNotFoundError"),
+        (with_a_proxy_that_needs_a_package, "the webhook failed: ImportError"),
+        (with_a_damaged_event, "an alert was not delivered: AttributeError"),
+    ],
+)
+async def test_no_failure_of_an_alert_stops_a_run_or_the_alert_by_the_other_way(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Any, says: str
+) -> None:
+    log = tmp_path / "log"
+    configure(bench, tmp_path, monkeypatch, writer(log), 'webhook = "http://127.0.0.1:9/hook"')
+    with monkeypatch.context() as patched:
+        fault(patched)
+        assert (await bench.run()).exit_code == 0
+    warnings = bench.query("SELECT data FROM events WHERE kind = 'host.warning'")
+    assert [row[0] for row in warnings if says in row[0]] == [row[0] for row in warnings]
+    assert len(warnings) == 1
+    if fault is not with_a_damaged_event:
+        assert [alert["why"] for alert in sent(log)] == ["question", "finished"]
     bench.assert_sound()
 
 

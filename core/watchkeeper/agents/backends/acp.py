@@ -396,6 +396,9 @@ _CHILD_OPTIONS = [
 ]
 AGAIN_SECONDS = 1.0
 """After so long a connection to its server that broke is made again."""
+MOST_FAILURES = 10
+"""So many connections in a row fail before the log of events says it."""
+NOT_HEARD = "its server does not answer; questions of its sub-agents are not seen"
 
 
 def _transcript(spec: BackendSpec, session: str) -> Path | None:
@@ -436,20 +439,26 @@ class OpenCode(Acp):
 
     async def _listen(self, folder: str) -> None:
         """Take the events of its server as long as it runs."""
-        import httpx
+        import httpx2
 
-        base, user = f"http://127.0.0.1:{self._port}", ("opencode", self._password)
-        async with httpx.AsyncClient(
+        base, user, failures = f"http://127.0.0.1:{self._port}", ("opencode", self._password), 0
+        async with httpx2.AsyncClient(
             base_url=base, auth=user, params={"directory": folder}, trust_env=False, timeout=None
         ) as self._http:
             while self._process.running:
-                with suppress(httpx.HTTPError, ValueError):
+                try:
                     async with self._http.stream("GET", "/event") as events:
+                        events.raise_for_status()
                         for asked in objects_of((await self._http.get("/permission")).json()):
                             self._take("permission.asked", asked)  # it asked while nothing listened
+                        failures = 0
                         async for line in events.aiter_lines():
                             if line.startswith("data:"):
                                 self._heard(line[5:])
+                except (httpx2.HTTPError, ValueError) as error:
+                    failures += 1
+                    if failures == MOST_FAILURES:
+                        self.put(backends.Raw(f"{NOT_HEARD}: {type(error).__name__}"))
                 await asyncio.sleep(AGAIN_SECONDS)
 
     def _heard(self, text: str) -> None:
@@ -502,7 +511,7 @@ class OpenCode(Acp):
             "session/request_permission", {"toolCall": update, "options": _CHILD_OPTIONS}, number
         )
         reply = {"reply": answer["outcome"].get("optionId", "reject")}
-        import httpx
+        import httpx2
 
-        with suppress(httpx.HTTPError):
+        with suppress(httpx2.HTTPError):
             await self._http.post(f"/permission/{number}/reply", json=reply)
