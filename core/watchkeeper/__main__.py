@@ -47,6 +47,8 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         code = INTERRUPTED_EXIT
     except (OSError, ImportError, MemoryError) as error:  # the program cannot even be loaded
+        if os.environ.get("WATCHKEEPER_DEBUG"):
+            raise
         print(f"wk: {_explain(error)}", file=sys.stderr)
         code = 2
     # all that is left goes with the process: the interpreter need not look through it for rubbish first

@@ -826,6 +826,12 @@ def connect(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
         MissingExtra: psycopg is not installed.
         sqlite3.OperationalError: no server answers, or it refuses.
     """
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        if host_fault(error) is not None:
+            raise
+        raise MissingExtra("a database on PostgreSQL", "postgres") from None
     return cast(Connection, PostgresConnection(url, read_only=read_only))
 
 
@@ -870,12 +876,7 @@ def pipelined(connection: object) -> contextlib.AbstractContextManager[None]:
 
 
 def _connect(url: DatabaseUrl, read_only: bool) -> psycopg.Connection[Any]:
-    try:
-        import psycopg
-    except ImportError as error:
-        if host_fault(error) is not None:
-            raise
-        raise MissingExtra("a database on PostgreSQL", "postgres") from None
+    import psycopg
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.rows import tuple_row
 

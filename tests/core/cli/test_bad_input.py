@@ -85,10 +85,11 @@ def test_what_keeps_the_program_from_loading_is_named_and_a_shortage_only_where_
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(*where, fail)
+    owner, name = where
+    monkeypatch.setattr(owner, name, fail)
     monkeypatch.setattr(sys, "argv", ["wk", "sessions"])
-    for name in ("freeze", "set_threshold"):
-        monkeypatch.setattr(gc, name, lambda *_: None)
+    for other in ("freeze", "set_threshold"):
+        monkeypatch.setattr(gc, other, lambda *_: None)
     with pytest.raises(SystemExit):
         __main__.main()
     (line,) = capsys.readouterr().err.splitlines()
