@@ -334,6 +334,28 @@ async def test_a_usage_limit_with_an_end_parks_until_then_and_soon_if_it_has_jus
     programs.assert_whole()
 
 
+async def test_lists_and_alerts_name_the_usage_limit_of_a_parked_program(programs: Programs) -> None:
+    log = programs.fake / "alerts"
+    save = f"import sys; open({str(log)!r}, 'a').write(sys.stdin.read() + chr(10))"
+    alerts = f"[alerts]\ncommand = {json.dumps([sys.executable, '-S', '-c', save])}\n"
+    programs.use([sys.executable, "-S", "-E", str(FAKE), str(programs.fake)], more=alerts)
+    soon = "You've hit your weekly limit · resets in 3 hours"
+    programs.script([[["error", -32603, soon]]])
+
+    async def stop() -> None:
+        await programs.until(lambda state: log.exists() and "agent.parked" in log.read_text())
+        limit = programs.state["session"]["usage_limit"]
+        assert limit == {"name": "weekly", "ends_at": programs.agent()["parked_until"]}
+        programs.submit("pause", payload={"now": True})
+
+    await programs.run_while(stop)
+    told = [json.loads(line) for line in log.read_text().splitlines()]
+    (parked,) = [one for one in told if one["event"] == "agent.parked"]
+    assert parked["usage_limit"] == {"name": "weekly", "ends_at": programs.agent()["parked_until"]}
+    assert parked["text"].startswith("weekly limit until ")
+    assert parked["text"].endswith(soon)
+
+
 async def test_an_answer_that_only_warns_of_a_limit_is_an_answer(programs: Programs) -> None:
     await programs.played([[["say", "You've used 91 % of your session limit · resets 9pm"]]])
     assert programs.tasks()["a"]["status"] == "done"

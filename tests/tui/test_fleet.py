@@ -80,6 +80,27 @@ async def test_rows_follow_the_database_e_finds_who_asks_and_enter_opens(fleet: 
         await shows(pilot, "† stopped")
 
 
+async def test_a_session_that_a_usage_limit_stops_says_so_with_its_end(fleet: Desk) -> None:
+    limited = FakeSession(fleet.session.connection, "park2345", goal="port the parser", status="paused")
+    limited.agent("parked01", "coder-9", status="parked")
+    fleet.session.connection.execute(
+        "UPDATE agents SET parked_until = ?, status_reason = ? WHERE id = 'parked01'",
+        (fleet.time + 4_323, "You've hit your weekly limit"),
+    )
+    FakeSession(
+        fleet.session.connection,
+        "paus2345",
+        goal="wait",
+        status="paused",
+        status_reason="5-hour limit reached",
+    )
+    async with fleet.shown("port the parser", size=(160, 40), screen="fleet") as pilot:
+        shown = text_of(pilot)
+        assert "◷ limit" in shown
+        assert "weekly limit until" in shown
+        assert "5-hour limit, end unknown" in shown
+
+
 def test_a_reading_asks_again_only_about_sessions_that_changed(fleet: Desk) -> None:
     """What is read equals a first reading at any time, and what did not change is the same object."""
     reader = FleetReader()

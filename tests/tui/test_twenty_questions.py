@@ -27,7 +27,7 @@ ANSWERS = {
     3: r"(?s)3 coder-23 .*! silent  bash for 25:00.*2 processes \(sleep\)",
     4: r"by cost per minute[^\n]*\n[^\n]*\$/m[^\n]*\n[^\n]*Port module 9\b[^\n]*3\.6",
     5: r"Release.*waits for.*Port module 3", 6: r"ModuleNotFoundError: No module named 'ledger'",
-    7: r"git push --force origin main", 8: r"30 agents", 9: r"retry budget = 3", 10: r"parked until",
+    7: r"git push --force origin main", 8: r"30 agents", 9: r"retry budget = 3", 10: r"limit until",
     11: r"(?s)Timeline  30 agents.*coder-1\b[^\n]*█", 12: r"\$4\.82",
     13: r"(?s)because the ledger was split.*\+ Port module 29.*first plan",
     14: r"All tests pass; the cache keeps its entries\.", 15: r"AssertionError: cache\.size == 2",

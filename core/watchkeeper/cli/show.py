@@ -30,6 +30,7 @@ from watchkeeper.cli.options import (
 )
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.text import clock_text, cost_text, countdown, plural
+from watchkeeper.records.usage_limits import UsageLimit, limit_text
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import database, driver, state
 from watchkeeper.store.agents import load_worktrees
@@ -102,6 +103,8 @@ def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
             f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,}"
             f" {cost_of(row):>10}  {clean(row['title'] or row['goal'], 80)}"
         )
+        if row["usage_limit"] is not None:
+            yield f"            {limit_text(UsageLimit(**row['usage_limit']), time.time())}"
         if found := row.get("found"):
             yield _match_line(found)
 
@@ -225,6 +228,8 @@ def _receipt_lines(receipts: list[dict[str, Any]], titles: dict[str, str]) -> It
 def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
     at = "imported" if imported_from(session["origin"]) else host
     yield f"{session['id']}  {session['status']}  ({at})  {clean(session['goal'], 120)}"
+    if session["usage_limit"] is not None:
+        yield f"  stopped by a usage limit: {limit_text(UsageLimit(**session['usage_limit']), time.time())}"
     if session["status_reason"]:
         yield f"  {clean(session['status_reason'], 300)}"
     yield f"  workspace {clean(session['workspace'])}"

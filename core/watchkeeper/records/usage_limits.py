@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
+from watchkeeper.records.text import clock_text, countdown
+
 JUST_PASSED_SECONDS = 3_600.0
 """A limit that still holds and whose stated end passed no longer ago ends soon: clocks differ, and times are
 rounded."""
@@ -54,6 +56,39 @@ def limit_end(text: str, said_at: float | None, zone: tzinfo | None = None) -> f
     return None if _WARNS.search(text) else _end(text, said_at, zone)
 
 
+def limit_text(limit: UsageLimit, now: float) -> str:
+    """`session limit until Mon 30 Nov 07:39 (in 6:38:34)`; says where the end is over or unknown."""
+    if limit.ends_at is None:
+        return f"{limit.name} limit, end unknown"
+    try:
+        when = clock_text(limit.ends_at, now)
+    except (ValueError, OverflowError, OSError):
+        return f"{limit.name} limit, end unknown"
+    left = f"in {countdown(limit.ends_at - now)}" if limit.ends_at > now else "over"
+    return f"{limit.name} limit until {when} ({left})"
+
+
+def session_limit(
+    status: str,
+    reason: str | None,
+    said_at: float,
+    parked_until: float | None = None,
+    parked_reason: str | None = None,
+) -> UsageLimit | None:
+    """The usage limit that stops a session: that of its agent that is parked the shortest, or the one that its own
+    `reason`, said at `said_at`, names. The reason of a session that is done is its result."""
+    if parked_until is not None:
+        return parked_limit(parked_until, parked_reason)
+    return usage_limit(reason, said_at) if reason and status != "done" else None
+
+
+def parked_limit(parked_until: float, reason: str | None) -> UsageLimit:
+    """The usage limit for which an agent is parked."""
+    worded = usage_limit(reason or "", None)
+    rate = "rate" if "rate limited" in (reason or "") else "usage"
+    return UsageLimit(worded.name if worded is not None else rate, parked_until)
+
+
 # --- Which limit ------------------------------------------------------------------------------------------
 
 _LIMIT = r"\b(?:limits?|quota|allowance)\b"
@@ -77,7 +112,7 @@ _BEFORE_LIMIT = re.compile(r"((?:[\w.-]+ ){0,3})(?:limits?|quota|allowance)\b", 
 _LIMIT_FOR = re.compile(r"limits? (?:reached )?for (?:the )?(\d+)[ -]?(hour|day)", re.IGNORECASE)
 _KIND_WORDS = re.compile(
     r"usage|session|message|rate|spend(?:ing)?|hourly|daily|weekly|monthly|\d+-(?:hour|day)|premium|request|free"
-    r"|opus|sonnet|haiku|fable|gpt\S*",
+    r"|opus|sonnet|haiku|fable|gpt[\w.-]*",
     re.IGNORECASE,
 )
 """Words before "limit" that say which limit it is."""

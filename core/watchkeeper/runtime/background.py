@@ -28,6 +28,7 @@ from watchkeeper.records import errors
 from watchkeeper.records.errors import StoreExhausted, StoreUnusable, host_fault
 from watchkeeper.records.ports import Clock
 from watchkeeper.records.text import one_line
+from watchkeeper.records.usage_limits import limit_text, session_limit
 from watchkeeper.runtime.config import AlertSettings
 from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
@@ -126,6 +127,8 @@ _ALERTS = {
     "session.done": "finished",
     "session.cancelled": "finished",
 }
+_STOPS = ("agent.parked", "session.paused", "session.failed", "task.failed")
+"""Events whose reason may be a usage limit."""
 
 
 class Alerts:
@@ -198,6 +201,11 @@ class Alerts:
         session_id = self._store.session_id
         goal, title = self._store.one("SELECT goal, title FROM sessions WHERE id = ?", (session_id,))
         said = next((data[name] for name in ("reason", "error", "question", "tool") if data.get(name)), "")
+        until = data.get("until") if kind == "agent.parked" else None
+        stopped = str(said) if kind in _STOPS else None
+        limit = session_limit(kind.rpartition(".")[2], stopped, at, until, stopped)
+        if limit is not None:
+            said = f"{limit_text(limit, at)}: {said}"
         alert = {
             "why": _ALERTS[kind],
             "event": kind,
@@ -206,6 +214,7 @@ class Alerts:
             "agent": agent and one_line(agent, 200),
             "task": task and one_line(task, 200),
             "text": one_line(str(said), 1_000),
+            "usage_limit": limit and {"name": limit.name, "ends_at": limit.ends_at},
             "at": at,
             "look": f"wk approve --show {session_id}"
             if kind == "approval.asked"

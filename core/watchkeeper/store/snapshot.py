@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from watchkeeper.records.messages import context_used
+from watchkeeper.records.usage_limits import UsageLimit, session_limit
 from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines, row_list
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
 from watchkeeper.store.postgres import ask_ahead
@@ -707,7 +708,10 @@ _FLEET_DETAILS = (
     " (SELECT count(*) FROM agents WHERE session_id = s.id AND status = 'working'),"
     " EXISTS (SELECT 1 FROM budgets WHERE session_id = s.id AND reached_at IS NOT NULL),"
     " EXISTS (SELECT 1 FROM model_calls WHERE session_id = s.id AND cost_usd IS NOT NULL"
-    " AND (price_status = 'estimated' OR usage_exact = 0))"
+    " AND (price_status = 'estimated' OR usage_exact = 0)),"
+    " (SELECT min(parked_until) FROM agents WHERE session_id = s.id AND status = 'parked'),"
+    " (SELECT status_reason FROM agents WHERE session_id = s.id AND status = 'parked'"
+    " ORDER BY parked_until LIMIT 1)"
     f" FROM sessions s WHERE s.id {IN_LIST}"
 )
 _FLEET_QUESTIONS = (
@@ -756,6 +760,8 @@ class FleetRow(Spending):
     question: Question | None = None
     cost_per_minute: float = 0.0
     """US dollars in the last minute."""
+    limit: UsageLimit | None = None
+    """The usage limit that stops the session."""
 
 
 class FleetReader:
@@ -804,7 +810,7 @@ class FleetReader:
             asked.setdefault(session_id, []).append(Question(agent, tool, text))
         details = {row[0]: row[1:] for row in connection.execute(_FLEET_DETAILS, (ids,))}
         for row in changed:
-            tasks, done, failed, task, agents, working, reached, estimated = details[row.id]
+            tasks, done, failed, task, agents, working, reached, estimated, *parked = details[row.id]
             questions = asked.get(row.id, [])
             known = self._rows.get(row.id)
             self._rows[row.id] = replace(
@@ -820,6 +826,7 @@ class FleetReader:
                 questions=len(questions),
                 question=questions[0] if questions else None,
                 cost_per_minute=known.cost_per_minute if known is not None else 0.0,
+                limit=session_limit(row.status, row.status_reason, row.last_active, *parked),
             )
 
 

@@ -8,12 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from watchkeeper.records.messages import compacts_at, context_percent, context_used
+from watchkeeper.records.usage_limits import session_limit
 from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
 from watchkeeper.store.messages import worth
 from watchkeeper.store.search.messages import (
     COST_ESTIMATED,
+    PARKED,
     list_sessions,
     parse_filters,
     search_by_session,
@@ -29,7 +31,7 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
 
     `reads` has `one` and `all` over rows that can be asked by column name.
     """
-    session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
+    session = reads.one(f"SELECT s.*, {PARKED} FROM sessions s WHERE id = ?", (session_id,))
     paid = worth(reads, session_id)
     foreign = (
         session["origin"].removeprefix("export:") in PROGRAMS
@@ -146,7 +148,7 @@ def summaries(
     if among is not None:
         where, parameters = f"s.id {IN_LIST}", [list_of(among)]
     rows = reads.all(
-        "SELECT s.*, (SELECT count(*) FROM agents g WHERE g.session_id = s.id) AS agents,"
+        f"SELECT s.*, {PARKED}, (SELECT count(*) FROM agents g WHERE g.session_id = s.id) AS agents,"
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id) AS tasks,"
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id AND t.status = 'done') AS tasks_done,"
         f" {COST_ESTIMATED} AS cost_estimated"
@@ -202,6 +204,9 @@ def found_sessions(
 
 
 def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
+    limit = session_limit(
+        row["status"], row["status_reason"], row["last_active"], row["parked_until"], row["parked_reason"]
+    )
     return {
         "id": row["id"],
         "session_id": row["id"],
@@ -212,6 +217,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "model": row["model"],
         "status": row["status"],
         "status_reason": row["status_reason"],
+        "usage_limit": limit and asdict(limit),
         "origin": row["origin"],
         "tags": decode(row["tags"]),
         "created_at": row["created_at"],

@@ -58,6 +58,33 @@ def test_before_the_first_run_there_are_no_sessions(wk: Wk, tmp_path: Path) -> N
     assert wk("show").code == 2
 
 
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_lists_and_show_name_the_usage_limit_that_stops_a_session(
+    wk: Wk, demo: Path, is_parked: bool
+) -> None:
+    said, until = "You've hit your session limit · resets 8pm (Europe/Paris)", time.time() + 7_290
+    if is_parked:
+        change(demo, "UPDATE agents SET status = 'parked', parked_until = ?, status_reason = ?", until, said)
+        change(demo, "UPDATE sessions SET status = 'running'")
+    else:
+        change(
+            demo, "UPDATE sessions SET status = 'paused', status_reason = ?", "codex: weekly limit reached"
+        )
+    name = "session" if is_parked else "weekly"
+    (listed,) = wk("sessions", "--json").json
+    assert listed["usage_limit"] == {"name": name, "ends_at": until if is_parked else None}
+    assert wk("show", "--json").json["session"]["usage_limit"] == listed["usage_limit"]
+    words = "session limit until" if is_parked else "weekly limit, end unknown"
+    assert words in wk("sessions").out
+    assert f"stopped by a usage limit: {words}" in wk("show").out
+
+
+def test_a_session_without_a_usage_limit_names_none(wk: Wk, demo: Path) -> None:
+    change(demo, "UPDATE sessions SET status_reason = 'I explained what \"weekly limit reached\" means'")
+    assert wk("sessions", "--json").json[0]["usage_limit"] is None
+    assert "stopped by" not in wk("show").out
+
+
 class TestLast:
     """`last` is the session that was added last, whatever the clocks said when it was."""
 

@@ -13,6 +13,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from watchkeeper.records.text import question_words
+from watchkeeper.records.usage_limits import limit_text
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.external import External, ExternalQuestion, ExternalSession
 from watchkeeper.store.imports import imported_from
@@ -114,7 +115,10 @@ def fleet_condition(
     if state is SessionState.DEAD and row.queued_at is not None:
         return Condition("◷", "queued", "muted", "waits for a worker; w lists them, and wk show says why")
     if state is SessionState.DEAD:
-        return Condition("†", "stopped", "dead", "the background process is gone; r there continues")
+        limit = f"; {limit_text(row.limit, now)}" if row.limit is not None else ""
+        return Condition("†", "stopped", "dead", f"the background process is gone; r there continues{limit}")
+    if row.limit is not None and not row.working:
+        return Condition("◷", "limit", "slot", limit_text(row.limit, now))
     quiet = now - row.last_active
     if state is SessionState.LIVE and row.working and quiet >= SILENT_SECONDS:
         return Condition("!", f"silent {formatting.duration(quiet)}", "silent", _line(row.task or ""))

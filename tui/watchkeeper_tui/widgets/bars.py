@@ -16,6 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from watchkeeper.records.text import clock_text, countdown, question_words
+from watchkeeper.records.usage_limits import limit_text, parked_limit, session_limit
 from watchkeeper.store.snapshot import CommandFacts, SessionFacts, roles_of
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
@@ -151,9 +152,8 @@ class Header(Widget):
         reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
         if reached is not None:
             yield _Need(f"$ over budget: {sanitize(reached.kind)}", "", "", "failed")
-        if snapshot.state is SessionState.LIVE:
-            for pieces in self._parked(self._known_until):
-                yield _Need("", "", "", "slot", after=tuple(pieces))
+        for pieces in self._parked(self._known_until):
+            yield _Need("", "", "", "slot", after=tuple(pieces))
         yield from self._unproven()
         yield from self._terminals()
 
@@ -208,10 +208,16 @@ class Header(Widget):
             until = first.parked_until or 0.0
             left = f" (in {countdown(until - now)})" if until > now else ""
             more = f" +{len(parked) - 1}" if len(parked) > 1 else ""
+            name = parked_limit(until, first.status_reason).name
+            word = "limit" if name == "usage" else f"{name} limit"
             yield [
                 ("◷ ", "slot"), (clip(sanitize(first.name), 24), "strong"),
-                (f" parked until {clock_text(until, now)}{left}{more}", "slot"),
+                (f" {word} until {clock_text(until, now)}{left}{more}", "slot"),
             ]  # fmt: skip
+        elif (session := self._snapshot.session) is not None:
+            limit = session_limit(session.status, session.status_reason, session.last_active)
+            if limit is not None:
+                yield [(f"◷ {limit_text(limit, now)}", "slot")]
 
     def role_pieces(self, width: int) -> list[Piece]:
         """The roles that are not built in, as many as fit: name, file, model, and a dearer model that was not
@@ -315,8 +321,7 @@ class Header(Widget):
             groups.append((9, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
         if self.is_mounted and self.screen.size.height < ROOMY_ROWS:
             # Else the line of attention has them.
-            if snapshot.state is SessionState.LIVE:
-                groups += [(1, [("  ", "text"), *group]) for group in self._parked(now)]
+            groups += [(1, [("  ", "text"), *group]) for group in self._parked(now)]
             reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
             if reached is not None:
                 groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))

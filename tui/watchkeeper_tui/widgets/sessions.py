@@ -16,6 +16,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
+from watchkeeper.records.usage_limits import limit_text
 from watchkeeper.store.search.messages import MessageHit, SessionLine, SessionPreview
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -202,6 +203,8 @@ class SessionsView(RowView[SessionLine]):
             if row.id in self.hosts
             else sanitize(row.status_reason or state_word(state, row.status))
         )
+        if (limit := row.limit) is not None:
+            glyph, role, end = "◷", "slot", limit_text(limit, self.now)
         duration = row.hosted_seconds or ((row.ended_at or row.last_active) - row.created_at)
         goal: list[Piece] = [(session_name(row), "text")]
         tags = tags_of(row)

@@ -21,6 +21,7 @@ from typing import Any
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.states import SessionStatus
+from watchkeeper.records.usage_limits import UsageLimit, session_limit
 from watchkeeper.store.driver import (
     FACTS_FOUND,
     IN_LIST,
@@ -725,6 +726,15 @@ class SessionLine(SessionHead):
     compactions: int
     cost_estimated: bool
     """Some of the cost comes from an estimated price or from estimated tokens."""
+    parked_until: float | None = None
+    parked_reason: str | None = None
+
+    @property
+    def limit(self) -> UsageLimit | None:
+        """The usage limit that stops the session."""
+        return session_limit(
+            self.status, self.status_reason, self.last_active, self.parked_until, self.parked_reason
+        )
 
 
 COST_ESTIMATED = (
@@ -733,6 +743,13 @@ COST_ESTIMATED = (
 )
 """Whether some of the cost of the session `s` comes from an estimated price or from estimated tokens."""
 
+PARKED = (
+    "(SELECT min(a.parked_until) FROM agents a WHERE a.session_id = s.id AND a.status = 'parked') AS parked_until,"
+    " (SELECT a.status_reason FROM agents a WHERE a.session_id = s.id AND a.status = 'parked'"
+    " ORDER BY a.parked_until LIMIT 1) AS parked_reason"
+)
+"""Until when a usage limit stops the agent of the session `s` that is parked the shortest, and why."""
+
 _SELECT = (
     "SELECT s.id, substr(s.goal, 1, 500), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"
     " s.created_at, s.last_active, s.ended_at, s.hosted_seconds,"
@@ -740,7 +757,7 @@ _SELECT = (
     " s.unpriced_calls,"
     " (SELECT count(*) FROM agents a WHERE a.session_id = s.id),"
     " (SELECT coalesce(sum(a.compactions), 0) FROM agents a WHERE a.session_id = s.id),"
-    f" {COST_ESTIMATED} FROM sessions s"
+    f" {COST_ESTIMATED}, {PARKED} FROM sessions s"
 )
 
 
