@@ -912,11 +912,11 @@ def run(
 
 def _newest(db_path: Place, screen: str) -> tuple[str | None, str]:
     from watchkeeper.store.database import open_readonly
-    from watchkeeper.store.sessions import newest_session
+    from watchkeeper.store.sessions import last_active_session
 
     connection = open_readonly(db_path)
     try:
-        found = newest_session(connection)
+        found = last_active_session(connection)
     finally:
         connection.close()
     return found, screen if found or screen == "fleet" else "sessions"

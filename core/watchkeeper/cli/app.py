@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "artifacts": ("show", "List what a session produced, or print one"),
     "import": ("imports", "Import sessions of Claude Code, Codex and OpenCode"),
     "hooks": ("interop", "Show sessions in other terminals live, and answer Claude Code's questions"),
-    "export": ("show", "Write a whole session into one file: Markdown, a web page, or JSON"),
+    "export": ("show", "Write a whole session into one file: a web page, Markdown, or JSON"),
     "memory": ("memory", "Status, sync and search of what agents remember"),
     "agent": ("memory", "Reports on agents"),
     "mcp": ("interop", "Serve sessions to agents and editors over MCP"),
@@ -102,8 +102,8 @@ def wk(ctx: click.Context) -> None:
     """Run long multi-agent LLM work durably, and watch it live.
 
     Everything is kept in one SQLite file: kill the process at any moment, and `wk resume last` continues from
-    the last saved step. `wk` alone opens the dashboard. SESSION and AGENT take a unique prefix; `last` is the
-    newest session.
+    the last saved step. `wk` alone opens the dashboard. SESSION and AGENT take a unique prefix. `last`
+    is, for commands that act, the newest run of Watchkeeper itself; for commands that look, the session active last.
     """
     if ctx.invoked_subcommand is None:
         from watchkeeper.cli.watch import watch

@@ -17,6 +17,8 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import (
+    ACTS,
+    LOOKS,
     SessionHandle,
     clean,
     complete_session,
@@ -24,10 +26,12 @@ from watchkeeper.cli.options import (
     database_path,
     day_and_minute,
     db_option,
+    explains_last,
     json_option,
     open_for_control,
     print_json,
     respond,
+    say_chosen,
     session_argument,
 )
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
@@ -275,6 +279,7 @@ def steer(opened: SessionHandle, agent: str, text: str, as_json: bool) -> int:
 @click.option("--lift", type=click.Choice(budgets.KINDS), multiple=True, help="Remove a budget.")
 @db_option
 @json_option
+@explains_last(ACTS)
 def budget(
     session: str | None,
     project: str | None,
@@ -358,6 +363,7 @@ def _project_budget(path: Place, project: str, changes: dict[str, str | None], a
 
 # Questions of agents: `wk approve`, `wk deny`, `wk grants`.
 
+_QUESTIONS = f"As SESSION, {ACTS}"
 _words = click.argument("words", nargs=-1, required=True, metavar="[SESSION] ID")
 
 
@@ -381,6 +387,8 @@ def _found(db: Place | None, words: tuple[str, ...], *, waiting: bool) -> tuple[
     if len(found) > 1:
         raise ambiguous(wanted, [one[1] for one in found])
     opened.session_id = found[0][0]
+    if session is None and wanted == "last":
+        say_chosen(opened.connection, opened.session_id)
     return opened, found[0][1]
 
 
@@ -429,6 +437,7 @@ def _question(opened: SessionHandle, approval_id: str) -> Question:
 @click.option("--reason", help="Reason shown to the model.")
 @db_option
 @json_option
+@explains_last(_QUESTIONS)
 def approve(
     words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, keep: str | None,
     choose: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool,
@@ -488,6 +497,7 @@ def approve(
 @click.option("--reason", help="Reason shown to the model.")
 @db_option
 @json_option
+@explains_last(_QUESTIONS)
 def deny(words: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool) -> int:
     """Refuse the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session."""
     if (elsewhere := _elsewhere(db, words)) is not None:
@@ -505,6 +515,7 @@ def deny(words: tuple[str, ...], reason: str | None, db: Place | None, as_json: 
 )
 @db_option
 @json_option
+@explains_last(f"{LOOKS} With --revoke, {ACTS}")
 def grants(session: str | None, revoke: int | None, db: Place | None, as_json: bool) -> int:
     """List the tools and command patterns that run in SESSION (default: `last`) without a question."""
     if revoke is not None:

@@ -13,12 +13,12 @@ import click
 
 from watchkeeper.cli.options import (
     SessionHandle,
+    changes_session,
     clean,
     day_and_minute,
     db_option,
     is_terminal,
     json_option,
-    reads_session,
     respond,
     session_argument,
 )
@@ -79,10 +79,9 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
 @click.argument("title")
 @db_option
 @json_option
-@reads_session
+@changes_session
 def rename(opened: SessionHandle, title: str, as_json: bool) -> int:
     """Give SESSION a TITLE, shown instead of its goal. An empty title removes it."""
-    refuse_agents()
     kept = rename_session(opened.path, opened.session_id, title)
     return respond(
         as_json,
@@ -97,10 +96,9 @@ def rename(opened: SessionHandle, title: str, as_json: bool) -> int:
 @click.option("--remove", is_flag=True, help="Remove these tags.")
 @db_option
 @json_option
-@reads_session
+@changes_session
 def tag(opened: SessionHandle, tags: tuple[str, ...], remove: bool, as_json: bool) -> int:
     """Add TAGS to SESSION, or remove them. `wk sessions --search tag:NAME` finds sessions by tag."""
-    refuse_agents()
     changed = change_tags(opened.path, opened.session_id, **{"remove" if remove else "add": tags})
     shown = " ".join(f"#{clean(one)}" for one in changed) or "no tags"
     return respond(
@@ -114,11 +112,10 @@ def tag(opened: SessionHandle, tags: tuple[str, ...], remove: bool, as_json: boo
 @session_argument
 @db_option
 @json_option
-@reads_session
+@changes_session
 def delete(opened: SessionHandle, as_json: bool) -> int:
     """Delete SESSION. It is hidden at once. `wk restore` brings it back for seven days; after that,
     `wk prune` deletes it permanently."""
-    refuse_agents()
     gone = delete_session(opened.path, opened.session_id)
     return respond(
         as_json,
@@ -168,15 +165,14 @@ def restore(session: str | None, db: Place | None, as_json: bool) -> int:
 @click.option("--title", help="The fork's title.")
 @db_option
 @json_option
-def fork(session: str, step: str | None, title: str | None, db: Place | None, as_json: bool) -> int:
+@changes_session
+def fork(opened: SessionHandle, step: str | None, title: str | None, as_json: bool) -> int:
     """Make a new session that continues from the current state of SESSION, or from an earlier step.
     `wk resume` runs it.
 
     The new session has its own copy of the plan, of every agent's memory and of the artifacts. The workspace
     is the same folder, as it is now.
     """
-    refuse_agents()
-    opened = SessionHandle(db, session, own=True)
     workspace = opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]
     check_configuration(Path(workspace))
     at_seq, at_turn = _step(opened, step)

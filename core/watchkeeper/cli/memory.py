@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import (
+    LOOKS,
     SessionHandle,
     clean,
     controls_session,
     db_option,
+    explains_last,
     json_option,
     last_session_argument,
     reads_session,
@@ -92,8 +94,9 @@ def sync(opened: SessionHandle, as_json: bool) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="[SESSION] AGENT")
 @db_option
 @json_option
+@explains_last(LOOKS)
 def views(names: tuple[str, ...], db: Place | None, as_json: bool) -> int:
-    """List the versions of AGENT's context in SESSION (default: the newest), oldest first.
+    """List the versions of AGENT's context in SESSION (default: `last`), oldest first.
 
     `wk undo` and `wk redo` switch between them. Each line ends with the messages that are pinned.
     """
@@ -215,6 +218,7 @@ def unpin(opened: SessionHandle, fact: int, as_json: bool) -> int:
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @db_option
 @json_option
+@explains_last(LOOKS)
 def search(query: str, session: str | None, limit: int, db: Place | None, as_json: bool) -> int:
     """Search the facts that agents remember, best match first; with --session, its messages too."""
     from watchkeeper.memory.recall import recall

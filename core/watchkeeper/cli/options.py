@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,7 +23,7 @@ from watchkeeper.records.text import json_text
 from watchkeeper.store import database, driver, sessions
 from watchkeeper.store.agents import find_agent, only_match
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.imports import refuse_imported
+from watchkeeper.store.imports import imported_from, refuse_imported
 from watchkeeper.store.lease import LeaseHolder, probe
 from watchkeeper.store.place import Place, absolute, place_of
 
@@ -78,7 +79,20 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 session_argument = click.argument("session", shell_complete=complete_session)
 last_session_argument = click.argument("session", default="last", shell_complete=complete_session)
-"""SESSION of a command that only reads: the newest by default."""
+"""SESSION of a command that only reads: `last` by default."""
+
+ACTS = "`last` is the newest run of Watchkeeper itself, whatever was imported or active since."
+LOOKS = "`last` is the session that was active last, also one of another program."
+
+
+def explains_last(rule: str) -> Callable[[F], F]:
+    """Add to a command's help what `last` means: `ACTS` or `LOOKS`."""
+
+    def explained(function: F) -> F:
+        function.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\n{rule}"
+        return function
+
+    return explained
 
 
 def database_path(path: Place | None) -> Place:
@@ -89,9 +103,27 @@ def database_path(path: Place | None) -> Place:
 def reads_session(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command `opened`, a `SessionHandle`, in place of its options `session` and `db`."""
 
+    @explains_last(LOOKS)
     @wraps(function)
     def opening(session: str, db: Place | None, **options: Any) -> int:
         return function(SessionHandle(db, session), **options)
+
+    return opening
+
+
+def changes_session(function: Callable[..., int]) -> Callable[..., int]:
+    """As `reads_session`, for a command that changes a session, own or imported, but not its run.
+
+    A tool of a run may not call such a command.
+    """
+
+    @explains_last(ACTS)
+    @wraps(function)
+    def opening(session: str, db: Place | None, **options: Any) -> int:
+        from watchkeeper.runtime.control import refuse_agents
+
+        refuse_agents()
+        return function(SessionHandle(db, session, own=True), **options)
 
     return opening
 
@@ -103,6 +135,7 @@ def controls_session(function: Callable[..., int]) -> Callable[..., int]:
     imported session is refused.
     """
 
+    @explains_last(ACTS)
     @wraps(function)
     def opening(session: str, db: Place | None, **options: Any) -> int:
         return function(open_for_control(db, session), **options)
@@ -126,16 +159,29 @@ def open_for_control(path: Place | None, session: str) -> SessionHandle:
 
 
 def find_session(path: Place, name: str, *, lock_timeout_seconds: float | None = None) -> str:
-    """The id of the session that `name` means (an id, a unique prefix, or `last`).
+    """The id of the session that `name` means: an id, a unique prefix, or `last`, the session active last, which is
+    said on standard error.
 
     Raises:
         NotFound, BadInput, StoreUnusable.
     """
     connection = database.open_readonly(path, lock_timeout_seconds=lock_timeout_seconds)
     try:
-        return sessions.find(connection, name)
+        found = sessions.find(connection, name)
+        if name == "last":
+            say_chosen(connection, found)
+        return found
     finally:
         connection.close()
+
+
+def say_chosen(connection: Connection, session_id: str) -> None:
+    """Print on standard error which session a command takes for `last`: id, program and title."""
+    origin, title, goal = connection.execute(
+        "SELECT origin, title, goal FROM sessions WHERE id = ?", (session_id,)
+    ).fetchone()
+    program = imported_from(origin) or "Watchkeeper"
+    click.echo(f"wk: last is {session_id} ({clean(program, 40)}): {clean(title or goal, 80)}", err=True)
 
 
 class SessionHandle:
@@ -144,7 +190,8 @@ class SessionHandle:
     Args:
         path: the database; None: the default one.
         session: an id, a unique prefix of one, or `last`; None: the command concerns no single session.
-        own: whether `last` is the newest session that was run here, not imported.
+        own: whether `last` is the newest session that was run here, not the one active last. Either way, it is said
+            on standard error which session that is.
 
     Raises:
         NotFound, BadInput, StoreUnusable.
@@ -156,6 +203,8 @@ class SessionHandle:
         self.connection.row_factory = sqlite3.Row
         with self._clear_errors():
             self.session_id = sessions.find(self.connection, session, own=own) if session is not None else ""
+            if session == "last":
+                say_chosen(self.connection, self.session_id)
 
     def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with self._clear_errors():

@@ -20,12 +20,15 @@ import click
 
 from watchkeeper.cli.models import ChosenModel, choose_model, local_url
 from watchkeeper.cli.options import (
+    ACTS,
     SessionHandle,
     clean,
     complete_model,
     complete_session,
     database_path,
     db_option,
+    explains_last,
+    find_session,
     is_terminal,
     json_option,
     open_for_control,
@@ -347,7 +350,8 @@ allow_model_option = click.option(
     "from_session",
     metavar="SESSION",
     shell_complete=complete_session,
-    help="Continue the work of SESSION, own or imported, with its plan and facts. GOAL may then be left out.",
+    help="Continue the work of SESSION, own or imported, with its plan and facts. GOAL may then be left out."
+    " `last` is the session that was active last.",
 )
 @click.option(
     "--model",
@@ -524,6 +528,7 @@ def _holder(path: Place, program_session: str) -> int | None:
 @approval_timeout_option
 @allow_model_option
 @new_budget_options
+@explains_last(ACTS)
 def resume(
     session: str,
     agent: str | None,
@@ -713,6 +718,8 @@ def _start(
         allowed += (f"{outside['program']}/*",)
     if not elsewhere:
         allowed += confirm_roles(workspace, ref, allowed, may_ask=asking, show=headless and not as_json)
+    if from_session == "last":
+        from_session = find_session(path, from_session)
     carried = _carried(path, from_session, workspace, quiet=as_json) if from_session is not None else None
     wanted = NewSession(
         goal=goal if goal is not None else carried.goal if carried else "",

@@ -64,7 +64,7 @@ GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "ca
 @db_option
 @json_option
 def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) -> int:
-    """List the sessions, newest first.
+    """List the sessions, the one active last first, up to --limit.
 
     --search looks in goals, tasks, facts, names of artifacts and every message; "in quotation marks" is a
     phrase. Filters: state: model: tag: workspace: user: id: cost>1 cost<1 since:2026-11-01 before: compacted.
@@ -75,7 +75,15 @@ def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) ->
     if db is not None or database.is_there(path):
         opened = SessionHandle(path)
         rows = (
-            state.summaries(opened, limit=limit) if search is None else _found_sessions(opened, search, limit)
+            state.summaries(opened, limit=limit + 1)
+            if search is None
+            else _found_sessions(opened, search, limit + 1)
+        )
+    if len(rows) > limit:
+        del rows[limit:]
+        what = "sessions" if search is None else "sessions that match"
+        click.echo(
+            f"wk: only the {limit:,} {what} that were active last are listed; --limit shows more", err=True
         )
     hosted = probe_all(path, [row["id"] for row in rows if row["status"] == "running"])
     for row in rows:
@@ -163,7 +171,7 @@ def _update_index(opened: SessionHandle) -> None:
 @json_option
 @reads_session
 def show(opened: SessionHandle, as_json: bool) -> int:
-    """Show SESSION (default: the newest): plan, tasks, agents with tokens, cost, elapsed time, retries and
+    """Show SESSION (default: `last`): plan, tasks, agents with tokens, cost, elapsed time, retries and
     errors. --json prints all of its state."""
     whole = state.session_state(opened, opened.session_id)
     holder = opened.host
@@ -309,7 +317,7 @@ def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
 @json_option
 @reads_session
 def artifacts(opened: SessionHandle, name: str | None, as_json: bool) -> int:
-    """List what SESSION (default: the newest) produced, or print one artifact by NAME or reference, byte for
+    """List what SESSION (default: `last`) produced, or print one artifact by NAME or reference, byte for
     byte."""
     if name is None:
         rows = state.artifacts(opened, opened.session_id)
@@ -342,7 +350,7 @@ def artifacts(opened: SessionHandle, name: str | None, as_json: bool) -> int:
 @json_option
 @reads_session
 def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
-    """Show what the agents of SESSION (default: the newest) changed in their git worktrees, or that of one TASK.
+    """Show what the agents of SESSION (default: `last`) changed in their git worktrees, or that of one TASK.
 
     New files are included. While an agent works, this is what the background process saw last.
     """
@@ -472,14 +480,14 @@ SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
 @click.command()
 @last_session_argument
 @click.option(
-    "--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: by the suffix of PATH, else md."
+    "--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: by the suffix of PATH, else html."
 )
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="PATH",
-    help="The file; `-` prints. Default: SESSION.md, .html or .json in this folder.",
+    help="The file; `-` prints. Default: SESSION.html, .md or .json in this folder.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--no-redact", is_flag=True, help="Keep secrets. By default they are removed and counted.")
@@ -489,9 +497,9 @@ SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
 def export(
     opened: SessionHandle, form: str | None, output: Path | None, force: bool, no_redact: bool, as_json: bool
 ) -> int:
-    """Write SESSION (default: the newest) into one file: plan, agents, cost, compactions and every transcript.
+    """Write SESSION (default: `last`) into one file: plan, agents, cost, compactions and every transcript.
 
-    md and html are for reading; html is one page that needs no network. json holds everything, and `wk
+    html, the default, is one page that needs no network; md is for reading too. json holds everything, and `wk
     import` reads it. Keys, tokens and passwords are removed and counted, unless `--no-redact` is given.
     """
     form = form or _form_of(output)
@@ -558,7 +566,7 @@ def _print(opened: SessionHandle, form: str, redactor: Callable[[], Redactor] | 
 
 def _form_of(output: Path | None) -> str:
     suffix = output.suffix.lower() if output is not None else ""
-    return next((form for form, ending in SUFFIXES.items() if ending == suffix), "md")
+    return next((form for form, ending in SUFFIXES.items() if ending == suffix), "html")
 
 
 def _output_path(output: Path | None, session_id: str, form: str) -> Path:

@@ -23,11 +23,13 @@ import click
 
 from watchkeeper.cli.headless import EventPrinter, follow
 from watchkeeper.cli.options import (
+    LOOKS,
     SessionHandle,
     clean,
     complete_session,
     database_path,
     db_option,
+    explains_last,
     find_session,
     is_terminal,
     reader_is_gone,
@@ -38,7 +40,7 @@ from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import called_tools, cost_text, plural
 from watchkeeper.store import database
 from watchkeeper.store.place import Place, config_text
-from watchkeeper.store.sessions import newest_session
+from watchkeeper.store.sessions import last_active_session
 
 if TYPE_CHECKING:
     from watchkeeper_tui.screens.welcome import Discovery
@@ -182,8 +184,9 @@ _FOLDER = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
     "--all", "every", is_flag=True, help="All sessions that run, are paused or were active today, a row each."
 )
 @db_option
+@explains_last(LOOKS)
 def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Place | None = None) -> int:
-    """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once.
+    """Open the dashboard on SESSION (default: `last`), running or finished. Several may watch at once.
 
     With PATH (a log or a folder of logs) or a program, its newest session is shown and every live session is
     followed. Several sessions, or --all, are shown a row each; without a terminal, they are printed once.
@@ -204,7 +207,7 @@ def _watch_one(path: Place, session: str | None) -> int:
             f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's"
             " id, or claude, codex, opencode"
         )
-    if session is None and is_terminal() and not _has_sessions(path):
+    if session is None and is_terminal() and _last_active(path) is None:
         return _welcome(path)
     name = "last" if session is None else session
     session_id = find_session(path, name, lock_timeout_seconds=START_LOCK_SECONDS)
@@ -212,13 +215,6 @@ def _watch_one(path: Place, session: str | None) -> int:
         return follow(path, session_id)
     with _hooks_read(path):
         return open_dashboard(path, session_id)
-
-
-def _has_sessions(path: Place) -> bool:
-    if not database.is_there(path):
-        return False
-    with closing(database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)) as connection:
-        return newest_session(connection) is not None
 
 
 def _welcome(path: Place) -> int:
@@ -234,7 +230,7 @@ def _welcome(path: Place) -> int:
         from watchkeeper.cli.imports import import_
 
         import_.main([*names.split(), "--db", str(path)], standalone_mode=False)
-        return run(path, None, screen="sessions") if _has_sessions(path) else 1
+        return run(path, None, screen="sessions") if _last_active(path) is not None else 1
     return code
 
 
@@ -321,7 +317,7 @@ def _watch_several(path: Place, names: tuple[str, ...]) -> int:
         followed = _programs_with_logs()
         if followed or hooks_folder(path).is_dir():
             _create(path)
-    newest = chosen[0] if chosen else _newest_or_none(path)
+    newest = chosen[0] if chosen else _last_active(path)
     from watchkeeper_tui.app import run
 
     with ExitStack() as followers:
@@ -340,11 +336,11 @@ def _create(path: Place) -> None:
         Writer(path).close()
 
 
-def _newest_or_none(path: Place) -> str | None:
-    try:
-        return find_session(path, "last", lock_timeout_seconds=START_LOCK_SECONDS)
-    except NotFound:
+def _last_active(path: Place) -> str | None:
+    if not database.is_there(path):
         return None
+    with closing(database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)) as connection:
+        return last_active_session(connection)
 
 
 def _programs_with_logs() -> list[str]:

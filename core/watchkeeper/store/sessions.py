@@ -113,6 +113,14 @@ def newest_session(connection: Connection, *, own: bool = False, workspace: str 
     return str(row[0]) if row else None
 
 
+def last_active_session(connection: Connection) -> str | None:
+    """The id of the session that was active last, own or imported, or None if there is none. Deleted ones never count."""
+    row = connection.execute(
+        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, ordinal DESC LIMIT 1"
+    ).fetchone()
+    return str(row[0]) if row else None
+
+
 def imported_session(connection: Connection, program_session: str) -> str | None:
     """The id of the session that was imported from a program's own session of that id, or None."""
     row = connection.execute(
@@ -126,9 +134,9 @@ def find(connection: Connection, name: str, *, own: bool = False) -> str:
     """The id of the session that `name` means: `last`, an id, or a unique prefix of one. Deleted sessions
     never match.
 
-    `last` is `newest_session`. `own` is for commands that control a run: their `last` is the newest session
-    that was run here. If there is none, it is the newest imported one, which such a command refuses with the
-    reason.
+    `last` is `last_active_session`. `own` is for commands that act: their `last` is the newest session that was
+    run here. If there is none, it is the newest imported one, which a command that controls a run refuses with
+    the reason.
 
     Raises:
         NotFound: no session matches.
@@ -139,10 +147,14 @@ def find(connection: Connection, name: str, *, own: bool = False) -> str:
         return connection.execute(sql, parameters).fetchall()
 
     if name == "last":
-        newest = (newest_session(connection, own=True) if own else None) or newest_session(connection)
-        if newest is None:
+        found = (
+            newest_session(connection, own=True) or newest_session(connection)
+            if own
+            else last_active_session(connection)
+        )
+        if found is None:
             raise NotFound("no sessions yet; start one with `wk run GOAL` or `wk demo`")
-        return newest
+        return found
     rows = ask("SELECT id FROM sessions WHERE id = ? AND deleted_at IS NULL", (name,))
     if not rows and ask("SELECT 1 FROM sessions WHERE id = ? AND deleted_at > 0", (name,)):
         raise NotFound(f"session {name} was deleted; `wk restore {name}` brings it back")

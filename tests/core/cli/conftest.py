@@ -20,6 +20,9 @@ from watchkeeper.store.driver import sqlite3
 __all__ = ["ground"]
 
 
+LAST = "wk: last is "
+
+
 @dataclass(frozen=True)
 class Said:
     """What a command printed, and its exit code."""
@@ -35,10 +38,16 @@ class Said:
         return json.loads(line)
 
     @property
+    def last(self) -> str:
+        """What it said that `last` is; empty if it did not."""
+        found = [line for line in self.err.splitlines() if line.startswith(LAST)]
+        return found[0].removeprefix(LAST) if found else ""
+
+    @property
     def error(self) -> str:
-        """Its only line on standard error; nothing may stand on standard output."""
+        """Its only line on standard error, beside what `last` is; nothing may stand on standard output."""
         assert self.out == ""
-        (line,) = self.err.splitlines()
+        (line,) = (line for line in self.err.splitlines() if not line.startswith(LAST))
         assert line.startswith("wk: ")
         assert "Traceback" not in line
         return line.removeprefix("wk: ")

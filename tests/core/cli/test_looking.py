@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.core.cli.conftest import Wk, change, rows
+from tests.core.cli.conftest import LAST, Wk, change, rows
 from tests.core.library.conftest import add_session
 
 from watchkeeper.cli import control
 from watchkeeper.cli.app import COMMANDS, HIDDEN
+from watchkeeper.cli.options import ACTS, LOOKS
 from watchkeeper.cli.watch import discover
 from watchkeeper.models.registry import list_prices, listed_prices, price
 from watchkeeper.records.errors import StoreUnusable
@@ -43,6 +44,17 @@ def test_sessions_is_an_array_newest_first(wk: Wk, demo: Path) -> None:
         "id", "user_id", "created_at", "last_active", "goal", "workspace", "model", "tokens", "cost_usd",
     }  # fmt: skip
     assert one["tokens"].keys() >= {"input", "output", "cache_read", "cache_write", "total"}
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--search", "goal")])
+def test_a_list_that_is_cut_says_so(wk: Wk, demo: Path, options: tuple[str, ...]) -> None:
+    with closing(sqlite3.connect(demo, isolation_level=None)) as connection:
+        for number in range(3):
+            add_session(connection, f"other{number}", last_active=1.0 + number)
+    cut, whole = wk("sessions", *options, "--limit", "2"), wk("sessions", *options, "--limit", "4")
+    assert "only the 2 sessions" in cut.err
+    assert "--limit shows more" in cut.err
+    assert whole.err == ""
 
 
 def test_before_the_first_run_there_are_no_sessions(wk: Wk, tmp_path: Path) -> None:
@@ -86,14 +98,15 @@ def test_a_session_without_a_usage_limit_names_none(wk: Wk, demo: Path) -> None:
 
 
 class TestLast:
-    """`last` is the session that was added last, whatever the clocks said when it was."""
+    """`last` is the newest own run for a command that acts, and the session active last for one that looks."""
 
     @pytest.fixture
-    def older_clock(self, demo: Path) -> str:
-        """After the demo an imported session was added, by clocks of long ago; returns the demo's id."""
+    def own(self, demo: Path) -> str:
+        """An imported session is active after the demo, and another was imported later; returns the demo's id."""
         connection = sqlite3.connect(demo, isolation_level=None)
         ((own,),) = connection.execute("SELECT id FROM sessions").fetchall()
-        add_session(connection, "imported", origin="claude-code", created_at=1.0, last_active=1.0)
+        add_session(connection, "imported", origin="claude-code", created_at=1.0, last_active=9e9)
+        add_session(connection, "idle", origin="codex", created_at=2.0, last_active=2.0)
         connection.close()
         return str(own)
 
@@ -103,14 +116,15 @@ class TestLast:
          ["memory", "views", "planner", "--json"], ["agent", "report", "--json"], ["watch"]],
         ids=" ".join,
     )  # fmt: skip
-    def test_what_only_looks_needs_no_session_and_means_the_newest_of_any_origin(
-        self, wk: Wk, older_clock: str, command: list[str]
+    def test_what_only_looks_needs_no_session_and_means_the_one_active_last(
+        self, wk: Wk, own: str, command: list[str]
     ) -> None:
         words = 2 if command[0] in ("memory", "agent") else 1
         said = wk(*command)
         assert said.code == 0
+        assert said.last == "imported (Claude Code): goal of imported"
         assert said.out == wk(*command[:words], "imported", *command[words:]).out
-        assert said.out != wk(*command[:words], older_clock, *command[words:]).out
+        assert said.out != wk(*command[:words], own, *command[words:]).out
 
     @pytest.mark.parametrize(
         "command",
@@ -118,7 +132,7 @@ class TestLast:
          ["memory", "sync"], ["memory", "pin"], ["memory", "unpin"], ["fork"], ["rename"], ["tag"], ["delete"]],
         ids=" ".join,
     )  # fmt: skip
-    def test_what_writes_names_a_session(self, wk: Wk, older_clock: str, command: list[str]) -> None:
+    def test_what_writes_names_a_session(self, wk: Wk, own: str, command: list[str]) -> None:
         said = wk(*command)
         assert said.code == 2
         assert "SESSION" in said.error
@@ -127,24 +141,36 @@ class TestLast:
         "command",
         [["resume"], ["pause"], ["pause", "planner"], ["steer", "planner", "hi"], ["cancel"], ["budget", "--tokens", "5"],
          ["rerun", "no-such-task"], ["compact", "no-such-agent"], ["undo", "no-such-agent"], ["redo", "no-such-agent"],
-         ["approve", "no-such"], ["deny", "no-such"], ["fork", "--at", "99999"]],
+         ["approve", "no-such"], ["deny", "no-such"], ["fork", "--at", "99999"], ["rename", "A title"], ["tag", "one"]],
         ids=" ".join,
     )  # fmt: skip
-    def test_what_controls_means_the_newest_session_that_was_run_here(self, wk, older_clock, command):
+    def test_what_controls_means_the_newest_session_that_was_run_here(self, wk, own, command):
         name, *rest = command
-        by_last, by_id = wk(*name.split(), "last", *rest), wk(*name.split(), older_clock, *rest)
-        assert "imported" not in by_last.out + by_last.err
-        assert (by_last.code, by_last.out, by_last.err) == (by_id.code, by_id.out, by_id.err)
+        by_last, by_id = wk(*name.split(), "last", *rest), wk(*name.split(), own, *rest)
+        said = [line for line in by_last.err.splitlines() if not line.startswith(LAST)]
+        assert by_last.last.startswith(f"{own} (Watchkeeper): ")
+        assert (by_last.code, by_last.out, said) == (by_id.code, by_id.out, by_id.err.splitlines())
+
+    def test_a_command_that_changes_the_list_means_the_newest_own_run_too(self, wk: Wk, own: str) -> None:
+        assert wk("delete", "last", "--json").json["session"] == own
+
+    @pytest.mark.parametrize(
+        "command",
+        ["show", "export", "watch", "artifacts", "diff", "pause", "resume", "steer", "cancel", "delete"],
+    )
+    def test_the_help_says_which_session_last_is(self, wk: Wk, command: str) -> None:
+        acts = command in ("pause", "resume", "steer", "cancel", "delete")
+        assert " ".join((ACTS if acts else LOOKS).split()) in " ".join(wk(command, "--help").out.split())
 
     @pytest.mark.parametrize("command", [["sync"], ["pin", "#1"], ["unpin", "1"]], ids=" ".join)
-    def test_what_changes_the_memory_does_too(self, wk, older_clock, command, monkeypatch):
+    def test_what_changes_the_memory_does_too(self, wk, own, command, monkeypatch):
         meant: list[str] = []
         monkeypatch.setattr(control, "command", lambda opened, *_, **__: meant.append(opened.session_id) or 0)
         name, *rest = command
         assert wk("memory", name, "last", *rest).code == 0
-        assert meant == [older_clock]
+        assert meant == [own]
 
-    def test_the_dashboard_opens_what_watch_opens(self, wk: Wk, demo: Path, older_clock: str) -> None:
+    def test_the_dashboard_opens_what_watch_opens(self, wk: Wk, demo: Path, own: str) -> None:
         from watchkeeper_tui.app import _newest
 
         assert _newest(demo, "live") == ("imported", "live")
@@ -231,7 +257,7 @@ def test_show_rebuilds_the_whole_state_from_the_file(wk: Wk, demo: Path) -> None
 
 def test_show_tells_people_the_same(wk: Wk, demo: Path) -> None:
     shown = wk("show", "last")
-    assert (shown.code, shown.err) == (0, "")
+    assert shown.code == 0
     assert "not running" in shown.out
     for word in ("revision 1", "Write the survey", "task synthesis", "planner", "writer-1"):
         assert word in shown.out

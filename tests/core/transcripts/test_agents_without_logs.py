@@ -50,7 +50,7 @@ def _child(logs: Path) -> None:
 
 def _seen(store: Store, tmp_path: Path) -> tuple[dict[str, Any], list[str]]:
     """The session as `wk show --json` tells it; and the texts of `wk show` and of each export."""
-    whole = json.loads(CliRunner().invoke(show, ["last", "--db", str(store.path), "--json"]).output)
+    whole = json.loads(CliRunner().invoke(show, ["last", "--db", str(store.path), "--json"]).stdout)
     texts = [CliRunner().invoke(show, ["last", "--db", str(store.path)]).output]
     for form in ("md", "html", "json"):
         file = tmp_path / f"seen.{form}"

@@ -132,7 +132,7 @@ def test_an_imported_session_is_not_controlled(capsys, db, logs, command):
     code, out, err = _wk(capsys, *command, "--db", db)
     assert (code, out) == (2, "")
     assert "was imported from Claude Code" in err
-    assert err.count("\n") == 1
+    assert err.count("\n") == 2
 
 
 def test_both_kinds_of_cache_writes_are_priced_and_models_without_a_price_are_unpriced() -> None:
