@@ -480,7 +480,7 @@ def _why_not_compact(target: Target) -> str:
         return "select an agent first"
     if not any(map(_has_context, target.agents)):
         return "its context is empty"
-    return ""
+    return "the run is cancelled" if target.snapshot.state is SessionState.CANCELLED else ""
 
 
 def _why_not_undo(target: Target) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import BudgetReached
+from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import (
     EDIT,
@@ -19,6 +19,7 @@ from watchkeeper.memory.history import (
     Change,
     ContextLimits,
     Preview,
+    Rejection,
     needed_from,
     uncovered_from,
     undo_targets,
@@ -34,6 +35,9 @@ from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import encode
 from watchkeeper.store.snapshot import composition_of
 from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.agents.environment import Environment
 
 # --- What a change by hand would lead to, in words ------------------------------------------------------------
 
@@ -59,20 +63,32 @@ def preview_lines(foretold: Preview) -> list[str]:
 def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> ContextLimits:
     """How large this agent's context may be: its window, less what a reply, the system prompt and the tools
     take."""
-    window = agent.context_limit
-    reserve = max(256, min(environment.settings.max_output_tokens, window // 6))
-    return ContextLimits(
-        max_tokens=window,
-        reserve_tokens=reserve,
-        summarization_threshold=environment.settings.summarization_threshold,
-        overhead_tokens=overhead_tokens(environment.counter, agent.system, specs),
+    settings = environment.settings
+    overhead = overhead_tokens(environment.counter, agent.system, specs)
+    return context_limits(
+        agent.context_limit, settings.max_output_tokens, settings.summarization_threshold, overhead
     )
+
+
+def context_limits(window: int, max_output_tokens: int, threshold: float, overhead: int) -> ContextLimits:
+    """The limits of a window: at most a sixth of it is kept free for a reply."""
+    return ContextLimits(window, max(256, min(max_output_tokens, window // 6)), threshold, overhead)
 
 
 def overhead_tokens(counter: TokenCounter, system: str, specs: list[Any]) -> int:
     """Tokens of the system prompt and of the tools' descriptions."""
     tools = encode([[spec.name, spec.description, spec.input_schema] for spec in specs])
     return counter.count(system) + counter.count(tools) + 16
+
+
+HEADING_TOKENS = 160
+"""What the context's own words around observations may take."""
+
+
+def tokens_replaced(state: ContextState, last: int) -> int:
+    """How many tokens of the context a summary of everything up to message `last` replaces."""
+    replaced = sum(one.tokens for one in state.view.observations if one.covers[1] <= last)
+    return replaced + sum(one.tokens for one in state.verbatim if one.seq <= last)
 
 
 PAIR_WITHIN = 50
@@ -295,6 +311,23 @@ class AgentMemory:
         if compact:
             return self.state.preview_compaction(up_to, model=model)
         return self.state.preview_edit(among=self._to_pin(reads, how.get("pin", ())), model=model, **how)
+
+    def why_not_compact(self, up_to: int | None = None) -> str | None:
+        """Why a compaction on request, now, would gain nothing; None if it may gain something. Changes nothing."""
+        compactor = Compactor(self.state)
+        begun = compactor.begin(up_to)
+        if isinstance(begun, Rejection):
+            return begun.reason
+        compactor.end()
+        if any(one.provisional and one.covers[1] <= begun.high_water for one in self.state.view.observations):
+            return None
+        replaced = tokens_replaced(self.state, begun.high_water)
+        if replaced > 2 * HEADING_TOKENS:
+            return None
+        return (
+            f"nothing is to gain: up to message {begun.high_water} the context holds {replaced} tokens, and a summary"
+            " with its heading takes about as many"
+        )
 
     def _to_pin(self, reads: Any, seqs: Collection[int]) -> list[Message]:
         """The messages that are to be pinned and are not loaded, and those around them, which may be their pairs."""

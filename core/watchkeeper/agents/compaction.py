@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from watchkeeper.agents.agent_state import AgentMemory
+from watchkeeper.agents.agent_state import HEADING_TOKENS, AgentMemory, tokens_replaced
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.model_call import UsageAccumulator, call_beside
 from watchkeeper.memory.buffering import ObservationChunk
@@ -37,9 +37,6 @@ from watchkeeper.store import messages as rows
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.transaction import Transaction
-
-HEADING_TOKENS = 160
-"""What the context's own words around observations may take."""
 
 OBSERVED = {ObservationKind.OBSERVATION: "observer", ObservationKind.REFLECTION: "reflector"}
 """Triggers of the rows of observers and reflectors."""
@@ -381,8 +378,7 @@ class CompactionRunner:
         state = self._memory.state
         last = prepared.covers[1]
         covered = [one for one in state.view.observations if one.covers[1] <= last]
-        replaced = sum(one.tokens for one in covered)
-        replaced += sum(message.tokens for message in state.verbatim if message.seq <= last)
+        replaced = tokens_replaced(state, last)
         needed = prepared.tokens + HEADING_TOKENS
         if needed >= replaced and not any(one.provisional for one in covered):
             return f"the summary would take as much room ({needed} tokens) as what it replaces ({replaced})"

@@ -12,19 +12,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchkeeper.models.registry import list_prices, missing_key, provider_of
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
-from watchkeeper.records.states import SessionStatus
+from watchkeeper.records.states import AGENT_ENDED, SessionStatus
 from watchkeeper.store import commands, database, driver
 from watchkeeper.store.database import refuse_inside
-from watchkeeper.store.driver import make_private, sqlite3
+from watchkeeper.store.driver import Connection, Queries, make_private, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.lease import probe
 from watchkeeper.store.place import Place, arguments_for, config_folder, config_text, user_redactor
@@ -108,15 +109,31 @@ def check_resume(database_path: Place, session_id: str, *, environment: str) -> 
 
 def _server_settings(provider: str) -> dict[str, Any]:
     """`api_key_env` and `base_url` of a provider's table in the user's configuration, if they are texts."""
+    table = _configured(provider)
+    return {name: value for name in ("api_key_env", "base_url") if isinstance(value := table.get(name), str)}
+
+
+def _configured(name: str) -> dict[str, Any]:
+    """A table of the user's configuration, not validated; empty if there is none, or the file is damaged."""
+    table = _configuration().get(name)
+    return table if isinstance(table, dict) else {}
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _configured_number(name: str, default: _Number) -> _Number:
+    value = _configuration().get(name)
+    return type(default)(value) if isinstance(value, int | float) else default
+
+
+def _configuration() -> dict[str, Any]:
     import tomllib
 
     try:
-        table = tomllib.loads((config_folder() / "config.toml").read_text("utf-8")).get(provider)
+        return tomllib.loads((config_folder() / "config.toml").read_text("utf-8"))
     except (OSError, ValueError, RuntimeError, RecursionError):
         return {}
-    if not isinstance(table, dict):
-        return {}
-    return {name: value for name in ("api_key_env", "base_url") if isinstance(value := table.get(name), str)}
 
 
 GUARD = "WATCHKEEPER_AGENT"
@@ -167,8 +184,8 @@ def submit(
     The host applies it, or refuses it with a reason.
 
     Raises:
-        BadInput: not a kind of command, a session that another program ran, an answer that holds a secret, or
-            called from a tool.
+        BadInput: not a kind of command, a session that another program ran, an answer that holds a secret, a
+            compaction for which a host would be started in vain, or called from a tool.
         StoreUnusable: the database cannot be written.
     """
     refuse_agents()
@@ -184,6 +201,8 @@ def submit(
     try:
         with closing(database.open_writable(database_path)) as connection:
             refuse_imported(connection, session_id)
+            if kind == "compact" and agent_id is not None and probe(database_path, session_id) is None:
+                refuse_compaction(connection, agent_id, stored)
             with driver.writing(connection, "command", urgent=lambda: True):
                 return commands.insert(
                     connection,
@@ -198,6 +217,89 @@ def submit(
                 )
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(database_path, error)) from error
+
+
+def refuse_compaction(connection: Connection, agent_id: str, payload: Mapping[str, Any]) -> None:
+    """Refuse a compaction from the rows, before a host is started that would refuse it.
+
+    Raises:
+        BadInput: the session is cancelled, no model that may write the summary has a key here, or nothing is to gain.
+    """
+    from watchkeeper.agents.agent_state import AgentMemory, context_limits
+    from watchkeeper.memory.tokens import Calibrations, CallableCounter
+    from watchkeeper.store.agents import reported_prompts
+    from watchkeeper.store.snapshot import composition_of
+
+    reads = Queries(connection)
+    row = reads.one(
+        "SELECT s.id, s.status, s.workspace, s.settings, a.name, a.role, a.model, a.status,"
+        " (SELECT program FROM agent_programs WHERE agent_id = a.id), a.context_limit, a.composition"
+        " FROM agents a JOIN sessions s ON s.id = a.session_id WHERE a.id = ?",
+        (agent_id,),
+    )
+    if row is None:
+        return  # the host says that there is no such agent
+    session_id, status, workspace, settings, name, role, model, agent_status, program, window, parts = row
+    if status == SessionStatus.CANCELLED:
+        raise BadInput(f"refused: session {session_id} is cancelled, so no agent of it goes on with less")
+    if program is not None:
+        if agent_status in AGENT_ENDED:
+            raise BadInput(f"refused: {name} has ended: {program} has nothing to compact")
+        return  # the program itself compacts
+    wanted = payload.get("model")
+    _check_writer_key(role, str(wanted or model), workspace, settings, chosen=wanted is not None)
+    up_to = payload.get("up_to")
+    limits = context_limits(
+        window,
+        _configured_number("max_output_tokens", 8_192),
+        _configured_number("summarization_threshold", 0.75),
+        dict(composition_of(parts)).get("overhead", 0),
+    )
+    ratio = Calibrations(partial(reported_prompts, reads, session_id)).of(model).ratio
+    # Sizes are stored: the little text that is counted here need not be counted with a model's encoding.
+    counter = CallableCounter(lambda text: len(text) // 4)
+    memory = AgentMemory.load(reads, agent_id, limits, counter, ratio)
+    if reason := memory.why_not_compact(up_to if isinstance(up_to, int) else None):
+        raise BadInput(f"refused: {reason}")
+
+
+def _check_writer_key(role: str, ref: str, workspace: str, settings: str, *, chosen: bool) -> None:
+    """Refuse if the model of a summary has no key here. Unless the user `chosen` it, the role's or the configured
+    model for memory may write in its place.
+
+    Raises:
+        BadInput: see `check_key`.
+    """
+    try:
+        stored = driver.decode(settings)
+    except ValueError:
+        stored = None  # damaged: the host says which value
+    base_url = stored.get("base_url") if isinstance(stored, dict) else None
+    try:
+        check_key(
+            ref,
+            environment="this process",
+            then="compact again",
+            base_url=base_url if isinstance(base_url, str) else None,
+        )
+    except BadInput:
+        if chosen or not any(map(_has_key, _memory_models(role, Path(workspace)))):
+            raise
+
+
+def _memory_models(role: str, workspace: Path) -> Iterator[str]:
+    from watchkeeper.agents.roles import load_roles
+
+    if configured := _configured("memory").get("model"):
+        yield str(configured)
+    roles = load_roles(workspace, config_folder())
+    if role in roles and (own := roles[role].memory_model):
+        yield own
+
+
+def _has_key(ref: str) -> bool:
+    server = _server_settings(provider_of(ref))
+    return missing_key(ref, api_key_env=server.get("api_key_env"), base_url=server.get("base_url")) is None
 
 
 def state(database_path: Place, command_id: int) -> CommandState:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.cli.conftest import Wk, change
+from tests.core.cli.conftest import Wk, change, rows
 from tests.core.messages_api.ground import MODEL, Ground, wait_until
 from tests.core.messages_api.scripts import NOTES, Notes, says, uses
 from tests.support.answers import Body, Held, Reply, text
@@ -301,6 +301,26 @@ def test_a_compaction_by_hand_and_its_undo_need_no_host(wk: Wk, demo: Path) -> N
     again = wk("redo", "last", "writer-1")
     assert again.code == 2
     assert again.error
+
+
+@pytest.mark.parametrize(
+    ("agent", "sql", "options", "why"),
+    [
+        ("planner", "", ("--up-to", "1"), "nothing is to gain"),
+        ("writer-1", "UPDATE sessions SET status = 'cancelled'", (), "is cancelled"),
+        ("writer-1", "UPDATE agents SET model = 'anthropic/claude-sonnet-5'", (), "no ANTHROPIC_API_KEY"),
+        ("writer-1", "", ("--model", "anthropic/claude-sonnet-5"), "no ANTHROPIC_API_KEY"),
+    ],
+)  # fmt: skip
+def test_a_compaction_that_must_be_refused_is_refused_from_the_rows(
+    wk, demo, monkeypatch, agent, sql, options, why
+):
+    monkeypatch.setattr(control, "spawn_host", lambda *_: pytest.fail("a host was started"))
+    if sql:
+        change(demo, sql)
+    refused = wk("compact", "last", agent, *options)
+    assert (refused.code, why in refused.error) == (2, True)
+    assert rows(demo, "SELECT count(*) FROM commands") == [(0,)]
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_run(ground: Ground) -> None:

@@ -16,7 +16,7 @@ from tests.core.runtime.working import Work, die, held, land, order_compaction, 
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.agents import compaction
-from watchkeeper.agents.agent_state import AgentMemory
+from watchkeeper.agents.agent_state import HEADING_TOKENS, AgentMemory
 from watchkeeper.agents.environment import LoopSettings
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
@@ -555,7 +555,7 @@ def test_a_summary_is_applied_only_where_it_takes_less_room_than_what_it_replace
     def refusal(tokens: int) -> str | None:
         return runner(state)._refuse(text_prepared(state, "They talked.", (1, last), tokens=tokens))
 
-    room = sum(message.tokens for message in state.messages[:last]) - compaction.HEADING_TOKENS
+    room = sum(message.tokens for message in state.messages[:last]) - HEADING_TOKENS
     assert (refusal(room - 1), "as much room" in str(refusal(room))) == (None, True)
     while not state.view.observations:
         fill(state, 1, 100)
