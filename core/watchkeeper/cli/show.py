@@ -237,7 +237,7 @@ def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
     at = "imported" if imported_from(session["origin"]) else host
     yield f"{session['id']}  {session['status']}  ({at})  {clean(session['goal'], 120)}"
     if session["usage_limit"] is not None:
-        yield f"  stopped by a usage limit: {limit_text(UsageLimit(**session['usage_limit']), time.time())}"
+        yield f"  stopped: {limit_text(UsageLimit(**session['usage_limit']), time.time())}"
     if session["status_reason"]:
         yield f"  {clean(session['status_reason'], 300)}"
     yield f"  workspace {clean(session['workspace'])}"

@@ -88,13 +88,13 @@ def test_lists_and_show_name_the_usage_limit_that_stops_a_session(
     assert wk("show", "--json").json["session"]["usage_limit"] == listed["usage_limit"]
     words = "session limit until" if is_parked else "weekly limit, end unknown"
     assert words in wk("sessions").out
-    assert f"stopped by a usage limit: {words}" in wk("show").out
+    assert f"stopped: {words}" in wk("show").out
 
 
 def test_a_session_without_a_usage_limit_names_none(wk: Wk, demo: Path) -> None:
     change(demo, "UPDATE sessions SET status_reason = 'I explained what \"weekly limit reached\" means'")
     assert wk("sessions", "--json").json[0]["usage_limit"] is None
-    assert "stopped by" not in wk("show").out
+    assert "stopped: " not in wk("show").out
 
 
 class TestLast:
