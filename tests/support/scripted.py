@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from watchkeeper.records.messages import Delta, ModelError, ModelEvent, ModelRequest, Reply, Usage
+from watchkeeper.records.messages import Delta, ModelError, ModelEvent, ModelRequest, Reply, Usage, UsageSoFar
 
 Blocks = list[dict[str, Any]]
 Script = Callable[[ModelRequest], "Blocks | ModelError | asyncio.Event"]
@@ -27,6 +27,8 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         self.hanging = 0
         """Calls that have had to wait so far."""
+        self.counted: Usage | None = None
+        """What a call that has to wait has used by then."""
         self.cached = (0, 0)
         """Tokens that each call reads from, and writes to, a prompt cache."""
 
@@ -36,6 +38,8 @@ class ScriptedModel:
         if isinstance(answer, ModelError):
             raise answer
         if isinstance(answer, asyncio.Event):
+            if self.counted is not None:
+                yield UsageSoFar(self.counted)
             self.hanging += 1
             await answer.wait()
             answer = self.script(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
@@ -27,12 +28,28 @@ from watchkeeper.records.messages import (
     Reply,
     Retrying,
     Usage,
+    UsageSoFar,
 )
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents, budgets
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A row of `model_calls` that a call brings besides its own: an attempt that broke after the provider had counted
+    tokens, or what another model, or a compaction by the provider, used for it."""
+
+    purpose: str
+    model_ref: str
+    status: ModelCallStatus
+    usage: Usage
+    cost: Cost
+    exact: bool
+    request_id: str | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +73,22 @@ class ModelCallResult:
     was_made: bool = True
     """False where nothing was sent, and so there is nothing to record: no budget covers it, or a usage limit
     is in force."""
+    partial: UsageSoFar | None = None
+    """Without a reply: what the provider had counted when the last attempt ended."""
+    charges: tuple[Charge, ...] = ()
+
+    @property
+    def usage(self) -> Usage:
+        """Of the call itself, without its charges."""
+        return self.reply.usage if self.reply else self.partial.usage if self.partial else Usage()
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Of the call and its charges; None: nothing of it is priced."""
+        priced = [
+            cost.usd for cost in (self.cost, *(one.cost for one in self.charges)) if cost.usd is not None
+        ]
+        return sum(priced) if priced else None
 
     @property
     def status(self) -> ModelCallStatus:
@@ -66,8 +99,7 @@ class ModelCallResult:
     @property
     def tokens(self) -> int:
         """All that the provider counted for it: read (from its cache too) and written."""
-        usage = self.reply.usage if self.reply else Usage()
-        return usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        return self.usage.total_tokens + sum(one.usage.total_tokens for one in self.charges)
 
     def record(self, tx: Transaction, agent_id: str, turn: int) -> int:
         """Write the row of `model_calls`, with the running totals, and settle its reservation; returns its
@@ -75,6 +107,23 @@ class ModelCallResult:
         reply = self.reply
         if self.reservation is not None:
             budgets.settle_reservation(tx, self.reservation.id)
+        for charge in self.charges:
+            agents.add_model_call(
+                tx,
+                agent_id=agent_id,
+                turn=turn if self.reply is not None else max(0, turn - 1),
+                purpose=charge.purpose,
+                model=charge.model_ref,
+                status=charge.status,
+                usage=charge.usage,
+                cost=charge.cost,
+                started_at=self.started_at,
+                latency_seconds=0.0,
+                error=charge.error,
+                request_id=charge.request_id,
+                usage_exact=charge.exact,
+            )
+        request_id = self.partial.request_id if self.partial is not None else None
         return agents.add_model_call(
             tx,
             agent_id=agent_id,
@@ -82,7 +131,7 @@ class ModelCallResult:
             purpose=self.request.purpose,
             model=self.model_ref,
             status=self.status,
-            usage=reply.usage if reply else Usage(),
+            usage=self.usage,
             cost=self.cost,
             started_at=self.started_at,
             latency_seconds=self.latency_seconds,
@@ -90,7 +139,7 @@ class ModelCallResult:
             waited_seconds=self.waited_seconds,
             retries=self.retries,
             error=str(self.error)[:2000] if self.error else None,
-            request_id=reply.request_id if reply else None,
+            request_id=reply.request_id if reply else request_id,
             stop_reason=reply.stop_reason if reply else None,
             estimated_prompt_tokens=self.estimated_prompt_tokens,
             usage_exact=reply.usage_exact if reply else False,
@@ -118,8 +167,8 @@ class UsageAccumulator:
         calls, cost = tuple(self.calls), self.cost_usd
         for called, turn in calls:
             called.record(tx, agent_id, turn)
-            if called.cost.usd is not None:
-                cost = (cost or 0.0) + called.cost.usd
+            if called.cost_usd is not None:
+                cost = (cost or 0.0) + called.cost_usd
         return cost
 
     def take(self) -> UsageAccumulator:
@@ -127,8 +176,8 @@ class UsageAccumulator:
         waits."""
         taken = UsageAccumulator(self.calls, self.cost_usd, self.tokens)
         for called, _ in self.calls:
-            if called.cost.usd is not None:
-                self.cost_usd = (self.cost_usd or 0.0) + called.cost.usd
+            if called.cost_usd is not None:
+                self.cost_usd = (self.cost_usd or 0.0) + called.cost_usd
         self.tokens = self.all_tokens
         self.calls = []
         return taken
@@ -160,11 +209,13 @@ async def call_model(
     estimated_prompt_tokens: int,
     task_id: str | None = None,
     shown: bool = True,
+    abandoned: Callable[[ModelCallResult], None] | None = None,
 ) -> ModelCallResult:
     """Call the model once (its own retries included). Never raises for what a model or a provider does.
 
     Room for the call is reserved first in the budgets of the session and of `task_id`, which may wait for
     other calls. `shown`: whether the agent's live row follows the call; a background call leaves it alone.
+    `abandoned` takes what is to be recorded if the call is cancelled after the provider has counted tokens.
 
     Raises:
         HostFault: a resource of the machine ran out, also when the call was tried again.
@@ -180,9 +231,33 @@ async def call_model(
     reservation: Reservation | None = None
     limits = environment.usage_limits
     tests = was_made = False
+    partial: UsageSoFar | None = None
+    charges: list[Charge] = []
+
+    def charge_side_calls(of: Reply | UsageSoFar) -> None:
+        provider = model_ref.partition("/")[0]
+        for side in of.side_calls:
+            ref = f"{provider}/{side.model}" if side.model else model_ref
+            cost = environment.price(ref, side.usage, side.exact)
+            charges.append(
+                Charge(side.kind, ref, ModelCallStatus.DONE, side.usage, cost, side.exact, of.request_id)
+            )
+
+    def charge_broken(reason: str) -> None:
+        """The attempt that ran has ended without a reply, and another one follows."""
+        nonlocal partial
+        broken, partial = partial, None
+        if broken is None:
+            return
+        cost = environment.price(model_ref, broken.usage, False)
+        charges.append(
+            Charge(request.purpose, model_ref, ModelCallStatus.ERROR, broken.usage, cost, False, broken.request_id,
+                   reason[:2000])
+        )  # fmt: skip
+        charge_side_calls(broken)
 
     async def converse() -> Reply:
-        nonlocal waited, retries, reservation, was_made
+        nonlocal waited, retries, reservation, was_made, partial
         live.show(agent_id, "slot", "waiting for a slot")
         control.set_waiting(True)
         if reservation is None:  # else the call is tried again
@@ -226,14 +301,18 @@ async def call_model(
                 control.set_waiting(isinstance(event, Retrying))
                 if isinstance(event, Delta):
                     live.stream(agent_id, event.text, event.kind)
+                elif isinstance(event, UsageSoFar):
+                    partial = event
                 elif isinstance(event, Retrying):
+                    charge_broken(event.reason)
                     retries = event.attempt
                     activity = "rate_limited" if event.rate_limited else "retrying"
                     if event.rate_limited:
                         gate.rate_limit(clock.now() + event.wait_seconds, event.reason)
                     live.show(agent_id, activity, event.reason, until=clock.now() + event.wait_seconds)
                 else:
-                    reply = event
+                    reply, partial = event, None
+                    charge_side_calls(event)
         if reply is None:
             raise ModelError(f"{model_ref} ended its stream without a reply", kind=ErrorKind.RETRY)
         return reply
@@ -248,11 +327,42 @@ async def call_model(
                 with raising_host_faults():
                     return await converse()
             except HostFault as fault:
+                charge_broken(str(fault))
                 live.show(agent_id, "retrying", str(fault), until=clock.now() + wait_seconds)
             control.set_waiting(True)
             await clock.sleep(wait_seconds)
         with raising_host_faults():
             return await converse()
+
+    def result() -> ModelCallResult:
+        if partial is not None:
+            charge_side_calls(partial)
+        cost = Cost(None, PriceStatus.UNPRICED)
+        if reply is not None:
+            cost = environment.price(model_ref, reply.usage, reply.usage_exact)
+        elif partial is not None:
+            cost = environment.price(model_ref, partial.usage, False)
+        ended = ModelCallResult(
+            reply=reply,
+            error=error,
+            cost=cost,
+            started_at=started_at,
+            waited_seconds=waited,
+            latency_seconds=clock.monotonic() - began - waited,
+            retries=retries,
+            estimated_prompt_tokens=estimated_prompt_tokens,
+            model_ref=model_ref,
+            request=request,
+            reservation=reservation,
+            refused=refused,
+            was_made=was_made or (refused is None and error is None),
+            partial=partial,
+            charges=tuple(charges),
+        )
+        if reservation is not None:
+            turns = 1 if reply is not None and request.purpose in (Purpose.TURN, Purpose.PLANNER) else 0
+            reservation.end(Usage(input_tokens=ended.tokens), ended.cost_usd, turns)
+        return ended
 
     try:
         reply = await control.abandonable(converse_with_retries())
@@ -266,33 +376,16 @@ async def call_model(
     except Interrupted:
         pass
     except BaseException:
-        if reservation is not None:
+        if abandoned is not None and (partial is not None or charges):
+            abandoned(result())
+        elif reservation is not None:
             reservation.release()  # nothing of this call will be recorded
         raise
     finally:
         control.set_waiting(False)
         if tests:
             limits.end_test(model_ref, succeeded=reply is not None)
-    free = Cost(None, PriceStatus.UNPRICED)
-    cost = environment.price(model_ref, reply.usage, reply.usage_exact) if reply else free
-    if reservation is not None:
-        turns = 1 if reply is not None and request.purpose in (Purpose.TURN, Purpose.PLANNER) else 0
-        reservation.end(reply.usage if reply else Usage(), cost.usd, turns)
-    return ModelCallResult(
-        reply=reply,
-        error=error,
-        cost=cost,
-        started_at=started_at,
-        waited_seconds=waited,
-        latency_seconds=clock.monotonic() - began - waited,
-        retries=retries,
-        estimated_prompt_tokens=estimated_prompt_tokens,
-        model_ref=model_ref,
-        request=request,
-        reservation=reservation,
-        refused=refused,
-        was_made=was_made or (refused is None and error is None),
-    )
+    return result()
 
 
 async def call_beside(
@@ -321,6 +414,7 @@ async def call_beside(
         estimated_prompt_tokens=estimated_prompt_tokens,
         task_id=agent.task_id,
         shown=False,
+        abandoned=None if spent is None else lambda called: spent.calls.append((called, turn)),
     )
     if spent is not None and called.was_made:
         spent.calls.append((called, turn))

@@ -49,6 +49,7 @@ from watchkeeper.records.messages import (
     Reply,
     Retrying,
     Usage,
+    UsageSoFar,
 )
 from watchkeeper.records.ports import Clock, SystemClock
 from watchkeeper.records.text import one_line, utc_text
@@ -147,15 +148,17 @@ class SdkModel(ABC):
             attempt = _Attempt(self._assembler(request))
             try:
                 async with aclosing(self._attempt(self._body(request), attempt)) as deltas:
-                    async for delta in deltas:
-                        if attempt.first_token_at is None:
+                    async for event in deltas:
+                        if attempt.first_token_at is None and isinstance(event, Delta):
                             attempt.first_token_at = self._clock.monotonic()
-                        yield delta
+                        yield event
                 reply = self._reply(request, attempt, started, retry)
                 break
             except (GeneratorExit, asyncio.CancelledError, ModelError):
                 raise
             except Exception as error:
+                if (counted := attempt.counted()) is not None:
+                    yield counted
                 if (fault := host_fault(error)) is not None:
                     raise fault from error
                 failure = failure_of(error, self._clock.now())
@@ -183,8 +186,8 @@ class SdkModel(ABC):
         if client is not None:
             await client.close()
 
-    async def _attempt(self, body: dict[str, Any], attempt: _Attempt) -> AsyncGenerator[Delta]:
-        """One request: yields what it shows, and leaves the assembled reply in `attempt`."""
+    async def _attempt(self, body: dict[str, Any], attempt: _Attempt) -> AsyncGenerator[Delta | UsageSoFar]:
+        """One request: yields what it shows and counts, and leaves the assembled reply in `attempt`."""
         stream = await self._send(await self._connected(), body)
         response, assembler = stream.response, attempt.assembler
         attempt.request_id = response.headers.get("request-id") or response.headers.get("x-request-id")
@@ -198,6 +201,8 @@ class SdkModel(ABC):
                 async for event in events:
                     for delta in assembler.take(event):
                         yield delta
+                    if (counted := attempt.counted()) is not None:
+                        yield counted
                     if assembler.stopped:
                         attempt.ended_at = self._clock.monotonic()
                         await drain(events)
@@ -301,13 +306,22 @@ class SdkModel(ABC):
 class _Attempt:
     """What one request has brought so far."""
 
-    __slots__ = ("assembler", "ended_at", "first_token_at", "request_id")
+    __slots__ = ("_counted", "assembler", "ended_at", "first_token_at", "request_id")
 
     def __init__(self, assembler: ReplyAssembler) -> None:
         self.assembler = assembler
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
         self.request_id: str | None = None
+        self._counted = Usage()
+
+    def counted(self) -> UsageSoFar | None:
+        """What the provider has counted so far, if it is more than at the last question."""
+        usage, _ = self.assembler.usage()
+        if usage == self._counted:
+            return None
+        self._counted = usage
+        return UsageSoFar(usage, self.request_id or self.assembler.message_id)
 
 
 def _estimated(reported: Usage, request: ModelRequest, reply_chars: int) -> Usage:

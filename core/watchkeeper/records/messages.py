@@ -195,6 +195,28 @@ class Retrying:
 
 
 @dataclass(frozen=True, slots=True)
+class SideCall:
+    """What the provider counted for a request beside its reply: a model call of its own."""
+
+    kind: str
+    """`advisor`, `compaction`, `fallback` or `other`."""
+    usage: Usage
+    model: str | None = None
+    """The provider's name of the model; None: that of the request."""
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSoFar:
+    """What the provider has counted of the attempt that runs; a later one takes its place, and a reply too. It is
+    what an attempt used that ends without a reply."""
+
+    usage: Usage
+    request_id: str | None = None
+    side_calls: tuple[SideCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """A whole reply; always the last thing that `stream` yields."""
 
@@ -211,9 +233,10 @@ class Reply:
     retries: int = 0
     invalid_inputs: Mapping[str, str] = field(default_factory=dict)
     """tool_use id → why its streamed input was not valid JSON; such a call is never run."""
+    side_calls: tuple[SideCall, ...] = ()
 
 
-ModelEvent = Delta | Retrying | Reply
+ModelEvent = Delta | UsageSoFar | Retrying | Reply
 
 
 class ErrorKind(StrEnum):
@@ -272,7 +295,7 @@ class Model(Protocol):
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Yield deltas as they come, `Retrying` before each wait, and last one `Reply`.
+        """Yield deltas and counts of tokens as they come, `Retrying` before each wait, and last one `Reply`.
 
         Raises:
             ModelError: when it failed for good. A reply is whole or it is not there at all.

@@ -42,6 +42,7 @@ from watchkeeper.records.messages import (
     Reply,
     Retrying,
     Usage,
+    UsageSoFar,
 )
 from watchkeeper.records.ports import Clock, IdSource, random_id
 from watchkeeper.records.redact import Redactor, known_secrets
@@ -93,9 +94,11 @@ class RedactedModel:
             error.args = tuple(self._redact(error.args))
             raise
 
-    def _clean(self, event: Reply | Retrying) -> Reply | Retrying:
+    def _clean(self, event: Reply | Retrying | UsageSoFar) -> Reply | Retrying | UsageSoFar:
         if isinstance(event, Retrying):
             return replace(event, reason=self._redact(event.reason))
+        if isinstance(event, UsageSoFar):
+            return replace(event, request_id=self._redact(event.request_id))
         return replace(
             event,
             content=self._redact(event.content),

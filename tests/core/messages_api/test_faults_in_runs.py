@@ -51,6 +51,29 @@ async def test_a_passing_fault_is_retried_and_leaves_no_trace_in_the_conversatio
     ground.assert_done()
 
 
+@pytest.mark.parametrize("what", ["disconnected", "truncated", "an error event"])
+async def test_what_a_broken_attempt_had_used_is_counted_and_marked_as_partial(
+    ground: Ground, what: str
+) -> None:
+    def fault(name: str, turn: int, count: int) -> Any:
+        return PASSING[what] if name == "one" and turn == 1 and count <= 2 else None
+
+    ground.serve(Notes(NOTES[:1], fault=fault))
+    assert (await ground.drive()).status == "done"
+    broken = ground.query(
+        "SELECT status, usage_exact, price_status, input_tokens + cache_read_tokens + cache_write_tokens > 0,"
+        " error IS NOT NULL FROM model_calls WHERE status <> 'done'"
+    )
+    # An error event before `message_start` tells of no use.
+    status = "unpriced"
+    assert broken == ([] if what == "an error event" else [("error", 0, status, 1, 1)] * 2)
+    columns = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    sums = ", ".join(f"sum({name})" for name in columns)
+    (of_calls,) = ground.query(f"SELECT {sums} FROM model_calls")
+    assert ground.query(f"SELECT {sums} FROM agents") == [of_calls]
+    assert ground.query(f"SELECT {', '.join(columns)} FROM sessions") == [of_calls]
+
+
 async def test_an_outage_longer_than_every_retry_fails_the_task_and_the_planner_resumes_it(
     ground: Ground,
 ) -> None:

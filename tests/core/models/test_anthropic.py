@@ -161,6 +161,9 @@ async def test_what_streams_is_shown_before_the_reply_is_whole(serve: Serve) -> 
     released = threading.Event()
     server = serve(lambda body: Held(Reply([text("first and last")], piece=6), released, events=4))
     events = model_of(server).stream(asking())
+    counted = await asyncio.wait_for(anext(events), 10)
+    assert isinstance(counted, records.UsageSoFar)
+    assert counted.usage.prompt_tokens > 0
     assert await asyncio.wait_for(anext(events), 10) == Delta("text", "first ")
     released.set()
     assert isinstance([event async for event in events][-1], records.Reply)

@@ -128,6 +128,22 @@ async def test_without_a_budget_no_reservation_is_written(bench):
     assert bench.query("SELECT count(*) FROM seen") == calls
 
 
+async def test_a_budget_counts_what_an_abandoned_call_had_used(bench: Bench) -> None:
+    held = asyncio.Event()
+    bench.model.counted = Usage(input_tokens=900_000)
+    bench.start(PlannedRun([task("a")], lambda name, request: held), budgets={"tokens": 1_000_000})
+
+    async def pause() -> None:
+        await bench.hanging()
+        bench.submit("pause", payload={"now": True})
+
+    await bench.run_while(pause)
+    (lost,) = bench.query("SELECT input_tokens, usage_exact FROM model_calls WHERE status = 'abandoned'")
+    assert lost == (900_000, 0)
+    assert bench.query("SELECT input_tokens >= 900000 FROM sessions") == [(1,)]
+    assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
+
+
 async def test_whoever_waits_in_line_can_be_paused_and_leaves_the_line(bench):
     """One call holds what is left; the others wait, are paused, and nothing is left behind."""
     gate = asyncio.Event()
