@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -331,7 +331,7 @@ def _sessions(call: _Call) -> Page:
             )
         else:
             rows = state.summaries(reads, limit=call.limit + 1, offset=call.offset)
-    head = {"all_messages_searched": complete} if search else {}
+    head = _searched(call, complete) if search else {}
     return Page(map(_session_row, rows[: call.limit]), head, call.offset, len(rows) > call.limit)
 
 
@@ -496,6 +496,16 @@ def _deadline(call: _Call) -> dict[str, Any]:
     }
 
 
+def _searched(call: _Call, complete: bool) -> dict[str, Any]:
+    """What an answer says first about a search that `_deadline` may have cut."""
+    if complete:
+        return {"all_messages_searched": True}
+    seconds = THOROUGH_SECONDS if call.get("thorough") else QUICK_SECONDS
+    advice = "narrow it" if call.get("thorough") else "repeat it with `thorough`"
+    cut = f"its time limit of {seconds:g} s ended the search before older messages: rows may be missing; {advice}"
+    return {"all_messages_searched": False, "cut": cut}
+
+
 def _search(call: _Call) -> Page:
     query = call.arguments["query"]
     if call.get("session") is None and call.get("agent") is None and not call.get("before_compaction"):
@@ -555,8 +565,12 @@ def _search_everywhere(call: _Call, query: str) -> Page:
 
     some = found.hits[call.offset : call.offset + call.limit]
     all_searched = found.stopped is not message_search.Stopped.DEADLINE
-    head = {"all_messages_searched": all_searched}
-    return Page(map(shown, some), head, call.offset, len(found.hits) > call.offset + call.limit)
+    return Page(
+        map(shown, some),
+        _searched(call, all_searched),
+        call.offset,
+        len(found.hits) > call.offset + call.limit,
+    )
 
 
 def _file_history(call: _Call) -> Page:
@@ -583,7 +597,9 @@ def _file_history(call: _Call) -> Page:
                         }
                     )  # fmt: skip
     editors = list(dict.fromkeys(row["session"] for row in rows))
-    return call.paged(rows, dict, all_messages_searched=complete, sessions_that_edited_it=editors[:50])
+    page = call.paged(rows, dict, sessions_that_edited_it=editors[:50])
+    total = {} if complete else {"total": None}  # how many there are is not known
+    return replace(page, head=_searched(call, complete) | page.head | total)
 
 
 def _same_file(one: str, other: str) -> bool:
@@ -720,7 +736,7 @@ def _resume(call: _Call) -> Page:
         return _command(call, "resume", {}, session_id)
     ended = control.await_host(call.server.path, session_id, pid)
     if ended is not None:
-        raise BadInput(f"the host ended: {ended.removeprefix('wk: ')}")
+        raise BadInput(f"the background process did not start: {ended.removeprefix('wk: ')}")
     return Page((), {"session": session_id, "status": "resumed", "host_pid": pid})
 
 

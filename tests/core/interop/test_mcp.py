@@ -148,6 +148,34 @@ def test_only_the_sessions_that_wrote_a_file_edited_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("thorough", [False, True])
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("sessions", {"search": "cache"}), ("search", {"query": "cache"}),
+        ("file_history", {"path": "cache.py"}), ("file_history", {"path": "cache.py", "session": "sessn001"}),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_cut_by_its_time_limit_says_so_and_gives_no_total(
+    monkeypatch: pytest.MonkeyPatch, path: Path, tool: str, arguments: Any, thorough: bool, indexed: bool
+) -> None:
+    if indexed:
+        with closing(database.open_writable(path)) as connection:
+            assert index_until(connection, seconds=60)
+    said, rows = answer(server(path), tool, **arguments, thorough=thorough)
+    assert rows
+    assert said["all_messages_searched"]
+    assert "cut" not in said
+    monkeypatch.setattr(door, "THOROUGH_SECONDS" if thorough else "QUICK_SECONDS", -1.0)
+    said, rows = answer(server(path), tool, **arguments, thorough=thorough)
+    assert tool == "sessions" or not rows  # a title is no message
+    assert not said["all_messages_searched"]
+    assert "rows may be missing" in said["cut"]
+    assert ("`thorough`" in said["cut"]) is not thorough
+    assert said.get("total") is None
+
+
+@pytest.mark.parametrize("indexed", [False, True])
 def test_a_patch_that_names_a_file_from_its_folder_is_an_edit_of_its_whole_path(indexed, made, path):
     three = made("third003")
     patch = '*** Begin Patch\n*** Update File: src/"odd" cafe\u0301 cache.py\n@@\n-a\n+b\n*** End Patch'
