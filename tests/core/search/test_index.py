@@ -224,7 +224,7 @@ def test_an_import_indexes_what_it_inserts_in_its_own_transaction(library: Libra
     other.close()
     run("COMMIT")
     assert unindexed(library.connection) == 0
-    assert [hit.seq for hit in search(library.connection, "n3").hits] == [5]
+    assert [hit.seq for hit in search(library.connection, "n3", deadline_seconds=60).hits] == [5]
 
 
 def test_an_indexer_gives_way_to_whoever_writes(library: Library, tmp_path: Path) -> None:

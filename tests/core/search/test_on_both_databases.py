@@ -101,15 +101,15 @@ def test_what_commits_late_with_an_early_id_is_found_before_and_after_it_is_inde
         early = Library(slow).say(agent, "an early kraken")
         late = server.say(other_agent, "a late kraken")
         assert index_until(server.connection, seconds=60)
-        assert [hit.message_id for hit in search(server.connection, "kraken").hits] == [late]
+        assert [hit.message_id for hit in search(server.connection, "kraken", deadline_seconds=60).hits] == [late]
         slow.execute("COMMIT")
     for _ in ("not indexed", "indexed"):
-        assert [hit.message_id for hit in search(server.connection, "kraken").hits] == [late, early]
-        hits = search_by_session(server.connection, "krak").hits
+        assert [hit.message_id for hit in search(server.connection, "kraken", deadline_seconds=60).hits] == [late, early]
+        hits = search_by_session(server.connection, "krak", deadline_seconds=60).hits
         assert [hit.session_id for hit in hits] == ["s2", "s1"]
         for session_id, number in (("s1", early), ("s2", late)):
             assert holders(Queries(server.connection), session_id, ["kraken"]).of == {"kraken": [number]}
-        replies, whole = replies_that_name(server.connection, "early kraken")
+        replies, whole = replies_that_name(server.connection, "early kraken", deadline_seconds=60)
         assert whole
         assert [reply.session_id for reply in replies] == ["s1"]
         assert index_until(server.connection, seconds=60)
@@ -179,7 +179,7 @@ def test_a_pruned_session_takes_its_words_along(server: Library, postgres_place:
     plan = plan_prune(postgres_place, names=["s1"])
     assert plan.file_bytes > 0
     prune_sessions(postgres_place, plan)
-    assert [hit.session_id for hit in search(server.connection, "kraken").hits] == ["s2"]
+    assert [hit.session_id for hit in search(server.connection, "kraken", deadline_seconds=60).hits] == ["s2"]
     for table in ("message_words", "fact_words", "messages_unindexed", "facts_unindexed"):
         left = server.connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
         assert left == (1 if table.endswith("words") else 0), table
