@@ -65,6 +65,8 @@ def _wrapped(error: BaseException) -> BaseException:
         (ImportError(f"x.so: cannot open shared object file: {os.strerror(errno.EMFILE)}"),
          Shortage.OPEN_FILES), (_wrapped(OSError(errno.EMFILE, "x")), Shortage.OPEN_FILES),
         (_wrapped(BlockingIOError(errno.EAGAIN, "a socket had nothing to read")), None),
+        (BlockingIOError(errno.EAGAIN, "write could not complete without blocking"), None),
+        (OSError(errno.EINVAL, os.strerror(errno.EINVAL)), None), (OSError(errno.EIO, "x"), None),
         (OSError(errno.ENOENT, "x"), None), (PermissionError(errno.EACCES, "x"), None),
         (RuntimeError("x"), None), (ImportError("no module"), None),
     ],
@@ -410,6 +412,47 @@ def test_an_io_error_of_a_database_whose_folder_takes_no_more_is_the_hosts(
     assert driver.shortage(tmp_path / "w.db", error) is None
     monkeypatch.setattr(os, "pwrite", refuse)
     assert driver.shortage(tmp_path / "w.db", error) == shortage
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "shortage"),
+    [
+        ("SQLITE_IOERR", errno.ENOSPC, Shortage.DISK), ("SQLITE_IOERR_FSYNC", errno.EDQUOT, Shortage.QUOTA),
+        ("SQLITE_IOERR", errno.EINVAL, None), ("SQLITE_IOERR_SHMMAP", errno.EINVAL, None),
+        ("SQLITE_IOERR_SHMSIZE", errno.EIO, None), ("SQLITE_CANTOPEN", errno.EMFILE, Shortage.OPEN_FILES),
+        ("SQLITE_CANTOPEN", errno.EINVAL, None),
+    ],
+)  # fmt: skip
+def test_what_the_system_said_decides_what_an_error_of_sqlite_is(
+    tmp_path: Path, name: str, number: int, shortage: Shortage | None
+) -> None:
+    path = tmp_path / "w.db"
+    path.write_bytes(b"")
+    error: Any = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname, error.system_errno = name, number
+    assert driver.shortage(path, error) == shortage
+    if shortage is None:
+        assert os.strerror(number) in driver.explain(path, error)
+
+
+WRITES_TOO_MUCH = """
+import errno, resource, sys
+from watchkeeper.store import driver
+connection = driver.sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("CREATE TABLE t (x)")
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    with driver.writing(connection, "test"):
+        connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
+except driver.sqlite3.OperationalError as error:
+    sys.exit(0 if error.system_errno == errno.EFBIG else f"{error} {error.system_errno}")
+"""
+
+
+def test_an_io_error_of_sqlite_carries_what_the_system_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITES_TOO_MUCH, str(tmp_path / "w.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long

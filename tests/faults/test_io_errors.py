@@ -3,6 +3,7 @@ lost."""
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
@@ -19,11 +20,13 @@ ATTEMPTS = 2
 """How often a run is tried on the failing disk, before the disk is well again."""
 
 FAULTS = {
-    "a write fails": ("posix/io/rw/pwrite", 0.004, 5),
+    "a write fails": ("posix/io/rw/pwrite", 0.004, errno.EIO),
     "a write is cut short": ("posix/io/rw/pwrite/reduce", 0.02, 0),
-    "the disk is full": ("posix/io/rw/pwrite", 0.004, 28),
-    "a sync fails": ("posix/io/sync/fsync", 0.02, 5),
-    "a read fails": ("posix/io/rw/pread", 0.002, 5),
+    "the disk is full": ("posix/io/rw/pwrite", 0.004, errno.ENOSPC),
+    "a sync fails": ("posix/io/sync/fsync", 0.02, errno.EIO),
+    "a sync is refused": ("posix/io/sync/fsync", 0.02, errno.EINVAL),
+    "the disk is full at a sync": ("posix/io/sync/fsync", 0.2, errno.ENOSPC),
+    "a read fails": ("posix/io/rw/pread", 0.002, errno.EIO),
 }
 """What fails: libfiu's name of it, how often, and with which `errno`."""
 
@@ -64,6 +67,7 @@ def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(t
             break
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
         assert str(path) in done.stderr
+        assert ("the disk is full; free some space" in done.stderr) == (code == errno.ENOSPC), done.stderr
     done = program()
     assert done.returncode == 0, done.stderr
     assert query(path, "PRAGMA integrity_check") == [("ok",)]

@@ -22,7 +22,7 @@ import click
 from watchkeeper.cli.guard import SHORTEST_TOKEN, Guard, Refused, Request, new_token, token_file
 from watchkeeper.cli.options import clean, database_path, db_option, is_terminal, json_option, respond, say
 from watchkeeper.interop import clients
-from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.errors import BadInput, NotFound, reason_of
 from watchkeeper.records.text import duration_text, one_line, reveal
 from watchkeeper.runtime.control import refuse_agents, user_name
 from watchkeeper.store import database, external
@@ -97,7 +97,7 @@ def _serve_http(served: SessionServer, port: int) -> int:
         listening.listen()
     except OSError as error:
         raise BadInput(
-            f"127.0.0.1:{port} cannot be listened on ({error.strerror or error}); choose another --port"
+            f"127.0.0.1:{port} cannot be listened on ({reason_of(error)}); choose another --port"
         ) from None
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -112,7 +112,7 @@ def _serve_http(served: SessionServer, port: int) -> int:
             place = ending.enter_context(token_file(folder, "mcp", url, token))
             click.echo(f"both are also in {place}, which only you can read")
         except OSError as error:
-            click.echo(f"wk: they could not be written into a file ({error.strerror or error})", err=True)
+            click.echo(f"wk: they could not be written into a file ({reason_of(error)})", err=True)
         sys.stdout.flush()
         config = uvicorn.Config(
             guarded_app(served, Guard(token, loopback_only=True)), log_level="critical", access_log=False, lifespan="on",

@@ -36,7 +36,7 @@ from watchkeeper.cli.guard import (
     token_file,
 )
 from watchkeeper.cli.options import complete_session, database_path, db_option, find_session
-from watchkeeper.records.errors import BadInput, MissingExtra
+from watchkeeper.records.errors import BadInput, MissingExtra, reason_of
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import database
 from watchkeeper.store.place import Place, arguments_for, config_text
@@ -302,8 +302,7 @@ def _serve(command: str, host: str, port: int, guard: Guard) -> int:
         sockets = bind(host, port)
     except OSError as error:
         raise BadInput(
-            f"{shown}:{port} cannot be listened on ({error.strerror or error}); choose another --port or"
-            " --host"
+            f"{shown}:{port} cannot be listened on ({reason_of(error)}); choose another --port or --host"
         ) from None
     port = sockets[0].getsockname()[1]
     # Printed only now that the port is ours: another user's listener there would receive the token.
@@ -322,9 +321,7 @@ def _serve(command: str, host: str, port: int, guard: Guard) -> int:
             )
             click.echo(f"the address is also in {place}, which only you can read")
         except OSError as error:
-            click.echo(
-                f"wk: the address could not be written into a file ({error.strerror or error})", err=True
-            )
+            click.echo(f"wk: the address could not be written into a file ({reason_of(error)})", err=True)
         if not is_loopback(host):
             click.echo(
                 "what it shows and what you type is not encrypted; put a proxy with TLS before it on a"

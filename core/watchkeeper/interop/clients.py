@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, reason_of
 from watchkeeper.store.driver import make_private
 
 PROGRAMS = ("claude", "codex", "opencode")
@@ -109,7 +109,7 @@ def write(added: Entry) -> Written:
         backup = _back_up(path) if before is not None else None
         _replace(path, edited.encode(), before)
     except OSError as error:
-        raise BadInput(f"{path} cannot be changed: {error.strerror or error}") from None
+        raise BadInput(f"{path} cannot be changed: {reason_of(error)}") from None
     return Written(path, True, backup)
 
 

@@ -32,7 +32,7 @@ from watchkeeper.interop.hooks import (
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.text import one_line
-from watchkeeper.store import external
+from watchkeeper.store import driver, external
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.external import ExternalQuestion, SessionState, hooks_folder, log_of
 from watchkeeper.store.writer import Writer
@@ -465,7 +465,7 @@ class HookSpool:
         try:
             self._writer.submit(lambda group: write(group.connection)).result()
         except sqlite3.Error as fault:
-            raise StoreUnusable(str(fault)) from fault
+            raise driver.unusable(self._writer.path, fault) from fault
 
     # --- Events ---
 

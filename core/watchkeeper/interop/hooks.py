@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.errors import BadInput, NotFound, reason_of
 from watchkeeper.store.driver import make_private
 from watchkeeper.store.external import hooks_folder
 
@@ -464,7 +464,7 @@ def read_settings(path: Path) -> bytes | None:
             raise BadInput(f"{path} is a link to a file that is not there") from None
         return None
     except OSError as fault:
-        raise BadInput(f"cannot read {path}: {fault.strerror}") from None
+        raise BadInput(f"cannot read {path}: {reason_of(fault)}") from None
 
 
 def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -491,7 +491,7 @@ def _write(path: Path, data: bytes, mode: int = 0o600) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as fault:
-        raise BadInput(f"cannot write {path}: {fault.strerror}") from None
+        raise BadInput(f"cannot write {path}: {reason_of(fault)}") from None
 
 
 @dataclass(slots=True)
@@ -668,7 +668,7 @@ def install(database: Path, settings: Settings, change: Change) -> None:
             make_private(folder / name)
             (folder / name).chmod(0o700)
     except OSError as fault:
-        raise BadInput(f"cannot write into {folder}: {fault.strerror}") from None
+        raise BadInput(f"cannot write into {folder}: {reason_of(fault)}") from None
     known = [each.home for each in (record, *load_installed(folder)) if each.program == "claude"]
     for name, script in scripts(folder, Path(known[0]) if known else Path.home() / ".claude").items():
         _write(folder / name, script.encode())

@@ -153,6 +153,7 @@ _ADVICE: Mapping[Shortage, tuple[str, str]] = {
 }
 """The limit that belongs to a shortage, if one does, and what to say."""
 _NO_THREAD = "can't start new thread"
+_FULL_PIPE = "could not complete without blocking"
 _NAMED_NUMBER = re.compile(r"\[Errno (\d+)\]|: Error (\d+)$")
 _OF_PYTHON = ("OSError: ", "BlockingIOError: ", "ImportError: ", "MemoryError", f"RuntimeError: {_NO_THREAD}")
 _OF_THE_LOADER = "error while loading shared libraries: "
@@ -162,14 +163,15 @@ def host_fault(error: BaseException) -> HostFault | None:
     """The shortage behind an exception, also where a library wrapped it; None where the cause is another.
 
     EAGAIN counts only where it is the exception itself, as from `fork`: libraries meet it all the time when a
-    socket has nothing to read yet, and leave it behind as the context of later errors.
+    socket has nothing to read yet, and leave it behind as the context of later errors. Nor does it count where a pipe
+    takes no more at the moment.
     """
     for link in causes(error):
         if isinstance(link, HostFault):
             return link
         shortage = _shortage_of(link)
         if shortage is None and link is error and isinstance(link, OSError) and link.errno == errno.EAGAIN:
-            shortage = Shortage.PROCESSES
+            shortage = None if _FULL_PIPE in str(link) else Shortage.PROCESSES
         if shortage is not None:
             return HostFault(message_of(shortage), shortage)
     return None
@@ -238,6 +240,18 @@ def message_of(shortage: Shortage) -> str:
     return text.format(limited=limited, more=max(1024, 2 * (limit or 0)))
 
 
+def reason_of(error: OSError) -> str:
+    """Why a file operation failed, in words: what ran out and what to do about it, or else what the system says."""
+    shortage = _shortage_of(error)
+    return message_of(shortage) if shortage is not None else error.strerror or str(error)
+
+
+def system_errno_of(error: BaseException) -> int:
+    """What the system said where SQLite failed (see `store.driver.noting_system_errors`); 0 where it is not known."""
+    number: int = getattr(error, "system_errno", 0)
+    return number
+
+
 def causes(error: BaseException) -> Iterator[BaseException]:
     """The exception itself, what it groups and what caused it, outermost first; each once."""
     seen: set[int] = set()
@@ -264,6 +278,8 @@ def _shortage_of(error: BaseException) -> Shortage | None:
         return _named_shortage(str(error))  # the loader of shared objects gives the system's words only
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
         return Shortage.THREADS
+    if number := system_errno_of(error):
+        return _SHORTAGES.get(number)
     return _SQLITE_SHORTAGES.get(getattr(error, "sqlite_errorname", None) or "")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.memory.recall import said_in
-from watchkeeper.records.errors import BadInput, raising_host_faults
+from watchkeeper.records.errors import BadInput, raising_host_faults, reason_of
 from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.records.states import TASK_ENDED, AgentStatus, CommandStatus, SessionStatus, TaskStatus
 from watchkeeper.records.text import one_line
@@ -162,7 +162,7 @@ def check_workspace(workspace: Path, database_path: Place) -> None:
         exists = workspace.exists()
     except OSError as error:
         raise BadInput(
-            f"the workspace {workspace} cannot be read ({error.strerror}); choose another with --workspace"
+            f"the workspace {workspace} cannot be read ({reason_of(error)}); choose another with --workspace"
         ) from None
     raise BadInput(
         f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with"

@@ -17,12 +17,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.errors import BadInput, StoreUnusable, reason_of
 from watchkeeper.store import driver
 from watchkeeper.store.driver import (
     Connection,
     clear_errors,
     make_private,
+    noting_system_errors,
     read_only_uri,
     retry_while_busy,
     sqlite3,
@@ -96,8 +97,9 @@ def open_writable(path: Place, *, check_same_thread: bool = True) -> Connection:
             str(path), isolation_level=None, timeout=0.0, check_same_thread=check_same_thread
         )
         try:
-            version, _ = _versions(connection, path)
-            retry_while_busy(lambda: _configure(connection, path))
+            with noting_system_errors(connection):
+                version, _ = _versions(connection, path)
+                retry_while_busy(lambda: _configure(connection, path))
             if version < SCHEMA_VERSION:
                 migrate(connection, path)
         except BaseException:
@@ -135,8 +137,9 @@ def open_readonly(
             check_same_thread=check_same_thread,
         )
         try:
-            connection.execute("PRAGMA query_only=ON")
-            version, _ = _versions(connection, path, lock_timeout_seconds)
+            with noting_system_errors(connection):
+                connection.execute("PRAGMA query_only=ON")
+                version, _ = _versions(connection, path, lock_timeout_seconds)
             if version == 0:
                 raise StoreUnusable(f"{path} is not a database of Watchkeeper; choose another with --db")
             if version < SCHEMA_VERSION:
@@ -582,10 +585,11 @@ def copy_database(
     except FileExistsError:
         raise BadInput(f"{target} exists already; choose another name, or --overwrite it") from None
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(driver.explain(path, error)) from error
+        full = target if driver.shortage(target, error) is not None else path
+        raise StoreUnusable(driver.explain(full, error)) from error
     except OSError as error:
         raise StoreUnusable(
-            f"{target} cannot be written ({error.strerror or error}); choose another place"
+            f"{target} cannot be written ({reason_of(error)}); choose another place"
         ) from error
 
 

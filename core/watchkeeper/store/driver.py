@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from watchkeeper.records.errors import Shortage, StoreExhausted, StoreUnusable, host_fault, message_of
+from watchkeeper.records.errors import (
+    Shortage,
+    StoreExhausted,
+    StoreUnusable,
+    host_fault,
+    message_of,
+    reason_of,
+    system_errno_of,
+)
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.place import Place
 
@@ -300,12 +308,14 @@ def writing(
     Raises:
         sqlite3.OperationalError: still locked after `timeout_seconds`, the disk is full, …
     """
-    begin_immediate(connection, timeout_seconds=timeout_seconds, urgent=urgent)
+    with noting_system_errors(connection):
+        begin_immediate(connection, timeout_seconds=timeout_seconds, urgent=urgent)
     try:
-        yield
-        reach(f"{name}.before_commit")
-        connection.execute("COMMIT")
-        reach(f"{name}.after_commit")
+        with noting_system_errors(connection):
+            yield
+            reach(f"{name}.before_commit")
+            connection.execute("COMMIT")
+            reach(f"{name}.after_commit")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -352,6 +362,39 @@ def is_busy(error: BaseException) -> bool:
 
 
 @contextmanager
+def noting_system_errors(connection: Connection) -> Iterator[None]:
+    """Within, an I/O error of SQLite gets the attribute `system_errno`: what the system said. SQLite's own code does not
+    tell a disk that is full at `fsync` from one that is broken."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if _is_io_error(error) and isinstance(connection, sqlite3.Connection):
+            error.system_errno = _system_errno(connection)  # type: ignore[attr-defined]
+        raise
+
+
+def _is_io_error(error: BaseException) -> bool:
+    return str(getattr(error, "sqlite_errorname", None) or "").startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN"))
+
+
+def _system_errno(connection: Connection) -> int:
+    """What `sqlite3_system_errno` says of a connection, which Python's module does not offer; 0 where it is not known."""
+    if sys.implementation.name != "cpython":
+        return 0
+    import ctypes
+
+    try:
+        module = sys.modules["pysqlite3._sqlite3" if sqlite3.__name__.startswith("pysqlite3") else "_sqlite3"]
+        ask = ctypes.CDLL(module.__file__).sqlite3_system_errno
+    except (KeyError, AttributeError, OSError):
+        return 0
+    ask.argtypes = [ctypes.c_void_p]
+    # SQLite's handle is the first field of the object, in every version of both modules.
+    handle = ctypes.c_void_p.from_address(id(connection) + object.__basicsize__).value
+    return int(ask(handle)) if handle else 0
+
+
+@contextmanager
 def clear_errors(path: Place) -> Iterator[None]:
     """Turn SQLite's and the system's errors into one line that says what to do."""
     try:
@@ -360,7 +403,7 @@ def clear_errors(path: Place) -> Iterator[None]:
         raise unusable(path, error) from error
     except OSError as error:
         if not isinstance(path, Path):
-            raise StoreUnusable(f"{path}: {error.strerror or error}") from error
+            raise StoreUnusable(f"{path}: {reason_of(error)}") from error
         raise unusable_file(path, error) from error
 
 
@@ -382,16 +425,15 @@ def shortage(path: Place, error: Exception) -> Shortage | None:
         return fault.shortage
     if not isinstance(path, Path):
         return None
+    if system_errno_of(error):
+        return None  # the system said what it is
     name = getattr(error, "sqlite_errorname", None) or ""
     if name.startswith("SQLITE_IOERR"):
         if _free_bytes(path.parent) < FULL_DISK_BYTES:
             return Shortage.DISK
         if (refused := _refused_growth(path)) is not None:
             return refused
-    may_be_opened = name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) and os.access(
-        path, os.R_OK | os.W_OK
-    )
-    return Shortage.OPEN_FILES if may_be_opened and os.access(path.parent, os.W_OK | os.X_OK) else None
+    return _refused_opening(path) if name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) else None
 
 
 def _free_bytes(folder: Path) -> int:
@@ -401,6 +443,18 @@ def _free_bytes(folder: Path) -> int:
     except OSError:
         return sys.maxsize
     return disk.f_bavail * disk.f_frsize
+
+
+def _refused_opening(path: Path) -> Shortage | None:
+    """What kept SQLite from opening a file that this user may read and write: most likely, too many open files."""
+    if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK | os.X_OK):
+        return None
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        fault = host_fault(error)
+        return fault.shortage if fault is not None else None
+    return Shortage.OPEN_FILES
 
 
 def _refused_growth(path: Path) -> Shortage | None:
@@ -415,6 +469,7 @@ def _refused_growth(path: Path) -> Shortage | None:
         end = offset + _PROBED_BYTES
         while offset < end:
             offset += os.pwrite(probe, bytes(end - offset), offset)
+        os.fsync(probe)  # some file systems find room only now
     except OSError as error:
         fault = host_fault(error)
         return fault.shortage if fault is not None else None
@@ -427,7 +482,7 @@ def unusable_file(path: Path, error: OSError) -> StoreUnusable:
     fault = host_fault(error)
     if fault is not None:
         return _exhausted(path, fault.shortage)
-    return StoreUnusable(f"{path}: {error.strerror or error}; choose another file with --db")
+    return StoreUnusable(f"{path}: {reason_of(error)}; choose another file with --db")
 
 
 def explain(path: Place, error: Exception) -> str:
@@ -442,6 +497,8 @@ def explain(path: Place, error: Exception) -> str:
         return f"{path} is damaged or no SQLite database ({text}); restore a backup, or choose another file with --db"
     if short_of := shortage(path, error):
         return str(_exhausted(path, short_of))
+    if number := system_errno_of(error):
+        text = f"{text} ({os.strerror(number)})"
     return f"{path}: {text}; run `wk doctor`, or choose another file with --db"
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.records.errors import NotFound
+from watchkeeper.records.errors import NotFound, reason_of
 from watchkeeper.store.driver import Connection, decode, encode, row_lines
 from watchkeeper.store.place import Place, folder_beside
 from watchkeeper.store.snapshot import IncrementalQuery, Raw
@@ -310,7 +310,7 @@ def answer_question(
     except FileExistsError:
         raise ValueError("an answer was sent already") from None
     except OSError as fault:
-        raise ValueError(f"the answer cannot be written: {fault.strerror}") from None
+        raise ValueError(f"the answer cannot be written: {reason_of(fault)}") from None
     finally:
         Path(name).unlink(missing_ok=True)
     kept = {

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
+from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable, reason_of
 from watchkeeper.store.driver import list_of
 from watchkeeper.store.place import DatabaseUrl, Place, folder_beside
 
@@ -115,7 +115,7 @@ class Lease:
                 _held[path] = _lock(path, session_id)
             except OSError as error:
                 raise StoreUnusable(
-                    f"{path} cannot be locked ({error.strerror}); choose another place with --db"
+                    f"{path} cannot be locked ({reason_of(error)}); choose another place with --db"
                 ) from error
             return cls(path, _held[path])
 

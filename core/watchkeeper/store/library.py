@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, StoreUnusable
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, StoreUnusable, reason_of
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.store import database, driver
 from watchkeeper.store.database import check_target, copy_database
@@ -481,7 +481,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(path, error)) from error
     except OSError as error:
-        raise StoreUnusable(f"{path} cannot be moved ({error.strerror or error})") from error
+        raise StoreUnusable(f"{path} cannot be moved ({reason_of(error)})") from error
     finally:
         connection.close()
 

@@ -393,7 +393,7 @@ class Writer:
         expected, self._expected = self._expected, {}
         uncertain = self._uncertain.group.expected if self._uncertain is not None else {}
         try:
-            with postgres.pipelined(connection):
+            with driver.noting_system_errors(connection), postgres.pipelined(connection):
                 if isinstance(self.path, Path):
                     driver.begin_immediate(connection, urgent=self._urgent.is_set)
                 else:

@@ -18,6 +18,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
+from watchkeeper.records.errors import reason_of
+
 MOST_BYTES = 32 << 30
 """A log that is larger once it is unpacked is not read."""
 MOST_TIMES = 200
@@ -296,7 +298,7 @@ def _is_file(found: os.stat_result) -> bool:
 def _reason(error: OSError, path: Path) -> str:
     if path.is_symlink() and isinstance(error, FileNotFoundError):
         return "a link to nothing"
-    return (error.strerror or str(error)).lower()
+    return reason_of(error).lower()
 
 
 # A growing file as lines, from where the last reading ended. A line of any length costs bounded memory.

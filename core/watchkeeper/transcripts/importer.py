@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable, WatchkeeperError
+from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable, WatchkeeperError, reason_of
 from watchkeeper.records.messages import Cost, PriceStatus
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import database, driver, imports
@@ -475,7 +475,7 @@ class Importer:
             except Overtaken:
                 continue
             except OSError as error:
-                self.report.left[str(path)] = (error.strerror or str(error)).lower()
+                self.report.left[str(path)] = reason_of(error).lower()
             except WatchkeeperError:
                 raise
             except Exception as error:  # one log must not keep a thousand others out
@@ -499,7 +499,7 @@ class Importer:
         try:
             yield from self._read(found, is_new)
         except OSError as error:
-            self.report.left[str(found.path)] = (error.strerror or str(error)).lower()
+            self.report.left[str(found.path)] = reason_of(error).lower()
         except WatchkeeperError:
             raise
         except Exception as error:  # a fault of its reader; one log must not keep a thousand others out

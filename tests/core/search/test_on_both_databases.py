@@ -101,10 +101,15 @@ def test_what_commits_late_with_an_early_id_is_found_before_and_after_it_is_inde
         early = Library(slow).say(agent, "an early kraken")
         late = server.say(other_agent, "a late kraken")
         assert index_until(server.connection, seconds=60)
-        assert [hit.message_id for hit in search(server.connection, "kraken", deadline_seconds=60).hits] == [late]
+        assert [hit.message_id for hit in search(server.connection, "kraken", deadline_seconds=60).hits] == [
+            late
+        ]
         slow.execute("COMMIT")
     for _ in ("not indexed", "indexed"):
-        assert [hit.message_id for hit in search(server.connection, "kraken", deadline_seconds=60).hits] == [late, early]
+        assert [hit.message_id for hit in search(server.connection, "kraken", deadline_seconds=60).hits] == [
+            late,
+            early,
+        ]
         hits = search_by_session(server.connection, "krak", deadline_seconds=60).hits
         assert [hit.session_id for hit in hits] == ["s2", "s1"]
         for session_id, number in (("s1", early), ("s2", late)):

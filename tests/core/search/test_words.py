@@ -58,4 +58,6 @@ def test_an_import_indexes_what_it_inserts_also_behind_messages_that_wait_for_an
     assert indexed_through(connection) == 4
     for seq, word in enumerate(("albatross", "bittern", "cormorant", "dunlin"), 1):
         assert [hit.seq for hit in search(connection, word, deadline_seconds=60).hits] == [seq]
-        assert [hit.seq for hit in search(connection, word, session_id="s", deadline_seconds=60).hits] == [seq]
+        assert [hit.seq for hit in search(connection, word, session_id="s", deadline_seconds=60).hits] == [
+            seq
+        ]

@@ -21,7 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, reason_of
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.text import (
     call_words,
@@ -902,7 +902,7 @@ def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
             _name(temporary, path, replace)
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be written ({error.strerror or error}); choose another place with --output"
+            f"{path} cannot be written ({reason_of(error)}); choose another place with --output"
         ) from None
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from watchkeeper.records import states
-from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.errors import BadInput, StoreUnusable, reason_of
 from watchkeeper.records.messages import ObservationKind
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import artifacts, database, driver
@@ -661,7 +661,7 @@ def _members(path: Path) -> Iterator[tuple[str, Any]]:
                 seen.add(name)
                 yield name, reader.elements() if name in _TABLES or name == "artifacts" else reader.value()
     except OSError as error:
-        raise BadInput(f"{path} cannot be read ({error.strerror or error})") from None
+        raise BadInput(f"{path} cannot be read ({reason_of(error)})") from None
 
 
 def _checked(path: Path, columns: Columns, row: Any) -> dict[str, Any]:
