@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from watchkeeper.cli.options import clean, database_path, db_option, json_option, print_json, respond, say
-from watchkeeper.models.registry import imported_price, imported_price_apart
+from watchkeeper.models.registry import (
+    imported_price,
+    imported_price_apart,
+    imported_window,
+    imported_window_apart,
+)
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.text import duration_text
@@ -87,7 +92,8 @@ def import_(
     places, only = wanted_places(what)
     writer = Writer(path)
     importer = Importer(
-        writer, pricing=imported_price, user_id=user_name(), progress=_progress(as_json), only=only
+        writer, pricing=imported_price, windows=imported_window, user_id=user_name(),
+        progress=_progress(as_json), only=only
     )
     try:
         report = importer.run(places)
@@ -185,8 +191,11 @@ def _follow_places(
     from watchkeeper.transcripts.follow import BACKGROUND, Follower
     from watchkeeper.transcripts.importer import Importer
 
-    pricing = imported_price_apart if pace is BACKGROUND else imported_price
-    importer = Importer(writer, pricing=pricing, user_id=user_name(), live=True, only=only)
+    apart = pace is BACKGROUND
+    importer = Importer(
+        writer, pricing=imported_price_apart if apart else imported_price,
+        windows=imported_window_apart if apart else imported_window, user_id=user_name(), live=True, only=only,
+    )  # fmt: skip
     try:
         Follower(writer, importer, places, go_on=go_on, pace=pace).run(stop)
     finally:

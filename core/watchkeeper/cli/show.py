@@ -419,7 +419,7 @@ def usage(
     served, `cached` what one did; `written` is what was kept there, for `5 min` or `1 h`. List prices divide the
     cost by class; `other` is what they do not explain.
     """
-    from watchkeeper.models.registry import list_prices, listed_prices, remembered_prices
+    from watchkeeper.models.registry import list_prices, listed_models, remembered_prices
 
     path = database_path(db)
     rows: list[UsageRow] = []
@@ -428,7 +428,7 @@ def usage(
         begins = since.timestamp() if since else 0.0
         ends = (until + timedelta(days=1)).timestamp() if until else 1e11
         connection = SessionHandle(path).connection
-        prices = list_prices(models_used(connection), remembered_prices(listed_prices))
+        prices = list_prices(models_used(connection), remembered_prices(listed_models))
         rows, total = usage_by(connection, by, since=begins, until=ends, prices=prices)
     value = {"by": by, "rows": [row.as_json() for row in rows], "total": total.as_json()}
     lines = _cost_lines if in_dollars else _usage_lines

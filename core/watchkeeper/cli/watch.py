@@ -398,7 +398,7 @@ def _watch_foreign(path: Place, what: str) -> int:
 
 def _import_newest(path: Place, what: str) -> str:
     from watchkeeper.cli.imports import wanted_places
-    from watchkeeper.models.registry import imported_price
+    from watchkeeper.models.registry import imported_price, imported_window
     from watchkeeper.runtime.control import user_name
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.files import find
@@ -406,7 +406,9 @@ def _import_newest(path: Place, what: str) -> str:
 
     places, only = wanted_places((what,))
     writer = Writer(path)
-    importer = Importer(writer, pricing=imported_price, user_id=user_name(), only=only)
+    importer = Importer(
+        writer, pricing=imported_price, windows=imported_window, user_id=user_name(), only=only
+    )
     try:
         # The newest file may be no log, or one of another program: then the one before it is tried.
         found = sorted(

@@ -17,7 +17,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from watchkeeper._version import __version__
@@ -42,6 +42,46 @@ FREE = Cost(0.0, PriceStatus.EXACT)
 """The offline surveyor runs here: it costs nothing, and that is known exactly."""
 
 
+@dataclass(frozen=True, slots=True)
+class Modifier:
+    """What an attribute of a request makes of list prices, where the price list has no rates for it."""
+
+    name: str
+    """As `records.usage.modifier` writes it: `speed=fast`."""
+    provider: str
+    models: str
+    """How the names of the models begin to which it applies; several are separated by spaces, and empty is every
+    model."""
+    factor: float
+    """Of the prices of all kinds of tokens; searches are not affected."""
+    source: str
+    """Where the factor is published, and the day on which it was read there."""
+    longest_prompt: int | None = None
+    """Tokens of the longest prompt for which the factor is published; None: of any length."""
+
+
+_FAST = "platform.claude.com/docs/en/build-with-claude/fast-mode, 2026-11-28"
+_PRIORITY = "openai.com/api-priority-processing, 2026-11-28"
+_LONG_CONTEXT = 272_000
+
+MODIFIERS = (
+    Modifier("speed=fast", "anthropic", "claude-opus-4-6 claude-opus-4-7", 6.0, _FAST),
+    Modifier("speed=fast", "anthropic", "claude-opus-4-8 claude-opus-5", 2.0, _FAST),
+    Modifier("processing=batch", "anthropic", "claude-", 0.5,
+             "platform.claude.com/docs/en/about-claude/pricing, 2026-11-28"),
+    Modifier("inference_geo=us", "anthropic", "claude-", 1.1,
+             "platform.claude.com/docs/en/manage-claude/data-residency, 2026-11-28"),
+    Modifier("service_tier=priority", "openai", "gpt-5.5", 2.5, _PRIORITY, _LONG_CONTEXT),
+    Modifier("service_tier=priority", "openai", "gpt-5-mini", 1.8, _PRIORITY, _LONG_CONTEXT),
+    Modifier("service_tier=priority", "openai", "gpt-5", 2.0, _PRIORITY, _LONG_CONTEXT),
+)  # fmt: skip
+"""The first that fits applies. Rates of the price list for such a request (`PriceVariant` of genai-prices) go before
+it. A modifier that neither has makes an amount an estimate."""
+
+_SAME_TIERS = {"service_tier=fast": "service_tier=priority"}
+"""OpenAI renamed priority processing to fast mode on 2026-07-30; both names are valid."""
+
+
 def price(
     model_ref: str,
     usage: Usage,
@@ -50,6 +90,8 @@ def price(
     base_url: str | None = None,
     at: float | None = None,
     hour_writes: int = 0,
+    modifiers: tuple[str, ...] = (),
+    searches: int = 0,
     lists: PriceLists | None = None,
 ) -> Cost:
     """USD of one call, at the list prices of its day.
@@ -59,15 +101,22 @@ def price(
             server than the provider's own: a proxy may charge differently.
         at: the time of the call in seconds since 1970; None: now.
         hour_writes: how many of the tokens written to the cache are kept for an hour, which costs more.
-        lists: where prices are looked up; None: `listed_prices`.
+        modifiers: attributes of the request that change its price, as `records.usage.modifiers_of` gives them. The
+            cost is `estimated` if the effect of one of them is not known.
+        searches: web searches that the provider made.
+        lists: where prices are looked up; None: `listed_models`.
     """
     provider, _, name = model_ref.partition("/")
     if provider == "offline":
         return FREE
-    periods = (lists or listed_prices)(provider, name)
-    rates = rates_on(periods, time.time() if at is None else at, usage.prompt_tokens)
+    look_up = lists or listed_models
+    at = time.time() if at is None else at
+    rates = rates_on(look_up(provider, name).periods, at, usage.prompt_tokens)
     if rates is None:
         return UNPRICED
+    for each in modifiers:
+        rates, known = _modified(rates, each, provider, name, at, usage.prompt_tokens, look_up)
+        exact = exact and known
     micro_usd = (
         rates.input_usd * usage.input_tokens
         + rates.output_usd * usage.output_tokens
@@ -75,8 +124,30 @@ def price(
         + rates.cache_write_usd * (usage.cache_write_tokens - hour_writes)
         + rates.hour_write_usd * hour_writes
     )
-    own_server = _is_own_server(provider, base_url)
-    return Cost(micro_usd / 1e6, PriceStatus.EXACT if exact and own_server else PriceStatus.ESTIMATED)
+    searched_usd = searches * (rates.search_usd or 0.0)
+    exact = exact and (not searches or rates.search_usd is not None) and _is_own_server(provider, base_url)
+    return Cost(micro_usd / 1e6 + searched_usd, PriceStatus.EXACT if exact else PriceStatus.ESTIMATED)
+
+
+def _modified(
+    rates: Rates, name: str, provider: str, model: str, at: float, prompt_tokens: int, look_up: PriceLists
+) -> tuple[Rates, bool]:
+    """The rates of a request with that modifier, and whether they are known to hold for it."""
+    variants = look_up(provider, model).variants.get(name)
+    listed = rates_on(variants, at, prompt_tokens) if variants else None
+    if listed is not None:
+        return listed, True
+    same = _SAME_TIERS.get(name, name)
+    for each in MODIFIERS:
+        if (each.name, each.provider) != (same, provider):
+            continue
+        if not any(model.startswith(begins) for begins in each.models.split() or ("",)):
+            continue
+        if each.longest_prompt is None or prompt_tokens <= each.longest_prompt:
+            return rates.times(each.factor), True
+    if variants and variants[-1][1]:  # listed since a later day: what holds then is the best guess
+        return variants[-1][1][-1][1], False
+    return rates, False
 
 
 class LoggedUsage(Protocol):
@@ -100,6 +171,10 @@ class LoggedUsage(Protocol):
     def at(self) -> float | None: ...
     @property
     def cost_usd(self) -> float | None: ...
+    @property
+    def modifiers(self) -> tuple[str, ...]: ...
+    @property
+    def searches(self) -> int: ...
 
 
 def logged_price(call: LoggedUsage, lists: PriceLists | None = None) -> Cost:
@@ -108,18 +183,29 @@ def logged_price(call: LoggedUsage, lists: PriceLists | None = None) -> Cost:
         return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
     usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
     return price(
-        call.model, usage, call.exact, at=call.at, hour_writes=call.cache_write_1h_tokens, lists=lists
-    )
+        call.model, usage, call.exact, at=call.at, hour_writes=call.cache_write_1h_tokens,
+        modifiers=call.modifiers, searches=call.searches, lists=lists,
+    )  # fmt: skip
 
 
 def imported_price(call: LoggedUsage) -> Cost:
     """As `logged_price`, by `remembered_prices`."""
-    return logged_price(call, remembered_prices(listed_prices))
+    return logged_price(call, remembered_prices(listed_models))
 
 
 def imported_price_apart(call: LoggedUsage) -> Cost:
     """As `imported_price`, for a process that runs all day: it does not load the price data, which take 20 MB."""
-    return logged_price(call, remembered_prices(listed_prices_apart))
+    return logged_price(call, remembered_prices(listed_models_apart))
+
+
+def imported_window(model_ref: str) -> int | None:
+    """As `context_window`, by `remembered_prices`."""
+    return context_window(model_ref, remembered_prices(listed_models))
+
+
+def imported_window_apart(model_ref: str) -> int | None:
+    """As `imported_window`, for a process that runs all day."""
+    return context_window(model_ref, remembered_prices(listed_models_apart))
 
 
 def list_prices(model_refs: Iterable[str], lists: PriceLists | None = None) -> dict[str, Periods]:
@@ -128,11 +214,11 @@ def list_prices(model_refs: Iterable[str], lists: PriceLists | None = None) -> d
     `lists`: where they are looked up; None: the remembered ones, without loading the price data. A model that was not
     asked for before takes a second then.
     """
-    look_up = lists or remembered_prices(listed_prices_apart)
+    look_up = lists or remembered_prices(listed_models_apart)
     found: dict[str, Periods] = {}
     for ref in model_refs:
         provider, _, name = ref.partition("/")
-        found[ref] = look_up(provider, name)
+        found[ref] = look_up(provider, name).periods
     return found
 
 
@@ -146,37 +232,59 @@ def rates(model_ref: str) -> Rates | None:
     provider, _, name = model_ref.partition("/")
     if provider == "offline":
         return Rates(0.0, 0.0, 0.0, 0.0, 0.0)
-    return rates_on(listed_prices(provider, name), time.time())
+    return rates_on(listed_models(provider, name).periods, time.time())
 
 
-PriceLists = Callable[[str, str], Periods]
-"""The rates of a model, by its provider and name."""
+class ListedModel(NamedTuple):
+    """What the price data say of a model; nothing of one that they do not know."""
+
+    periods: Periods = ()
+    """Its rates."""
+    variants: dict[str, Periods] = {}
+    """Its rates for requests with a modifier (`speed=fast`), by the modifier; each since the day on which the list
+    has them."""
+    window: int | None = None
+    """Tokens of its context window."""
+
+
+PriceLists = Callable[[str, str], ListedModel]
+"""A model, by its provider and name."""
 
 
 @lru_cache(maxsize=4096)
-def listed_prices(provider: str, name: str) -> Periods:
-    """The rates of a model as genai-prices has them. Loading it takes 0.03 s, and a model half a millisecond."""
+def listed_models(provider: str, name: str) -> ListedModel:
+    """A model as genai-prices has it. Loading it takes 0.03 s, and a model some milliseconds."""
     if not name:
-        return ()
+        return ListedModel()
     if provider == "openai-chat":
         # A name with a slash is OpenRouter's; any other may be one of OpenAI's own.
         provider = "openrouter" if "/" in name else "openai"
     data_snapshot, types = _price_data()
     snapshot = data_snapshot.get_snapshot()
+    try:
+        _, model = snapshot.find_provider_model(name, None, provider, None)
+    except (LookupError, ValueError):  # no such model
+        return ListedModel()
 
-    def priced(day: int, **tokens: int) -> PriceCalculation:
+    def priced(day: int, context: dict[str, str], **tokens: int) -> PriceCalculation:
         noon = datetime.fromtimestamp((day + 0.5) * DAY_SECONDS, UTC)
-        found: PriceCalculation = snapshot.calc(types.Usage(**tokens), name, provider, None, noon)
+        found: PriceCalculation = snapshot.calc(
+            types.Usage(**tokens), name, provider, None, noon, price_context=context or None
+        )
         return found
 
-    def rates_above(start: float, day: int) -> Rates:
+    def rates_above(start: float, day: int, context: dict[str, str]) -> Rates:
         # One more token moves the whole prompt into this tier; the total includes what the cache serves.
         prompt = int(start) + 1
         million = 1_000_000 / prompt
-        plain = float(priced(day, input_tokens=prompt).total_price)
-        output = float(priced(day, input_tokens=prompt, output_tokens=1_000_000).total_price) - plain
+
+        def total(**tokens: int) -> float:
+            return float(priced(day, context, input_tokens=prompt, **tokens).total_price)
+
+        plain = total()
+        output = total(output_tokens=1_000_000) - plain
         cached = (
-            float(priced(day, input_tokens=prompt, **dict.fromkeys(kinds, prompt)).total_price)
+            total(**dict.fromkeys(kinds, prompt))
             for kinds in (
                 ("cache_read_tokens",),
                 ("cache_write_tokens",),
@@ -184,26 +292,39 @@ def listed_prices(provider: str, name: str) -> Periods:
             )
         )
         usd = (plain * million, output, *(each * million for each in cached))
-        return Rates(*(round(each, 6) for each in usd))
+        has_search = getattr(priced(day, context, input_tokens=1).model_price, "web_searches_kcount", None)
+        search = None if has_search is None else round((total(web_searches=1_000) - plain) / 1_000, 9)
+        return Rates(*(round(each, 6) for each in usd), search_usd=search)
 
-    def tiers(day: int) -> tuple[tuple[float, Rates], ...]:
+    def tiers(day: int, context: dict[str, str]) -> tuple[tuple[float, Rates], ...]:
         try:
-            prices = vars(priced(day, input_tokens=1).model_price).values()
+            prices = vars(priced(day, context, input_tokens=1).model_price).values()
         except (LookupError, ValueError):  # it had none on that day
             return ()
         starts = {
             float(tier.start) for one in prices if isinstance(one, types.TieredPrices) for tier in one.tiers
         }
-        return tuple((start, rates_above(start, day)) for start in sorted(starts | {0.0}, reverse=True))
+        found = sorted(starts | {0.0}, reverse=True)
+        return tuple((start, rates_above(start, day, context)) for start in found)
 
-    try:
-        _, model = snapshot.find_provider_model(name, None, provider, None)
-    except (LookupError, ValueError):  # no such model
-        return ()
     changes = [] if isinstance(model.prices, types.ModelPrice) else [each.constraint for each in model.prices]
-    starts = [each.start_date for each in changes if isinstance(each, types.StartDateConstraint)]
-    days = {0, *((start - date(1970, 1, 1)).days for start in starts)}
-    return tuple((day, tiers(day)) for day in sorted(days, reverse=True))
+    days = {0, *_start_days(types, changes)}
+    periods = tuple((day, tiers(day, {})) for day in sorted(days, reverse=True))
+    variants = {}
+    for variant in model.price_variants or ():
+        if len(variant.when) != 1 or not any(vars(variant.prices).values()):
+            continue
+        ((field, value),) = variant.when.items()
+        since = max(_start_days(types, [variant.constraint]), default=0)
+        own = sorted({since, *(day for day in days if day > since)}, reverse=True)
+        variants[f"{field}={value}"] = tuple((day, tiers(day, {field: value})) for day in own)
+    return ListedModel(periods, variants, model.context_window)
+
+
+def _start_days(types: Any, constraints: Iterable[Any]) -> list[int]:
+    """The days (since 1970) from which prices with these constraints hold."""
+    starts = [each.start_date for each in constraints if isinstance(each, types.StartDateConstraint)]
+    return [(start - date(1970, 1, 1)).days for start in starts]
 
 
 @cache
@@ -245,23 +366,23 @@ def _price_data() -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=64)
-def listed_prices_apart(provider: str, name: str) -> Periods:
-    """As `listed_prices`, read by a process that ends."""
+def listed_models_apart(provider: str, name: str) -> ListedModel:
+    """As `listed_models`, read by a process that ends."""
     import msgspec  # late: most commands ask for no price
 
-    read = "import sys; from watchkeeper.models.registry import _print_prices; _print_prices(*sys.argv[1:])"
+    read = "import sys; from watchkeeper.models.registry import _print_model; _print_model(*sys.argv[1:])"
     command = [sys.executable, "-P", "-c", read, provider, name]
     try:
         done = subprocess.run(command, capture_output=True, check=True, timeout=60, stdin=subprocess.DEVNULL)
-        return msgspec.json.decode(done.stdout, type=Periods)
+        return msgspec.json.decode(done.stdout, type=ListedModel)
     except (OSError, ValueError, subprocess.SubprocessError, msgspec.MsgspecError):
-        return listed_prices(provider, name)  # no process could be started: then here
+        return listed_models(provider, name)  # no process could be started: then here
 
 
-def _print_prices(provider: str, name: str) -> None:
+def _print_model(provider: str, name: str) -> None:
     import msgspec
 
-    sys.stdout.buffer.write(msgspec.json.encode(listed_prices(provider, name)))
+    sys.stdout.buffer.write(msgspec.json.encode(listed_models(provider, name)))
 
 
 class RememberedPrices:
@@ -283,13 +404,13 @@ class RememberedPrices:
         self._look_up = look_up
         self._path = path
         self._made_of = made_of
-        self._known: dict[str, Periods] = {}
+        self._known: dict[str, ListedModel] = {}
         with suppress(OSError, msgspec.MsgspecError):
-            found_of, known = msgspec.json.decode(path.read_bytes(), type=tuple[str, dict[str, Periods]])
+            found_of, known = msgspec.json.decode(path.read_bytes(), type=tuple[str, dict[str, ListedModel]])
             self._known = known if found_of == made_of else {}
 
-    def __call__(self, provider: str, name: str) -> Periods:
-        """The rates of a model."""
+    def __call__(self, provider: str, name: str) -> ListedModel:
+        """What the price data say of a model."""
         key = f"{provider}/{name}"
         found = self._known.get(key)
         if found is None:
@@ -325,18 +446,10 @@ def remembered_prices(look_up: PriceLists) -> PriceLists:
     return RememberedPrices(path, f"{__version__} {data} {found.st_size} {found.st_mtime_ns}", look_up)
 
 
-@cache
-def context_window(model_ref: str) -> int | None:
+def context_window(model_ref: str, lists: PriceLists | None = None) -> int | None:
     """Tokens of the model's window, where the price data knows it."""
     provider, _, name = model_ref.partition("/")
-    if provider == "openai-chat":
-        provider = "openrouter" if "/" in name else "openai"
-    try:
-        _, model = _price_data()[0].get_snapshot().find_provider_model(name, None, provider, None)
-    except LookupError:
-        return None
-    window: int | None = model.context_window
-    return window
+    return (lists or listed_models)(provider, name).window
 
 
 def _is_own_server(provider: str, base_url: str | None) -> bool:

@@ -328,6 +328,19 @@ class Rates:
     cache_read_usd: float
     cache_write_usd: float
     hour_write_usd: float
+    search_usd: float | None = None
+    """USD of one web search that the provider makes; None where the list has no price for it."""
+
+    def times(self, factor: float) -> Rates:
+        """These rates with another price of tokens; searches stay as they are."""
+        return Rates(
+            self.input_usd * factor,
+            self.output_usd * factor,
+            self.cache_read_usd * factor,
+            self.cache_write_usd * factor,
+            self.hour_write_usd * factor,
+            self.search_usd,
+        )
 
     def __str__(self) -> str:
         return f"${self.input_usd:g} in, ${self.output_usd:g} out per million tokens"

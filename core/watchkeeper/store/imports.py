@@ -455,7 +455,7 @@ _INSERTS = {
     "model_calls": "INSERT INTO model_calls (id, session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens,"
     " output_tokens, cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at,"
     " latency_seconds,"
-    " request_id) VALUES (?, ?, ?, ?, 'turn', ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    " request_id) VALUES (?, ?, ?, ?, ?, ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "call_keys": "INSERT INTO transcript_calls (digest, model_call_id) VALUES (?, ?) ON CONFLICT DO NOTHING",
     "call_usage": "UPDATE model_calls SET stop_reason = coalesce(?1, stop_reason), input_tokens = ?2, output_tokens = ?3,"
     " cache_read_tokens = ?4, cache_write_tokens = ?5, usage_exact = CASE WHEN ?6 <> 0 THEN 1 ELSE usage_exact END,"

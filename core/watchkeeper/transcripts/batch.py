@@ -238,9 +238,6 @@ LONGEST_PAUSE_SECONDS = 300.0
 
 NO_LOG = "its own log is not here"
 
-WINDOW = 200_000
-"""Tokens of a window, where the log does not tell; raised when a prompt was larger."""
-
 
 @dataclass(slots=True)
 class AgentImport:
@@ -286,6 +283,13 @@ class AgentImport:
     """For how long it worked as its call says, while nothing of its own log is here."""
     taken_back_tokens: int = 0
     """Of messages that are verbatim by their place, and were undone."""
+    ended_at: float | None = None
+    """When it ended, as its program reports; infinite where the report has no time. What its own log says up to then
+    changes nothing of how it ended."""
+    window_of: str | None = None
+    """The model whose window `context_limit` is."""
+    window_reported: bool = False
+    """`context_limit` is the log's own."""
 
     def __post_init__(self) -> None:
         self.id = self.row["id"]
@@ -300,6 +304,7 @@ class AgentImport:
         observations, verbatim_from, elided, observed = rows.current_view(
             cursor, agent_id, row["view_version"]
         )
+        over = key != MAIN and row["status"] in ("done", "failed", "cancelled")
         waiting = rows.last_compaction(cursor, agent_id)
         taken_back = [each[0] for each in elided if not each[4]]
         return cls(
@@ -309,6 +314,7 @@ class AgentImport:
             call_key=call_key,
             position=position,
             last_at=row["last_active"],
+            ended_at=row["ended_at"] if over else None,
             open_calls=rows.open_calls(cursor, agent_id),
             observations=observations,
             verbatim_from=verbatim_from or 1,
@@ -329,7 +335,7 @@ class AgentImport:
         row = dict.fromkeys(rows.AGENT, 0) | {
             "id": agent_id, "session_id": session_id, "parent_agent_id": None, "name": key or "main", "role": "main" if not key else "agent",
             "model": "", "current_goal": "", "status": "done", "status_reason": None, "view_version": 1,
-            "context_limit": WINDOW, "composition": "{}", "created_at": at, "started_at": at, "ended_at": None,
+            "context_limit": 0, "composition": "{}", "created_at": at, "started_at": at, "ended_at": None,
             "last_active": at, "active_seconds": 0.0, "model_calls": 0,
         }  # fmt: skip
         return cls(key, row)
@@ -408,6 +414,9 @@ time."""
 Pricing = Callable[[ModelCall], Cost]
 """What a call cost; passed in, since prices are not this room's."""
 
+Windows = Callable[[str], int | None]
+"""Tokens of a model's window by its reference; None where that is not known."""
+
 _ANCHORS = frozenset({ImportedCompaction, Summary, Rewind, Failure})
 """Records by which a line is recognised, besides messages: by the first of them."""
 _BESIDE = frozenset({Rewind, Failure})
@@ -441,6 +450,7 @@ class Batch:
 
     cursor: Any
     pricing: Pricing
+    windows: Windows
     now: float
     """The time of a record that has none, where none was before it."""
     user_id: str
@@ -485,7 +495,8 @@ class Batch:
                     digest = record_digest(record[4], said, record[1] or line_id(session, data))  # type: ignore
                 elif kind is ModelCall:
                     keys.append(record[1])  # type: ignore
-                    usage_number = _number_of(record)  # type: ignore[arg-type]
+                    # Of all calls that the line reports together, so that a change of any is found.
+                    usage_number = (usage_number + _number_of(record)) & 0x7FFF_FFFF or 1  # type: ignore[arg-type]
                     continue
                 elif kind not in _ANCHORS or anchor is not None or (kind in _BESIDE and not record.uid):  # type: ignore[union-attr]
                     continue
@@ -563,8 +574,6 @@ def line_id(session: str, data: bytes) -> str:
 
 # --- Model calls: what they used and cost ---------------------------------------------------------------
 
-_LARGE_WINDOW = 1_000_000
-
 
 def take_call(
     batch: Batch, session_id: str, agent: AgentImport, record: ModelCall, *, counts: bool, revises: bool
@@ -598,8 +607,14 @@ def take_call(
     if key:
         batch.calls[key] = call
     agent.changed = True
-    row["model"] = record.model
     row["model_calls"] += 1
+    if record.kind != "turn":
+        return
+    if agent.window_of is None and row["context_limit"] and row["model"]:
+        agent.window_reported = row["context_limit"] != batch.windows(row["model"])
+    row["model"] = agent.window_of = record.model
+    if not agent.window_reported:
+        row["context_limit"] = batch.windows(record.model) or 0
     _note_context(batch, agent, record)
 
 
@@ -607,14 +622,19 @@ def _note_context(batch: Batch, agent: AgentImport, call: ModelCall) -> None:
     """What a call's usage says of its agent's context."""
     fresh, output, read, written = call[3:7]
     row = agent.row
-    if call.stop_reason == "end_turn" and (batch.live or (agent.key != MAIN and row["status"] == "working")):
+    over = agent.ended_at is not None and (call.at is None or call.at <= agent.ended_at)
+    if (
+        call.stop_reason == "end_turn"
+        and not over
+        and (batch.live or (agent.key != MAIN and row["status"] == "working"))
+    ):
         row["status"] = "idle" if agent.key == MAIN else "done"
-    prompt = fresh + read + written
+    prompt, output = call.context or (fresh + read + written, output)
     if not prompt:
         return
     context = row["context_tokens"] = prompt + output
-    if context > row["context_limit"]:
-        row["context_limit"] = max(_LARGE_WINDOW if row["context_limit"] == WINDOW else 0, context)
+    if context > row["context_limit"] and not agent.window_reported:
+        row["context_limit"] = 0  # larger than the price data say, by how much is not known
     if agent.compaction is not None:
         batch.into["tokens_after"].append((prompt, agent.compaction))
         agent.compaction = None
@@ -635,7 +655,7 @@ def _log_again(
     call.usage = better._replace(model=old.model, exact=old.exact or record.exact)
     batch.changed_calls[call.id] = call
     agent.changed = True
-    if agent.id == call.agent_id:
+    if agent.id == call.agent_id and record.kind == "turn":
         _note_context(batch, agent, call.usage)
 
 
@@ -656,7 +676,7 @@ def write_calls(batch: Batch) -> None:
             )  # fmt: skip
             continue
         add(
-            (call.id, call.session_id, call.agent_id, call.turn, model, stop_reason, fresh, output, read, written,
+            (call.id, call.session_id, call.agent_id, call.turn, record.kind, model, stop_reason, fresh, output, read, written,
              int(exact), cost.usd, str(cost.status), call.began, latency or max(0.0, call.ended - call.began),
              key or request_id)
         )  # fmt: skip

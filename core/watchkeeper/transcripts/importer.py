@@ -27,7 +27,7 @@ from watchkeeper.store.lease import Lease, probe
 from watchkeeper.store.place import user_redactor
 from watchkeeper.store.writer import Group, Writer
 from watchkeeper.transcripts import files
-from watchkeeper.transcripts.batch import Batch, Pricing
+from watchkeeper.transcripts.batch import Batch, Pricing, Windows
 from watchkeeper.transcripts.files import packed_name
 from watchkeeper.transcripts.reading import Chunk, Overtaken, apply, open_log, programs
 from watchkeeper.transcripts.records import ModelCall, Program
@@ -236,6 +236,11 @@ def unpriced(call: ModelCall) -> Cost:
     return Cost(None, PriceStatus.UNPRICED)
 
 
+def unknown_window(model_ref: str) -> int | None:
+    """The windows of models, where none is known."""
+    return None
+
+
 def _prepare(group: Group, *, live: bool) -> None:
     group.connection.execute(LIVE_CACHE if live else CACHE)
     group.connection.execute(CHECKPOINT)
@@ -255,6 +260,7 @@ class Importer:
     Args:
         writer: the process's writer to that database.
         pricing: what a model call cost.
+        windows: tokens of a model's context window, where the log does not report them.
         user_id: whose sessions they are.
         live: the logs are followed as they grow (see `Batch.live`).
         progress: called now and then.
@@ -268,6 +274,7 @@ class Importer:
         writer: Writer,
         *,
         pricing: Pricing = unpriced,
+        windows: Windows = unknown_window,
         user_id: str = "local",
         live: bool = False,
         progress: Callable[[Progress], None] | None = None,
@@ -278,6 +285,7 @@ class Importer:
         self._writer = writer
         self._redactor = redactor or user_redactor()
         self._pricing = pricing
+        self._windows = windows
         self._user_id = user_id
         self._live = live
         self._progress = progress
@@ -413,7 +421,9 @@ class Importer:
 
         def batch(group: Group) -> Any:
             return apply(
-                Batch(group.cursor, self._pricing, self._now(), self._user_id, self._live),
+                Batch(
+                    group.cursor, self._pricing, self._windows, self._now(), self._user_id, self._live
+                ),
                 group.connection,
                 chunks,
             )

@@ -66,6 +66,7 @@ from msgspec.json import Decoder, Encoder
 
 from watchkeeper.records.messages import Content, Role
 from watchkeeper.records.ports import ALPHABET, LENGTH
+from watchkeeper.records.usage import CallKind
 from watchkeeper.store.driver import encode, plain
 
 # Ids, made of what names a thing in its own program: importing it again finds it.
@@ -204,6 +205,9 @@ class ImportedAgent(NamedTuple):
     """Why it failed or was cancelled; for one that is done, nothing."""
     reported: ReportedTotals | None = None
     """Holds until something comes from its own log, and is added to nothing."""
+    ended: bool = False
+    """The program itself reports that it ended with `status`: that holds against what the agent's own log suggests,
+    until it goes on."""
 
 
 class ImportedMessage(NamedTuple):
@@ -276,6 +280,15 @@ class ModelCall(NamedTuple):
     stand."""
     alias: str = ""
     """As of a message: a name that a copy of the call under another `key` has as well."""
+    kind: CallKind = "turn"
+    """Others than `turn` are calls that were made for a reply, besides that of the reply itself."""
+    context: tuple[int, int] | None = None
+    """Tokens of prompt and output that the agent's context held after it, where the counts are sums over several
+    prompts."""
+    modifiers: tuple[str, ...] = ()
+    """What changed its price (see `records.usage.modifiers_of`)."""
+    searches: int = 0
+    """Web searches that the provider made."""
 
 
 ItemStatus = Literal["pending", "running", "done", "failed", "cancelled", "dropped"]
@@ -340,6 +353,8 @@ class ImportedCompaction(NamedTuple):
     instructions: str | None = None
     seconds: float | None = None
     model: str | None = None
+    unlogged: bool = False
+    """A model was asked for it, and the log does not report what that call used."""
     told_later: bool = False
     """No other one: only now the log tells what began the agent's last one."""
 
@@ -370,11 +385,11 @@ class Rewind(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An error or an interruption."""
+    """An error, an interruption, or another model in place of the one that was asked."""
 
     agent: str
-    kind: Literal["error", "retry", "interrupted", "refused"]
-    """`retry`: it passed by itself."""
+    kind: Literal["error", "retry", "interrupted", "refused", "rerouted"]
+    """`retry`: it passed by itself. `rerouted`: the provider chose another model; no error."""
     text: str
     at: float | None = None
     uid: str = ""

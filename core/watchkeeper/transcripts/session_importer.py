@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -946,14 +947,16 @@ class SessionImporter:
             if value:
                 row[column] = value[:GOAL_CHARS]
         if record.context_limit:
-            row["context_limit"] = record.context_limit
+            row["context_limit"], agent.window_reported = record.context_limit, True
         at = self.valid(record.at)
         if at is not None and not row["last_seq"]:
             at = self.time(at, record.key)
             if not self._behind:
                 row["created_at"] = min(row["created_at"], at)
                 row["last_active"] = max(row["last_active"], at)
-        if record.status is not None:
+        if record.status is not None and (record.ended or agent.ended_at is None):
+            if record.ended:
+                agent.ended_at = math.inf if at is None else at
             if record.status != row["status"]:
                 self.event(f"agent.{record.status}", agent, self.time(at, _OF_SESSION), reason=record.reason)
             row["status"], row["status_reason"] = record.status, record.reason
@@ -987,8 +990,8 @@ class SessionImporter:
             agent.begins_earlier = True
         self.touch(agent, at)
         self.say(agent, role, content, at)
-        if self._live:
-            row["status"] = "working"
+        if self._live and (agent.ended_at is None or at > agent.ended_at):
+            row["status"], row["status_reason"], agent.ended_at = "working", None, None
         if role == "assistant":
             agent.take_call(call_key)
         elif not injected and (
@@ -1089,7 +1092,7 @@ class SessionImporter:
         at = self.time(record.at, record.agent)
         agent = self.agent(record.agent)
         self.touch(agent, at)
-        column = "retries" if record.kind == "retry" else "errors" if record.kind != "interrupted" else None
+        column = _COUNTED_AS[record.kind]
         if column is not None:
             agent.row[column] += 1
             self.row[column] += 1
@@ -1097,7 +1100,9 @@ class SessionImporter:
             "retry": "model.retrying",
             "interrupted": "agent.interrupted",
             "refused": "model.refused",
-        }.get(record.kind, "model.error")
+            "rerouted": "model.rerouted",
+            "error": "model.error",
+        }[record.kind]
         self.event(name, agent, at, error=record.text[:500])
 
     def _compaction(self, record: ImportedCompaction) -> None:
@@ -1136,6 +1141,12 @@ class SessionImporter:
         finished = [agent.finished(live=self._live) for agent in self._each_agent() if agent.changed]
         changed = [tuple(row[name] for name in rows.AGENT) for row in finished]
         return tuple(self.row[name] for name in rows.SESSION), changed
+
+
+_COUNTED_AS = {
+    "error": "errors", "refused": "errors", "retry": "retries", "interrupted": None, "rerouted": None,
+}  # fmt: skip
+"""Kind of a `Failure` → the column of agents and sessions that counts it."""
 
 
 _HANDLERS: dict[type, Callable[[SessionImporter, Any], None]] = {

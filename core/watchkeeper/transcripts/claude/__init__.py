@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, TypedDict, TypeVar
 
 from msgspec import Struct, convert, field, to_builtins
 
+from watchkeeper.records.usage import modifiers_of, reported_calls, searches_of
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     GUESSED,
@@ -31,6 +33,7 @@ from watchkeeper.transcripts.records import (
     ReportedTotals,
     Rewind,
     Session,
+    Skipped,
     Source,
     Summary,
     ToolCall,
@@ -136,12 +139,83 @@ def _is_prompt(record: dict[str, Any], message: ImportedMessage) -> bool:
     return uuid is not None and uuid != text_of(record.get("parentUuid"))
 
 
+QUEUED_KEPT = 20
+
+
+class QueueBook(Struct):
+    """What was typed while a turn ran. Claude Code notes `enqueue`; then `remove` when the running turn took it,
+    `dequeue` when it became a prompt of its own, which has a record, or `popAll` when the person took all back.
+
+    Some versions repeat what the turn took in an attachment, before or after (recorded: 2.0.67 to 2.1.207).
+    """
+
+    waiting: list[str] = []
+    """What was enqueued; empty for a notification."""
+    delivered: list[str] = []
+    """Digests of what an attachment said, and no `remove` has."""
+    said: list[str] = []
+    """Digests of what a `remove` said, and no attachment has."""
+
+    def take(self, operation: Any, text: str) -> str:
+        """Note an operation; what the running turn took, unless a record has it."""
+        if operation == "enqueue":
+            self.waiting = [*self.waiting, "" if notification(text) else text][-QUEUED_KEPT:]
+        elif operation == "popAll":
+            self.waiting = []
+        elif operation in ("dequeue", "remove"):
+            place = self.waiting.index(text) if text in self.waiting else 0
+            taken = self.waiting.pop(place) if self.waiting and (text in self.waiting or not text) else text
+            if operation == "remove" and taken and notification(taken) is None:
+                return taken if not _pop(self.delivered, taken) and _push(self.said, taken) else ""
+        return ""
+
+    def was_said(self, text: str) -> bool:
+        """Whether a `remove` said this before the attachment that repeats it; one that did not is expected."""
+        return _pop(self.said, text) or not _push(self.delivered, text)
+
+
+def _push(digests: list[str], text: str) -> bool:
+    digests.append(_digest(text))
+    del digests[:-QUEUED_KEPT]
+    return True
+
+
+def _pop(digests: list[str], text: str) -> bool:
+    if (digest := _digest(text)) not in digests:
+        return False
+    digests.remove(digest)
+    return True
+
+
 TIPS_KEPT = 1_000
 """Records of side chains whose agent is remembered between two readings; a chain goes on from its last."""
 CALLS_KEPT = 200
 """Calls that wait for their agent, at most."""
 _RUNNING = ("async_launched", "teammate_spawned", "queued")
-_ENDED: dict[str, Any] = {"completed": "done", "failed": "failed", "killed": "cancelled"}
+_ENDED: dict[str, Any] = {
+    "completed": "done",
+    "failed": "failed",
+    "error": "failed",
+    "killed": "cancelled",
+    "stopped": "cancelled",
+    "cancelled": "cancelled",
+}
+_NOTIFICATION = re.compile(r"\s*<(?P<form>task|agent)-notification>(?P<head>.*?)(?:<result>|</(?P=form)-notification>|\Z)", re.DOTALL)
+_TAG = re.compile(r"<(?P<name>task-id|agent-id|tool-use-id|status|summary)>(?P<value>.*?)</(?P=name)>", re.DOTALL)
+
+
+def notification(text: str) -> dict[str, str] | None:
+    """What a notification says of a task that worked in the background, by its tags; None for any other text.
+
+    What the task itself returned follows its `<result>`, and is not read.
+    """
+    match = _NOTIFICATION.match(text)
+    if match is None:
+        return None
+    found: dict[str, str] = {}
+    for tag in _TAG.finditer(match["head"]):
+        found.setdefault(tag["name"], tag["value"].strip())
+    return found
 
 
 class AgentBook(Struct):
@@ -269,6 +343,7 @@ class AgentBook(Struct):
                 at=at,
                 status="working" if running else "failed" if failed else "done",
                 reported=None if running else _reported(outcome),
+                ended=not running,
             )
         )
 
@@ -279,13 +354,32 @@ class AgentBook(Struct):
         task = object_of(outcome.get("task"))
         ended = _ENDED.get(str(task.get("status"))) if task.get("task_type") == "local_agent" else None
         if (child := text_of(task.get("task_id"))) and ended:
-            found.append(ImportedAgent(child, name=text_of(task.get("description")), at=at, status=ended))
+            found.append(
+                ImportedAgent(child, name=text_of(task.get("description")), at=at, status=ended, ended=True)
+            )
         agents = object_of(outcome.get("agents")) if "retrieval_status" in outcome else {}
         found += (
-            ImportedAgent(child, name=text_of(state.get("description")), at=at, status="done")
+            ImportedAgent(child, name=text_of(state.get("description")), at=at, status="done", ended=True)
             for child, state in agents.items()
             if object_of(state).get("status") == "completed"
         )
+
+    def notified(self, text: str, at: float | None, found: list[Record]) -> bool:
+        """The program tells the agent of this file that a task in the background has ended; whether it does.
+
+        Not every task is an agent: commands and workflows have such ends as well.
+        """
+        news = notification(text)
+        if news is None:
+            return False
+        call_id, ended = news.get("tool-use-id", ""), _ENDED.get(news.get("status", ""))
+        task = news.get("task-id") or news.get("agent-id") or ""
+        call = self.calls.get(call_id)
+        child = task if task in self.joined or news.get("agent-id") else call[4] if call is not None else ""
+        if child and ended is not None:
+            reason = None if ended == "done" else news.get("summary") or None
+            found.append(ImportedAgent(child, at=at, status=ended, reason=reason, ended=True))
+        return True
 
     def learn_role(self, agent: str, role: str) -> bool:
         """Whether the role of the agent was not known before."""
@@ -440,15 +534,15 @@ def _id(value: Any) -> str | None:
     return text_of(value)
 
 
-# The types of record in the logs of Claude Code, up to version 2.1.220.
+# The types of record in the logs of Claude Code, up to version 2.1.332.
 
 CONVERSATION = frozenset({"user", "assistant", "system", "summary", "custom-title", "ai-title", "progress"})
 """What is understood, at least in part."""
 
 HOUSEKEEPING = frozenset(
     {
-        "agent-name", "agent-setting", "atis-latch", "attachment", "attribution-snapshot", "bridge-session",
-        "content-replacement", "file-history-snapshot", "frame-link", "last-prompt", "mode", "permission-mode", "pr-link",
+        "agent-name", "agent-setting", "api-request", "api-request-end", "api-request-start", "atis-latch", "attachment", "attribution-snapshot", "bridge-session",
+        "content-replacement", "cost-state", "file-history-snapshot", "frame-link", "last-prompt", "mode", "permission-mode", "pr-link",
         "queue-operation", "relocated", "result", "saved_hook_context", "speculation-accept", "started", "tag", "teleported-from",
         "worktree-state",
     }
@@ -474,7 +568,7 @@ def _fields(name: str, *names: str, **objects: Any) -> Any:
 
 Usage = _fields(
     "Usage", "input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "cache_creation",
-    "server_tool_use", "service_tier", "speed",
+    "server_tool_use", "service_tier", "speed", "inference_geo", "iterations",
 )  # fmt: skip
 """What a call used."""
 
@@ -503,7 +597,7 @@ Entry = _fields(
     "Entry", "type", "subtype", "uuid", "parentUuid", "timestamp", "cwd", "version", "forkedFrom", "isSidechain", "agentId",
     "attributionAgent", "requestId", "isMeta", "isCompactSummary", "isApiErrorMessage", "isAbortedMidStream",
     "toolDenialKind", "sourceToolUseID", "parentToolUseID", "compactMetadata", "microcompactMetadata", "content", "error",
-    "apiRefusalExplanation", "summary", "aiTitle", "customTitle",
+    "apiRefusalExplanation", "summary", "aiTitle", "customTitle", "operation", "result",
     message=LoggedMessage | None,
     toolUseResult=ToolOutcomeFields | list[Any] | str | int | float | bool | None,
     data=News | None,
@@ -526,10 +620,10 @@ class CallBook:
 
     def __init__(self) -> None:
         self._usage: dict[str, Any] = {}
-        self._call: ModelCall | None = None
+        self._read: list[ModelCall] = []
         """What that usage was read as."""
 
-    def call(
+    def calls(
         self,
         agent: str,
         key: str,
@@ -538,46 +632,50 @@ class CallBook:
         stop_reason: Any,
         at: float | None,
         request: str | None,
-    ) -> ModelCall:
-        """The call of a block, whose `key` names the reply."""
-        last, name = self._call, _model_ref(model)
+    ) -> list[ModelCall]:
+        """The calls of a block, whose `key` names the reply: the reply's own first."""
+        read, name = self._read, _model_ref(model)
         if (
-            last is not None
-            and (last[1], last[9], last[0], last[2]) == (key, stop_reason, agent, name)
+            read
+            and (read[0][1], read[0][9], read[0][0], read[0][2]) == (key, stop_reason, agent, name)
             and self._usage == usage
         ):
-            return _new(ModelCall, (*last[:10], at, *last[11:]))
-        kinds = object_of(usage.get("cache_creation"))
-        hour = count_of(kinds.get("ephemeral_1h_input_tokens"))
-        short = count_of(kinds.get("ephemeral_5m_input_tokens"))
-        written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
+            return [_new(ModelCall, (*call[:10], at, *call[11:])) for call in read]
         ended = text_of(stop_reason)
-        dearer = ("speed" in usage or "service_tier" in usage or "server_tool_use" in usage) and _costs_more(
-            usage
-        )
-        call = _new(
-            ModelCall,
-            (
-                agent,
-                key,
-                name,
-                count_of(usage.get("input_tokens")),
-                count_of(usage.get("output_tokens")),
-                count_of(usage.get("cache_read_input_tokens")),
-                written,
-                hour,
-                ended is not None and not dearer,
-                ended,
-                at,
-                0.0,
-                request,
-                None,
-                False,
-                "",
-            ),
-        )
-        self._usage, self._call = usage, call
-        return call
+        modifiers, searches = modifiers_of(usage), searches_of(usage)
+        read, counts = [], Counter[str]()
+        for call in reported_calls(usage, model):
+            used = call.usage
+            counts[call.kind] += 1
+            read.append(
+                _new(
+                    ModelCall,
+                    (
+                        agent,
+                        key if call.kind == "turn" else f"{key}#{call.kind}{counts[call.kind]}",
+                        name if call.model is None else _model_ref(call.model),
+                        used.input_tokens,
+                        used.output_tokens,
+                        used.cache_read_tokens,
+                        used.cache_write_tokens,
+                        call.hour_writes,
+                        ended is not None and call.exact,
+                        ended,
+                        at,
+                        0.0,
+                        request,
+                        None,
+                        False,
+                        "",
+                        call.kind,
+                        call.context,
+                        modifiers,
+                        searches if call.kind == "turn" else 0,
+                    ),
+                )
+            )
+        self._usage, self._read = usage, read
+        return read
 
 
 @lru_cache(maxsize=256)
@@ -586,12 +684,6 @@ def _model_ref(model: str | None) -> str:
     if model is None:
         return "unknown"
     return f"{'aws' if 'anthropic.' in model else 'google' if '@' in model else 'anthropic'}/{model}"
-
-
-def _costs_more(usage: dict[str, Any]) -> bool:
-    """Whether list prices of tokens are not all of the cost: searches, a faster or a cheaper service."""
-    searches = count_of(object_of(usage.get("server_tool_use")).get("web_search_requests"))
-    return bool(searches) or usage.get("speed") == "fast" or usage.get("service_tier") == "batch"
 
 
 # Reading one log, line by line.
@@ -621,6 +713,10 @@ class ClaudeReader(Struct, dict=True):
     """Key of the session that the file belongs to."""
     owner: str = MAIN
     """Key of the agent whose file it is; `MAIN` for a session's own."""
+    is_helper: bool = False
+    """The file is that of a fork that the program made for a task of its own."""
+    is_journal: bool = False
+    """The file is the journal of a workflow."""
     meta: dict[str, Any] = {}
     """The `.meta.json` beside a sub-agent's file."""
     opened: bool = False
@@ -633,6 +729,10 @@ class ClaudeReader(Struct, dict=True):
     plans: PlanBook = field(default_factory=PlanBook)
     branches: BranchBook = field(default_factory=BranchBook)
     places: PlaceIds = field(default_factory=PlaceIds)
+    unnamed: list[Any] = []
+    """The reply without a request id on the line before, if that was one: its key, then what the next line of it must
+    have as well."""
+    queue: QueueBook = field(default_factory=QueueBook)
 
     def __post_init__(self) -> None:
         self.agents.owner = self.owner
@@ -658,8 +758,10 @@ class ClaudeReader(Struct, dict=True):
         if kind == "assistant":
             self._assistant(record, found)
         elif kind == "user":
+            self.unnamed = []
             self._user(record, found)
         elif kind == "system":
+            self.unnamed = []
             self._system(record, found)
         elif kind == "progress":
             self._progress(record, found)
@@ -702,7 +804,11 @@ class ClaudeReader(Struct, dict=True):
         if agent != MAIN:
             self._hint(record, agent, found)
         request, message_id = id_of(record.get("requestId")), id_of(message.get("id"))
-        key = f"{request or ''}:{message_id or ''}" if request or message_id else uid
+        usage = message.get("usage")
+        if request is not None:
+            key, self.unnamed = f"{request}:{message_id or ''}", []
+        else:
+            key = self._unnamed_key(agent, message_id, uid, object_of(usage))
         if (text := _compacted_by_provider(content)) is not None:
             found.append(ImportedCompaction(agent, f"{uid}/compaction", "server", at))
             found.append(Summary(agent, f"{uid}/summary", text, at))
@@ -713,13 +819,28 @@ class ClaudeReader(Struct, dict=True):
             said = _plain(content)
             if failed or record.get("error"):
                 found.append(Failure(agent, "error", said or "an API error", at))
-        elif isinstance(usage := message.get("usage"), dict):
-            found.append(self._calls.call(agent, key, model, usage, message.get("stop_reason"), at, request))
+        elif isinstance(usage, dict):
+            found += self._calls.calls(agent, key, model, usage, message.get("stop_reason"), at, request)
+            if self.is_helper and _plain(content).strip():
+                # Such a fork is made for one reply, which no other record reports.
+                found.append(ImportedAgent(agent, at=at, status="done", ended=True))
         if record.get("isAbortedMidStream") is True:
             found.append(Failure(agent, "interrupted", "the reply was broken off", at))
         for place, block in enumerate(content if isinstance(content, list) else ()):
             if isinstance(block, dict) and block.get("type") == "tool_use":
                 self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
+
+    def _unnamed_key(self, agent: str, message_id: str | None, uid: str, usage: dict[str, Any]) -> str:
+        """The key of a reply that names no request. A relay may give one message id to all of them, so that only
+        adjacent lines with equal input are one reply."""
+        same = [
+            agent,
+            message_id or "",
+            *(usage.get(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")),
+        ]  # fmt: skip
+        if not self.unnamed or self.unnamed[1:] != same:
+            self.unnamed = [f":{message_id or ''}@{uid}", *same]
+        return str(self.unnamed[0])
 
     def _tool_use(
         self, agent: str, block: dict[str, Any], call_id: str, at: float | None, found: list[Record]
@@ -770,8 +891,11 @@ class ClaudeReader(Struct, dict=True):
                 continue
             if block.get("type") == "tool_result":
                 self._tool_result(agent, record, block, outcome, at, found)
-            elif isinstance(text := block.get("text"), str) and text.startswith(_INTERRUPTED):
-                found.append(Failure(agent, "interrupted", text, at))
+            elif isinstance(text := block.get("text"), str):
+                if text.startswith(_INTERRUPTED):
+                    found.append(Failure(agent, "interrupted", text, at))
+                else:
+                    self.agents.notified(text, at, found)
         if isinstance(outcome, dict):
             self.agents.outcome_of_background(outcome, at, found)
 
@@ -846,10 +970,11 @@ class ClaudeReader(Struct, dict=True):
             return
         usage, model = reply.get("usage"), text_of(reply.get("model"))
         request, message_id = id_of(said.get("requestId")), id_of(reply.get("id"))
-        if isinstance(usage, dict) and model != SYNTHETIC and (request or message_id):
-            key, then = f"{request or ''}:{message_id or ''}", seconds(said.get("timestamp"))
+        # Without a request's id, its own log cannot tell that it reports the same reply.
+        if isinstance(usage, dict) and model != SYNTHETIC and request:
+            key, then = f"{request}:{message_id or ''}", seconds(said.get("timestamp"))
             when = at if then is None else then
-            found.append(CallBook().call(child, key, model, usage, reply.get("stop_reason"), when, request))
+            found += CallBook().calls(child, key, model, usage, reply.get("stop_reason"), when, request)
 
     def _title(self, kind: str, record: dict[str, Any], found: list[Record]) -> None:
         name, rank = _TITLES[kind]
@@ -866,18 +991,46 @@ class ClaudeReader(Struct, dict=True):
         at = seconds(record.get("timestamp"))
         agent = self.agents.of(record, at, found)  # the chain goes through it
         if isinstance(kind, str) and kind in HOUSEKEEPING:
+            if kind == "queue-operation":
+                self._queued(agent, record, at, found)
+                return
+            if kind == "result" and self.is_journal and (child := id_of(record.get("agentId"))):
+                # The journal of a workflow: this agent has returned a result to the script.
+                found.append(ImportedAgent(child, status="done", ended=True))
             detail = object_of(record.get("attachment"))
             inner, prompt = text_of(detail.get("type")), detail.get("prompt")
             if inner == "queued_command" and prompt and isinstance(prompt, str | list):
-                # What was typed while a turn ran reaches the model like this, and in no other way.
-                uid = _uid(record) or self._place_of("queued", at, prompt)
-                found.append(ImportedMessage(agent, uid, "user", prompt, at))
+                # What was typed while a turn ran reaches the model like this.
+                text = _plain(prompt)
+                if self.agents.notified(text, at, found):
+                    found.append(Raw(f"{kind}/{inner}", _NOT_FOR_US))
+                elif self.queue.was_said(text):
+                    found.append(Skipped("repeats a prompt that was typed while a turn ran"))
+                else:
+                    uid = _uid(record) or self._place_of("queued", at, prompt)
+                    found.append(ImportedMessage(agent, uid, "user", prompt, at))
                 return
             found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
         elif isinstance(kind, str) and kind not in CONVERSATION:
             found.append(Raw(kind[:80], "unknown record type"))
         else:
             found.append(Raw("?", "a record without a type"))
+
+
+    def _queued(
+        self, agent: str, record: dict[str, Any], at: float | None, found: list[Record]
+    ) -> None:
+        """The queue of what was typed while a turn ran, and of notifications."""
+        operation, content = record.get("operation"), record.get("content")
+        text = content if isinstance(content, str) else _plain(content)
+        if operation == "enqueue":
+            self.agents.notified(text, at, found)
+        said = self.queue.take(operation, text)
+        if said:
+            uid = self._place_of("queued", at, said)
+            found.append(ImportedMessage(agent, uid, "user", said, at))
+        else:
+            found.append(Raw("queue-operation", _NOT_FOR_US))
 
 
 def _uid(record: dict[str, Any]) -> str:
@@ -890,6 +1043,10 @@ def _uid(record: dict[str, Any]) -> str:
 def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> ImportedCompaction:
     meta = object_of(record.get("compactMetadata"))
     took = meta.get("durationMs")
+    kept = text_of(object_of(meta.get("preservedSegment")).get("headUuid"))
+    if kept is None:
+        named = list_of(object_of(meta.get("preservedMessages")).get("uuids"))
+        kept = next((each for each in named if text_of(each)), None)
     return ImportedCompaction(
         agent,
         uid,
@@ -897,7 +1054,7 @@ def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) 
         at,
         count_of(meta.get("preTokens")) or None,
         count_of(meta.get("postTokens")) or None,
-        keep_from=text_of(object_of(meta.get("preservedSegment")).get("headUuid")),
+        keep_from=kept,
         instructions=text_of(meta.get("userContext")),
         seconds=count_of(took) / 1000 if took else None,
     )
@@ -960,6 +1117,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _AGENT_FILE = re.compile(r"agent-(?P<id>.+)")
 _HELPER = re.compile(r"a(?P<task>[a-z][a-z_]+)-[0-9a-f]{8,}")
 """A fork that the program made for a task of its own, and named by it: `acompact-…`, `aside_question-…`."""
+_JOURNAL = "journal.jsonl"
 _KNOWN = CONVERSATION | HOUSEKEEPING
 
 
@@ -1009,7 +1167,9 @@ class ClaudeCode(Program):
         if (helper := _HELPER.fullmatch(agent)) is not None:
             task = helper["task"].replace("_", " ")
             meta = {"agentType": task, "description": task} | meta
-        return ClaudeReader(session, agent, meta)
+        return ClaudeReader(
+            session, agent, helper is not None, source.path.name == _JOURNAL, meta,
+        )  # fmt: skip
 
 
 def _whose(source: Source) -> tuple[str, str]:
