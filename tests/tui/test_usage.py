@@ -77,7 +77,7 @@ async def test_c_divides_the_cost_by_class(spent, monkeypatch, size):
     rates = ((0, ((0.0, Rates(1.0, 10.0, 0.1, 1.25, 2.0)),)),)
     monkeypatch.setattr(
         "watchkeeper.models.registry.remembered_prices",
-        lambda _: lambda provider, name: rates if "opus" in name else (),
+        lambda _: lambda provider, name: ListedModel(rates if "opus" in name else ()),
     )
     # $0.50: $0.10 of input, $0.02 read, $0.25 of output; the rest was written, a part of it for an hour.
     spent.session.connection.execute(
@@ -103,7 +103,7 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(spent, monkeypatc
     rates = ((0, ((0.0, Rates(3.0, 15.0, 0.3, 3.75, 6.0)),)),)
     monkeypatch.setattr(
         "watchkeeper.models.registry.remembered_prices",
-        lambda _: lambda provider, name: rates if provider != "local" else (),
+        lambda _: lambda provider, name: ListedModel(rates if provider != "local" else ()),
     )
     spent.session.connection.execute("UPDATE model_calls SET cache_read_tokens = 20000")
     async with spent.shown("Explore core") as pilot:

@@ -17,8 +17,8 @@ from watchkeeper.models.registry import (
     context_window,
     is_priced,
     list_prices,
-    listed_prices,
-    listed_prices_apart,
+    listed_models,
+    listed_models_apart,
     price,
     resolve,
 )
@@ -129,37 +129,37 @@ def test_a_call_costs_what_the_list_of_its_day_says(name: str, day: str) -> None
 def test_remembered_prices_are_the_listed_ones_and_are_not_looked_up_again(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "prices.json"
     asked = ["claude-opus-4-6", "claude-sonnet-4-6", "no such model"]
-    listed = [listed_prices("anthropic", name) for name in asked]
-    first = RememberedPrices(path, "1", listed_prices)
+    listed = [listed_models("anthropic", name) for name in asked]
+    first = RememberedPrices(path, "1", listed_models)
     assert [first("anthropic", name) for name in asked] == listed
 
     looked_up = []
 
-    def look_up(provider: str, name: str) -> Periods:
+    def look_up(provider: str, name: str) -> ListedModel:
         looked_up.append(name)
-        return ()
+        return ListedModel()
 
     again = RememberedPrices(path, "1", look_up)
     assert [again("anthropic", name) for name in asked] == listed
     assert looked_up == []
     assert (
-        RememberedPrices(path, "2", look_up)("anthropic", asked[0]) == ()
+        RememberedPrices(path, "2", look_up)("anthropic", asked[0]) == ListedModel()
     )  # of another version of the price data
     for damaged in (b"", b"[]", b'["1",{"anthropic/claude-opus-4-6":[[0,[[0.0,"free"]]]]}]', b"\xff"):
         path.write_bytes(damaged)
-        assert RememberedPrices(path, "1", look_up)("anthropic", asked[0]) == ()
+        assert RememberedPrices(path, "1", look_up)("anthropic", asked[0]) == ListedModel()
     assert looked_up == [asked[0]] * 5
 
 
 def test_prices_that_another_process_reads_are_the_listed_ones() -> None:
     for name in ("claude-opus-4-6", "no such model", "a\0name"):
-        assert listed_prices_apart("anthropic", name) == listed_prices("anthropic", name)
+        assert listed_models_apart("anthropic", name) == listed_models("anthropic", name)
 
 
 def test_prices_that_cannot_be_remembered_are_looked_up(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("no folder")
-    prices = RememberedPrices(tmp_path / "cache" / "prices.json", "1", listed_prices)
-    assert prices("anthropic", "claude-opus-4-6") == listed_prices("anthropic", "claude-opus-4-6")
+    prices = RememberedPrices(tmp_path / "cache" / "prices.json", "1", listed_models)
+    assert prices("anthropic", "claude-opus-4-6") == listed_models("anthropic", "claude-opus-4-6")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_the_cost_of_a_call_is_divided_among_the_classes_of_its_tokens(model, pr
     usage = Usage(prompt, 2_000, cache_read_tokens=3 * prompt, cache_write_tokens=prompt)
     whole = price(model, usage, at=day, hour_writes=int(hour * prompt)).usd
     assert whole
-    rates = rates_on(listed_prices(*model.split("/")), day, usage.prompt_tokens)
+    rates = rates_on(listed_models(*model.split("/")).periods, day, usage.prompt_tokens)
     parts = cost_classes(rates, usage, whole)
     assert sum(parts) == pytest.approx(whole)
     assert parts.other == 0
@@ -193,7 +193,7 @@ def test_what_list_prices_do_not_explain_of_a_cost_is_a_part_of_its_own() -> Non
     usage = Usage(1_000, 1_000, cache_read_tokens=1_000)
     day = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
     whole = price("anthropic/claude-sonnet-4-5", usage, at=day).usd or 0.0
-    (periods,) = list_prices(["anthropic/claude-sonnet-4-5"], listed_prices).values()
+    (periods,) = list_prices(["anthropic/claude-sonnet-4-5"], listed_models).values()
     rates = rates_on(periods, day)
     at_list = cost_classes(rates, usage, whole)
     for stated in (2 * whole, whole / 2):

@@ -369,15 +369,15 @@ class AgentBook(Struct):
 
         Not every task is an agent: commands and workflows have such ends as well.
         """
-        news = notification(text)
-        if news is None:
+        said = notification(text)
+        if said is None:
             return False
-        call_id, ended = news.get("tool-use-id", ""), _ENDED.get(news.get("status", ""))
-        task = news.get("task-id") or news.get("agent-id") or ""
+        call_id, ended = said.get("tool-use-id", ""), _ENDED.get(said.get("status", ""))
+        task = said.get("task-id") or said.get("agent-id") or ""
         call = self.calls.get(call_id)
-        child = task if task in self.joined or news.get("agent-id") else call[4] if call is not None else ""
+        child = task if task in self.joined or said.get("agent-id") else call[4] if call is not None else ""
         if child and ended is not None:
-            reason = None if ended == "done" else news.get("summary") or None
+            reason = None if ended == "done" else said.get("summary") or None
             found.append(ImportedAgent(child, at=at, status=ended, reason=reason, ended=True))
         return True
 
