@@ -283,7 +283,7 @@ SESSION = (
 AGENT = (
     "id", "session_id", "parent_agent_id", "name", "role", "model", "current_goal", "status", "status_reason", "turn",
     "view_version", "last_seq", "message_tokens", "context_limit", "context_tokens", "composition", "created_at",
-    "started_at", "ended_at", "last_active", "active_seconds", "retries", "errors", "compactions",
+    "started_at", "ended_at", "last_active", "active_seconds", "retries", "errors", "compactions", "parked_until",
 )  # fmt: skip
 """Columns of an agent that an import reads and writes; SQL adds its usage."""
 

@@ -336,7 +336,7 @@ class AgentImport:
             "id": agent_id, "session_id": session_id, "parent_agent_id": None, "name": key or "main", "role": "main" if not key else "agent",
             "model": "", "current_goal": "", "status": "done", "status_reason": None, "view_version": 1,
             "context_limit": 0, "composition": "{}", "created_at": at, "started_at": at, "ended_at": None,
-            "last_active": at, "active_seconds": 0.0, "model_calls": 0,
+            "last_active": at, "active_seconds": 0.0, "model_calls": 0, "parked_until": None,
         }  # fmt: skip
         return cls(key, row)
 
@@ -396,7 +396,7 @@ class AgentImport:
         if row["status"] == "working" and not live and self.key:
             row["status"], row["status_reason"] = "cancelled", rows.NO_RESULT
         row["composition"] = write({"observations": self.observation_tokens, "messages": self.view_tokens})[0]
-        row["ended_at"] = None if row["status"] in ("working", "idle") else row["last_active"]
+        row["ended_at"] = None if row["status"] in ("working", "idle", "parked") else row["last_active"]
         if self.told_seconds is not None:
             if not row["last_seq"]:
                 return row

@@ -394,6 +394,8 @@ class Failure(NamedTuple):
     at: float | None = None
     uid: str = ""
     """As of a message; empty where its group holds a message."""
+    until: float | None = None
+    """When the usage limit ends that the log reports as used up, where the text names no time."""
 
 
 class Raw(NamedTuple):

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
+from watchkeeper.records.usage_limits import usage_limit
 from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import encode
 from watchkeeper.store.messages import tell_trigger
@@ -959,7 +960,7 @@ class SessionImporter:
                 agent.ended_at = math.inf if at is None else at
             if record.status != row["status"]:
                 self.event(f"agent.{record.status}", agent, self.time(at, _OF_SESSION), reason=record.reason)
-            row["status"], row["status_reason"] = record.status, record.reason
+            row["status"], row["status_reason"], row["parked_until"] = record.status, record.reason, None
         if record.reported is not None:
             agent.take_told(record.reported)
 
@@ -990,6 +991,8 @@ class SessionImporter:
             agent.begins_earlier = True
         self.touch(agent, at)
         self.say(agent, role, content, at)
+        if row["status"] == "parked":
+            self._unpark(agent)
         if self._live and (agent.ended_at is None or at > agent.ended_at):
             row["status"], row["status_reason"], agent.ended_at = "working", None, None
         if role == "assistant":
@@ -1104,6 +1107,17 @@ class SessionImporter:
             "error": "model.error",
         }[record.kind]
         self.event(name, agent, at, error=record.text[:500])
+        limit = usage_limit(record.text, at) if record.kind == "error" else None
+        if limit is not None and agent.ended_at is None:
+            row = agent.row
+            row["status"], row["status_reason"] = "parked", record.text[:500]
+            row["parked_until"] = limit.ends_at if limit.ends_at is not None else record.until
+
+    def _unpark(self, agent: AgentImport) -> None:
+        """An agent that a usage limit stopped goes on."""
+        row = agent.row
+        row["status"] = "done" if agent.key == MAIN and not self._live else "working"
+        row["status_reason"] = row["parked_until"] = None
 
     def _compaction(self, record: ImportedCompaction) -> None:
         compact(self, self.agent(record.agent), record, self.time(record.at, record.agent))

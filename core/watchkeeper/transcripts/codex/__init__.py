@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct, field, to_builtins
 
+from watchkeeper.records.usage import modifier
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.codex import items
 from watchkeeper.transcripts.codex.items import (
@@ -381,6 +382,8 @@ class Speech(Struct):
     turn: int = 0
     fresh: bool = True
     """The next item that the model makes begins a reply."""
+    said: bool = False
+    """The model made something since tokens were counted last."""
     counted: bool = False
     """This log counts the tokens of replies."""
     places: PlaceIds = field(default_factory=PlaceIds)
@@ -487,6 +490,7 @@ class Speech(Struct):
         if not content:
             found.append(Raw("response_item/message", "a message without content"))
             return
+        self.said = True
         if self.fresh:
             self.turn, self.fresh = self.turn + 1, False
         found.append(ImportedMessage(self.owner, uid, "assistant", content, at, f"{self.thread}/{self.turn}"))
@@ -613,10 +617,21 @@ class CodexReader(Struct):
     began: float | None = None
     usage: UsageBook = field(default_factory=UsageBook)
     last: list[Any] | None = None
-    """The last model call: key, model, its tokens, its time, the context's tokens, and whether they are exact."""
+    """The last model call: key, model, its tokens, its time, the context's tokens, whether they are exact, and what
+    changed its price."""
     turn: str | None = None
     """`begun`, while nothing was said in a turn; `compacted`, if nothing but a compaction happened."""
     replay: Replay = field(default_factory=Replay)
+    one_shot: bool = False
+    """The thread of `codex exec`, which ends with its turn."""
+    tier: str | None = None
+    """The service tier that the thread's settings name."""
+    rerouted_from: str | None = None
+    """The model of this turn, while the provider has another one answer."""
+    silent: bool = False
+    """The newest count of tokens was of a call that said nothing: a compaction's."""
+    limit_ends: float | None = None
+    """When the rate limit ends that is used up, as the newest count reports."""
 
     @classmethod
     def begin(cls, session: str | None, thread: str) -> CodexReader:
@@ -650,7 +665,9 @@ class CodexReader(Struct):
             kind, payload = self._bare(record)
         opening = self._open(kind, payload, at)
         found: list[Record] = []
-        copied = not opening and self.replay.copied(kind, payload, at)
+        given = record.get("ordinal")
+        ordinal = given if type(given) is int else line - 1
+        copied = not opening and self.replay.copied(kind, payload, at, ordinal)
         if kind == "token_usage_record" and (owner := text_of(payload.get("thread_id"))) is not None:
             copied = owner != self.speech.thread
             self.replay.going = self.replay.going and copied
@@ -668,7 +685,7 @@ class CodexReader(Struct):
         elif kind == "inter_agent_communication":
             self.speech.relayed(payload, at, self.speech.uid(payload, at), found)
         elif kind == "token_usage_record":
-            self._count(self.usage.record(payload), at, found)
+            self._count(self.usage.record(payload), at, found, payload)
             if not found:
                 found.append(Raw(kind, "has no usage"))
         elif isinstance(kind, str):
@@ -713,6 +730,7 @@ class CodexReader(Struct):
             return [Session(self.session, at=at)]
         self.spawned = thread.parent is not None
         self.provider = text_of(payload.get("model_provider")) or self.provider
+        self.one_shot = payload.get("source") == "exec" or payload.get("originator") == "codex_exec"
         self.replay = Replay.of(thread, at)
         began = at if thread.at is None else thread.at
         version, folder = text_of(payload.get("cli_version")), text_of(payload.get("cwd"))
@@ -746,8 +764,10 @@ class CodexReader(Struct):
 
     def _turn_context(self, payload: dict[str, Any], found: list[Record]) -> None:
         model = text_of(payload.get("model"))
+        if "service_tier" in payload:
+            self.tier = text_of(payload["service_tier"])
         if model is not None:
-            self.model = model
+            self.model, self.rerouted_from = model, None
             found.append(ImportedAgent(self.speech.owner, model=self._model_ref()))
         found.append(Raw("turn_context", NOT_FOR_US))
 
@@ -760,13 +780,17 @@ class CodexReader(Struct):
         record = object_of(payload.get("latest_token_usage_record"))
         latest = self.usage.record(record, again=True)
         if latest is not None and record.get("thread_id") == self.speech.thread:
-            self._count(latest, at, found)
+            self._count(latest, at, found, record)
         before = self.last[4] if self.last is not None else None
         if latest is not None:
             # What the compaction itself was given was all of the context; what it said of it was not.
             compacted = bool(latest.key) and latest.key == text_of(payload.get("compaction_response_id"))
             before = latest.prompt if compacted else latest.prompt + latest.output
-        found.append(ImportedCompaction(self.speech.owner, uid, "auto", at, before))
+        # Later versions record each response, the compaction's as well; in earlier ones, the count of one that was
+        # made here comes before. What a server compacted for 0.147 is in neither (github.com/openai/codex/issues/47003).
+        logged = self.usage.recorded is not None or self.silent
+        found.append(ImportedCompaction(self.speech.owner, uid, "auto", at, before, unlogged=not logged))
+        self.silent = False
         found.append(Summary(self.speech.owner, uid and f"{uid}:summary", items.stands_in(payload), at))
         self.speech.reply_ended()
         self.turn = "compacted" if self.turn else None
@@ -793,9 +817,17 @@ class CodexReader(Struct):
                 )
             )
         elif kind == "error":
+            uid = self.speech.uid(payload, at)
             found.append(
-                Failure(self.speech.owner, "error", words_of(payload), at, self.speech.uid(payload, at))
+                Failure(self.speech.owner, "error", words_of(payload), at, uid, until=self.limit_ends)
             )
+        elif kind == "model_reroute" and (model := text_of(payload.get("to_model"))):
+            self._rerouted(model, payload, at, found)
+        elif kind == "thread_settings_applied":
+            settings = object_of(payload.get("thread_settings"))
+            if payload.get("thread_id") in (None, self.speech.thread) and "service_tier" in settings:
+                self.tier = text_of(settings["service_tier"])
+            found.append(Raw(f"event_msg/{kind}", NOT_FOR_US))
         elif kind == "stream_error":
             found.append(
                 Failure(self.speech.owner, "retry", words_of(payload), at, self.speech.uid(payload, at))
@@ -826,8 +858,19 @@ class CodexReader(Struct):
             )
             found.append(Raw(f"event_msg/{kind[:60]}", known))
 
+    def _rerouted(
+        self, model: str, payload: dict[str, Any], at: float | None, found: list[Record]
+    ) -> None:
+        """The provider has another model answer until the turn ends."""
+        before = text_of(payload.get("from_model")) or self.model or "unknown"
+        self.rerouted_from, self.model = self.rerouted_from or self.model, model
+        why = text_of(payload.get("reason"))
+        text = f"{before} → {model}" + (f": {why.replace('_', ' ')}" if why else "")
+        found.append(Failure(self.speech.owner, "rerouted", text, at, self.speech.uid(payload, at)))
+
     def _token_count(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         info = payload.get("info")
+        self.limit_ends = _used_up_until(payload.get("rate_limits"))
         if not isinstance(info, dict):
             found.append(Raw("event_msg/token_count", NOT_FOR_US))  # rate limits alone
             return
@@ -838,10 +881,12 @@ class CodexReader(Struct):
         if usage is None:
             found.append(Skipped("repeats a token count"))
             return
-        self._count(usage, at, found)
+        self._count(usage, at, found, {**info, **payload})
 
-    def _count(self, usage: Usage | None, at: float | None, found: list[Record]) -> None:
-        """A call that is new."""
+    def _count(
+        self, usage: Usage | None, at: float | None, found: list[Record], reported: dict[str, Any]
+    ) -> None:
+        """A call that is new; `reported`: what tells of it, perhaps with its service tier."""
         if usage is None:
             return
         key = (
@@ -852,13 +897,16 @@ class CodexReader(Struct):
             else f"{self.speech.thread}@{at!r}"
         )
         counts = [usage.input, usage.output, usage.cached, usage.written]
+        self.silent, self.speech.said = not self.speech.said, False
         self.speech.reply_ended(counted=True)
-        self.last = [key, self._model_ref(), counts, at, usage.prompt + usage.output, usage.exact]
+        tier = modifier("service_tier", text_of(reported.get("service_tier")) or self.tier)
+        modifiers = [tier] if tier else []
+        self.last = [key, self._model_ref(), counts, at, usage.prompt + usage.output, usage.exact, modifiers]
         found.append(self._model_call(None))
 
     def _model_call(self, stop_reason: str | None) -> ModelCall:
         assert self.last is not None
-        key, model, counts, at, _, exact = self.last
+        key, model, counts, at, _, exact, *modifiers = self.last
         fresh, output, read, written = counts
         return ModelCall(
             self.speech.owner,
@@ -871,13 +919,17 @@ class CodexReader(Struct):
             exact=exact,
             stop_reason=stop_reason,
             at=at,
+            modifiers=tuple(modifiers[0]) if modifiers else (),
         )
 
     def _turn_ended(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         error = payload.get("error")
+        if self.rerouted_from is not None:
+            self.model, self.rerouted_from = self.rerouted_from, None
         if isinstance(error, dict) and text_of(error.get("message")):
+            uid = self.speech.uid(payload, at)
             found.append(
-                Failure(self.speech.owner, "error", words_of(error), at, self.speech.uid(payload, at))
+                Failure(self.speech.owner, "error", words_of(error), at, uid, until=self.limit_ends)
             )
         elif self.turn == "compacted":
             # A turn to itself: a person asked for it. One that comes before a prompt, or within its turn,
@@ -890,10 +942,18 @@ class CodexReader(Struct):
         elif self.last is not None and self.last[0]:
             found.append(self._model_call("end_turn"))
         self.turn = None
-        if self.spawned:
-            found.append(ImportedAgent(self.speech.owner, at=at, status="failed" if error else "done"))
+        if self.spawned or self.one_shot:
+            ended: Literal["done", "failed"] = "failed" if error else "done"
+            found.append(ImportedAgent(self.speech.owner, at=at, status=ended, ended=True))
         if not found:
             found.append(Raw(f"event_msg/{payload.get('type')}", NOT_FOR_US))
+
+
+def _used_up_until(limits: Any) -> float | None:
+    """When the last of the rate limits ends that are used up."""
+    windows = [object_of(each) for each in object_of(limits).values()]
+    ends = [seconds(each.get("resets_at")) for each in windows if count_of(each.get("used_percent")) >= 100]
+    return max(filter(None, ends), default=None)
 
 
 # --- The program ----------------------------------------------------------------------------------------

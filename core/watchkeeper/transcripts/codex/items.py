@@ -43,6 +43,8 @@ class Thread(NamedTuple):
     name: str | None
     role: str | None
     at: float | None
+    history_ends: int | None = None
+    """The ordinal of its own first line, where the log names it: those before are copies of another's history."""
 
 
 def thread_of(meta: dict[str, Any]) -> Thread | None:
@@ -60,7 +62,7 @@ def thread_of(meta: dict[str, Any]) -> Thread | None:
         # versions.
         parent = forked or root
     parent = None if parent == own else parent
-    depth = spawn.get("depth")
+    depth, ends = spawn.get("depth"), meta.get("subagent_history_start_ordinal")
     other = kind if isinstance(kind, str) else object_of(kind).get("other")
     return Thread(
         own,
@@ -73,6 +75,7 @@ def thread_of(meta: dict[str, Any]) -> Thread | None:
         or text_of(spawn.get("agent_path")),
         text_of(spawn.get("agent_role")) or text_of(meta.get("agent_role")) or text_of(other),
         seconds(meta.get("timestamp")),
+        ends if type(ends) is int else None,
     )
 
 
@@ -98,17 +101,25 @@ class Replay(Struct, array_like=True):
     """Items of the history name their turns."""
     going: bool = False
     """Copied lines may still come."""
+    ends: int | None = None
+    """The ordinal of the thread's own first line, where the log names it."""
 
     @classmethod
     def of(cls, thread: Thread, began: float | None) -> Replay:
         """At the beginning of a thread's log."""
         going = (thread.parent or thread.forked_from) is not None
-        return cls(thread_at=made_at(thread.id), created=thread.at, began=began, going=going)
+        return cls(
+            thread_at=made_at(thread.id), created=thread.at, began=began,
+            going=going or thread.history_ends is not None, ends=thread.history_ends,
+        )  # fmt: skip
 
-    def copied(self, kind: Any, payload: dict[str, Any], at: float | None) -> bool:
-        """Whether this line repeats the other thread's history."""
+    def copied(self, kind: Any, payload: dict[str, Any], at: float | None, ordinal: int) -> bool:
+        """Whether this line repeats the other thread's history; `ordinal`: its number in the log, from 0."""
         if not self.going:
             return False
+        if self.ends is not None:
+            self.going = ordinal < self.ends
+            return self.going
         since = at - self.began if at is not None and self.began is not None else None
         if self.began is None or (since is not None and since > COPYING_SECONDS):
             self.going = False
