@@ -13,6 +13,7 @@ from tests.tui.pictures import assert_agreed
 from textual.geometry import Region
 from textual_plotext import PlotextPlot
 
+from watchkeeper.models.registry import ListedModel
 from watchkeeper.records.messages import Rates
 from watchkeeper_tui.screens.sessions import SessionsScreen
 from watchkeeper_tui.screens.usage import ChartScreen, UsageScreen, thinned

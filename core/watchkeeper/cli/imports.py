@@ -92,8 +92,12 @@ def import_(
     places, only = wanted_places(what)
     writer = Writer(path)
     importer = Importer(
-        writer, pricing=imported_price, windows=imported_window, user_id=user_name(),
-        progress=_progress(as_json), only=only
+        writer,
+        pricing=imported_price,
+        windows=imported_window,
+        user_id=user_name(),
+        progress=_progress(as_json),
+        only=only,
     )
     try:
         report = importer.run(places)

@@ -247,7 +247,7 @@ def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
         f" {session['errors']}"
     )
     if session["partial"]:
-        yield f"  {partial_reason(session['missing_logs'])}"
+        yield f"  {partial_reason(session['missing_logs'], session['unlogged_calls'])}"
     for role in session["roles"]:
         if role["source"] == "built-in":
             continue

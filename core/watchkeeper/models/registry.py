@@ -294,7 +294,7 @@ def listed_models(provider: str, name: str) -> ListedModel:
         usd = (plain * million, output, *(each * million for each in cached))
         has_search = getattr(priced(day, context, input_tokens=1).model_price, "web_searches_kcount", None)
         search = None if has_search is None else round((total(web_searches=1_000) - plain) / 1_000, 9)
-        return Rates(*(round(each, 6) for each in usd), search_usd=search)
+        return Rates(*(round(each, 6) for each in usd), search)
 
     def tiers(day: int, context: dict[str, str]) -> tuple[tuple[float, Rates], ...]:
         try:

@@ -38,17 +38,33 @@ MISSING_LOGS = (
 totals are lower bounds where there are any."""
 
 
-def missing_logs(connection: Connection, session_id: str) -> int:
-    """How many agents of an imported session have no log here, so that tokens and cost are lower bounds."""
-    row = connection.execute(f"SELECT {MISSING_LOGS} FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    return int(row[0]) if row else 0
+UNLOGGED = "the log does not report what it used"
+"""Why tokens and cost are lower bounds after such a compaction of an imported session: its `reason`."""
+UNLOGGED_CALLS = (
+    f"(SELECT count(*) FROM compactions c WHERE c.session_id = sessions.id AND c.reason = '{UNLOGGED}')"
+)
+"""Of a row of `sessions`, in SQL: how many model calls the logs show to have happened, and do not count."""
 
 
-def partial_reason(missing: int) -> str:
-    """A note for readers of totals to which so many agents' logs are missing; empty for none."""
-    if not missing:
-        return ""
-    return f"partial: {missing} agent{'' if missing == 1 else 's'} without a log here, so that tokens and cost are lower bounds"
+def totals_gaps(connection: Connection, session_id: str) -> tuple[int, int]:
+    """Of an imported session: agents without a log here, and calls that are not in a log. Tokens and cost are lower
+    bounds if there are any."""
+    row = connection.execute(
+        f"SELECT {MISSING_LOGS}, {UNLOGGED_CALLS} FROM sessions WHERE id = ?", (session_id,)
+    ).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
+
+
+def partial_reason(missing_logs: int, unlogged_calls: int) -> str:
+    """A note for readers of totals to which so much is missing; empty for nothing."""
+    found = []
+    if missing_logs:
+        found.append(f"{missing_logs} agent{'' if missing_logs == 1 else 's'} without a log here")
+    if unlogged_calls:
+        found.append(
+            f"{unlogged_calls} model call{'' if unlogged_calls == 1 else 's'} that the log does not count"
+        )
+    return f"partial: {', '.join(found)}; tokens and cost are lower bounds" if found else ""
 
 
 def imported_from(origin: str) -> str | None:
@@ -315,7 +331,7 @@ def open_calls(cursor: Any, agent_id: str) -> dict[str, tuple[int, str, float, l
 def last_turn(cursor: Any, agent_id: str, turn: int) -> tuple[str | None, int]:
     """The key of the newest model call of an agent, and how many tool calls its turn has so far."""
     row = cursor.execute(
-        "SELECT request_id FROM model_calls WHERE agent_id = ? AND turn = ? ORDER BY id DESC LIMIT 1",
+        "SELECT request_id FROM model_calls WHERE agent_id = ? AND turn = ? AND purpose = 'turn' ORDER BY id DESC LIMIT 1",
         (agent_id, turn),
     ).fetchone()
     count = cursor.execute(

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from watchkeeper.records.messages import context_used
 from watchkeeper.records.usage_limits import UsageLimit, session_limit
 from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines, row_list
-from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
+from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS, UNLOGGED_CALLS
 from watchkeeper.store.postgres import ask_ahead
 
 T = TypeVar("T")
@@ -123,6 +123,8 @@ class SessionFacts(Spending):
     missing_logs: int = 0
     """Agents of an imported session whose logs are not here: tokens and cost are lower bounds where there are
     any."""
+    unlogged_calls: int = 0
+    """Model calls that an imported session's logs show, and do not count; the same holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +380,7 @@ _SESSION_COLUMNS = (
     "hosted_seconds", "planner_agent_id", "current_plan_id", "event_seq", "host_pid", "host_name", "roles", *SPENDING,
 )  # fmt: skip
 _SESSION = (
-    f"SELECT {', '.join(_SESSION_COLUMNS)}, {MISSING_LOGS},"
+    f"SELECT {', '.join(_SESSION_COLUMNS)}, {MISSING_LOGS}, {UNLOGGED_CALLS},"
     " EXISTS (SELECT 1 FROM model_calls WHERE session_id = sessions.id AND cost_usd IS NOT NULL"
     " AND (price_status = 'estimated' OR usage_exact = 0)) FROM sessions WHERE id = ?"
 )
@@ -505,10 +507,12 @@ class SessionSnapshotReader:
         if row is None:
             return None
         if row != self._session or self._facts is None:
-            values = dict(zip(_SESSION_COLUMNS, row[:-2], strict=True))
+            values = dict(zip(_SESSION_COLUMNS, row[:-3], strict=True))
             self._session, self._facts = (
                 row,
-                SessionFacts(**values, missing_logs=row[-2], cost_estimated=bool(row[-1])),
+                SessionFacts(
+                    **values, missing_logs=row[-3], unlogged_calls=row[-2], cost_estimated=bool(row[-1])
+                ),
             )
         facts, only = self._facts, (self.session_id,)
         events, whole = self._tail(connection, facts.event_seq)

@@ -11,7 +11,7 @@ from watchkeeper.records.messages import compacts_at, context_percent, context_u
 from watchkeeper.records.usage_limits import session_limit
 from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
-from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
+from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS, UNLOGGED_CALLS
 from watchkeeper.store.messages import worth
 from watchkeeper.store.search.messages import (
     COST_ESTIMATED,
@@ -38,9 +38,14 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     )  # whose logs do not say what a pass blocked
     guessed = _estimated(reads, session_id)
     agents = agents_state(reads, session_id, guessed)
-    missing = reads.one(f"SELECT {MISSING_LOGS} AS n FROM sessions WHERE id = ?", (session_id,))["n"]
+    gaps = dict(
+        reads.one(
+            f"SELECT {MISSING_LOGS} AS missing_logs, {UNLOGGED_CALLS} AS unlogged_calls FROM sessions WHERE id = ?",
+            (session_id,),
+        )
+    )
     return {
-        "session": _session(session, bool(guessed)) | {"partial": bool(missing), "missing_logs": missing},
+        "session": _session(session, bool(guessed)) | {"partial": any(gaps.values()), **gaps},
         "plan": _plan(reads, session, agents),
         "agents": agents,
         "compactions": [

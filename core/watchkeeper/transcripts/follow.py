@@ -115,7 +115,7 @@ class Follower:
                 live.append(each)
             elif mark is None or mark[:2] == (each.size, each.modified_at):
                 self._seen[each.path] = (each.size, each.modified_at)
-            if mark is not None and each.modified_at >= recent:
+            if mark is not None and each.modified_at >= recent and not self._importer.is_over(each.path):
                 session = self._importer.session_of(each.path)
                 self._holding.grew([session] if session is not None else [])
         return [each.path for each in sorted(live, key=lambda each: each.modified_at)]
@@ -226,7 +226,9 @@ class Follower:
             for path in there:
                 self._seen.pop(path, None)  # a lock or a full disk may pass: the next look tries again
             return
-        self._holding.grew(report.sessions)
+        over = {self._importer.session_of(path) for path in there if self._importer.is_over(path)}
+        self._holding.grew(report.sessions - over)
+        self._holding.end(report.sessions & over)
         if report.sessions:
             self._growing = dict.fromkeys(
                 [*(each for each in self._growing if each not in there), *there][-LEASES:]

@@ -29,7 +29,7 @@ from watchkeeper.store.writer import Group, Writer
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.batch import Batch, Pricing, Windows
 from watchkeeper.transcripts.files import packed_name
-from watchkeeper.transcripts.reading import Chunk, Overtaken, apply, open_log, programs
+from watchkeeper.transcripts.reading import Chunk, Overtaken, apply, by_name, open_log, programs
 from watchkeeper.transcripts.records import ModelCall, Program
 
 # What an import did, counted, and the line that reports it.
@@ -173,6 +173,10 @@ class LeasePool:
             self._writer.submit(lambda group: imports.begin(group.connection, taken)).result()
         self._let_go(list(self._held)[: max(0, len(self._held) - LEASES)])
 
+    def end(self, session_ids: Iterable[str]) -> None:
+        """These sessions have ended."""
+        self._let_go(list(session_ids))
+
     def settle(self) -> None:
         """Release those that are quiet."""
         before = self._clock() - QUIET_SECONDS
@@ -187,7 +191,9 @@ class LeasePool:
             return
         self._writer.submit(lambda group: imports.end(group.connection, session_ids)).result()
         for session_id in session_ids:
-            self._held.pop(session_id)[0].release()
+            held = self._held.pop(session_id, None)
+            if held is not None:
+                held[0].release()
 
 
 def end_abandoned(writer: Writer, connection: Connection) -> None:
@@ -373,6 +379,12 @@ class Importer:
         row = rows.load_file(self._connection(), files.stored_path(path))
         return row.session_id if row is not None else None
 
+    def is_over(self, path: Path) -> bool:
+        """Whether a log that was imported is of a session that has ended and cannot go on by itself."""
+        row = rows.load_file(self._connection(), files.stored_path(path))
+        program = by_name(row.program) if row is not None else None
+        return row is not None and program is not None and program.is_over(row.state.get("reader") or {})
+
     def marks(self, found: list[files.Found]) -> dict[str, tuple[int, float, int]]:
         """Of those that were imported: size, time of change and bytes read as they were then, by stored
         path."""
@@ -421,9 +433,7 @@ class Importer:
 
         def batch(group: Group) -> Any:
             return apply(
-                Batch(
-                    group.cursor, self._pricing, self._windows, self._now(), self._user_id, self._live
-                ),
+                Batch(group.cursor, self._pricing, self._windows, self._now(), self._user_id, self._live),
                 group.connection,
                 chunks,
             )

@@ -518,6 +518,10 @@ class Program(ABC):
         """
         return []
 
+    def is_over(self, state: dict[str, Any]) -> bool:
+        """Whether the session of a log has ended and cannot go on by itself, as its reader's saved state shows."""
+        return False
+
     def fingerprint(self, path: Path) -> tuple[int, float] | None:
         """For a `PullReader`: size in bytes and time of the last change of all that it reads, without reading
         it. None for a `LineReader`: the file itself has both."""

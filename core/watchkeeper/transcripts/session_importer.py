@@ -417,6 +417,8 @@ def _write(
     tokens_before: int | None, version: int,
 ) -> None:  # fmt: skip
     reason = f"{len(record.elided)} tool results emptied" if record.elided is not None else None
+    if record.unlogged:
+        reason = rows.UNLOGGED
     if reason is None and record.tokens_before is None:
         reason = "its size before is an estimate"
     session.into["compactions"].append(
@@ -955,9 +957,9 @@ class SessionImporter:
             if not self._behind:
                 row["created_at"] = min(row["created_at"], at)
                 row["last_active"] = max(row["last_active"], at)
-        if record.status is not None and (record.ended or agent.ended_at is None):
-            if record.ended:
-                agent.ended_at = math.inf if at is None else at
+        goes_on = agent.ended_at is None or (at is not None and at > agent.ended_at)
+        if record.status is not None and (record.ended or goes_on):
+            agent.ended_at = (math.inf if at is None else at) if record.ended else None
             if record.status != row["status"]:
                 self.event(f"agent.{record.status}", agent, self.time(at, _OF_SESSION), reason=record.reason)
             row["status"], row["status_reason"], row["parked_until"] = record.status, record.reason, None

@@ -15,7 +15,7 @@ from watchkeeper.cli import control
 from watchkeeper.cli.app import COMMANDS, HIDDEN
 from watchkeeper.cli.options import ACTS, LOOKS
 from watchkeeper.cli.watch import discover
-from watchkeeper.models.registry import list_prices, listed_prices, price
+from watchkeeper.models.registry import list_prices, listed_models, price
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.messages import CostClasses, Usage, cost_classes, rates_on
 from watchkeeper.store import database
@@ -544,7 +544,7 @@ class TestUsage:
                 model, at, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usd,
                 number,
             )  # fmt: skip
-            (periods,) = list_prices([model], listed_prices).values()
+            (periods,) = list_prices([model], listed_models).values()
             if usd is not None:
                 expected = expected.plus(cost_classes(rates_on(periods, at, usage.prompt_tokens), usage, usd))
         told = wk("usage", "--by", by, "--json").json

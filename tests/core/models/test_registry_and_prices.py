@@ -12,6 +12,8 @@ from genai_prices import calc_price
 
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.models.registry import (
+    MODIFIERS,
+    ListedModel,
     ModelConfig,
     RememberedPrices,
     context_window,
@@ -26,8 +28,8 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import (
     Cost,
     CostClasses,
-    Periods,
     PriceStatus,
+    Rates,
     Usage,
     cost_classes,
     rates_on,
@@ -200,3 +202,56 @@ def test_what_list_prices_do_not_explain_of_a_cost_is_a_part_of_its_own() -> Non
         assert cost_classes(rates, usage, stated) == pytest.approx((*at_list[:-1], stated - whole))
     assert cost_classes(None, usage, 1.0) == CostClasses(other=1.0)
     assert cost_classes(rates, usage, 0.0) == CostClasses()
+
+
+CALL = Usage(1_000, 2_000, cache_read_tokens=50_000, cache_write_tokens=10_000)
+
+
+@pytest.mark.parametrize(
+    ("model", "day", "modifiers", "factor", "known"),
+    [
+        ("anthropic/claude-opus-4-6", "2026-05-06", ("speed=fast",), 6.0, True),
+        ("anthropic/claude-opus-4-7", "2026-06-06", ("speed=fast",), 6.0, True),
+        ("anthropic/claude-opus-4-8", "2026-10-06", ("speed=fast",), 2.0, True),
+        ("anthropic/claude-opus-5", "2026-10-06", ("speed=fast", "inference_geo=us"), 2.2, True),
+        ("anthropic/claude-opus-4-8", "2026-10-06", ("inference_geo=us",), 1.1, True),
+        ("anthropic/claude-opus-4-8", "2026-10-06", ("inference_geo=mars",), 1.0, False),
+        ("anthropic/claude-sonnet-5", "2026-10-06", ("speed=fast",), 1.0, False),
+        ("anthropic/claude-sonnet-4-5", "2026-01-06", ("processing=batch",), 0.5, True),
+        ("anthropic/claude-opus-5", "2026-11-06", ("processing=batch",), 0.5, True),
+        ("anthropic/claude-opus-5", "2026-11-06", ("service_tier=priority",), 1.0, False),
+        ("anthropic/claude-opus-5", "2026-11-06", ("tool=code_execution_requests",), 1.0, False),
+        ("openai/gpt-5.5", "2026-10-06", ("service_tier=priority",), 2.5, True),
+        ("openai/gpt-5.5", "2026-10-06", ("service_tier=fast",), 2.5, True),
+        ("openai/gpt-5.6-sol", "2026-10-06", ("service_tier=priority",), 2.0, True),
+        ("openai/gpt-5.5", "2026-11-06", ("service_tier=flex",), 0.5, True),
+        ("openai/gpt-5.5", "2026-09-06", ("service_tier=flex",), 0.5, False),  # listed since October
+        ("openai/gpt-5.5", "2026-11-06", ("service_tier=scale",), 1.0, False),
+    ],
+)  # fmt: skip
+def test_what_changes_a_calls_price_multiplies_it_or_makes_it_an_estimate(
+    model, day, modifiers, factor, known
+):
+    at = datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
+    standard, found = price(model, CALL, at=at), price(model, CALL, at=at, modifiers=modifiers)
+    assert found.usd == pytest.approx(factor * (standard.usd or 0.0))
+    assert standard.status is PriceStatus.EXACT
+    assert found.status is (PriceStatus.EXACT if known else PriceStatus.ESTIMATED)
+
+
+def test_searches_have_a_price_of_their_own_and_one_that_is_not_listed_makes_an_estimate():
+    at = datetime(2026, 10, 6, tzinfo=UTC).timestamp()
+    for model, modifiers in (("anthropic/claude-sonnet-5", ()), ("anthropic/claude-opus-5", ("speed=fast",))):
+        without, found = (price(model, CALL, at=at, modifiers=modifiers, searches=n) for n in (0, 3))
+        assert found == Cost(pytest.approx((without.usd or 0.0) + 0.03), PriceStatus.EXACT)
+    unlisted = ListedModel(((0, ((0.0, Rates(1.0, 1.0, 1.0, 1.0, 1.0)),)),))
+    found = price("anthropic/x", Usage(1_000_000), at=at, searches=3, lists=lambda *_: unlisted)
+    assert found == Cost(1.0, PriceStatus.ESTIMATED)
+
+
+def test_every_modifier_names_where_its_factor_is_published_and_when_it_was_read():
+    for each in MODIFIERS:
+        site, _, day = each.source.rpartition(", ")
+        assert "." in site
+        assert datetime.fromisoformat(day) <= datetime(2026, 11, 28)
+        assert each.factor > 0

@@ -160,7 +160,8 @@ class Store:
 
     def run(self, *places: Path, **options: Any) -> Report:
         """Import, as one command would."""
-        importer = Importer(self.writer, pricing=dollar_a_token, now=lambda: 1_800_000_000.0, **options)
+        options = {"pricing": dollar_a_token, "now": lambda: 1_800_000_000.0} | options
+        importer = Importer(self.writer, **options)
         try:
             return importer.run(list(places))
         finally:

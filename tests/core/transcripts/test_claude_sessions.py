@@ -314,16 +314,230 @@ def test_what_was_typed_while_a_turn_ran_is_a_message(store: Store, logs: Path) 
     assert store.one("SELECT content FROM messages WHERE seq = 2") == '"and the docs"'
 
 
-def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_estimates(store, logs):
+def queued(log: Log, operation: str, content: str | None = None) -> None:
+    about = {"content": content} if content is not None else {}
+    log.add("queue-operation", operation=operation, parent=log.last, uuid=log.last, **about)
+
+
+@pytest.mark.parametrize("attachment", ["none", "before", "after"])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_prompt_that_the_running_turn_took_is_a_message_once(store, logs, attachment, named):
+    log, prompt = Log(), "take the lexer first"
+    log.user("Begin")
+    log.reply(call("Bash", "t1"), id="msg_1")
+    queued(log, "enqueue", prompt)
+    log.result("t1")
+    taken = {"type": "queued_command", "prompt": prompt, "commandMode": "prompt"}
+    if attachment == "before":
+        log.add("attachment", attachment=taken)
+    queued(log, "remove", prompt if named else None)
+    if attachment == "after":
+        log.add("attachment", attachment=taken)
+    log.reply(text("Understood."), id="msg_2")
+    store.run(log.write(logs))
+    rows = store.all("SELECT seq, role FROM messages WHERE content LIKE '%lexer%'")
+    assert rows == [(4, "user")]
+
+
+@pytest.mark.parametrize(
+    ("operations", "said"),
+    [
+        ([("enqueue", "never mind"), ("popAll", "never mind")], False),
+        ([("enqueue", "never mind"), ("popAll", None)], False),
+        ([("enqueue", "never mind")], False),
+        ([("enqueue", "never mind"), ("dequeue", None)], False),  # a record of its own follows
+        ([("enqueue", "never mind"), ("popAll", None), ("enqueue", "other"), ("remove", None)], False),
+        ([("enqueue", "other"), ("enqueue", "never mind"), ("dequeue", None), ("remove", None)], True),
+    ],
+)
+def test_a_prompt_that_a_person_withdrew_or_no_turn_took_is_no_message(store, logs, operations, said):
+    log = Log()
+    log.user("Begin")
+    for operation in operations:
+        queued(log, *operation)
+    log.reply(text("Done."), id="msg_1")
+    store.run(log.write(logs))
+    assert ("never mind" in str(store.said())) is said
+
+
+NOTIFICATION = (
+    "<task-notification>\n<task-id>{child}</task-id>\n<tool-use-id>{call}</tool-use-id>\n<status>{status}</status>\n"
+    "<summary>Agent ended: {status}</summary>\n<result>First the tests.\n<status>completed</status></result>\n"
+    "</task-notification>"
+)
+OLD_NOTIFICATION = (
+    "<agent-notification>\n<agent-id>{child}</agent-id>\n<status>{status}</status>\n<summary>Agent ended: {status}"
+    "</summary>\n</agent-notification>"
+)
+
+
+@pytest.mark.parametrize("form", ["text", "block", "attachment", "queue", "old queue"])
+@pytest.mark.parametrize(
+    ("status", "became"), [("killed", "cancelled"), ("failed", "failed"), ("completed", "done")]
+)
+@pytest.mark.parametrize("own_log_first", [True, False])
+@pytest.mark.parametrize("live", [True, False])
+def test_an_agent_in_the_background_ended_as_its_notification_says(
+    store, logs, form, status, became, own_log_first, live
+):
+    log = Log()
+    log.user("Begin")
+    log.reply(call("Agent", "t1", description="Part", prompt="Do it", run_in_background=True), id="msg_1")
+    launched = {"isAsync": True, "status": "async_launched", "agentId": "a1b2c3d4e5f6a7b8c"}
+    log.result("t1", "launched", toolUseResult=launched)
+    own = Log(isSidechain=True, agentId="a1b2c3d4e5f6a7b8c")
+    own.user("Do it")
+    own.reply(text("First the tests."), id="msg_2")
+    pattern = OLD_NOTIFICATION if form == "old queue" else NOTIFICATION
+    notice = pattern.format(child="a1b2c3d4e5f6a7b8c", call="t1", status=status)
+    if form == "text":
+        log.user(notice)
+    elif form == "block":
+        log.user([text(notice)])
+    elif form == "attachment":
+        log.add("attachment", attachment={"type": "queued_command", "prompt": notice})
+    else:
+        queued(log, "enqueue", notice)
+        queued(log, "remove")
+    paths = [
+        log.write(logs),
+        own.write(logs, f"{log.session}/subagents/agent-a1b2c3d4e5f6a7b8c.jsonl"),
+    ]
+    for path in reversed(paths) if own_log_first else paths:
+        store.run(path, live=live)
+    found = store.all("SELECT status, status_reason FROM agents WHERE name = 'Part'")
+    assert found == [(became, None if became == "done" else f"Agent ended: {status}")]
+    assert store.one("SELECT count(*) FROM agents") == 2
+
+
+def test_a_notification_about_a_command_in_the_background_makes_no_agent(store, logs):
+    log = Log()
+    log.user("Begin")
+    log.reply(call("Bash", "t1", command="make", run_in_background=True), id="msg_1")
+    log.user(NOTIFICATION.format(child="b8fa01", call="t1", status="failed"))
+    store.run(log.write(logs))
+    assert store.one("SELECT count(*) FROM agents") == 1
+
+
+def test_an_agent_that_goes_on_after_its_end_was_reported_works_again(store, logs):
+    log = Log()
+    log.user("Begin")
+    log.reply(call("Agent", "t1", description="Part", prompt="Do it"), id="msg_1")
+    log.result(
+        "t1", toolUseResult={"isAsync": True, "status": "async_launched", "agentId": "a1b2c3d4e5f6a7b8c"}
+    )
+    log.user(NOTIFICATION.format(child="a1b2c3d4e5f6a7b8c", call="t1", status="failed"))
+    store.run(log.write(logs), live=True)
+    own = Log(isSidechain=True, agentId="a1b2c3d4e5f6a7b8c")
+    own._second = 30
+    own.user("Try again")
+    store.run(own.write(logs, f"{log.session}/subagents/agent-a1b2c3d4e5f6a7b8c.jsonl"), live=True)
+    assert store.one("SELECT status, status_reason FROM agents WHERE name = 'Part'") == ("working", None)
+
+
+def test_a_helper_that_compacts_is_done_with_its_reply(store, logs):
+    log = Log()
+    log.user("Begin")
+    helper = Log(isSidechain=True, agentId="acompact-0123456789abcdef")
+    helper.user("Summarise")
+    helper.reply(text("The summary."), id="msg_9", stop=None)
+    name = f"{log.session}/subagents/agent-acompact-0123456789abcdef.jsonl"
+    store.run(log.write(logs), helper.write(logs, name))
+    assert store.all("SELECT status, status_reason FROM agents WHERE name = 'compact'") == [("done", None)]
+
+
+def relayed(log: Log, said: str, **about) -> None:
+    log.reply(text(said), id="relay", **about)
+    del log.records[-1]["requestId"]
+
+
+def test_replies_of_a_relay_that_names_no_request_are_joined_only_where_they_follow_each_other(store, logs):
+    log = Log()
+    log.user("a")
+    relayed(log, "one", input=10, output=1, stop=None)
+    relayed(log, "of three blocks", input=10, output=2, stop=None)
+    log.add("attachment", attachment={"type": "task_reminder"})
+    relayed(log, "all of it", input=10, output=3)
+    relayed(log, "another", input=11, output=1)
+    log.user("b")
+    relayed(log, "equal input, and a call of its own", input=11, output=1)
+    store.run(log.write(logs))
+    counts = "SELECT input_tokens, output_tokens FROM model_calls ORDER BY id"
+    assert store.all(counts) == [(10, 3), (11, 1), (11, 1)]
+    store.run(log.write(logs, "renamed/" + f"{log.session}.jsonl"))
+    assert len(store.all(counts)) == 3
+
+
+def test_a_reply_of_a_relay_is_one_call_also_across_two_imports(store, logs):
+    log = Log()
+    log.user("a")
+    relayed(log, "one", input=10, output=1, stop=None)
+    store.run(log.write(logs))
+    relayed(log, "two", input=10, output=2)
+    store.run(log.write(logs))
+    assert store.all("SELECT output_tokens, turn FROM model_calls") == [(2, 1)]
+
+
+def test_an_advisors_calls_leave_the_agents_turns_and_context_alone(store, logs):
+    log = Log()
+    log.user("a")
+    iterations = [
+        {"type": "message", "input_tokens": 100, "output_tokens": 5},
+        {"type": "advisor_message", "model": "claude-opus-4-7", "input_tokens": 9_000, "output_tokens": 90},
+        {"type": "message", "input_tokens": 130, "output_tokens": 7},
+    ]
+    for said in ("one", "two"):
+        log.reply(text(said), id="msg_1", input=230, output=12)["message"]["usage"]["iterations"] = iterations
+        store.run(log.write(logs))  # the turn goes on in another transaction
+    calls = "SELECT purpose, model, input_tokens, turn FROM model_calls ORDER BY id"
+    assert store.all(calls) == [
+        ("turn", "anthropic/claude-opus-4-6", 230, 1),
+        ("advisor", "anthropic/claude-opus-4-7", 9_000, 1),
+    ]
+    agent = "SELECT model, context_tokens, turn, input_tokens, model_calls FROM agents"
+    assert store.one(agent) == ("anthropic/claude-opus-4-6", 137, 1, 9_230, 2)
+
+
+def test_a_usage_limit_stops_an_imported_session_until_it_goes_on(store, logs):
+    log = Log()
+    log.user("Begin")
+    said = "You've hit your session limit · resets 8pm (America/New_York)"
+    log.reply(text(said), id="x", model="<synthetic>", isApiErrorMessage=True, error="rate_limit")
+    store.run(log.write(logs))
+    parked = "SELECT status, status_reason, parked_until FROM agents"
+    assert store.one(parked) == ("parked", said, 1_770_166_800.0)
+    log.user("Go on")
+    log.reply(text("Gone on."), id="msg_1")
+    store.run(log.write(logs))
+    assert store.one(parked) == ("done", None, None)
+
+
+def test_a_warning_or_a_models_words_about_a_limit_stop_nothing(store, logs):
+    log = Log()
+    log.user("Begin")
+    log.reply(text("You've hit your session limit · resets 8pm"), id="msg_1")
+    log.add("system", subtype="api_error", error={"message": "Approaching usage limit: used 91 %"})
+    store.run(log.write(logs))
+    assert store.one("SELECT status, parked_until FROM agents") == ("done", None)
+
+
+def test_record_types_that_hold_no_conversation_are_known(store, logs):
+    log = Log()
+    log.user("Begin")
+    for kind in ("cost-state", "api-request", "api-request-start", "api-request-end"):
+        log.add(kind)
+    store.run(log.write(logs))
+    assert store.all("SELECT DISTINCT reason FROM raw_records") == [("known, not shown",)]
+
+
+def test_models_of_other_clouds_are_priced_there(store, logs):
     log = Log()
     log.reply(text("a"), id="msg_1", model="us.anthropic.claude-sonnet-4-5-20250929-v1:0")
     log.reply(text("b"), id="msg_2", model="claude-opus-4@20250514")
-    log.reply(text("c"), id="msg_3")["message"]["usage"]["server_tool_use"] = {"web_search_requests": 2}
     store.run(log.write(logs))
     assert store.all("SELECT model, price_status FROM model_calls ORDER BY id") == [
         ("aws/us.anthropic.claude-sonnet-4-5-20250929-v1:0", "exact"),
         ("google/claude-opus-4@20250514", "exact"),
-        ("anthropic/claude-opus-4-6", "estimated"),
     ]
 
 

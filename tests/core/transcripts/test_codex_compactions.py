@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from tests.core.transcripts.codex_rollout import Rollout
+
+from watchkeeper.store import database
+from watchkeeper.store.imports import partial_reason, totals_gaps
 
 TRIGGERS = "SELECT trigger FROM compactions ORDER BY id"
 
@@ -52,3 +57,31 @@ def test_a_compaction_that_has_a_turn_to_itself_was_asked_for(store, logs, log, 
     path.write_bytes(path.read_bytes().replace(b'"source": "cli"', b'"source": "vsc"'))
     store.run(path)
     assert (store.all(TRIGGERS), store.counts()) == ([(trigger,)], before)
+
+
+def _counted_before(log: Rollout) -> Rollout:
+    return log.tokens(90, 0, 9)
+
+
+def _recorded(log: Rollout) -> Rollout:
+    usage = {"input_tokens": 90, "output_tokens": 9}
+    return log.add("token_usage_record", {"thread_id": log.thread, "response_id": "resp_1", "usage": usage})
+
+
+@pytest.mark.parametrize(
+    ("before", "unlogged", "calls"),
+    [(lambda log: log, 1, 1), (_counted_before, 0, 2), (_recorded, 0, 2)],
+    ids=["not logged, as by 0.147", "counted before, as by local compactions", "recorded, as from 0.153"],
+)
+def test_a_compaction_that_no_count_covers_makes_the_total_a_lower_bound(
+    store, logs, before, unlogged, calls
+):
+    log = _turn(Rollout(), "one").event("task_started", turn_id="two")
+    store.run(_compacts(before(log)).event("task_complete", turn_id="two").write(logs))
+    session_id = store.one("SELECT id FROM sessions")
+    with closing(database.open_readonly(store.path)) as connection:
+        gaps = totals_gaps(connection, session_id)
+    assert gaps == (0, unlogged)
+    assert store.one("SELECT model_calls FROM sessions") == calls
+    reason = "partial: 1 model call that the log does not count; tokens and cost are lower bounds"
+    assert partial_reason(*gaps) == (reason if unlogged else "")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, dollar_a_token, imported, text
 
 from watchkeeper.records.errors import StoreUnusable
@@ -233,3 +234,23 @@ def test_a_session_that_was_quiet_for_long_is_over_until_it_grows(store: Store, 
         assert store.one("SELECT status FROM sessions") == wanted
         assert (probe(store.path, session_id) is not None) == (wanted == "running")
     holding.close()
+
+
+@pytest.mark.parametrize("source", ["exec", "cli"])
+def test_a_session_of_one_turn_is_over_with_it_also_for_a_follower_that_begins_later(
+    store, logs, follow, source
+):
+    log = Rollout(source=source).event("task_started", turn_id="one").user("Mend it")
+    path = log.write(logs)
+    first = follow(logs)
+    state = "SELECT s.status, a.status FROM sessions s JOIN agents a ON a.session_id = s.id"
+    first.until(state, ("running", "working"))
+    log.says("Mended.").tokens(100, 0, 5).event("task_complete", turn_id="one").write(logs)
+    over = ("done", "done") if source == "exec" else ("running", "idle")
+    first.until(state, over)
+    first.end()
+    os.utime(path)
+    second = follow(logs)
+    second.until(state, over)
+    log.event("task_started", turn_id="two").user("Go on").write(logs)  # `codex exec resume`
+    second.until(state, ("running", "working"))

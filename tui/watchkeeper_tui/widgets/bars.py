@@ -313,10 +313,11 @@ class Header(Widget):
         groups.append(
             (4, [("  ", "text"), (formatting.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
         )
-        if session.missing_logs:
-            logs = formatting.plural(session.missing_logs, "log")
+        if session.missing_logs or session.unlogged_calls:
+            gaps = [("log", session.missing_logs), ("call", session.unlogged_calls)]
+            missing = ", ".join(formatting.plural(count, what) for what, count in gaps if count)
             groups.append((3, [("  ", "text"), ("partial", "waiting")]))
-            groups.append((8, [(f" ({logs} missing)", "muted")]))
+            groups.append((8, [(f" ({missing} missing)", "muted")]))
         if snapshot.state is SessionState.LIVE:
             groups.append((9, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
         if self.is_mounted and self.screen.size.height < ROOMY_ROWS:

@@ -200,8 +200,12 @@ _ENDED: dict[str, Any] = {
     "stopped": "cancelled",
     "cancelled": "cancelled",
 }
-_NOTIFICATION = re.compile(r"\s*<(?P<form>task|agent)-notification>(?P<head>.*?)(?:<result>|</(?P=form)-notification>|\Z)", re.DOTALL)
-_TAG = re.compile(r"<(?P<name>task-id|agent-id|tool-use-id|status|summary)>(?P<value>.*?)</(?P=name)>", re.DOTALL)
+_NOTIFICATION = re.compile(
+    r"\s*<(?P<form>task|agent)-notification>(?P<head>.*?)(?:<result>|</(?P=form)-notification>|\Z)", re.DOTALL
+)
+_TAG = re.compile(
+    r"<(?P<name>task-id|agent-id|tool-use-id|status|summary)>(?P<value>.*?)</(?P=name)>", re.DOTALL
+)
 
 
 def notification(text: str) -> dict[str, str] | None:
@@ -1016,10 +1020,7 @@ class ClaudeReader(Struct, dict=True):
         else:
             found.append(Raw("?", "a record without a type"))
 
-
-    def _queued(
-        self, agent: str, record: dict[str, Any], at: float | None, found: list[Record]
-    ) -> None:
+    def _queued(self, agent: str, record: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """The queue of what was typed while a turn ran, and of notifications."""
         operation, content = record.get("operation"), record.get("content")
         text = content if isinstance(content, str) else _plain(content)

@@ -624,6 +624,8 @@ class CodexReader(Struct):
     replay: Replay = field(default_factory=Replay)
     one_shot: bool = False
     """The thread of `codex exec`, which ends with its turn."""
+    over: bool = False
+    """Such a turn has ended."""
     tier: str | None = None
     """The service tier that the thread's settings name."""
     rerouted_from: str | None = None
@@ -807,6 +809,9 @@ class CodexReader(Struct):
             self._token_count(payload, at, found)
         elif kind == "turn_aborted":
             reason = text_of(payload.get("reason")) or "interrupted"
+            if self.one_shot:
+                self.over = True
+                found.append(ImportedAgent(self.speech.owner, at=at, status="cancelled", ended=True))
             found.append(
                 Failure(
                     self.speech.owner,
@@ -835,13 +840,13 @@ class CodexReader(Struct):
         elif kind in _TURN_ENDS:
             self._turn_ended(payload, at, found)
         elif kind in _TURN_STARTS:
-            self.turn = "begun"
+            self.turn, self.over = "begun", False
             window = count_of(payload.get("model_context_window"))
             found.append(
                 ImportedAgent(
                     self.speech.owner,
                     context_limit=window or None,
-                    status="working" if self.spawned else None,
+                    status="working" if self.spawned or self.one_shot else None,
                     at=at,
                 )
             )
@@ -858,9 +863,7 @@ class CodexReader(Struct):
             )
             found.append(Raw(f"event_msg/{kind[:60]}", known))
 
-    def _rerouted(
-        self, model: str, payload: dict[str, Any], at: float | None, found: list[Record]
-    ) -> None:
+    def _rerouted(self, model: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """The provider has another model answer until the turn ends."""
         before = text_of(payload.get("from_model")) or self.model or "unknown"
         self.rerouted_from, self.model = self.rerouted_from or self.model, model
@@ -928,9 +931,7 @@ class CodexReader(Struct):
             self.model, self.rerouted_from = self.rerouted_from, None
         if isinstance(error, dict) and text_of(error.get("message")):
             uid = self.speech.uid(payload, at)
-            found.append(
-                Failure(self.speech.owner, "error", words_of(error), at, uid, until=self.limit_ends)
-            )
+            found.append(Failure(self.speech.owner, "error", words_of(error), at, uid, until=self.limit_ends))
         elif self.turn == "compacted":
             # A turn to itself: a person asked for it. One that comes before a prompt, or within its turn,
             # came by itself.
@@ -943,6 +944,7 @@ class CodexReader(Struct):
             found.append(self._model_call("end_turn"))
         self.turn = None
         if self.spawned or self.one_shot:
+            self.over = self.one_shot
             ended: Literal["done", "failed"] = "failed" if error else "done"
             found.append(ImportedAgent(self.speech.owner, at=at, status=ended, ended=True))
         if not found:
@@ -1018,6 +1020,10 @@ class Codex(Program):
             return CodexReader.begin(_root(source.path, thread), thread.id)
         match = _FILE.fullmatch(source.path.stem)
         return CodexReader.begin(None, match["id"] if match is not None else source.path.stem)
+
+    def is_over(self, state: dict[str, Any]) -> bool:
+        """A run of `codex exec` whose turn has ended."""
+        return state.get("over") is True
 
     def logs_of_agents(self, path: Path, session: str, passed: set[Path]) -> list[Path]:
         """Those of the same day and later ones that name the session's thread as the top of their tree."""

@@ -34,7 +34,7 @@ from watchkeeper.records.text import (
 )
 from watchkeeper.store.database import unfinished
 from watchkeeper.store.driver import Connection, Queries, decode, decode_or
-from watchkeeper.store.imports import missing_logs, partial_reason
+from watchkeeper.store.imports import partial_reason, totals_gaps
 from watchkeeper.store.receipts import Receipt, session_receipts
 from watchkeeper.store.statistics import Activity, TimelineReader, merged
 from watchkeeper.transcripts.export.document import write_json
@@ -111,9 +111,9 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
     session = rows.one(_SESSION, session_id, shown=True)
     labels, models = _spending(rows, session_id)
     goal = text_lines(clean(found["goal"]))
-    missing = missing_logs(connection, session_id)
+    gaps = totals_gaps(connection, session_id)
     spent = _usage(found, found["model_calls"], set().union(*labels.values()))
-    if missing:
+    if any(gaps):
         spent = replace(spent, label=f"{spent.label}, partial" if spent.label else "partial")
     tasks = _tasks(rows, session_id)
     return session | {
@@ -122,7 +122,7 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
         "origin": session["origin"].removeprefix("export:"),
         "tags": [line(tag) for tag in clean(decode(found["tags"]))],
         "spent": spent,
-        "partial": partial_reason(missing),
+        "partial": partial_reason(*gaps),
         "models": models,
         "tasks": tasks,
         "done": sum(task["status"] == "done" for task in tasks),

@@ -27,7 +27,7 @@ from watchkeeper.records.messages import ObservationKind
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import artifacts, database, driver
 from watchkeeper.store.driver import IN_LIST, Connection, Unfenced, decode, encode, list_of, plain, sqlite3
-from watchkeeper.store.imports import missing_logs
+from watchkeeper.store.imports import totals_gaps
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions
 from watchkeeper.store.place import Place
 from watchkeeper.store.prune import purge_rows
@@ -297,7 +297,7 @@ def write_json(
     clean = redactor() if redactor is not None else None
     rows = ExportRows(connection, session_id, clean, artifacts.renamed)
     redacted = "true" if clean is not None else "false"
-    partial = "true" if missing_logs(connection, session_id) else "false"
+    partial = "true" if any(totals_gaps(connection, session_id)) else "false"
     head = f'"format":"{EXPORT_FORMAT}",\n"version":{VERSION},\n"redacted":{redacted},\n"partial":{partial}'
     out.write(f'{{{head},\n"session":{rows.session()}')
     for table in EXPORTED:
