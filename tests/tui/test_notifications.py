@@ -46,10 +46,18 @@ def finish(desk: Desk) -> None:
     desk.host_pid = None
 
 
+def limit(desk: Desk) -> None:
+    desk.session.connection.execute(
+        "UPDATE agents SET status = 'parked', status_reason = 'session limit reached', parked_until = ?"
+        " WHERE id = 'explorer1'",
+        (desk.time + 60,),
+    )
+
+
 @pytest.mark.parametrize(
     ("happens", "said"),
     [
-        (ask, "explorer-1 needs you"), (fail, "task failed"), (spend, "86 % of 5 usd"),
+        (limit, "usage limit reached"), (ask, "explorer-1 needs you"), (fail, "task failed"), (spend, "86 % of 5 usd"),
         (overspend, "budget reached"), (finish, "run finished"),
     ],
 )  # fmt: skip

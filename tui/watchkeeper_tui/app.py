@@ -29,6 +29,7 @@ from textual.widget import Widget
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.text import question_words
+from watchkeeper.records.usage_limits import limit_text, parked_limit
 from watchkeeper.store.agent_snapshot import EventPlace, place_of_event, read_event
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.external import ExternalQuestion, load_external_question
@@ -105,6 +106,7 @@ def news(before: Snapshot, after: Snapshot, wanted: Notifications) -> list[Notic
         found += _failures(before, after)
     if wanted.budget:
         found += _budgets(before, after)
+        found += _limits(before, after)
     if wanted.run_finished:
         found += _ended(before, after)
     return found
@@ -130,6 +132,19 @@ def _terminals(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
             yield Notice(
                 f"{terminals.name_of(each)} {condition.word}", condition.note or condition.word, "warning"
             )
+
+
+def _limits(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    """A usage limit that stops agents now: one notice, however many they are."""
+    stopped = {agent.id for agent in before.agents if agent.status == "parked"}
+    new = [agent for agent in after.agents if agent.status == "parked" and agent.id not in stopped]
+    if new:
+        first, more = new[0], f" and {len(new) - 1} more" if len(new) > 1 else ""
+        limit = parked_limit(first.parked_until, first.status_reason)
+        words = limit_text(limit, after.read_at)
+        yield Notice(
+            "usage limit reached", f"{clip(sanitize(first.name), 24)}{more}: {sanitize(words)}", "warning"
+        )
 
 
 def _failures(before: Snapshot, after: Snapshot) -> Iterator[Notice]:

@@ -30,7 +30,7 @@ class Notifications:
     """An agent asks."""
     task_failed: bool = True
     budget: bool = True
-    """80 % of a budget is spent, and all of it."""
+    """80 % of a budget is spent, all of it, or a usage limit is reached."""
     run_finished: bool = True
     when_focused: bool = False
     """Also while the terminal has the focus."""

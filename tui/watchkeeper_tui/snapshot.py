@@ -365,7 +365,8 @@ def _parked(agent: AgentFacts, state: SessionState, now: float, reason: str) -> 
     word = f"parked until {clock_text(until, now)}"
     if state is SessionState.REPLAY:
         return Condition("◷", word, "slot", reason)
-    left = f"in {countdown(until - now)}" if until > now else "now, one call first"
+    over = "now, one call first" if state is SessionState.LIVE else "over"
+    left = f"in {countdown(until - now)}" if until > now else over
     return Condition("◷", word, "slot", f"{left} — {reason}" if reason else left)
 
 

@@ -240,7 +240,7 @@ class ListedModel(NamedTuple):
 
     periods: Periods = ()
     """Its rates."""
-    variants: dict[str, Periods] = {}
+    variants: dict[str, Periods] = {}  # noqa: RUF012 (a field's default, which is never changed)
     """Its rates for requests with a modifier (`speed=fast`), by the modifier; each since the day on which the list
     has them."""
     window: int | None = None
@@ -294,7 +294,8 @@ def listed_models(provider: str, name: str) -> ListedModel:
         usd = (plain * million, output, *(each * million for each in cached))
         has_search = getattr(priced(day, context, input_tokens=1).model_price, "web_searches_kcount", None)
         search = None if has_search is None else round((total(web_searches=1_000) - plain) / 1_000, 9)
-        return Rates(*(round(each, 6) for each in usd), search)
+        fresh, out, read, short, hour = (round(each, 6) for each in usd)
+        return Rates(fresh, out, read, short, hour, search)
 
     def tiers(day: int, context: dict[str, str]) -> tuple[tuple[float, Rates], ...]:
         try:

@@ -77,13 +77,13 @@ def session_limit(
 ) -> UsageLimit | None:
     """The usage limit that stops a session: that of its agent that is parked the shortest, or the one that its own
     `reason`, said at `said_at`, names. The reason of a session that is done is its result."""
-    if parked_until is not None:
+    if parked_until is not None or parked_reason is not None:
         return parked_limit(parked_until, parked_reason)
     return usage_limit(reason, said_at) if reason and status != "done" else None
 
 
-def parked_limit(parked_until: float, reason: str | None) -> UsageLimit:
-    """The usage limit for which an agent is parked."""
+def parked_limit(parked_until: float | None, reason: str | None) -> UsageLimit:
+    """The usage limit for which an agent is parked; until when is not known of some in the logs of programs."""
     worded = usage_limit(reason or "", None)
     rate = "rate" if "rate limited" in (reason or "") else "usage"
     return UsageLimit(worded.name if worded is not None else rate, parked_until)

@@ -63,6 +63,8 @@ _COMMAND = re.compile(
 """A command that asks the model for something; those of the program itself (`/exit`, `/model`) begin with
 their name."""
 
+_PASTED = re.compile(r"</?pasted_content\b[^<>]*>\n?")
+"""What Claude Code puts around a text that was pasted (recorded: 2.1.280; the closing tag repeats the id)."""
 _EDITOR = ("# Context from my IDE setup", "# Files mentioned by the user", "# Files pasted by the user")
 """How a prompt begins before which Codex's editor puts what it shows."""
 _REQUEST = re.compile(r"^## My request(?: for Codex)?:\s*(?P<asked>\S.*)", re.DOTALL | re.MULTILINE)
@@ -78,6 +80,7 @@ def goal_of(content: Any) -> str | None:
             continue
         if asked := _COMMAND.match(text):
             return f"{asked['name']} {asked['arguments'] or ''}".strip()[:GOAL_CHARS]
+        text = _PASTED.sub("", text)
         if text.lstrip().startswith(_EDITOR) and (request := _REQUEST.search(text)):
             text = request["asked"]
         if not text.lstrip().startswith(("<", "Caveat:", "[Request interrupted")):

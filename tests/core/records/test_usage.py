@@ -18,7 +18,7 @@ def used(kind: str | None = None, model: str | None = None, *counts: int) -> dic
     return found | ({"type": kind} if kind else {}) | ({"model": model} if model else {})
 
 
-def told(reported, model="claude-a"):
+def told(reported: dict[str, object], model: str = "claude-a") -> list[tuple[object, ...]]:
     return [(call.kind, call.model, call.usage, call.exact) for call in reported_calls(reported, model)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -15,7 +16,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input
 
-from watchkeeper.records.text import clock_text, countdown, question_words
+from watchkeeper.records.text import question_words
 from watchkeeper.records.usage_limits import limit_text, parked_limit, session_limit
 from watchkeeper.store.snapshot import CommandFacts, SessionFacts, roles_of
 from watchkeeper_tui import external as terminals
@@ -202,17 +203,14 @@ class Header(Widget):
             yield _Need.of_several(glyph, len(ids), name, why, role, verb=f" {word}")
 
     def _parked(self, now: float) -> Iterator[list[Piece]]:
-        parked = [agent for agent in self._snapshot.agents if agent.status == "parked" and agent.parked_until]
+        parked = [agent for agent in self._snapshot.agents if agent.status == "parked"]
         if parked:
-            first = min(parked, key=lambda agent: agent.parked_until or 0.0)
-            until = first.parked_until or 0.0
-            left = f" (in {countdown(until - now)})" if until > now else ""
+            first = min(parked, key=lambda agent: agent.parked_until or math.inf)
+            words = limit_text(parked_limit(first.parked_until, first.status_reason), now)
             more = f" +{len(parked) - 1}" if len(parked) > 1 else ""
-            name = parked_limit(until, first.status_reason).name
-            word = "limit" if name == "usage" else f"{name} limit"
             yield [
                 ("◷ ", "slot"), (clip(sanitize(first.name), 24), "strong"),
-                (f" {word} until {clock_text(until, now)}{left}{more}", "slot"),
+                (f" {sanitize(words.removeprefix('usage '))}{more}", "slot"),
             ]  # fmt: skip
         elif (session := self._snapshot.session) is not None:
             limit = session_limit(session.status, session.status_reason, session.last_active)

@@ -545,7 +545,7 @@ CONVERSATION = frozenset({"user", "assistant", "system", "summary", "custom-titl
 
 HOUSEKEEPING = frozenset(
     {
-        "agent-name", "agent-setting", "api-request", "api-request-end", "api-request-start", "atis-latch", "attachment", "attribution-snapshot", "bridge-session",
+        "agent-name", "agent-setting", "atis-latch", "attachment", "attribution-snapshot", "bridge-session",
         "content-replacement", "cost-state", "file-history-snapshot", "frame-link", "last-prompt", "mode", "permission-mode", "pr-link",
         "queue-operation", "relocated", "result", "saved_hook_context", "speculation-accept", "started", "tag", "teleported-from",
         "worktree-state",
@@ -994,7 +994,7 @@ class ClaudeReader(Struct, dict=True):
     def _other(self, kind: Any, record: dict[str, Any], found: list[Record]) -> None:
         at = seconds(record.get("timestamp"))
         agent = self.agents.of(record, at, found)  # the chain goes through it
-        if isinstance(kind, str) and kind in HOUSEKEEPING:
+        if isinstance(kind, str) and (kind in HOUSEKEEPING or kind.startswith("api-request")):
             if kind == "queue-operation":
                 self._queued(agent, record, at, found)
                 return
