@@ -6,14 +6,25 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jsonschema
 import pytest
 from tests.agents import codex_session
 from tests.agents.conftest import Programs
 from tests.agents.test_acp_programs import SECRET, mutations
+from tests.core.runtime.conftest import Ground, add_agent
+from tests.core.transcripts.codex_rollout import ROOT
+from tests.core.transcripts.test_codex_compactions import compacted_by_hand
+
+from watchkeeper.agents.backends.record import ProgramRecord
+from watchkeeper.memory.tokens import default_counter
+from watchkeeper.records.messages import Cost, PriceStatus, View
+from watchkeeper.store import agents
+from watchkeeper.store.messages import add_view
 
 RECORD = os.environ.get("WATCHKEEPER_RECORD_CODEX")
 """Path of Codex: record the sessions anew."""
@@ -123,6 +134,51 @@ async def test_a_session_with_everything_in_it(codex: Programs) -> None:
         assert methods >= {
             "thread/start", "thread/resume", "turn/steer", "turn/interrupt", "thread/compact/start",
         }  # fmt: skip
+
+
+class TestRecordedCompactions:
+    """A compaction that the log and the program both tell, or that is read again, is one compaction."""
+
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Iterator[Ground]:
+        ground = Ground(tmp_path)
+        ground.write(lambda tx: add_agent(tx, "a"))
+        ground.write(lambda tx: add_view(tx, "a", View(1, (), 1), tokens=0))
+        yield ground
+        ground.close()
+
+    async def opened(self, ground: Ground, log: Path) -> ProgramRecord:
+        """The record of the agent as it is when its program was opened again, and read to its end."""
+        environment = SimpleNamespace(store=ground.store, redact=lambda value: value, counter=default_counter(),
+                                      price=lambda *about: Cost(None, PriceStatus.UNPRICED))  # fmt: skip
+        agent = agents.load(ground.store, "a")
+        record = ProgramRecord(cast(Any, environment), cast(Any, agent))
+        session = agents.ProgramSession("a", "codex", "1", ROOT, None, str(log), "/", 0)
+        ground.write(lambda tx: agents.save_program_session(tx, session))
+        record.follow(cast(Any, SimpleNamespace(name="codex", reader="codex")), session)
+        await record.look()
+        return record
+
+    def count(self, ground: Ground) -> int:
+        return int(ground.store.one("SELECT compactions FROM agents WHERE id = 'a'")[0])
+
+    async def test_a_program_that_is_opened_again_records_none_twice(self, ground, tmp_path):
+        log = compacted_by_hand().write(tmp_path / "sessions")
+        for _ in range(3):
+            await self.opened(ground, log)
+            assert self.count(ground) == 1
+
+    async def test_one_that_the_program_told_before_its_log_was_known_is_recorded_once(
+        self, ground, tmp_path
+    ):
+        record = await self.opened(ground, tmp_path / "not there yet")
+        record._tail = None
+        await record.compacted("")
+        assert self.count(ground) == 1
+        log = compacted_by_hand().write(tmp_path / "sessions")
+        for _ in range(2):
+            await self.opened(ground, log)
+            assert self.count(ground) == 1
 
 
 @pytest.mark.parametrize("codex", ["limit"], indirect=True)

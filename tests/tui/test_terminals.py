@@ -18,9 +18,17 @@ from tests.tui.fake_store import HOSTILE, FakeSession, insert
 from textual.pilot import Pilot
 
 from watchkeeper.store import external
-from watchkeeper.store.external import NO_HOOK, ExternalQuestion, ExternalReader, SessionState, hooks_folder
+from watchkeeper.store.external import (
+    NO_HOOK,
+    ExternalQuestion,
+    ExternalReader,
+    ExternalSession,
+    SessionState,
+    hooks_folder,
+)
 from watchkeeper.store.snapshot import SessionSnapshotReader
 from watchkeeper_tui.app import WatchkeeperApp, news
+from watchkeeper_tui.external import condition_of, why_not_answer
 from watchkeeper_tui.screens.external import ExternalQuestionScreen, chosen_labels
 from watchkeeper_tui.screens.fleet import FleetScreen
 from watchkeeper_tui.screens.live import LiveScreen
@@ -129,6 +137,25 @@ async def test_each_session_has_one_row_and_its_state_as_its_terminal_has_it(des
         await shows(pilot, without="permission: Bash")
         terminals.has("fresh", "waiting", "permission: Edit")
         await shows(pilot, "permission: Edit", NO_HOOK[:20])
+
+
+def test_a_question_of_codex_names_the_command_that_opens_its_thread() -> None:
+    """Its thread may run in a daemon, and its terminal may be gone."""
+    session = ExternalSession(
+        "codex",
+        "01a1-thread",
+        "id",
+        True,
+        42,
+        "/srv/app",
+        "/logs/t.jsonl",
+        "waiting",
+        "permission: Bash",
+        NOW,
+        (),
+    )
+    assert "`codex resume 01a1-thread`" in condition_of(session, (), NOW).note
+    assert "`codex resume 01a1-thread`" in why_not_answer(session, ())
 
 
 _FILE = {"size": 1, "modified_at": NOW, "read_bytes": 1, "head_digest": "", "imported_at": NOW}

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 NOTHING_ASKED = "no pending questions"
 ASKS_NOBODY = f"{NOTHING_ASKED}; plain `claude -p` asks no question"
 IN_ITS_TERMINAL = {
-    "codex": "Codex's questions are answered in their terminal",
+    "codex": "answer it in its terminal, or with `codex resume {session}`",
     "opencode": "answer it in its terminal; `wk hooks install opencode --answer` hands permissions to you",
 }
-"""Why a question cannot be answered here, where not for want of a hook of Claude Code."""
+"""Where a question is answered that cannot be answered here, where not for want of a hook of Claude Code. A thread of
+Codex may run in its daemon: it waits on after its terminal was closed or killed."""
 NOT_IMPORTED = "its log is not imported yet; `wk watch --all` and `wk import --watch-all` follow the logs"
 NO_INSTRUCTIONS = "Codex takes no instructions for a compaction from a hook"
 _ENDED_SOON = 5.0
@@ -72,6 +73,12 @@ def session_of(external: External, session_id: str | None) -> ExternalSession | 
     return next((each for each in external.sessions if each.session_id == session_id), None)
 
 
+def where_answered(session: ExternalSession) -> str:
+    """Where the question of a session is answered that cannot be answered here."""
+    words = IN_ITS_TERMINAL.get(session.program, NO_HOOK)
+    return words.replace("{session}", line(session.program_session, 60))
+
+
 def why_not_answer(session: ExternalSession | None, questions: Sequence[ExternalQuestion]) -> str:
     """Why nothing can be answered here; empty where it can."""
     if any(each.status == "waiting" for each in questions):
@@ -81,7 +88,7 @@ def why_not_answer(session: ExternalSession | None, questions: Sequence[External
     if session is None:
         return NOTHING_ASKED
     if session.status == "waiting":
-        return IN_ITS_TERMINAL.get(session.program, NO_HOOK)
+        return where_answered(session)
     return NOTHING_ASKED if session.program in IN_ITS_TERMINAL else ASKS_NOBODY
 
 
@@ -103,8 +110,7 @@ def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion]
     if questions:
         return Condition("◔", "sent", "slot", f"answered {asked(questions[0])}; not confirmed yet")
     if session.status == "waiting":
-        why = IN_ITS_TERMINAL.get(session.program, NO_HOOK)
-        return Condition("?", "needs you", "waiting", f"{reason or 'a question'}; {why}")
+        return Condition("?", "needs you", "waiting", f"{reason or 'a question'}; {where_answered(session)}")
     if session.status == "failed":
         return Condition("✗", "failed", "failed", reason)
     if session.status == "compacting":

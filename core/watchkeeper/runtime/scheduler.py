@@ -365,7 +365,7 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
     goal, planner_id = store.one(
         "SELECT goal, planner_agent_id FROM sessions WHERE id = ?", (store.session_id,)
     )
-    said, calls = await asyncio.to_thread(_told_outside, program.reader or "", outside)
+    said, calls, compactions = await asyncio.to_thread(_told_outside, program.reader or "", outside)
     used = [call.model for call in calls if call.agent == MAIN and call.model]
     # Codex would take its default instead of the session's model.
     model = f"codex/{used[-1]}" if program.name == "codex" and used else outside["model"]
@@ -396,7 +396,8 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
         tx.execute("UPDATE tasks SET starts_from = ? WHERE id = ?", (agent.id, task_id))
         plans.revise(tx, plan_id, "created")
         tx.event("program.attached", agent_id=agent.id, task_id=task_id, program=program.name,
-                 program_session=outside["session"], messages=len(said), calls=len(calls))  # fmt: skip
+                 program_session=outside["session"], messages=len(said), calls=len(calls),
+                 compactions=compactions)  # fmt: skip
         tx.event("host.warning", task_id=task_id, text=(
             f"{program.label} goes on in {outside['folder']} itself, the folder of its session, without a worktree: what you"
             " or others write there meanwhile can be overwritten"
@@ -408,18 +409,21 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
 
 def _told_outside(
     reader: str, outside: Mapping[str, str]
-) -> tuple[list[tuple[MessageRole, str]], list[ModelCall]]:
-    """What was said in a program's session, and its calls to a model."""
+) -> tuple[list[tuple[MessageRole, str]], list[ModelCall], list[str]]:
+    """What was said in a program's session, its calls to a model, and the ids of its compactions."""
     from watchkeeper.transcripts.reading import SessionTail
-    from watchkeeper.transcripts.records import MAIN, ImportedMessage, ModelCall
+    from watchkeeper.transcripts.records import MAIN, ImportedCompaction, ImportedMessage, ModelCall
 
     said: list[tuple[MessageRole, str]] = []
     calls: dict[str, ModelCall] = {}
+    compactions: list[str] = []
     for one in SessionTail(reader, Path(outside["transcript"]), outside["session"]).read():
         if isinstance(one, ModelCall):
             known = calls.get(key_of(one))
             if known is None or one.output_tokens > known.output_tokens:  # a record of a call may grow
                 calls[key_of(one)] = one
+        elif isinstance(one, ImportedCompaction) and one.agent == MAIN and not one.told_later:
+            compactions.append(one.uid)
         elif isinstance(one, ImportedMessage) and one.agent == MAIN and not one.injected:
             blocks = [{"type": "text", "text": one.content}] if isinstance(one.content, str) else one.content
             text = "\n".join(
@@ -427,7 +431,7 @@ def _told_outside(
             ).strip()
             if text:
                 said.append((one.role, text[:ATTACHED_CHARACTERS]))
-    return said[-ATTACHED_MESSAGES:], list(calls.values())
+    return said[-ATTACHED_MESSAGES:], list(calls.values()), compactions
 
 
 def inputs_of(reads: Any, task: Task) -> list[Input]:

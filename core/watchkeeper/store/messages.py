@@ -180,6 +180,29 @@ def add_compaction(
     )  # fmt: skip
 
 
+_PROGRAM_COMPACTIONS = (
+    "SELECT e.data FROM agent_programs p CROSS JOIN events e WHERE p.program_session = ? AND p.program = ?"
+    " AND e.session_id = p.session_id AND e.agent_id = p.agent_id"
+    " AND e.kind IN ('compaction.applied', 'program.attached')"
+)
+
+
+def program_compactions(reads: Any, program: str, program_session: str) -> tuple[set[str], int]:
+    """The compactions of an agent program's session that are recorded: the ids of those that its own log told, and how
+    many only the program itself has told."""
+    known: set[str] = set()
+    told_live = 0
+    for (data,) in reads.all(_PROGRAM_COMPACTIONS, (program_session, program)):
+        found = decode(data)
+        if "compactions" in found:  # of a session that began outside
+            known.update(map(str, found["compactions"]))
+        elif "record" in found:
+            known.add(str(found["record"]))
+        elif "high_water" in found:
+            told_live += 1
+    return known, told_live
+
+
 def begin_compaction(
     tx: Transaction,
     agent_id: str,

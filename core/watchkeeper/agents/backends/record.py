@@ -98,6 +98,10 @@ class ProgramRecord:
         self._calls: dict[str, ModelCall] = {}
         """Model calls that may still grow in the record; by key."""
         self._stored: set[str] = set()
+        self._compactions: set[str] = set()
+        """Those that are stored, by their id in the record."""
+        self._told_live = 0
+        """How many more are stored that the program told: the record tells them too, the earliest first."""
         self._summary_of: int | None = None
         self.ordered = False
         """A person has ordered the compaction that is in progress."""
@@ -192,6 +196,9 @@ class ProgramRecord:
                 (session.program_session, program.name),
             )
         }
+        self._compactions, self._told_live = message_rows.program_compactions(
+            self._store, program.name, session.program_session
+        )
         if program.reader is not None and session.transcript:
             self._tail = SessionTail(program.reader, Path(session.transcript), session.program_session)
 
@@ -307,8 +314,19 @@ class ProgramRecord:
                     self.newest = record.uid or self.newest
                 if record.agent == MAIN and record.role == "assistant":
                     self._newest_text = "\n".join(_texts(record.content)) or self._newest_text
-            elif isinstance(record, ImportedCompaction) and record.agent == MAIN and not record.elided:
-                await self.compacted("", trigger="manual" if self.ordered else record.trigger)
+            elif (
+                isinstance(record, ImportedCompaction)
+                and record.agent == MAIN
+                and not (record.elided or record.told_later)
+            ):
+                if record.uid in self._compactions:
+                    continue
+                self._compactions.add(record.uid)
+                if self._told_live:
+                    self._told_live -= 1
+                    continue
+                trigger = "manual" if self.ordered else record.trigger
+                await self.compacted("", trigger=trigger, record=record.uid)
             elif isinstance(record, Summary) and record.agent == MAIN:
                 await self._summarise(self._environment.redact(record.text))
         if final:
@@ -378,8 +396,11 @@ class ProgramRecord:
 
     # --- its compactions --------------------------------------------------------------------------------------
 
-    async def compacted(self, summary: str, *, trigger: str = "program") -> None:
-        """The program dropped what its context held, as a view of this agent: everything before is not in it."""
+    async def compacted(self, summary: str, *, trigger: str = "program", record: str | None = None) -> None:
+        """The program dropped what its context held, as a view of this agent: everything before is not in it.
+
+        `record`: its id in the program's own record, if that tells it.
+        """
         if trigger == "program" and self._tail is not None:
             await self.look()  # its own record tells of it
             return
@@ -399,7 +420,8 @@ class ProgramRecord:
             )  # fmt: skip
             self._add_view(tx, new, version, last, summary, compaction)
             tx.event("compaction.applied", agent_id=agent_id, compaction=compaction, trigger=trigger,
-                     tokens_before=tokens, messages_removed=removed, high_water=last)  # fmt: skip
+                     tokens_before=tokens, messages_removed=removed, high_water=last,
+                     **({} if record is None else {"record": record}))  # fmt: skip
             return compaction
 
         self._summary_of = await self._store.commit(write)
