@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,17 @@ from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results
 
 from watchkeeper.agents.roles import agents_md, load_roles
 from watchkeeper.agents.tools.workers import Child, WorkerPool
+from watchkeeper.interop import hooks
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.records import errors
-from watchkeeper.records.errors import HostFault, Shortage, StoreExhausted, host_fault
+from watchkeeper.records.errors import HostFault, Shortage, StoreExhausted, WatchkeeperError, host_fault
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.config import load_config, load_workspace_config
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
 from watchkeeper.runtime.run_session import Runtime
-from watchkeeper.store import driver
+from watchkeeper.store import database, driver
+from watchkeeper.transcripts.export import new_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -435,15 +438,62 @@ def test_what_the_system_said_decides_what_an_error_of_sqlite_is(
         assert os.strerror(number) in driver.explain(path, error)
 
 
+def _export(folder: Path) -> None:
+    with new_file(folder / "page.html") as file:
+        file.write("text")
+
+
+def _change_settings(folder: Path) -> None:
+    hooks._write(folder / "settings.json", b"{}")
+
+
+def _back_up(folder: Path) -> None:
+    with closing(database.open_writable(folder / "w.db")) as connection:
+        database.copy_database(connection, folder / "w.db", folder / "copy.db")
+
+
+@pytest.mark.parametrize("write", [_export, _change_settings, _back_up])
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "the disk is full; free some space"), (errno.EDQUOT, "the disk quota is used up"),
+        (errno.EINVAL, os.strerror(errno.EINVAL)),
+    ],
+)  # fmt: skip
+def test_the_sync_of_a_file_that_fails_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None], number: int, says: str
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(WatchkeeperError) as failed:
+        write(tmp_path)
+    assert says in str(failed.value)
+    assert ("space" in str(failed.value)) is (number != errno.EINVAL)
+
+
+def test_a_backup_that_finds_no_room_names_the_copy_and_the_limit(tmp_path: Path) -> None:
+    path, copy = tmp_path / "w.db", tmp_path / "copy.db"
+    database.open_writable(path).close()
+
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    (line,) = wk(path, "backup", str(copy), preexec_fn=lower).stderr.splitlines()
+    assert f"{copy}: a file would grow beyond the limit of this process" in line
+
+
 WRITES_TOO_MUCH = """
 import errno, resource, sys
-from watchkeeper.store import driver
+from watchkeeper.store import database, driver
+from watchkeeper.transcripts.export import new_file
 connection = driver.sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("CREATE TABLE t (x)")
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 try:
     with driver.writing(connection, "test"):
-        connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
+        connection.execute("INSERT INTO t VALUES (zeroblob(1000000))")
 except driver.sqlite3.OperationalError as error:
     sys.exit(0 if error.system_errno == errno.EFBIG else f"{error} {error.system_errno}")
 """

@@ -612,18 +612,19 @@ def _copy_pages(source: Connection, part: Path, progress: Callable[[int, int], N
         # host would make SQLite begin again.
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        try:
-            source.backup(
-                copy,
-                pages=PAGES_AT_ONCE,
-                sleep=0.0,
-                progress=(lambda _, left, pages: progress(pages - left, pages))
-                if progress is not None
-                else None,
-            )
-        finally:
-            source.execute("ROLLBACK")
-        copy.execute("PRAGMA journal_mode=WAL")
+        with noting_system_errors(copy):
+            try:
+                source.backup(
+                    copy,
+                    pages=PAGES_AT_ONCE,
+                    sleep=0.0,
+                    progress=(lambda _, left, pages: progress(pages - left, pages))
+                    if progress is not None
+                    else None,
+                )
+            finally:
+                source.execute("ROLLBACK")
+            copy.execute("PRAGMA journal_mode=WAL")
     finally:
         copy.close()
 

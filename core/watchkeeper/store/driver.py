@@ -374,7 +374,10 @@ def noting_system_errors(connection: Connection) -> Iterator[None]:
 
 
 def _is_io_error(error: BaseException) -> bool:
-    return str(getattr(error, "sqlite_errorname", None) or "").startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN"))
+    name = getattr(error, "sqlite_errorname", None)
+    if name is None:  # of a backup
+        return str(error) in ("disk I/O error", "unable to open database file")
+    return str(name).startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN"))
 
 
 def _system_errno(connection: Connection) -> int:
@@ -461,7 +464,7 @@ def _refused_growth(path: Path) -> Shortage | None:
     """What keeps a file as long as the database's from growing where it is: a quota, or a limit of this process."""
     files = (path, path.with_name(f"{path.name}-wal"))
     try:
-        offset = max(file.stat().st_size for file in files if file.exists())
+        offset = max((file.stat().st_size for file in files if file.exists()), default=0)
         probe = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except (OSError, ValueError, AttributeError):  # not every system has files without a name
         return None

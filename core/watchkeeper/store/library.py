@@ -123,7 +123,8 @@ def opened(path: Place) -> Iterator[Connection]:
         )
     connection = database.open_writable(path)
     try:
-        yield connection
+        with driver.noting_system_errors(connection):
+            yield connection
     except sqlite3.DatabaseError as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
