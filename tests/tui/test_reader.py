@@ -177,10 +177,13 @@ def test_a_host_that_works_for_one_command_on_a_paused_session_is_live_and_no_ot
 
 
 def test_another_programs_session_that_nobody_follows_is_over_and_not_dead() -> None:
-    assert session_state("running", hosted=False, origin="codex") is SessionState.DONE
-    assert session_state("running", hosted=True, origin="codex") is SessionState.LIVE
-    assert session_state("running", hosted=False) is SessionState.DEAD
-    assert session_state("held", hosted=False) is SessionState.UNKNOWN
+    assert session_state("running", hosted=False, working=False, origin="codex") is SessionState.ENDED
+    assert session_state("done", hosted=False, working=False, origin="codex") is SessionState.ENDED
+    assert session_state("done", hosted=False, working=False, origin="fork") is SessionState.DONE
+    assert session_state("running", hosted=True, working=False, origin="codex") is SessionState.IDLE
+    assert session_state("running", hosted=True, working=True, origin="codex") is SessionState.LIVE
+    assert session_state("running", hosted=False, working=False) is SessionState.DEAD
+    assert session_state("held", hosted=False, working=False) is SessionState.UNKNOWN
 
 
 def test_an_unknown_state_of_an_agent_or_a_task_is_its_own_word(desk, reader, published):

@@ -364,7 +364,12 @@ def _why_not_steer(target: Target) -> str:
 
 def _over(target: Target) -> str:
     """The text that every key shows for a run that has ended; empty if it has not."""
-    ended = target.snapshot.state in (SessionState.DONE, SessionState.FAILED, SessionState.CANCELLED)
+    ended = target.snapshot.state in (
+        SessionState.DONE,
+        SessionState.FAILED,
+        SessionState.CANCELLED,
+        SessionState.ENDED,
+    )
     return "the run is over" if ended else ""
 
 

@@ -191,6 +191,7 @@ def _budgets(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
 def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     ends: dict[SessionState, tuple[str, Severity]] = {
         SessionState.DONE: ("run finished", "information"),
+        SessionState.ENDED: ("session ended", "information"),
         SessionState.FAILED: ("run failed", "error"),
         SessionState.CANCELLED: ("run cancelled", "warning"),
         SessionState.DEAD: ("run stopped: the background process is gone", "error"),

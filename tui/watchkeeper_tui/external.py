@@ -15,7 +15,7 @@ from watchkeeper.store.external import NO_HOOK, External, ExternalQuestion, Exte
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.snapshot import Condition
+from watchkeeper_tui.snapshot import Condition, SessionState
 
 if TYPE_CHECKING:
     from watchkeeper.store.snapshot import FleetRow
@@ -144,6 +144,20 @@ def dropping(session: ExternalSession) -> str:
 def is_over(session: ExternalSession, last_active: float) -> bool:
     """Whether it ended, and its log tells nothing later."""
     return session.status == "ended" and last_active <= session.changed_at + _ENDED_SOON
+
+
+def state_of(session: ExternalSession | None, last_active: float, otherwise: SessionState) -> SessionState:
+    """The state of an imported session as its terminal has it, which knows more than the age of a log's newest record;
+    `otherwise` where no hook says anything."""
+    if session is None or (session.status == "ended" and not is_over(session, last_active)):
+        return otherwise
+    return _STATES.get(session.status, otherwise)
+
+
+_STATES = {
+    "busy": SessionState.LIVE, "waiting": SessionState.LIVE, "compacting": SessionState.LIVE,
+    "idle": SessionState.IDLE, "ended": SessionState.ENDED, "failed": SessionState.FAILED,
+}  # fmt: skip
 
 
 def needy(external: External, now: float, besides: str | None) -> Iterable[tuple[ExternalSession, Condition]]:

@@ -602,6 +602,8 @@ class Reader(threading.Thread):
         if agents is not shown.agents:
             self._working = any(agent.status in ("working", "waiting") for agent in reading.agents)
         state = session_state(facts.status, host_pid is not None, working=self._working, origin=facts.origin)
+        if imported_from(facts.origin) is not None:
+            state = terminals.state_of(terminals.session_of(outside, facts.id), facts.last_active, state)
         if (
             state is SessionState.DEAD
             and facts.host_pid is None

@@ -54,6 +54,10 @@ class SessionState(StrEnum):
     REPLAY = "REPLAY"
     OPENING = "OPENING"
     """Nothing was read yet."""
+    IDLE = "IDLE"
+    """Another program's session that was active a short while ago, and in which no agent is at work."""
+    ENDED = "ENDED"
+    """Another program's session in which nothing runs; its log does not say how it ended."""
     UNKNOWN = "UNKNOWN"
     """The stored status is none that is known here."""
 
@@ -186,21 +190,23 @@ class Snapshot:
         )
 
 
-def session_state(status: str, hosted: bool, *, working: bool = False, origin: str = "run") -> SessionState:
+def session_state(status: str, hosted: bool, *, working: bool, origin: str = "run") -> SessionState:
     """What a session's stored status means, given whether a process drives it now.
 
     A host that was started for one command only (for example a re-run) does not change the status while
-    agents are `working`. Another program's session that is no longer followed counts as done: no host of it
-    stopped.
+    agents are `working`. Another program's session is live while an agent in it is at work. If it is not followed, or
+    its newest record is old, it has ended: no host of it stopped, and nothing says that it reached its goal.
     """
     if hosted and working:
         return SessionState.LIVE
+    imported = imported_from(origin) is not None
     if status == "running":
-        gone = SessionState.DONE if imported_from(origin) else SessionState.DEAD
-        return SessionState.LIVE if hosted else gone
+        if imported:
+            return SessionState.IDLE if hosted else SessionState.ENDED
+        return SessionState.LIVE if hosted else SessionState.DEAD
     return {
         "paused": SessionState.PAUSED,
-        "done": SessionState.DONE,
+        "done": SessionState.ENDED if imported else SessionState.DONE,
         "failed": SessionState.FAILED,
         "cancelled": SessionState.CANCELLED,
     }.get(status, SessionState.UNKNOWN)
@@ -299,6 +305,8 @@ _NOBODY_YET = {
     SessionState.PAUSED: "paused before any agent started; r resumes the run",
     SessionState.DEAD: "the background process stopped; r starts another",
     SessionState.REPLAY: "no agent had started yet",
+    SessionState.IDLE: "the log holds no agent",
+    SessionState.ENDED: "the log holds no agent",
     SessionState.UNKNOWN: "no agent has started",
 }
 
@@ -476,6 +484,8 @@ SESSION_BADGES = {
     SessionState.CANCELLED: ("×", "badge_plain"),
     SessionState.REPLAY: ("»", "badge_plain"),
     SessionState.OPENING: ("…", "badge_plain"),
+    SessionState.IDLE: ("○", "badge_plain"),
+    SessionState.ENDED: ("×", "badge_plain"),
     SessionState.UNKNOWN: ("?", "badge_plain"),
 }
 

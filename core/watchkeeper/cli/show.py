@@ -53,7 +53,7 @@ SEARCHING_SECONDS = 10.0
 """How long a search reads; after that it reports that older messages were not searched."""
 
 GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
-          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷", "dead": "†"}  # fmt: skip
+          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷", "dead": "†", "ended": "×"}  # fmt: skip
 
 
 @click.command()
@@ -95,6 +95,14 @@ def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) ->
     return respond(as_json, rows, _session_lines(rows), empty=empty)
 
 
+def state_word(status: str, origin: str, *, live: bool, queued: bool = False) -> str:
+    """The state of a session in a list. Another program's session that is not live has `ended`: it has no process of
+    ours that could have died, and its log does not say that it reached its goal."""
+    if imported_from(origin) is not None:
+        return "ended" if status == "done" or (status == "running" and not live) else status
+    return ("queued" if queued else "dead") if status == "running" and not live else status
+
+
 def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
     if rows:
         yield (
@@ -102,10 +110,7 @@ def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
             f" {'cost':>10}  goal"
         )
     for row in rows:
-        status = row["status"]
-        if status == "running" and not row["live"]:
-            # An imported session has no process of ours that could have died.
-            status = "done" if imported_from(row["origin"]) else "queued" if row["queued"] else "dead"
+        status = state_word(row["status"], row["origin"], live=row["live"], queued=row["queued"])
         yield (
             f"{GLYPHS.get(status, '?')} {row['id']:<8}  {day_and_minute(row['last_active'])} {status:<9}"
             f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,}"
@@ -234,8 +239,13 @@ def _receipt_lines(receipts: list[dict[str, Any]], titles: dict[str, str]) -> It
 
 
 def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
-    at = "imported" if imported_from(session["origin"]) else host
-    yield f"{session['id']}  {session['status']}  ({at})  {clean(session['goal'], 120)}"
+    imported = imported_from(session["origin"]) is not None
+    status = (
+        state_word(session["status"], session["origin"], live=session["live"])
+        if imported
+        else session["status"]
+    )
+    yield f"{session['id']}  {status}  ({'imported' if imported else host})  {clean(session['goal'], 120)}"
     if session["usage_limit"] is not None:
         yield f"  stopped: {limit_text(UsageLimit(**session['usage_limit']), time.time())}"
     if session["status_reason"]:

@@ -357,6 +357,8 @@ def _programs_with_logs() -> list[str]:
 
 def _print_fleet(path: Place, session_ids: list[str]) -> int:
     """Print the sessions once, a line each."""
+    from watchkeeper.cli.show import state_word
+    from watchkeeper.store.lease import probe_all
     from watchkeeper.store.snapshot import FleetReader
 
     opened = SessionHandle(path)
@@ -364,12 +366,14 @@ def _print_fleet(path: Place, session_ids: list[str]) -> int:
         rows = FleetReader(session_ids).read(opened.connection, time.time())
     finally:
         opened.connection.close()
+    hosted = probe_all(path, [row.id for row in rows])
     for row in rows:
         plan = f"{row.tasks_done}/{row.tasks} tasks" if row.tasks else "no plan"
         rate = f"{cost_text(row.cost_usd, row.total_tokens)} (+{row.cost_per_minute:.2f}/min)"
         asked = f"  ? {row.question.agent}: {row.question.tool} {row.question.text}" if row.question else ""
         name = clean(row.title or row.goal or "", 80)
-        say(f"{row.id}  {row.status:<9}  {plan}  {rate}  {name}{clean(asked, 200)}".rstrip())
+        status = state_word(row.status, row.origin, live=row.id in hosted, queued=row.queued_at is not None)
+        say(f"{row.id}  {status:<9}  {plan}  {rate}  {name}{clean(asked, 200)}".rstrip())
     if not rows:
         say("no session runs, is paused or was active today; `wk sessions` lists all")
     return 0

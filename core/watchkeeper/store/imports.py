@@ -630,6 +630,14 @@ def begin(connection: Connection, session_ids: Sequence[str]) -> None:
         )
 
 
+def seconds_since_active(connection: Connection, session_ids: Sequence[str], now: float) -> dict[str, float]:
+    """How old the newest record of each of these sessions is."""
+    found = connection.execute(
+        f"SELECT id, last_active FROM sessions WHERE id {IN_LIST}", (list_of(session_ids),)
+    )
+    return {row[0]: now - row[1] for row in found}
+
+
 def end(connection: Connection, session_ids: Sequence[str]) -> None:
     """These sessions grow no further as far as is known here: no agent in them is working."""
     for session_id in session_ids:

@@ -54,6 +54,7 @@ class Follower:
         places: files and folders; of a file, the folder named like it (its sub-agents) belongs to it.
         go_on: asked now and then; False ends the following.
         pace: how soon what is written must be read.
+        now: the time by which the age of a record is judged.
     """
 
     def __init__(
@@ -64,12 +65,13 @@ class Follower:
         *,
         go_on: Callable[[], bool] = lambda: True,
         pace: Pace | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._pace = pace or Pace()
         self._importer = importer
         self._places = [place.resolve() for place in places]
         self._go_on = go_on
-        self._holding = LeasePool(writer)
+        self._holding = LeasePool(writer, now=now)
         self._seen: dict[Path, tuple[int, float]] = {}
         self._growing: dict[Path, None] = {}
         """Logs that grew last. What is logged beside a log's own file is looked for in these alone."""

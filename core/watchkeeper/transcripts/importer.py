@@ -149,16 +149,35 @@ QUIET_SECONDS = 1_800.0
 class LeasePool:
     """The sessions that one follower holds."""
 
-    def __init__(self, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._writer = writer
         self._clock = clock
+        self._now = now
         self._held: OrderedDict[str, tuple[Lease, float]] = OrderedDict()
-        """By what was said of each last, the newest at the end."""
+        """By what was said of each last, the newest at the end; and when that was."""
 
     def grew(self, session_ids: Iterable[str]) -> None:
-        """These sessions have something new."""
-        now, taken = self._clock(), []
-        for session_id in session_ids:
+        """Something of these sessions was read. A session is live if its newest record is recent, whenever its file was
+        copied or touched."""
+        wanted = list(session_ids)
+        if not wanted:
+            return
+        ages = self._writer.submit(
+            lambda group: imports.seconds_since_active(group.connection, wanted, self._now())
+        ).result()
+        over = [each for each in wanted if ages.get(each, 0.0) >= QUIET_SECONDS and each not in self._held]
+        if over:
+            self._writer.submit(lambda group: imports.end(group.connection, over)).result()
+        taken = []
+        for session_id, age in ages.items():
+            if age >= QUIET_SECONDS:
+                continue
+            at = self._clock() - max(0.0, age)
             held = self._held.pop(session_id, None)
             if held is None:
                 try:
@@ -167,8 +186,8 @@ class LeasePool:
                     continue  # another follower holds it: two may follow one log, and take turns
                 taken.append(session_id)
             else:
-                lease = held[0]
-            self._held[session_id] = (lease, now)
+                lease, at = held[0], max(held[1], at)
+            self._held[session_id] = (lease, at)
         if taken:
             self._writer.submit(lambda group: imports.begin(group.connection, taken)).result()
         self._let_go(list(self._held)[: max(0, len(self._held) - LEASES)])

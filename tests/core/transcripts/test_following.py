@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,18 @@ from watchkeeper.transcripts.follow import Follower
 from watchkeeper.transcripts.importer import QUIET_SECONDS, Importer, LeasePool
 
 PATIENCE_SECONDS = 20.0
+NOW = datetime(2026, 2, 3, 4, 10, tzinfo=UTC).timestamp()
+"""Ten minutes after the first record of a log."""
 
 
 class Following:
     """A follower in a thread of its own, and the log that it follows."""
 
-    def __init__(self, store: Store, places: list[Path]) -> None:
+    def __init__(self, store: Store, places: list[Path], now: float = NOW) -> None:
         self.store = store
         self._stop = threading.Event()
         importer = Importer(store.writer, pricing=dollar_a_token, live=True)
-        self._follower = Follower(store.writer, importer, places)
+        self._follower = Follower(store.writer, importer, places, now=lambda: now)
         self._thread = threading.Thread(target=self._follower.run, args=(self._stop,), daemon=True)
         self._thread.start()
         assert self._follower.ready.wait(PATIENCE_SECONDS)
@@ -205,6 +208,25 @@ def test_a_session_that_is_live_when_somebody_begins_to_watch_it_stands_as_live(
     assert store.one("SELECT status FROM agents") == store.one("SELECT status FROM sessions") == "done"
 
 
+@pytest.mark.parametrize("age_seconds", [QUIET_SECONDS, 277 * 86_400.0])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_log_that_was_copied_just_now_is_as_old_as_its_last_record(
+    store: Store, logs: Path, age_seconds: float, known: bool
+) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(call("Bash", "t1"), id="msg_1", stop="tool_use")
+    path = log.write(logs)
+    if known:
+        store.run(path)
+    following = Following(store, [path], now=NOW + age_seconds)
+    following.until("SELECT count(*) FROM messages", 2)
+    following.until("SELECT status FROM agents", "done")
+    assert store.all("SELECT status FROM tool_calls") == [("unknown",)]
+    assert probe(store.path, store.one("SELECT id FROM sessions")) is None
+    following.end()
+
+
 def test_what_a_follower_that_was_killed_left_as_live_is_over_with_the_next_import(store, logs):
     log = Log()
     log.user("Mend the cache")
@@ -224,7 +246,7 @@ def test_a_session_that_was_quiet_for_long_is_over_until_it_grows(store: Store, 
     path = log.write(logs)
     store.run(path, live=True)
     session_id, now = store.one("SELECT id FROM sessions"), [0.0]
-    holding = LeasePool(store.writer, lambda: now[0])
+    holding = LeasePool(store.writer, lambda: now[0], lambda: NOW)
     for wanted in ("running", "done", "running"):
         if wanted == "running":
             holding.grew([session_id])

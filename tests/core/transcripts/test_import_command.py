@@ -46,13 +46,13 @@ def _wk(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, said.out, said.err
 
 
-def test_a_session_whose_follower_was_killed_is_listed_as_done_and_not_as_dead(capsys, db, logs):
+def test_a_session_whose_follower_was_killed_is_listed_as_ended_and_not_as_dead(capsys, db, logs):
     _wk(capsys, "import", _log().write(logs), "--db", db)
     connection = database.open_writable(db)
     connection.execute("UPDATE sessions SET status = 'running'")
     connection.close()
     _, out, _ = _wk(capsys, "sessions", "--db", db)
-    assert "done" in out
+    assert "ended" in out
     assert "dead" not in out
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_it_says_what_it_watches_and_then_tells_agent_tool_and_tokens(watching, 
     assert "calls Read" in _read_until(watching, "turn 3")[-1]
     # Another session begins in the same place.
     other = Log("0b0b0b0b-1111-4222-8333-444444444444")
-    other.user("Something else")
+    other.user("Something else", timestamp=datetime.now(UTC).isoformat())
     other.write(logs)
     assert "Something else" in _read_until(watching, "is live as well")[-1]
 

@@ -191,7 +191,10 @@ def compare_rows(compared: Comparison, left_live: bool, right_live: bool) -> lis
 
 
 def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]]]:
-    spent, state = side.spent, session_state(side.status, live, origin=side.origin)
+    spent, state = (
+        side.spent,
+        session_state(side.status, live, working=live and side.status == "running", origin=side.origin),
+    )
     glyph, _ = SESSION_BADGES[state]
     reason = f"  {_line(side.status_reason)}" if side.status_reason else ""
     duration = side.hosted_seconds or ((side.ended_at or side.last_active) - side.created_at)

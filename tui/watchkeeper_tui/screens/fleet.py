@@ -102,9 +102,9 @@ def fleet_condition(
     """
     if outside is not None and (outside.status != "ended" or terminals.is_over(outside, row.last_active)):
         return terminals.condition_of(outside, asked, now)
-    state = session_state(row.status, hosted, origin=row.origin)
+    state = session_state(row.status, hosted, working=row.working > 0, origin=row.origin)
     reason = sanitize(row.status_reason or "")
-    if row.question is not None and state is not SessionState.DONE:
+    if row.question is not None and state not in (SessionState.DONE, SessionState.ENDED):
         question = question_words(row.question.tool, row.question.text)
         words = f"{row.question.agent or 'an agent'}: {row.question.tool} {question}"
         return Condition(

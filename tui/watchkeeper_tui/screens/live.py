@@ -533,7 +533,7 @@ class LiveScreen(SessionScreen, ActingScreen):
     def _look_for_result(self, snapshot: Snapshot) -> None:
         """When the run is done, find the artifact that it ended with: the one saved last."""
         session = snapshot.session
-        if session is None or snapshot.state is not SessionState.DONE:
+        if session is None or snapshot.state not in (SessionState.DONE, SessionState.ENDED):
             self._result, self._result_of = None, ""
         elif self._result_of != session.id:
             self._result, self._result_of = None, session.id

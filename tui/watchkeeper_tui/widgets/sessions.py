@@ -192,14 +192,14 @@ class SessionsView(RowView[SessionLine]):
 
     def state(self, row: SessionLine) -> SessionState:
         """The session's state, derived from its lease."""
-        return session_state(row.status, row.id in self.hosts, origin=row.origin)
+        return session_state(row.status, row.id in self.hosts, working=row.working > 0, origin=row.origin)
 
     def row_cells(self, row: SessionLine) -> Sequence[Cell]:
         state = self.state(row)
         role = _ROLES.get(state, "muted")
         glyph, _ = SESSION_BADGES[state]
         end = (
-            f"live (pid {self.hosts[row.id]})"
+            f"{state_word(state, row.status)} (pid {self.hosts[row.id]})"
             if row.id in self.hosts
             else sanitize(row.status_reason or state_word(state, row.status))
         )

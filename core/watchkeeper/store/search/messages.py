@@ -728,6 +728,8 @@ class SessionLine(SessionHead):
     """Some of the cost comes from an estimated price or from estimated tokens."""
     parked_until: float | None = None
     parked_reason: str | None = None
+    working: int = 0
+    """How many agents are at work, or wait for an answer."""
 
     @property
     def limit(self) -> UsageLimit | None:
@@ -757,7 +759,9 @@ _SELECT = (
     " s.unpriced_calls,"
     " (SELECT count(*) FROM agents a WHERE a.session_id = s.id),"
     " (SELECT coalesce(sum(a.compactions), 0) FROM agents a WHERE a.session_id = s.id),"
-    f" {COST_ESTIMATED}, {PARKED} FROM sessions s"
+    f" {COST_ESTIMATED}, {PARKED},"
+    " (SELECT count(*) FROM agents a WHERE a.session_id = s.id AND a.status IN ('working', 'waiting'))"
+    " FROM sessions s"
 )
 
 
