@@ -31,7 +31,7 @@ class Reply:
     blocks: list[Block]
     stop_reason: str | None = None
     """None: `tool_use` if there is one, else `end_turn`."""
-    usage: dict[str, int] | None = None
+    usage: dict[str, Any] | None = None
     piece: int = 16
     """Characters in a delta."""
     raw_inputs: dict[str, str] = field(default_factory=dict)

@@ -9,7 +9,16 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from watchkeeper.records.messages import Delta, ModelError, ModelEvent, ModelRequest, Reply, Usage, UsageSoFar
+from watchkeeper.records.messages import (
+    Delta,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    Reply,
+    SideCall,
+    Usage,
+    UsageSoFar,
+)
 
 Blocks = list[dict[str, Any]]
 Script = Callable[[ModelRequest], "Blocks | ModelError | asyncio.Event"]
@@ -27,6 +36,8 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         self.hanging = 0
         """Calls that have had to wait so far."""
+        self.side_calls: tuple[SideCall, ...] = ()
+        """What the provider counts for each reply besides."""
         self.counted: Usage | None = None
         """What a call that has to wait has used by then."""
         self.cached = (0, 0)
@@ -51,6 +62,7 @@ class ScriptedModel:
             content=answer,
             stop_reason="tool_use" if any(block["type"] == "tool_use" for block in answer) else "end_turn",
             usage=Usage(characters // 4, len(json.dumps(answer)) // 4, *self.cached),
+            side_calls=self.side_calls,
         )
 
 

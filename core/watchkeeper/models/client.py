@@ -232,6 +232,7 @@ class SdkModel(ABC):
             first_token_seconds=None if first is None else first - started,
             retries=retries,
             invalid_inputs=dict(assembler.invalid_inputs),
+            side_calls=assembler.side_calls(),
         )
 
     def _given_up(self, failure: Failure, verdict: Verdict, retries: int, started: float) -> ModelError:
@@ -306,22 +307,23 @@ class SdkModel(ABC):
 class _Attempt:
     """What one request has brought so far."""
 
-    __slots__ = ("_counted", "assembler", "ended_at", "first_token_at", "request_id")
+    __slots__ = ("_reports", "assembler", "ended_at", "first_token_at", "request_id")
 
     def __init__(self, assembler: ReplyAssembler) -> None:
         self.assembler = assembler
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
         self.request_id: str | None = None
-        self._counted = Usage()
+        self._reports = 0
 
     def counted(self) -> UsageSoFar | None:
-        """What the provider has counted so far, if it is more than at the last question."""
-        usage, _ = self.assembler.usage()
-        if usage == self._counted:
+        """What the provider has counted so far, if it has reported since the last question."""
+        assembler = self.assembler
+        if assembler.usage_reports == self._reports:
             return None
-        self._counted = usage
-        return UsageSoFar(usage, self.request_id or self.assembler.message_id)
+        self._reports = assembler.usage_reports
+        request_id = self.request_id or assembler.message_id
+        return UsageSoFar(assembler.usage()[0], request_id, assembler.side_calls())
 
 
 def _estimated(reported: Usage, request: ModelRequest, reply_chars: int) -> Usage:

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard
 
-from watchkeeper.records.messages import Block, Delta, Usage
+from watchkeeper.records.messages import Block, Delta, SideCall, Usage
 from watchkeeper.records.text import one_line
+from watchkeeper.records.usage import ReportedCall, reported_calls
 
 
 def strict_json(text: str | bytes) -> Any:
@@ -79,6 +80,8 @@ MAX_REPLY_CHARS = 32 * 1024 * 1024
 MOST_TOKENS_REPORTED = 10**9
 """More than this is no count of one call, and would not add up in the store."""
 
+MOST_ITERATIONS = 1_000
+
 _TEXTS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 """Type of block → its fields that are text, where they are there."""
 
@@ -136,6 +139,9 @@ class ReplyAssembler:
         self.invalid_inputs: dict[str, str] = {}
         self._blocks: dict[int, _Open] = {}
         self._usage: dict[str, int] = {}
+        self._iterations: list[Any] = []
+        self.usage_reports = 0
+        """How often tokens were reported so far."""
         self.chars = 0
         """Characters of the reply so far, from which output tokens are estimated."""
         self._held = 0
@@ -218,14 +224,21 @@ class ReplyAssembler:
 
     def usage(self) -> tuple[Usage, bool]:
         """The tokens reported, and whether both input and output were reported at all."""
-        get = self._usage.get
-        usage = Usage(
-            input_tokens=get("input_tokens", 0),
-            output_tokens=get("output_tokens", 0),
-            cache_read_tokens=get("cache_read_input_tokens", 0),
-            cache_write_tokens=get("cache_creation_input_tokens", 0),
+        own = self._reported_calls()[0]
+        is_whole = own.usage.prompt_tokens > 0 and "output_tokens" in self._usage
+        return own.usage, is_whole and own.exact
+
+    def side_calls(self) -> tuple[SideCall, ...]:
+        """What was reported of other calls that the provider made for this request: an advisor, its own
+        compaction, a fallback."""
+        return tuple(
+            SideCall(call.kind, call.usage, call.model, call.exact)
+            for call in self._reported_calls()[1:]
+            if 0 < call.usage.total_tokens <= MOST_TOKENS_REPORTED
         )
-        return usage, usage.prompt_tokens > 0 and "output_tokens" in self._usage
+
+    def _reported_calls(self) -> list[ReportedCall]:
+        return reported_calls({**self._usage, "iterations": self._iterations}, self.request_model)
 
     def _start(self, event: dict[str, Any]) -> None:
         message = event.get("message")
@@ -287,9 +300,12 @@ class ReplyAssembler:
         """Counts are cumulative: a later one takes the place of an earlier one, an absent one does not."""
         if not isinstance(usage, dict):
             return
+        self.usage_reports += 1
         for key, value in usage.items():
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS_REPORTED:
                 self._usage[key] = value
+        if isinstance(iterations := usage.get("iterations"), list) and iterations:
+            self._iterations = iterations[:MOST_ITERATIONS]
 
     def shown(self, kind: Any, text: str) -> Delta | None:
         """Count a piece of the reply; it as a delta, if it is not empty."""

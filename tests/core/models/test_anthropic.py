@@ -169,6 +169,27 @@ async def test_what_streams_is_shown_before_the_reply_is_whole(serve: Serve) -> 
     assert isinstance([event async for event in events][-1], records.Reply)
 
 
+async def test_iterations_of_other_models_are_calls_beside_the_reply(serve: Serve) -> None:
+    own = {"input_tokens": 2, "output_tokens": 491, "cache_read_input_tokens": 226_584}
+    advisor = {"input_tokens": 159_419, "output_tokens": 7_805}
+    iterations = [
+        {"type": "message", **own},
+        {"type": "advisor_message", "model": "claude-opus-4-7", **advisor},
+        {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
+        {"type": "seance", "output_tokens": 7},
+        {"type": "advisor_message", "input_tokens": 10**15},
+        "not an object",
+    ]
+    server = serve(lambda body: Reply([text("ok")], usage={**own, "iterations": iterations}))
+    reply = await reply_of(model_of(server), asking())
+    assert (reply.usage, reply.usage_exact) == (Usage(2, 491, 226_584), True)
+    assert reply.side_calls == (
+        records.SideCall("advisor", Usage(159_419, 7_805), "claude-opus-4-7"),
+        records.SideCall("compaction", Usage(180_000, 3_500)),
+        records.SideCall("other", Usage(0, 7), exact=False),
+    )
+
+
 async def test_one_model_serves_many_agents_at_once(serve: Serve) -> None:
     server = serve(lambda body: Reply([text(body["messages"][0]["content"][0]["text"].upper())]))
     model = model_of(server)

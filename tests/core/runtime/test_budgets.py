@@ -12,7 +12,7 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.models.registry import price
-from watchkeeper.records.messages import ModelEvent, ModelRequest, Reply, Usage
+from watchkeeper.records.messages import ModelEvent, ModelRequest, Reply, SideCall, Usage
 from watchkeeper.store import budgets, database
 from watchkeeper.store.driver import Queries
 
@@ -142,6 +142,26 @@ async def test_a_budget_counts_what_an_abandoned_call_had_used(bench: Bench) -> 
     assert lost == (900_000, 0)
     assert bench.query("SELECT input_tokens >= 900000 FROM sessions") == [(1,)]
     assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
+
+
+async def test_a_budget_counts_an_advisor_and_other_calls_that_a_reply_brings(bench: Bench) -> None:
+    bench.model.side_calls = (
+        SideCall("advisor", Usage(input_tokens=300_000), "claude-opus-4-7"),
+        SideCall("other", Usage(output_tokens=10), exact=False),
+    )
+    bench.start(PlannedRun([task("a")], lambda name, request: [said("done")]), budgets={"tokens": 500_000})
+    result = await bench.run()
+    assert result.status == "paused", "two replies of the planner use it up"
+    rows = bench.query(
+        "SELECT purpose, model, status, usage_exact, input_tokens + output_tokens FROM model_calls WHERE turn = 1"
+        " AND purpose IN ('advisor', 'other') ORDER BY id"
+    )
+    assert rows == [
+        ("advisor", "test/claude-opus-4-7", "done", 1, 300_000),
+        ("other", "test/scripted", "done", 0, 10),
+    ]
+    assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
+    assert (await bench.run()).status == "paused"
 
 
 async def test_whoever_waits_in_line_can_be_paused_and_leaves_the_line(bench):
