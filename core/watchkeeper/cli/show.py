@@ -111,6 +111,8 @@ def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
     for row in rows:
         status = state_word(row["status"], row["origin"], live=row["live"], queued=row["queued"])
+        if status in ("done", "ended") and row["usage_limit"] is not None:
+            status = "parked"  # its program stopped, and nothing here continues it
         yield (
             f"{GLYPHS.get(status, '?')} {row['id']:<8}  {day_and_minute(row['last_active'])} {status:<9}"
             f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,}"
@@ -314,8 +316,9 @@ def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
     )
     if agent["parked_until"] is not None:
         now = time.time()
-        left = countdown(agent["parked_until"] - now)
-        yield f"      parked until {clock_text(agent['parked_until'], now)} (in {left})"
+        until = agent["parked_until"]
+        left = f"in {countdown(until - now)}" if until > now else "over"
+        yield f"      parked until {clock_text(until, now)} ({left})"
     if agent["status_reason"]:
         yield f"      {clean(agent['status_reason'], 200)}"
 

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
+from watchkeeper.records.text import one_line
 from watchkeeper.records.usage_limits import usage_limit
 from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import encode
@@ -56,6 +57,7 @@ from watchkeeper.transcripts.records import (
 )
 
 GOAL_CHARS = 4_000
+NAME_CHARS = 60
 _COMMAND = re.compile(
     r"\s*<command-message>[^<]*</command-message>\s*<command-name>(?P<name>[^<]+)</command-name>"
     r"(\s*<command-args>(?P<arguments>[^<]*)</command-args>)?"
@@ -1009,6 +1011,8 @@ class SessionImporter:
             if said:
                 first, agent.begins_earlier = agent.begins_earlier, False
                 row["current_goal"] = said if first else row["current_goal"] or said
+                if row["name"] == agent.key:  # no record names it: its task does, better than an id
+                    row["name"] = one_line(said, NAME_CHARS)
                 if agent.key == MAIN and (first or not self.row["goal"]):
                     self.row["goal"] = said
 

@@ -138,7 +138,7 @@ def test_a_child_is_joined_to_what_started_it_whichever_comes_first(store, logs,
         path.with_suffix(".meta.json").write_text(json.dumps(about))
     else:
         store.run(path)
-        assert store.all(AGENTS)[0] == ("abc123", "agent", "done", 2, 5, "main")
+        assert store.all(AGENTS)[0] == ("Look for the cache", "agent", "done", 2, 5, "main")
         parent = _parent("abc123")
         if joined == "by progress before there is a result":
             del parent.records[2]
