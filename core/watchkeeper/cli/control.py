@@ -381,6 +381,11 @@ def _found(db: Place | None, words: tuple[str, ...], *, waiting: bool) -> tuple[
     session_id = opened.session_id or None
     found = find_questions(opened.connection, session_id, wanted, waiting=waiting)
     if not found:
+        over = find_questions(opened.connection, session_id, wanted, waiting=False) if waiting else []
+        if len(over) == 1 and wanted != "last":
+            question = load_question(opened.connection, opened.path, over[0][1])
+            if question is not None and question.reason and question.decided_by is None:
+                raise NotFound(f"question {question.id} cannot be answered: {clean(question.reason, 300)}")
         every = [one[1] for one in find_questions(opened.connection, session_id, "", waiting=waiting)]
         which = f"there are {', '.join(every[-8:])}" if every else "there is none"
         raise NotFound(f"no question {wanted!r}{' waits' if waiting else ''}; {which}")

@@ -211,7 +211,7 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
 
         for approval_id in waiting:
             question = load_question(opened.connection, opened.path, approval_id)
-            if question is not None:
+            if question is not None and question.status == "waiting":
                 first, *lines = question_with_answers(question)
                 yield from (f"\n? {first}", *lines)
 

@@ -379,6 +379,12 @@ class CommandQueue:
                 tx, row[0], status, by, reason, scope=scope, edited_input=edited,
                 subject_digest=seen if isinstance(seen, str) and seen else None,
             ):  # fmt: skip
+                if row["status"] == ApprovalStatus.WAITING:
+                    ended = tx.one(
+                        "SELECT status FROM tool_calls WHERE id = (SELECT tool_call_id FROM approvals WHERE id = ?)",
+                        (row[0],),
+                    )
+                    raise ValueError(commands.call_ended(ended[0]))
                 by_whom = f" by {row['decided_by']}" if row["decided_by"] else ""
                 raise ValueError(f"that question was answered before ({row['status']}{by_whom})")
             about = {"edited": True} if edited is not None else {}

@@ -319,6 +319,12 @@ def end_tool_call(
         " WHERE id = ?",
         (status, encode(content), int(is_error), started_at, tx.now, call_id),
     )
+    if status is ToolCallStatus.UNKNOWN:
+        tx.execute(
+            "UPDATE approvals SET status = ?, reason = 'the outcome of the call is unknown', decided_at = ?"
+            " WHERE tool_call_id = ? AND status = ?",
+            (ApprovalStatus.CANCELLED, tx.now, call_id, ApprovalStatus.WAITING),
+        )
 
 
 def deliver_results(tx: Transaction, agent_id: str, turn: int, results_seq: int) -> None:

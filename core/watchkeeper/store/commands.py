@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import ApprovalStatus, CommandStatus
+from watchkeeper.records.text import call_words
 from watchkeeper.records.tool_inputs import (
     FILE_CHANGES,
     FileChange,
@@ -31,6 +32,7 @@ from watchkeeper.store.agents import load_worktree
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import Queries, decode, decode_or, encode
 from watchkeeper.store.place import Place
+from watchkeeper.store.snapshot import CALL_OPEN
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -134,7 +136,7 @@ def decide_approval(
     edited_input: dict[str, Any] | None = None,
     subject_digest: str | None = None,
 ) -> bool:
-    """Answer a question that waits; False if it was answered before.
+    """Answer a question that waits; False if it was answered before, or its call has ended.
 
     `scope`: `once`, `tool`, `pattern` or `grant` of an approval. `edited_input` replaces the model's input of
     the call. `subject_digest`: digest of the file as the person saw it; None: as it was when the agent asked.
@@ -143,7 +145,7 @@ def decide_approval(
     changed = tx.changed(
         "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, decided_at = ?, scope = ?,"
         " edited_input = ?,"
-        " subject_digest = coalesce(?, subject_digest) WHERE id = ? AND status = 'waiting'",
+        f" subject_digest = coalesce(?, subject_digest) WHERE id = ? AND status = 'waiting' AND {CALL_OPEN}",
         (status, by, reason, tx.now, scope, edited, subject_digest, approval_id),
     )
     if changed == 1 and edited is not None:
@@ -293,12 +295,18 @@ _QUESTION = (
     "SELECT a.id, a.session_id, a.status, a.decided_by, a.reason, a.tool, coalesce(g.name, a.agent_id),"
     " coalesce(t.title, ''),"
     " s.workspace, a.task_id, a.folder, a.cause, a.note, c.edited_input, a.edited_input, a.question,"
-    " m.content, c.position"
+    " m.content, c.position, c.status"
     " FROM approvals a JOIN sessions s ON s.id = a.session_id LEFT JOIN agents g ON g.id = a.agent_id"
     " LEFT JOIN tasks t ON t.id = a.task_id LEFT JOIN tool_calls c ON c.id = a.tool_call_id AND c.agent_id ="
     " a.agent_id"
     " LEFT JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq WHERE a.id = ?"
 )
+
+
+def call_ended(call_status: str) -> str:
+    """Why a question cannot be answered whose call is not open any more."""
+    _, words = call_words(call_status, began=True)
+    return f"its call has ended already: {words or call_status}"
 
 
 def load_question(reads: Any, database_path: Place, approval_id: str) -> Question | None:
@@ -309,8 +317,10 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
         return None
     (
         question_id, session_id, status, decided_by, reason, tool, agent, task, workspace, task_id, folder, cause, note, of_call,
-        of_answer, question, content, position,
+        of_answer, question, content, position, call_status,
     ) = row  # fmt: skip
+    if status == ApprovalStatus.WAITING and call_status not in (None, "pending", "running"):
+        status, reason = ApprovalStatus.CANCELLED, call_ended(call_status)
     tree = load_worktree(Queries(reads), task_id)
     root = str(tree.place) if tree is not None and tree.is_there else workspace
     # The change of files that a program asks for is in its question; its call has the program's own form.
@@ -357,15 +367,15 @@ def find_questions(
     """Session and id of the questions that `wanted` may mean: an id, the beginning of one, or `last`; newest
     last.
 
-    `session_id` None looks in every session. `waiting` leaves out those that were answered.
+    `session_id` None looks in every session. `waiting` leaves out those that were answered or whose call has ended.
     """
     rows = reads.execute(
-        "SELECT a.session_id, a.id, a.status FROM approvals a JOIN sessions s ON s.id = a.session_id"
+        f"SELECT a.session_id, a.id, a.status, {CALL_OPEN} FROM approvals a JOIN sessions s ON s.id = a.session_id"
         " WHERE (? IS NULL OR a.session_id = ?) AND s.deleted_at IS NULL"
         " ORDER BY s.ordinal, coalesce(a.commit_seq, 0), a.tool_call_id, a.created_at",
         (session_id, session_id),
     ).fetchall()
-    found = [(row[0], row[1]) for row in rows if not waiting or row[2] == ApprovalStatus.WAITING]
+    found = [(row[0], row[1]) for row in rows if not waiting or (row[2] == ApprovalStatus.WAITING and row[3])]
     if wanted == "last":
         return found[-1:]
     exact = [one for one in found if one[1] == wanted]

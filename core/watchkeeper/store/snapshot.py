@@ -425,11 +425,14 @@ APPROVAL_COLUMNS = "id, agent_id, task_id, tool, substr(question, 1, 20000), cre
 EVENT_COLUMNS = "seq, at, kind, agent_id, task_id, substr(data, 1, 4000)"
 """What a live reading and a replay read of each row, in the order of the fields."""
 
+CALL_OPEN = "NOT EXISTS (SELECT 1 FROM tool_calls c WHERE c.id = tool_call_id AND c.status NOT IN ('pending', 'running'))"
+"""Whether the call that a row of `approvals` asks about still waits; one that has ended, in whatever way, does not."""
+
 _COMPACTIONS = row_lines(COMPACTION_COLUMNS, "compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200")
 
 _APPROVALS = row_lines(
     APPROVAL_COLUMNS,
-    "approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, tool_call_id",
+    f"approvals WHERE session_id = ? AND status = 'waiting' AND {CALL_OPEN} ORDER BY created_at, tool_call_id",
 )
 
 _COMMANDS = row_lines(
@@ -721,7 +724,7 @@ _FLEET_DETAILS = (
 _FLEET_QUESTIONS = (
     "SELECT a.session_id, coalesce(g.name, ''), a.tool, substr(a.question, 1, 2000)"
     " FROM approvals a LEFT JOIN agents g ON g.id = a.agent_id"
-    f" WHERE a.session_id {IN_LIST} AND a.status = 'waiting' ORDER BY a.created_at, a.tool_call_id"
+    f" WHERE a.session_id {IN_LIST} AND a.status = 'waiting' AND {CALL_OPEN} ORDER BY a.created_at, a.tool_call_id"
 )
 
 

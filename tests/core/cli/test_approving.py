@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.cli.app import run
 from watchkeeper.records.messages import ModelRequest
+from watchkeeper.store.database import open_readonly, open_writable
+from watchkeeper.store.snapshot import SessionSnapshotReader
 
 COMMAND = (
     "printf '%s\\n' \\\n  "
@@ -129,3 +132,25 @@ async def test_grants_are_listed_and_revoked_while_no_host_lives(bench, capsys):
     assert "was revoked before" in capsys.readouterr().err
     assert run(["grants", bench.session, "--json", "--db", str(bench.path)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["revoked_by"] == "command line"
+
+
+@pytest.mark.parametrize("status", ["unknown", "cancelled"])
+async def test_a_question_whose_call_has_ended_is_neither_listed_nor_answered(bench, capsys, status):
+    question = await waiting(bench, "bash", {"command": "make"})
+    with closing(open_writable(bench.path)) as connection:
+        connection.execute("UPDATE tool_calls SET status = ?", (status,))
+    for answer in ("approve", "deny"):
+        assert run([answer, bench.session, question, "--db", str(bench.path)]) == 3
+        assert (
+            f"question {question} cannot be answered: its call has ended already" in capsys.readouterr().err
+        )
+    assert run(["show", bench.session, "--db", str(bench.path)]) == 0
+    assert "wants to run" not in capsys.readouterr().out
+    with closing(open_readonly(bench.path)) as connection:
+        read = SessionSnapshotReader(bench.session).read(connection, 0.0)
+        assert read is not None
+        assert read.approvals == ()
+    # A command that was queued before the call ended is refused by the host.
+    bench.submit("approve", payload={"approval": question})
+    await bench.run()
+    assert "its call has ended already" in str(bench.state["commands"][-1]["result"])
