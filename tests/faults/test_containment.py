@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from tests.support.other_user import Place, processes, until
 from tests.support.places import query
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
+from watchkeeper.agents.tools import containment
 from watchkeeper.agents.tools.containment import Kind, SessionContainment, choose
 from watchkeeper.agents.tools.processes import (
     SESSION_VARIABLE,
@@ -198,9 +198,8 @@ async def test_a_host_without_descriptors_pauses_at_once_and_leaves_what_it_cann
         await held.admit(process.pid, "")
         with monkeypatch.context() as short:
             short.setattr(Path, "write_text", _no_descriptor)
-            began = time.monotonic()
+            short.setattr(containment, "END_SECONDS", 1e6)  # what cannot be ended is not waited for
             await held.aclose()
-            assert time.monotonic() - began < 5
         assert process.poll() is None
         assert await SessionContainment(store, "mark").end_earlier() == []
         assert process.wait(10) == -signal.SIGKILL

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ async def test_files_of_a_gigabyte_cost_the_host_nothing(run: Run, workspace: Pa
     for name in ("huge.txt", "huge.png", "huge.py"):
         (workspace / name).write_bytes(b"TODO one line\n")
         os.truncate(workspace / name, 1 << 30)  # sparse
-    before, began = psutil.Process().memory_info().rss, time.monotonic()
+    before = psutil.Process().memory_info().rss
     for name, arguments in (
         ("read", {"file_path": "huge.txt"}),
         ("read", {"file_path": "huge.txt", "view_range": [1, 2]}),
@@ -71,7 +70,6 @@ async def test_files_of_a_gigabyte_cost_the_host_nothing(run: Run, workspace: Pa
         result = await run(name, **arguments)
         assert len(str(result.content)) < 150_000
     assert psutil.Process().memory_info().rss - before < 60 << 20
-    assert time.monotonic() - began < 120
 
 
 # --- MCP servers that lie -----------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ sight."""
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -226,17 +225,17 @@ async def test_hostile_text_is_named_and_never_acts(desk: Desk) -> None:
         assert not {"\x1b", "\u202e", "\u2066", "\u200b"} & set(shown)
 
 
-async def test_a_megabyte_is_whole_and_scrolls_fast(desk: Desk) -> None:
+async def test_a_megabyte_is_whole_and_its_rows_are_made_once(desk: Desk) -> None:
     text = "\n".join(f"{number:07} " + "x" * 92 for number in range(10_000))
     ask(desk, "mcp__x__y", {"body": text})
     async with desk.shown(size=(80, 24)) as pilot:
         screen = await opened(pilot, desk)
         await until(pilot, lambda: len(screen.view.rows) > 20_000, seconds=30)
-        began = time.perf_counter()
+        rows = screen.view.rows
         for _ in range(20):
             screen.view.action_page(1)
             screen.view.render_line(3)
-        assert time.perf_counter() - began < 1
+        assert screen.view.rows is rows
         screen.view.action_last()
         await shows(pilot, "0009999 x")
 

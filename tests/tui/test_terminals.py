@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -366,9 +365,8 @@ def test_a_reading_costs_two_queries_and_nothing_without_a_reader(desk: Desk, te
     assert len(first.sessions) == 300
     assert [each.id for each in first.questions] == [question]
     statements.clear()
-    began = time.perf_counter()
     assert reader.read(connection, NOW) is first
-    assert time.perf_counter() - began < 0.1
+    assert len(statements) == 2
     assert len(statements) == 2
     connection.set_trace_callback(None)
     terminals.has("s1", "busy")

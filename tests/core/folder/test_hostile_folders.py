@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from watchkeeper.agents.tools import folder
@@ -33,12 +34,10 @@ def test_pipes_and_sockets_are_never_opened(tmp_path, entries, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("sock")
-        started = time.monotonic()
         assert [(entry["path"], entry["kind"]) for entry in entries(tmp_path)] == [
             ("pipe", "other"),
             ("sock", "other"),
         ]
-    assert time.monotonic() - started < 5
 
 
 def test_a_file_that_became_a_pipe_since_it_was_listed_does_not_hang(tmp_path):
@@ -47,10 +46,11 @@ def test_a_file_that_became_a_pipe_since_it_was_listed_does_not_hang(tmp_path):
     assert figures.unreadable
 
 
-def test_a_gigabyte_of_nothing_is_binary_at_once(tmp_path, entries):
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what the process reads")
+def test_of_a_gigabyte_of_nothing_little_is_read(tmp_path, entries):
     with open(tmp_path / "huge.py", "wb") as file:
         file.truncate(1 << 30)
-    started = time.monotonic()
+    read_before = psutil.Process().io_counters().read_chars
     assert entries(tmp_path) == [
         {
             "path": "huge.py",
@@ -61,7 +61,7 @@ def test_a_gigabyte_of_nothing_is_binary_at_once(tmp_path, entries):
             "binary": True,
         }
     ]
-    assert time.monotonic() - started < 2
+    assert psutil.Process().io_counters().read_chars - read_before < 50_000_000
 
 
 def test_a_long_text_is_counted_whole_in_pieces(tmp_path, entries, monkeypatch):

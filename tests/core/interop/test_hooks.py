@@ -586,9 +586,7 @@ def test_a_thousand_events_are_read_in_one_look(claude: Claude) -> None:
     for number in range(1_000):
         event = ("UserPromptSubmit", "Stop")[number % 2]
         claude.spooled(f"7.{number}.json", session_id=f"s-{number % 50}", hook_event_name=event)
-    began = time.process_time()
     assert claude.spool.step() == 1_000
-    assert time.process_time() - began < 1.0
     assert len(claude.found().sessions) == 50
 
 
@@ -821,11 +819,9 @@ def test_a_question_of_the_evening_can_be_answered_in_the_morning(claude: Claude
 
 def test_a_hook_asks_nobody_when_nobody_listens(claude: Claude) -> None:
     claude.install(answer=True)
-    began = time.monotonic()
     assert _output(claude.run("PermissionRequest", tool_name="Bash", tool_input=BASH)) is None
     (claude.folder / "listening").write_text("999999999\n")
     assert _output(claude.run("PermissionRequest", tool_name="Bash", tool_input=BASH)) is None
-    assert time.monotonic() - began < 5
     assert list((claude.folder / "asks").iterdir()) == []
 
 

@@ -229,30 +229,28 @@ def test_the_first_call_does_not_stall_the_event_loop(serve: Serve) -> None:
     """Importing the SDK takes a second or two; meanwhile a host must keep its other agents going."""
     server = serve(lambda body: Reply([text("ok")]))
     code = f"""
-import asyncio, time
+import asyncio, sys
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.records.messages import ModelRequest
 
 async def main():
-    gaps, done = [], asyncio.Event()
+    beats, done = 0, asyncio.Event()
     async def beat():
+        nonlocal beats
         while not done.is_set():
-            before = time.monotonic()
-            await asyncio.sleep(0.01)
-            gaps.append(time.monotonic() - before)
+            await asyncio.sleep(0.001)
+            sdk = sys.modules.get("anthropic")
+            beats += sdk is not None and not hasattr(sdk, "AsyncAnthropic")  # it is loading
     beating = asyncio.create_task(beat())
     model = AnthropicModel("m", api_key="test", base_url={server.url!r})
-    started = time.monotonic()
     async for _ in model.stream(ModelRequest("", [{{"role": "user", "content": "x"}}])):
         pass
-    took = time.monotonic() - started
     done.set()
     await beating
     await model.close()
-    print(max(gaps), took)
+    print(beats)
 
 asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    longest, took = map(float, done.stdout.split())
-    assert longest < max(0.3, took / 3)
+    assert int(done.stdout) > 0

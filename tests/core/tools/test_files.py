@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -69,11 +68,9 @@ async def test_files_that_are_no_text_are_refused_or_shown_as_images(run: Run, w
 
 async def test_a_pipe_is_not_written_to_where_nobody_might_ever_read_it(run: Run, workspace: Path) -> None:
     os.mkfifo(workspace / "fifo")
-    began = time.monotonic()
     refused = await run("write", file_path="fifo", content="x")
     assert refused.is_error
     assert refused.content == "write: fifo: not a regular file"
-    assert time.monotonic() - began < 10, "it waited for a reader until its time was up"
     (workspace / "folder").mkdir()
     assert (await run("write", file_path="folder", content="x")).is_error
     assert not (await run("write", file_path="new.txt", content="x")).is_error
