@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 
 RIPE_SECONDS = 0.3
 """How long a reply without a recorded end may still grow before it is printed as it is."""
+AWAIT_SECONDS = 0.3
+"""How often logs are looked for that do not exist yet."""
+LOOKS_BESIDE = 10
+"""After so many looks, logs that have not changed are read again."""
 INTERRUPTED_EXIT = 130
 
 _NEW_CALLS = (
@@ -189,7 +194,8 @@ def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Place | None 
     """Open the dashboard on SESSION (default: `last`), running or finished. Several may watch at once.
 
     With PATH (a log or a folder of logs) or a program, its newest session is shown and every live session is
-    followed. Several sessions, or --all, are shown a row each; without a terminal, they are printed once.
+    followed. If there is none yet, the command waits: a program creates its log at the first prompt. Several
+    sessions, or --all, are shown a row each; without a terminal, they are printed once.
     """
     path = database_path(db)
     if every and sessions:
@@ -202,6 +208,8 @@ def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Place | None 
 def _watch_one(path: Place, session: str | None) -> int:
     if session is not None and _means_logs(path, session):
         return _watch_foreign(path, session)
+    if session is not None and _is_path(session) and not Path(session).suffix:
+        return _watch_foreign(path, session)  # a folder that a program may create yet
     if session is not None and _is_path(session):
         raise NotFound(
             f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's"
@@ -393,11 +401,59 @@ def _hooks_read(path: Place) -> Iterator[None]:
 
 def _watch_foreign(path: Place, what: str) -> int:
     """Import the newest session of `what` and show it, while another process follows all live sessions."""
-    session_id = _import_newest(path, what)
+    session_id = _await_session(path, what)
+    if session_id is None:
+        return 0
     with _followed(path, what) as follower:
         if is_terminal():
             return open_dashboard(path, session_id)
         return print_log(path, session_id, what, follower)
+
+
+def _await_session(path: Place, what: str) -> str | None:
+    """Import the newest session of `what`. If there is none yet, say so and wait for it: a program creates its log at
+    the first prompt. None: the reader of the output has closed it meanwhile."""
+    from watchkeeper.cli.imports import wanted_places
+    from watchkeeper.transcripts.files import find
+    from watchkeeper.transcripts.reading import programs
+
+    def logs() -> list[tuple[Path, int, float]]:
+        try:
+            places, only = wanted_places((what,))
+        except NotFound:
+            return []
+        known = [only] if only is not None else programs()
+        found = find(
+            places, lambda file: any(each.may_be_log(file) for each in known), lambda name, why: None
+        )
+        return sorted((each.path, each.size, each.modified_at) for each in found)
+
+    seen: list[tuple[Path, int, float]] | None = None
+    for look in count():
+        if reader_is_gone():
+            return None
+        # What is written beside a file (a write-ahead log) does not change it.
+        if (found := logs()) != seen or (found and look % LOOKS_BESIDE == 0):
+            try:
+                return _import_newest(path, what)
+            except NotFound:
+                if seen is None:
+                    click.echo(f"wk: {_awaited(what)}; Ctrl+C ends this", err=True)
+            seen = found
+        time.sleep(AWAIT_SECONDS)
+    raise AssertionError
+
+
+def _awaited(what: str) -> str:
+    """What `wk watch` waits for, where `what` has no session yet."""
+    from watchkeeper.transcripts.reading import by_name
+
+    program = by_name(what) if not Path(what).expanduser().exists() else None
+    if program is None:
+        there = "" if Path(what).expanduser().exists() else ", which does not exist yet"
+        return f"waiting for the first session in {clean(Path(what).expanduser().absolute(), 300)}{there}"
+    places = " or ".join(clean(place, 300) for place in program.places(os.environ, Path.home()))
+    return f"waiting for {program.label}, which creates its log at the first prompt, in {places}"
 
 
 def _import_newest(path: Place, what: str) -> str:

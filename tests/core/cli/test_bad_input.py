@@ -282,7 +282,7 @@ def test_an_interruption_before_anything_has_begun_is_one_line(monkeypatch, caps
     assert capsys.readouterr().err == "interrupted\n"
 
 
-@pytest.mark.parametrize("name", ["nothing.jsonl", "./nothing", "~/nothing/at/all", "/nothing/at/all.jsonl"])
+@pytest.mark.parametrize("name", ["nothing.jsonl", "~/nothing/at/all.db", "/nothing/at/all.jsonl"])
 def test_watching_a_file_that_is_not_there_says_so(wk: Wk, demo: Path, name: str) -> None:
     refused = wk("watch", name)
     assert refused.code == 3

@@ -117,3 +117,40 @@ def _followers(parent: int) -> list[bytes]:
         if b"follow" in command and str(parent).encode() in command:
             found.append(b" ".join(command))
     return found
+
+
+@pytest.mark.parametrize(
+    ("what", "awaited"),
+    [
+        ("claude", "waiting for Claude Code, which creates its log at the first prompt, in "),
+        ("codex", "waiting for Codex, which creates its log at the first prompt, in "),
+        ("opencode", "waiting for OpenCode, which creates its log at the first prompt, in "),
+        ("later/logs", "later/logs, which does not exist yet"),
+        ("empty", "empty; Ctrl+C ends this"),
+    ],
+)  # fmt: skip
+def test_it_waits_for_the_first_session_and_says_what_it_waits_for(
+    tmp_path: Path, what: str, awaited: str
+) -> None:
+    log = Log()
+    log.user("Mend the cache", timestamp=datetime.now(UTC).isoformat())
+    (tmp_path / "empty").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "watchkeeper", "watch", what, "--db", str(tmp_path / "w.db")],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert awaited in process.stderr.readline()
+        if what in ("claude", "empty", "later/logs"):
+            place = tmp_path / ("home/.claude/projects/-project" if what == "claude" else what)
+            place.mkdir(parents=True, exist_ok=True)
+            log.write(place)
+            assert "Mend the cache" in _read_until(process, "session ")[0]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
