@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 
@@ -78,8 +77,8 @@ class ModelCallResult:
     partial: UsageSoFar | None = None
     """Without a reply: what the provider had counted when the last attempt ended."""
     charges: tuple[Charge, ...] = ()
-    begun: tuple[Future[int], ...] = ()
-    """Rows that were written while it ran: this record takes their place."""
+    begun: Mapping[int, int] = field(default_factory=dict)
+    """Attempt → the row that was written while it ran: this record takes their place."""
 
     @property
     def usage(self) -> Usage:
@@ -111,9 +110,8 @@ class ModelCallResult:
         reply = self.reply
         if self.reservation is not None:
             budgets.settle_reservation(tx, self.reservation.id)
-        for row in self.begun:  # written before this transaction, or not at all
-            if row.done() and not row.cancelled() and row.exception() is None:
-                agents.drop_begun_call(tx, row.result())
+        for row in self.begun.values():
+            agents.drop_begun_call(tx, row)
         for charge in self.charges:
             agents.add_model_call(
                 tx,
@@ -240,20 +238,24 @@ async def call_model(
     tests = was_made = False
     partial: UsageSoFar | None = None
     charges: list[Charge] = []
-    begun: list[Future[int]] = []
+    attempts = 0
+    begun: dict[int, int] = {}
 
     def note_begun(counted: UsageSoFar) -> None:
-        store, now = environment.store, clock.now()
+        nonlocal attempts
+        attempts += 1
+        store, now, attempt = environment.store, clock.now(), attempts
 
-        def write(group: Group) -> int:
+        def write(group: Group) -> None:
+            # The record may be in the same group, whose commit it does not wait for. A group may be written again.
             tx = Transaction(group, store.session_id, store.epoch, now)
-            return agents.begin_model_call(
+            begun[attempt] = agents.begin_model_call(
                 tx, agent_id=agent_id, purpose=request.purpose, model=model_ref, usage=counted.usage,
                 started_at=started_at, request_id=counted.request_id,
             )  # fmt: skip
 
         with suppress(StoreUnusable):  # the call goes on; its record will meet the same fault
-            begun.append(store.writer.submit(write))
+            store.writer.submit(write)
 
     def charge_side_calls(of: Reply | UsageSoFar) -> None:
         provider = model_ref.partition("/")[0]
@@ -381,7 +383,7 @@ async def call_model(
             was_made=was_made or (refused is None and error is None),
             partial=partial,
             charges=tuple(charges),
-            begun=tuple(begun),
+            begun=begun,
         )
         if reservation is not None:
             turns = 1 if reply is not None and request.purpose in (Purpose.TURN, Purpose.PLANNER) else 0
