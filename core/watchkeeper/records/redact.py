@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
+from operator import itemgetter
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
@@ -15,6 +18,7 @@ from watchkeeper.records import secret_context
 from watchkeeper.records.secret_context import (
     CONFIRMING,
     TELLING,
+    Span,
     is_other_name,
     is_path,
     looks_random,
@@ -33,7 +37,7 @@ from watchkeeper.records.secret_shapes import (
     groups_in,
     literal,
 )
-from watchkeeper.records.text import lazily
+from watchkeeper.records.text import STYLE, lazily
 
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
@@ -73,9 +77,9 @@ _ASCII_RUN = re.compile(r"[ !#-%(-*,-.0-;?-\[\]-_a-~]+")
 finds."""
 _LEAST_RUN = 5
 
-_BREAK = re.compile(r"(?:\s|\\+[rnt]|[\"'+|>#] ?){1,80}")
-"""What may lie between two lines of wrapped base64, as it is or inside JSON, a quote or source code."""
-_BREAK_BACKWARDS = re.compile(r"(?:\s|[rnt]\\+| ?[\"'+|>#]){1,80}")
+_BREAK = re.compile(r"(?:\s|\\{0,7}[\"'+|>#] ?){1,80}")
+"""What may lie between two lines of wrapped base64, as it is or inside a quote or source code."""
+_BREAK_BACKWARDS = re.compile(r"(?:\s| ?[\"'+|>#]\\{0,7}){1,80}")
 _SHORTEST_LINE = 60
 """Characters of base64 in a line, at least: it is wrapped at 64 or 76."""
 
@@ -169,31 +173,24 @@ class Redactor:
         return text if end == len(text) else text[:end] + "…"
 
     def _once(self, text: str, groups: Collection[str]) -> str:
+        """The text without what the rules find in any of its readings."""
+        readings = _Readings(text)
+        for reading in readings.all:
+            if reading.plain != text:
+                groups = {*groups, *self._groups_in(reading.plain.encode("utf-8", "replace"))}
         if self._known is not None:
-            text, found = self._known.subn(lambda match: f"[redacted:{self._values[match[0]]}]", text)
-            self.count += found
-            text = self._unwrapped(text)
-        for _, hint, expression, replacement in _shapes() if "shapes" in groups else ():
-            if hint in text and (replaced := expression.sub(replacement, text)) != text:
-                text = replaced
+            self.count += readings.replace(self._known_values)
+            for form, name in self._wrapped.items():
+                self.count += readings.replace(lambda plain: _wrapped_in(plain, form, name))  # noqa: B023
+        for name, hint, expression in _shapes() if "shapes" in groups else ():
+            if readings.replace(lambda plain: _shaped(name, hint, expression, plain)):  # noqa: B023
                 self.count += 1
-        parts: list[str] = []
-        at = 0
-        for start, end, kind in spans(text, self._groups_in, groups):
-            parts += [text[at:start], f"[redacted:{kind}]"]
-            at = end
-            self.count += 1
-        return "".join([*parts, text[at:]]) if parts else text
+        self.count += readings.replace(lambda plain: spans(plain, self._groups_in, groups))
+        return readings.text
 
-    def _unwrapped(self, text: str) -> str:
-        """Without known values in base64 that is wrapped at some column."""
-        for form, name in self._wrapped.items():
-            at = 0
-            while (place := _wrapped_at(text, form, at)) is not None:
-                start, at = place[0], place[0] + len(name) + len("[redacted:]")
-                text = f"{text[:start]}[redacted:{name}]{text[place[1] :]}"
-                self.count += 1
-        return text
+    def _known_values(self, plain: str) -> Iterator[Span]:
+        assert self._known is not None
+        return (Span(*match.span(), self._values[match[0]]) for match in self._known.finditer(plain))
 
     def __call__(self, value: Any) -> Any:
         """Any JSON-like value (content, blocks, arguments) without secrets; what holds none is the same
@@ -227,11 +224,17 @@ class Redactor:
         if self._groups is None:
             hints = tuple(map(literal, self._hints))
             self._groups = groups_in(
-                TELLING | {"shapes": _shape_patterns()} | ({"hints": hints} if hints else {}),
+                TELLING
+                | {"shapes": _shape_patterns(), "styled": [_STYLE_IN_WORD]}
+                | ({"hints": hints} if hints else {}),
                 rare=("places", "commands", "files", "shapes", "hints"),
                 confirming=CONFIRMING,
             )
-        return self._groups(data)
+        found = self._groups(data)
+        if "styled" in found:
+            # A style may be inside a secret: `grep` colours a part of its lines.
+            found = {*found, *self._groups(_STYLE_BYTES.sub(b"", data))} - {"styled"}
+        return found
 
     def line(self, data: bytes) -> bytes:
         """A line of a log, most often of JSON, without secrets; the very same object when it holds none.
@@ -298,23 +301,42 @@ def _shape_patterns() -> tuple[str, ...]:
 
 
 @cache
-def _shapes() -> list[tuple[str, str, re.Pattern[str], Callable[[re.Match[str]], str]]]:
-    return [
-        (shape.name, shape.hint, lazily(shape.expression, re.DOTALL), _label(shape.name)) for shape in SHAPES
-    ]
+def _shapes() -> list[tuple[str, str, re.Pattern[str]]]:
+    return [(shape.name, shape.hint, lazily(shape.expression, re.DOTALL)) for shape in SHAPES]
 
 
 _LABELS = sorted({shape.name for shape in SHAPES} | secret_context.KINDS)
 
 
-def _label(name: str) -> Callable[[re.Match[str]], str]:
-    mark = f"[redacted:{name}]"
+def _shaped(name: str, hint: str, expression: re.Pattern[str], text: str) -> Iterator[Span]:
+    """Where a text holds secrets of a form, without what the form keeps."""
+    for match in expression.finditer(text) if hint in text else ():
+        start = match.end("kept") if "kept" in expression.groupindex else match.start()
+        if text.startswith("[redacted:", max(0, start - len("[redacted:"))):
+            continue  # `://[redacted:url-token]@` has the form of a user and a password
+        if _is_of_shape(name, match[0], text[start : match.end()]):
+            yield Span(start, match.end(), name)
+
+
+def _is_of_shape(name: str, found: str, secret: str) -> bool:
+    """Whether what has a form, in all and without what it keeps, is a secret and not a word that looks like one."""
     if name == "api-key":
         # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
-        return lambda match: mark if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
+        return any(map(_is_random, re.split("[-_]", found)))
     if name == "prefixed-key":
-        return lambda match: mark if _is_key_behind_prefix(match[0]) else match[0]
-    if name in (
+        return _is_key_behind_prefix(found)
+    if name in _RANDOM_SHAPES:
+        return looks_random(found) and any(map(str.isdigit, found))
+    if name == "url-token":
+        return looks_random(found)
+    if name == "slack-webhook":
+        return True
+    # `postgres://user:password@localhost`, as manuals have it
+    return secret.lower() not in _COMMON_VALUES and not (name == "url-password" and found.endswith("%"))
+
+
+_RANDOM_SHAPES = frozenset(
+    {
         "twitter-token",
         "fauna-secret",
         "appsync-key",
@@ -327,22 +349,8 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
         "yandex-token",
         "gocardless-token",
         "telnyx-key",
-    ):
-        return lambda match: mark if looks_random(match[0]) and any(map(str.isdigit, match[0])) else match[0]
-    if name == "url-token":
-        return lambda match: f"://{mark}" if looks_random(match[0]) else match[0]
-    if name == "slack-webhook":
-        return lambda match: mark
-
-    def replaced(match: re.Match[str]) -> str:
-        kept = str(match.groupdict().get("kept") or "")
-        if match[0][len(kept) :].lower() in _COMMON_VALUES or (
-            name == "url-password" and match[0].endswith("%")
-        ):
-            return match[0]  # `postgres://user:password@localhost`, as manuals have it
-        return kept + mark
-
-    return replaced
+    }
+)
 
 
 def _is_key_behind_prefix(token: str) -> bool:
@@ -384,13 +392,13 @@ def _is_secret(value: str) -> bool:
 
 
 def _forms(value: str) -> list[str]:
-    """The forms of a value: plain, inside a JSON string (also JSON in JSON), inside a URL, and each long line
-    of a value with several."""
-    forms = {value, json.dumps(value, ensure_ascii=False)[1:-1]}
+    """The forms of a value: plain, inside a JSON string (also JSON in JSON) whose other escapes are decoded, inside a
+    URL, in HTML, and each long line of a value with several."""
+    forms = {value}
     inner = value
     for _ in range(_LEVELS_OF_JSON):
-        inner = json.dumps(inner)[1:-1]
-        forms |= {inner, inner.replace("/", "\\/")}
+        inner = inner.replace("\\", "\\\\").replace('"', '\\"')
+        forms.add(inner)
     forms |= {
         quoted(value, safe=safe, errors="replace") for quoted in (quote, quote_plus) for safe in ("", "/")
     }
@@ -441,6 +449,14 @@ def _pieces(form: str) -> tuple[str, str]:
     return form[:half], form[half : 2 * half]
 
 
+def _wrapped_in(text: str, form: str, name: str) -> Iterator[Span]:
+    """Where a known value is in base64 that is wrapped at some column."""
+    at = 0
+    while (place := _wrapped_at(text, form, at)) is not None:
+        yield Span(*place, name)
+        at = place[1]
+
+
 def _wrapped_at(text: str, form: str, begin: int) -> tuple[int, int] | None:
     """Where a base64 text that is broken into lines begins and ends, at or behind `begin`."""
     for offset, piece in zip((0, len(_pieces(form)[0])), _pieces(form), strict=True):
@@ -487,6 +503,157 @@ def _through(form: str, at: int, letter: Callable[[int], str], skipped: Callable
             at += step
         at += 1
     return at
+
+
+# --- Readings: a text as the rules see it ---------------------------------------------------------------------
+#
+# Text inside JSON is full of escapes, and a terminal's output of styles. They are decoded here and nowhere else: the
+# rules know none but the backslashes before quotes, which say to what string a quote belongs.
+
+_ESCAPES = (
+    # A style of a terminal, or the erasure beside one, as it is or as JSON and programs write it.
+    rf"(?P<style>(?:(?<=\x1b)\[|(?<=\x9b)|(?<=\\)(?<!\\\\)\\*+(?:u001[bB]|u009[bB]|x1[bB]|033|e)\[){STYLE})"
+    r"|(?P<moves>(?:(?<=\x1b)\[|(?<=\x9b))[0-?]{0,40}[ -/]{0,4}[@-~])"
+    r"|(?<=\\)(?<!\\\\)(?P<slashes>\\*+)(?:u(?P<number>[0-9a-fA-F]{4})|(?P<letter>[bfnrt/]))"
+)
+_ESCAPE = re.compile(rf"[\\\x1b\x9b](?:{_ESCAPES})")
+_ESCAPE_OR_QUOTE = re.compile(rf"[\\\x1b\x9b\"](?:(?P<quote>(?<=\")|(?<=\\)(?<!\\\\)\\*+\")|{_ESCAPES})")
+_MAY_BE_ESCAPED = re.compile(r"[\\\x1b\x9b]")
+_MAY_BE_STYLED = re.compile(r"[\x1b\x9b]|\\(?:u00[19][bB]|x1[bB]|033|e)\[")
+_LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "/": "/"}
+_JSON = re.compile(r"\s*[{\[].*[}\]]\s*\Z", re.DOTALL)
+_STYLE_IN_WORD = (
+    r"[A-Za-z0-9_.:+/@=~-](?:(?:\x1b|\\+(?:u001|x1)[bB])\[[0-9;]*[mK])+[A-Za-z0-9_.:+/@=~-]"  # for RE2
+)
+_STYLE_BYTES = re.compile(rf"(?:\x1b|(?<!\\)\\++(?:u001|x1)[bB])\[{STYLE}".encode())
+
+_Decode = Callable[[re.Match[str]], str | None]
+"""What is read for an escape; None: it stays."""
+
+
+def _without_styles(match: re.Match[str]) -> str | None:
+    return "" if match["style"] is not None else " " if match["moves"] is not None else None
+
+
+def _decoded(match: re.Match[str]) -> str | None:
+    if match["slashes"] is None:
+        return _without_styles(match)
+    slashes = 1 + len(match["slashes"])
+    character = _LETTERS[match["letter"]] if match["letter"] is not None else chr(int(match["number"], 16))
+    if character in '"\\':
+        return "\\" * (2 * slashes - 1) + character
+    # JSON in JSON doubles the backslashes; where a backslash was before the escape, there are three times as many.
+    return character if slashes & (slashes - 1) == 0 else f"\\{character}"
+
+
+def _apart(match: re.Match[str]) -> str | None:
+    """As `_decoded`, but a style ends a word: it may be all that is between two."""
+    return " " if match["style"] is not None else _decoded(match)
+
+
+def _by_line(match: re.Match[str]) -> str | None:
+    """As `_decoded`, but each string of JSON is on lines of its own."""
+    return "\n" if match["quote"] is not None else _decoded(match)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One reading of a text."""
+
+    plain: str
+    places: Sequence[tuple[int, int, int | None]] = ()
+    """Where pieces of `plain` begin, where they begin in the text, and where an escape ends there."""
+
+    @classmethod
+    def of(cls, text: str, decode: _Decode, escapes: re.Pattern[str] = _ESCAPE) -> _Reading:
+        places: list[tuple[int, int, int | None]] = []
+        pieces: list[str] = []
+        size = at = 0
+        for match in escapes.finditer(text):
+            piece = decode(match)
+            if piece is None:
+                continue
+            for part, start, end in ((text[at : match.start()], at, None), (piece, *match.span())):
+                if part:
+                    places.append((size, start, end))
+                    pieces.append(part)
+                    size += len(part)
+            at = match.end()
+        places.append((size, at, None))
+        return cls("".join([*pieces, text[at:]]), places) if at else cls(text)
+
+    def in_text(self, span: Span) -> Span:
+        """The same span in the text; an escape is in it as a whole."""
+        if not self.places:
+            return span
+        piece, start, end = self._place(span.start)
+        last_piece, last_start, last_end = self._place(span.end - 1)
+        return Span(
+            start if end is not None else start + span.start - piece,
+            last_end if last_end is not None else last_start + span.end - last_piece,
+            span.label,
+        )
+
+    def _place(self, at: int) -> tuple[int, int, int | None]:
+        return self.places[bisect_right(self.places, at, key=itemgetter(0)) - 1]
+
+
+class _Readings:
+    """A text, and the readings in which the rules look for secrets."""
+
+    def __init__(self, text: str) -> None:
+        self._read(text)
+
+    def _read(self, text: str) -> None:
+        self.text = text
+        self._escapes: list[tuple[int, int]] = []
+        self.all = [_Reading(text)]
+        """The first is the text as it is written, but for a terminal's styles: in it, a value in quotes goes on behind
+        an escaped line break."""
+        if _MAY_BE_ESCAPED.search(text) is not None:
+            if _MAY_BE_STYLED.search(text) is not None:
+                self.all = [_Reading.of(text, _without_styles), _Reading.of(text, _apart)]
+            decoded = _Reading.of(text, _decoded)
+            self.all.append(decoded)
+            self._escapes = [(start, end) for _, start, end in decoded.places if end is not None]
+            if _JSON.match(text) is not None:
+                self.all.append(_Reading.of(text, _by_line, _ESCAPE_OR_QUOTE))
+            self.all = list({reading.plain: reading for reading in self.all}.values())
+
+    def _whole_escapes(self, span: Span) -> Span:
+        """The span without the letter of an escape at its beginning, which the text as it is written shows as one of
+        the word behind it; an escape at its end is in it as a whole."""
+        return Span(self._outside_escape(span.start), self._outside_escape(span.end), span.label)
+
+    def _outside_escape(self, at: int) -> int:
+        """The place, or the end of the escape that it is in."""
+        number = bisect_left(self._escapes, at, key=itemgetter(0)) - 1
+        return max(at, self._escapes[number][1]) if number >= 0 else at
+
+    def replace(self, rule: Callable[[str], Iterable[Span]]) -> int:
+        """Put a mark in the place of what a rule finds in any reading; returns how many.
+
+        Where it finds parts of one value in different readings, the mark takes the place of all of them.
+        """
+        found = sorted(
+            self._whole_escapes(reading.in_text(span)) for reading in self.all for span in rule(reading.plain)
+        )
+        whole: list[Span] = []
+        for span in found:
+            if span.start >= span.end:
+                continue
+            if whole and span.start < whole[-1].end:
+                whole[-1] = whole[-1]._replace(end=max(span.end, whole[-1].end))
+            else:
+                whole.append(span)
+        if whole:
+            parts: list[str] = []
+            at = 0
+            for start, end, label in whole:
+                parts += [self.text[at:start], f"[redacted:{label}]"]
+                at = end
+            self._read("".join([*parts, self.text[at:]]))
+        return len(whole)
 
 
 # --- The secret values in a user's configuration: those for MCP servers, and the key that it names ---------

@@ -67,9 +67,9 @@ _SUFFIX_WORDS = (
 )
 _SUFFIX = rf"(?:[_.-]?(?:[0-9]{{1,2}}|[ ][0-9]|{_SUFFIX_WORDS})|__)?"
 _QUOTE = r"\\{0,7}[\"'`]"
-_PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t|\\{1,7}t|\\{1,7}u2192)|[+-])"
+_PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t)|[+-])"
 """What `grep -n`, `cat -n` and `diff` print before a line."""
-_LINE_BREAK = rf"(?:\r?\n|\\+r?\\*n){_PRINTED}?"
+_LINE_BREAK = rf"\r?\n{_PRINTED}?"
 _PRINTED_HINT = _PRINTED.replace("→", r"\?")
 _SIGN = r"(?:=>|:-|:{1,3}=|[?.+]=|={1,3}|:)"
 _TYPED = (
@@ -84,9 +84,9 @@ _WRAPPED = (
 """What makes bytes or a secret of a value in quotes."""
 _SEPARATOR = (
     # NAME: | and an indented line of YAML
-    rf"(?::[ \t]{{0,5}}[|>][-+0-9]{{0,2}}[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{1,60}}"
-    rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{0,60}}- (?=\S)"  # NAMES: and a list of YAML
-    rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n)[ \t]{{0,60}}(?={_QUOTE})"  # NAME: and a quote on the next line
+    rf"(?::[ \t]{{0,5}}[|>][-+0-9]{{0,2}}[ \t]{{0,5}}\r?\n{_PRINTED}?[ \t]{{1,60}}"
+    rf"|:[ \t]{{0,5}}\r?\n{_PRINTED}?[ \t]{{0,60}}- (?=\S)"  # NAMES: and a list of YAML
+    rf"|:[ \t]{{0,5}}\r?\n[ \t]{{0,60}}(?={_QUOTE})"  # NAME: and a quote on the next line
     r"|:\*{1,2}[ \t]{1,5}"  # **Name:** value
     r"|[ \t]?\.{3,60}[ \t]{1,3}"  # Name ....... value
     rf"|{_QUOTE}\]=>\s{{1,40}}string\([0-9]{{1,4}}\) (?={_QUOTE})"  # ["name"]=> string(9) "value" of PHP
@@ -100,14 +100,14 @@ _SEPARATOR = (
     rf"|(?:{_QUOTE}|\[?[\])]){{0,4}}[ \t]{{0,60}}(?:{_TYPED}|[ \t](?:string|String|\[\]byte)[ \t]{{1,5}}=|{_SIGN})"
     rf"[ \t]{{0,60}}{_WRAPPED}"
     # NAME = , "name": , ["name"] =>
-    rf"(?:[\[(](?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})|&\w{{1,20}} )?"
+    rf"(?:[\[(]\s{{0,40}}(?={_QUOTE})|&\w{{1,20}} )?"
     # "names": ["value", …]; name = ("value"); name: &anchor value
-    rf"|(?:{_QUOTE})?[ \t]{{0,5}},?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?[Vv]alue"  # name: NAME, value: …
+    rf"|(?:{_QUOTE})?[ \t]{{0,5}},?\s{{0,80}}(?:{_QUOTE})?[Vv]alue"  # name: NAME, value: …
     rf"(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"
     rf"|(?:{_QUOTE})?[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value'), setopt(NAME, "value")
     rf"|[ \t]{{1,3}}-[ \t]{{1,3}}(?={_QUOTE})"  # NAME - 'value'
     r"|,(?=[^\s,\"']{6})"  # NAME,value
-    rf"|(?:{_QUOTE})?>(?:\s|\\{{1,7}}[nrt]){{0,40}}(?:<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
+    rf"|(?:{_QUOTE})?>\s{{0,40}}(?:<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
     rf"|[({{](?={_QUOTE})"  # setName("value"), name{{"value"}}
     r"|(?:\*{1,2}[ \t]?:|:\*{1,2}|:</\w{1,8}>)[ \t]{0,5}"  # **Name:** value
     rf"|(?:[ \t][\w:]{{1,20}}={_QUOTE}[^\"'\n]{{0,160}}{_QUOTE}){{1,3}}>"  # <name type="…">value</name>
@@ -346,6 +346,7 @@ _CODE_LINE = lazily(
 )
 """A line of a program, not of a file of settings."""
 _LINE_END = lazily(r"\r?\n|\\+r?\\*n")
+"""Where nothing of a line goes on, also in a text whose escapes are not decoded."""
 
 
 class _Judged(NamedTuple):
@@ -643,20 +644,20 @@ _BARE = lazily(
 it."""
 _ESCAPE = lazily(r"\\+(?:[nrtu\"'\\]|$)")
 _INSIDE = lazily(r"[,;&)}\]|<>]")
-_REST_OF_LINE = lazily(r"[ \t]*(?:#.*)?(?:\r?\n|\\+[rn\"]|\"|\Z)")
+_REST_OF_LINE = lazily(r"[ \t]*(?:#.*)?(?:\r?\n|\\*\"|\Z)")
 _CELL_END = lazily(r"[ \t]*\|")
 _CELL_BEFORE = lazily(
-    r"(?:[^\s:]{1,60}:[0-9]{1,7}:)?[^\w|]{0,20}(?:[0-9]{1,7}(?:→|\t|\\t))?[^\w|]{0,20}(?:\||\Z)"
+    r"(?:[^\s:]{1,60}:[0-9]{1,7}:)?[^\w|]{0,20}(?:[0-9]{1,7}(?:→|\t))?[^\w|]{0,20}(?:\||\Z)"
 )
-_CLOSING_TAG = lazily(r"(?:\s|\\{1,7}[nrt]){0,40}</")
+_CLOSING_TAG = lazily(r"\s{0,40}</")
 _LINE_NUMBER = lazily(r":[0-9]{1,6}::\Z")
 _LINE_BEFORE = lazily(
-    r"(?:\A|\n|\\n|\\+\"|: ?\")(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:"
+    r"(?:\A|\n|\\+\"|: ?\")(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|[:"
     r"|-]))?[ \t]*[+>-]?[ \t]*(?:[-*] )?(?:\*{1,2}|<\w{1,8}>)?(?:- |export |set "
     r"|declare -x )?[ \t]*\Z"
 )
 """The beginning of a line, also as `cat -n`, `grep -n` and `diff` print it."""
-_SHELL_BEFORE = lazily(r"(?:\A|[\s;&|({,\"'`→=]|[0-9][:-]|\\n|\\t)\Z")
+_SHELL_BEFORE = lazily(r"(?:\A|[\s;&|({,\"'`→=]|[0-9][:-])\Z")
 
 
 _GETTER = lazily(
@@ -679,11 +680,11 @@ def _is_told(ahead: str) -> bool:
     return ahead.endswith((" ", "\t")) and _TOLD.search(ahead) is not None
 
 
-_PHRASE = lazily(r"[a-z]{2,12}(?: [a-z]{2,12}){3,24}(?=[ \t]*(?:\r?\n|\\+[rn\"]|\"|\Z))")
+_PHRASE = lazily(r"[a-z]{2,12}(?: [a-z]{2,12}){3,24}(?=[ \t]*(?:\r?\n|\\*\"|\Z))")
 _USER_TOLD = lazily(r"(?i:username|user|in as|account) \S{1,60} (?:and|with|using) \Z")
-_REST_OF_WORD = lazily(r"[.,;]?(?:\s|\\+[rn\"']|[\"'`]|\Z)")
-_NEXT_ITEM = lazily(rf"{_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})")
-_NEXT_LINE_ITEM = lazily(rf"(?:{_QUOTE})?(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{0,60}}- (?=\S)")
+_REST_OF_WORD = lazily(r"[.,;]?(?:\s|\\*[\"'`]|\Z)")
+_NEXT_ITEM = lazily(rf"{_QUOTE},\s{{0,40}}(?={_QUOTE})")
+_NEXT_LINE_ITEM = lazily(rf"(?:{_QUOTE})?\r?\n{_PRINTED}?[ \t]{{0,60}}- (?=\S)")
 
 
 def _is_settings(text: str, begin: int, end: int) -> bool:
@@ -698,8 +699,6 @@ def _assigned(text: str) -> Iterator[Span]:
         kind = _kind_of(match)
         before = _NAME_BEFORE.search(text, max(0, match.start() - _LONGEST_NAME), match.start())
         begin = before.start() if before is not None else match.start()
-        if begin and text[begin - 1] == "\\" and begin < match.start():
-            begin += 1  # the letter of an escape, as in `\nNAME=`
         name = text[begin : match.start("separator")]
         separator = match["separator"]
         if (
@@ -1034,7 +1033,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
 """Commands, what is between one and the password that it takes (`…` for other words), and how a log has
 them."""
 _COMMAND = lazily(
-    r"(?:(?<![A-Za-z0-9])|(?<=\\n)|(?<=\\t))(?:"
+    r"(?<![A-Za-z0-9])(?:"
     + "|".join(rf"(?P<c{number}>{names})" for number, (names, _, _) in enumerate(_COMMANDS))
     + r")(?=[ \t])"
 )
@@ -1078,21 +1077,19 @@ _OPENSSL = lazily(r"(?<=[\s\"'=])pass:([^\s\"'\\]{4,256})")
 _IDENTIFIED = lazily(
     rf"(?:identified|IDENTIFIED)\s{{1,5}}(?:(?:with|WITH)\s{{1,5}}\S{{1,64}}\s{{1,5}})?(?:by|BY)\s{{1,5}}({_QUOTE})([^\s\"'`\\]{{4,256}})"
 )
-_GAP = rf"(?:(?:\r?\n|\\+r?\\*n){_PRINTED}|\s|\\+[nrt]){{1,40}}"
+_GAP = rf"(?:\r?\n{_PRINTED}|\s){{1,40}}"
 _NETRC = lazily(
     rf"\bmachine{_GAP}[^\s\\]{{1,200}}(?:{_GAP}(?:login|account|port){_GAP}[^\s\\]{{1,200}}){{0,3}}{_GAP}password{_GAP}([^\s\"\\]{{4,512}})"
     rf"|\blogin{_GAP}[^\s\\]{{1,200}}{_GAP}password{_GAP}([^\s\"\\]{{4,512}})"
 )
 _PGPASS = lazily(
-    r"(?:\A|(?<=[\s\"'→+-])|(?<=\\n)|(?<=[0-9]:))[\w.*-]{1,200}:(?:543[0-9]|6432|\*):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
+    r"(?:\A|(?<=[\s\"'→+-])|(?<=[0-9]:))[\w.*-]{1,200}:(?:543[0-9]|6432|\*):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
 )
 _CONNECTION = lazily(
     r"(?:; ?(?:Pwd|PWD|pwd)=\\{0,7}[\"']?|\boracle:thin:[^\s/@\"']{1,64}/)([^\s;\"'\\@]{4,256})"
 )
 """The password of a connection string; elsewhere, `PWD` is a folder."""
-_COOKIE_JAR = lazily(
-    r"(?:\t|\\+t)(?:TRUE|FALSE)(?:\t|\\+t)[0-9]{1,12}(?:\t|\\+t)[^\t\s\\]{1,128}(?:\t|\\+t)([^\s\\\"]{8,4096})"
-)
+_COOKIE_JAR = lazily(r"\t(?:TRUE|FALSE)\t[0-9]{1,12}\t[^\t\s\\]{1,128}\t([^\s\\\"]{8,4096})")
 _AUTH_PAIR = lazily(
     rf"\bauth(?:=|{_QUOTE}:[ ]?|: ?)[\[(]\s{{0,20}}{_QUOTE}[^\s\"']{{1,100}}{_QUOTE},\s{{0,20}}{_QUOTE}([^\s\"'\\]{{6,256}})"
 )
@@ -1101,7 +1098,7 @@ _SIGNATURE = lazily(r"(?:\bAWS4-HMAC-SHA256\b[^\n]{0,600}?Signature=)([0-9a-f]{6
 _LONGEST_MANIFEST = 4_000
 _KUBERNETES = lazily(r"\\*[\"']?kind\\*[\"']?[ \t]*:[ \t]*\\*[\"']?[Ss]ecret\b")
 _DATA_LINES = lazily(
-    rf"(?:^|\n|\\n)(?:{_PRINTED})?([ \t]*)(?:data|stringData):[ \t]*((?:{_LINE_BREAK}\1[ \t]+(?:[\w.-]+:|#)[ \t]*[^\n\\]*)+)"
+    rf"(?:^|\n)(?:{_PRINTED})?([ \t]*)(?:data|stringData):[ \t]*((?:{_LINE_BREAK}\1[ \t]+(?:[\w.-]+:|#)[ \t]*[^\n\\]*)+)"
 )
 _DATA_LINE = lazily(rf"{_LINE_BREAK}[ \t]+[\w.-]+:[ \t]*[\"']?([^\s\"'\\]{{6,4096}})")
 _DATA_OBJECT = lazily(r"\\*[\"'](?:data|stringData)\\*[\"'][ \t]*:\s*\{([^{}]{1,20000})\}")
@@ -1198,7 +1195,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     # <secret>{…}</secret>, as Jenkins writes it
     (
         r"(?:ecret|assword|oken|[kK]ey)(?:>|\\+u003[eE])(?:[ \r\n\t]|\\+[rnt])*\{",
-        r"<\w{0,40}(?:[sS]ecret|[pP]assword|[tT]oken|[kK]ey)>(?:\s|\\+[nrt]){0,20}\{(?:[^\s{}<>]{1,60} ){0,3}([^\s{}<>\"']{8,2048})\}",
+        r"<\w{0,40}(?:[sS]ecret|[pP]assword|[tT]oken|[kK]ey)>\s{0,20}\{(?:[^\s{}<>]{1,60} ){0,3}([^\s{}<>\"']{8,2048})\}",
     ),
     ("certutil ", rf"certutil[^\n]{{0,100}}?[ \t]-p[ \t]+{_V}"),
     ("mysqladmin ", rf"mysqladmin\b[^\n]{{0,200}}?[ \t]password[ \t]+{_V}"),
@@ -1241,8 +1238,8 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(?:[\r\n\t+]|\\+[nt]|\x92|^)[ ]*key[ ]*=[ ]*\\*[\"']?[A-Za-z0-9]",
-        rf"(?:\A|[\n+\t→]|\\[nt])[ ]*key[ ]*=[ ]*(?:{_QUOTE})?({_MIXED}(?=\S{{0,60}}[a-z])[A-Za-z0-9_.+=-]{{14,128}})"
-        r"(?=\\?[\"'\s]|\\[nr]|\Z)",
+        rf"(?:\A|[\n+\t→])[ ]*key[ ]*=[ ]*(?:{_QUOTE})?({_MIXED}(?=\S{{0,60}}[a-z])[A-Za-z0-9_.+=-]{{14,128}})"
+        r"(?=\\?[\"'\s]|\Z)",
     ),
     (
         "[\"']-p[^ \"',-]{6}",
@@ -1251,7 +1248,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("nstrumentationKey=", r"InstrumentationKey=([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"),
     (
         r"BEGIN OpenVPN",
-        r"BEGIN OpenVPN Static key V1-----((?:\s|\\+[nrt]|[^\s\"]{1,60}:[0-9]{1,7}:|[0-9]{1,7}→|[+-]|[0-9a-f]{32}){16,200})",
+        r"BEGIN OpenVPN Static key V1-----((?:\s|[^\s\"]{1,60}:[0-9]{1,7}:|[0-9]{1,7}→|[+-]|[0-9a-f]{32}){16,200})",
     ),
     (
         "WIF\\\\*[\"']?[ :=]+\\\\*[\"']?[5KL][A-Za-z0-9]{20}\nwif\\\\*[\"']?[ :=]+\\\\*[\"']?[5KL][A-Za-z0-9]{20}\n"
@@ -1264,8 +1261,8 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"(?:[Ww]allet\(|from_?[kK]ey\(|\([0-9]{{1,2}}\) )(?:{_QUOTE})?(0x[0-9a-f]{{64}})(?![0-9a-f])",
     ),
     (
-        r"(?:hook|key|/v[0-9])\\?/[A-Za-z0-9_-]{12}",
-        r"https:\\?/\\?/[^\s\"'<>]{4,120}/(?:hook|webhook|key|v[0-9])\\?/((?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{24,128})(?=[\s\"'\\]|\Z)",
+        r"(?:hook|key|/v[0-9])\\*/[A-Za-z0-9_-]{12}",
+        r"https://[^\s\"'<>]{4,120}/(?:hook|webhook|key|v[0-9])/((?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{24,128})(?=[\s\"'\\]|\Z)",
     ),
     (
         "value=\\\\*'[^']{6}[^']*' (?:where|WHERE)",
@@ -1322,7 +1319,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"(?:github|gitlab)-(?:oauth|token)(?:{_QUOTE})?\s?:\s?\{{\s{{0,20}}(?:{_QUOTE})?[\w.-]{{3,60}}(?:{_QUOTE})?\s?:\s?{_V}",
     ),
     ("BUNDLE_[A-Z_]+", r"BUNDLE_\w{1,60}\\*[\"']?[ \t]?(?::|=)[ \t]?\\*[\"']?([0-9a-f]{8}:[0-9a-f]{8})"),
-    (r"/t\\?/[a-z0-9-]{20}", r"/t/((?:[a-z]{2}-)?[0-9a-f-]{20,64})(?=/)"),
+    (r"/t\\*/[a-z0-9-]{20}", r"/t/((?:[a-z]{2}-)?[0-9a-f-]{20,64})(?=/)"),
     (": PSK \n: EAP \n: XAUTH ", rf":[ \t]*(?:PSK|EAP|XAUTH)[ \t]+{_QUOTE}([^\s\"'\\]{{6,128}})"),
     ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=([A-Z2-7]{16,128})"),
     (
@@ -1376,7 +1373,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     (
         "USER [a-z]",
-        rf"\bUSER \S{{1,60}}?(?:{_LINE_BREAK}|\\+r\\+n)(?:[^\n\\]{{0,60}}{_LINE_BREAK})?PASS {_V}",
+        rf"\bUSER \S{{1,60}}?{_LINE_BREAK}(?:[^\n\\]{{0,60}}{_LINE_BREAK})?PASS {_V}",
     ),
     ("isql ", rf"\bisql[ \t]+\S+[ \t]+\S+[ \t]+{_V}"),
     ("signtool ", rf"signtool[^\n]{{0,200}}?[ \t]/p[ \t]+{_V}"),
@@ -1399,8 +1396,8 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"(?i:sonar[._-]?login)(?:{_QUOTE})?\s?(?:,|[:?]{{0,3}}=)\s?(?:{_QUOTE})?((?:sq[a-z]_)?[A-Fa-f0-9]{{40}})",
     ),
     (
-        r"api\\?/v1\\?/[a-z0-9]{20}\\?/",
-        r"/api\\?/v1\\?/((?=[a-z]*[0-9])[a-z0-9]{20})(?=\\?/(?:telemetry|attributes|rpc|claim))",
+        r"api\\*/v1\\*/[a-z0-9]{20}\\*/",
+        r"/api/v1/((?=[a-z]*[0-9])[a-z0-9]{20})(?=/(?:telemetry|attributes|rpc|claim))",
     ),
     ("login_with_api_key", rf"login_with_api_key{_QUOTE}[^\[\]\n]{{1,80}}\[\s?{_V}"),
     ("enkins-Crumb", rf"Jenkins-Crumb(?:{_QUOTE})?[:=,]\s?(?:{_QUOTE})?([a-f0-9]{{32,64}})"),
@@ -1412,7 +1409,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("ccess Key \\[\nession Token \\[", rf"(?:Secret Access Key|Session Token) \[[^\]\n]{{0,40}}\]: {_V}"),
     (
         "AUTH [A-Za-z0-9_.-]{8}\nAUTH [a-z]+ [^ ]{8}",
-        rf"(?:\A|> ?|\n|\\n|[\t→+\"-])AUTH (?:[a-z][\w-]{{0,40}} )?(?!CRAM|XOAUTH|SCRAM|DIGEST|GSSAPI|EXTERNAL){_V}",
+        rf"(?:\A|> ?|\n|[\t→+\"-])AUTH (?:[a-z][\w-]{{0,40}} )?(?!CRAM|XOAUTH|SCRAM|DIGEST|GSSAPI|EXTERNAL){_V}",
     ),
     (
         '-Key:[^ "/]{6}\n-Token:[^ "/]{6}\n-Secret:[^ "/]{6}',
@@ -1420,7 +1417,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     ("bearer -a ", rf"\b(?:http|https|xh|xhs)[ \t][^\n]{{0,200}}?bearer -a {_V}"),
     (
-        '\\.py [A-Za-z0-9.]+\\\\?/[^ :"/]+:',
+        '\\.py [A-Za-z0-9.]+\\\\*/[^ :"/]+:',
         rf"\w\.py (?:-\w+ )*[\w.-]{{1,60}}/[\w.$-]{{1,60}}:{_V}{_QUOTE}?@",
     ),
     (
@@ -1438,7 +1435,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("appid\\\\*[\"']", rf"appid(?:{_QUOTE})?\s?[:=]\s?(?:{_QUOTE})?([0-9a-f]{{32}})(?![0-9a-f])"),
     (
         'httpOnly\nsameSite\nSESSID\nSESSIONID\nconnect\\.sid\nname\\\\*": ?\\\\*"[A-Za-z_.-]*[sS]ess',
-        rf"name{_QUOTE}:\s?{_QUOTE}(?i:[^\"'\\]{{0,40}}(?:sess|sid|auth|token|jwt)[^\"'\\]{{0,40}}){_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}"
+        rf"name{_QUOTE}:\s?{_QUOTE}(?i:[^\"'\\]{{0,40}}(?:sess|sid|auth|token|jwt)[^\"'\\]{{0,40}}){_QUOTE},\s{{0,40}}"
         rf"{_QUOTE}value{_QUOTE}:\s?{_QUOTE}{_V}",
     ),
     (
@@ -1448,7 +1445,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     (
         "oken: [A-Za-z0-9_+/.=-]{20}\n key: [A-Za-z0-9_+/.=-]{20}\necret: [A-Za-z0-9_+/.=-]{20}",
         r"(?:[Hh]ere(?: is|'s)|[Tt]he|[Yy]our|[Mm]y) (?:[\w-]{1,20} ){0,4}(?:token|key|secret): "
-        r"((?=(?:[^\s\"']*?[0-9]){3})[A-Za-z0-9_+/.=-]{20,512}?)(?=[.,;]?(?:\s|\\+n|\\*\"|\Z))",
+        r"((?=(?:[^\s\"']*?[0-9]){3})[A-Za-z0-9_+/.=-]{20,512}?)(?=[.,;]?(?:\s|\\*\"|\Z))",
     ),
     ("oken: [a-z0-9]{6}\\.[a-z0-9]{16}", r"token: ([a-z0-9]{6}\.[a-z0-9]{16})(?![a-z0-9.])"),
     ("horization:[A-Z][a-z]+ [^ ]{6}", rf"Authorization:[A-Z][a-z]+ {_V}"),
@@ -1474,7 +1471,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     (
         "\n".join(rf"{word}:? [A-Za-z0-9_+/.-]{{16}}" for word in ("oken", " key", "ecret", "sword")),
         r"\b(?:the|this|new|your|temporary) (?:token|key|api key|API key|secret|password):? "
-        r"((?=[^\s]*[0-9])(?=[^\s]*[A-Z])(?=[^\s]*[a-z])[A-Za-z0-9_+/.=-]{16,512}?)(?=[.,;]?(?:\s|\\+n|\Z))",
+        r"((?=[^\s]*[0-9])(?=[^\s]*[A-Z])(?=[^\s]*[a-z])[A-Za-z0-9_+/.=-]{16,512}?)(?=[.,;]?(?:\s|\Z))",
     ),
     (
         "\n".join(_PRINTS_SECRET),
@@ -1521,7 +1518,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     (
         'name=\\\\*"(?:pass|pwd|secret|token|api)',
-        rf"form-data; name={_QUOTE}(?i:[^\"']{{0,30}}(?:pass|pwd|secret|token|api_?key)[^\"']{{0,30}}){_QUOTE}(?:\s|\\+[rn]){{2,12}}{_V}",
+        rf"form-data; name={_QUOTE}(?i:[^\"']{{0,30}}(?:pass|pwd|secret|token|api_?key)[^\"']{{0,30}}){_QUOTE}\s{{2,12}}{_V}",
     ),
     (
         r"--(?:password|token|secret|api-key|access-token|auth-token)\\*[\"']?(?:[\r\n]|\\+[nr])",
@@ -1547,7 +1544,7 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ("sswor[dt] lautet", rf"[Pp]asswor[dt] lautet:? (?:{_QUOTE})?{_V}"),
     (
         r"key[12](?:[ \t]|\\+t)",
-        r"\bkey[12](?:[ \t]|\\+t)+\w{1,12}(?:[ \t]|\\+t)+([A-Za-z0-9+/]{40,100}={0,2})",
+        r"\bkey[12][ \t]+\w{1,12}[ \t]+([A-Za-z0-9+/]{40,100}={0,2})",
     ),
     (
         r"assword [^\r\n\"\\]*:(?:[\r\n]|\\+[nr])",
@@ -1573,7 +1570,7 @@ _CODES = lazily(
     rf"(?:[Rr]ecovery|[Bb]ackup|[Ss]cratch)[ _-]codes?[^\n\\]{{0,80}}(?={_LINE_BREAK})|(?:recovery|backup)_?[cC]odes?(?:{_QUOTE})?\s?[:=]\s?\["
 )
 _CODE_ITEM = lazily(
-    r"(?:\s|\\+[nrt]|[\"',]|[0-9]{1,4}(?:[.)] |→)"
+    r"(?:\s|[\"',]|[0-9]{1,4}(?:[.)] |→)"
     r"|[-*] ){1,40}((?=[a-zA-Z-]{0,12}[0-9]|[a-z]{4}-[a-z]{4}-[a-z]{4}(?![a-z]))[A-Za-z0-9]{4,12}(?:[- ][A-Za-z0-9]{4,12}){0,3})(?![A-Za-z0-9])"
 )
 _CALL = lazily(r"\b([A-Za-z_][\w.]{2,60})\((?=[^\n(),]{1,100},)")
@@ -1645,7 +1642,7 @@ def _places(text: str) -> Iterator[Span]:
 
 
 _COLUMNS = lazily(
-    rf"(?:(?:^|\n|\\n|\\?\")(?:{_PRINTED})?(?=[^\n\\]{{0,300}}(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD"
+    rf"(?:(?:^|\n|\\?\")(?:{_PRINTED})?(?=[^\n\\]{{0,300}}(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD"
     rf"|SECRET))([\w .@/\"-]{{0,40}}(?:[,;\t][\w .@/\"-]{{0,40}}){{1,15}})(?={_LINE_BREAK}))"
     r"|(?i:insert)[ \t]+(?i:into)[ \t]+[\w.\"`\[\]]{1,80}[ \t]*\(([^()\n]{1,300})\)\s{0,5}(?i:values)\s{0,5}"
 )
@@ -1654,16 +1651,16 @@ _TUPLE = lazily(r"(?:,\s{0,5})?\(([^()\n]{1,1000})\)")
 
 
 _RULED = lazily(
-    rf"(?:\A|(?<=\n)|(?<=\\n)){_PRINTED}?([^\n\\]{{0,200}}(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]{{0,200}}){_LINE_BREAK}"
+    rf"(?:\A|(?<=\n)){_PRINTED}?([^\n\\]{{0,200}}(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]{{0,200}}){_LINE_BREAK}"
     r"[|+ -]{0,3}-{3}[-|+: ]{0,300}(?=\r?\n|\\)"
 )
 _RULED_ROW = lazily(rf"{_LINE_BREAK}([^\n\\]{{3,400}})")
 _RULED_CELL = lazily(r"[^\s|](?:[^\s|]| (?![ |]))*")
 
 
-_RULED_HINT = rf"(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]*(?:\r?\n|\\+r?\\*n){_PRINTED_HINT}?[|+ -]{{0,3}}---"
+_RULED_HINT = rf"(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]*\r?\n{_PRINTED_HINT}?[|+ -]{{0,3}}---"
 _COLUMNS_HINTS = (
-    rf"(?:^|\n|\\n|\"){_PRINTED_HINT}?[\w .@/\",;\t?-]*(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD|SECRET)[\w .@/\",;\t?-]*(?:\r|\n|\\)",
+    rf"(?:^|\n|\"){_PRINTED_HINT}?[\w .@/\",;\t?-]*(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD|SECRET)[\w .@/\",;\t?-]*(?:\r|\n|\\)",
     r"(?i:insert[ \t]+into)",
 )
 
@@ -2060,7 +2057,7 @@ _SECRET_WORDS = (
 _SECRET_KEYS = lazily(_SECRET_WORDS, re.IGNORECASE)
 _A_VALUE = rf"(?:({_QUOTE})([^\"'`\\\n]{{6,512}})|([^\s\"'`,;}}<>\\]{{6,512}}))"
 _VALUE_FIRST = Sought(
-    rf"[Vv]alue(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}{_A_VALUE}(?:{_QUOTE})?[,;]?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?"
+    rf"[Vv]alue(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}{_A_VALUE}(?:{_QUOTE})?[,;]?\s{{0,80}}(?:{_QUOTE})?"
     rf"(?:name|key|Name|Key)(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}(?:{_QUOTE})?([A-Za-z][A-Za-z0-9_.:-]{{2,63}})",
     "[Vv]alue",
 )
@@ -2134,10 +2131,6 @@ def _kubernetes(text: str, start: int, end: int) -> Iterator[Span]:
                 yield Span(item.start(1), item.end(1), "secret")
 
 
-_ANSI = lazily(r"(?:\x1b|\\{1,7}u001[bB])\[[0-9;]{0,20}m")
-"""A colour of a terminal, also as JSON writes it."""
-
-
 def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -> list[Span]:
     """Every secret of the text that is known by what is around it, in order; none overlaps another.
 
@@ -2147,8 +2140,7 @@ def spans(text: str, groups_in: Groups, groups: Collection[str] | None = None) -
     """
     found: list[Span] = []
     end = 0
-    plain = _ANSI.sub(lambda match: " " * len(match[0]), text) if "\x1b" in text or "\\u001" in text else text
-    plain = plain.replace("│", "|").replace("┃", "|").replace("\0", "\n")
+    plain = text.replace("│", "|").replace("┃", "|").replace("\0", "\n")
     if groups is None or plain != text:
         groups = groups_in(plain.encode("utf-8", "replace"))
     text = plain
@@ -2183,11 +2175,11 @@ _MORE_BASE64 = lazily(
 )
 _MORE_QUOTED = lazily(
     rf"{_QUOTE}(?:\s?(?:\+|\.\.?)(?:\s|\\{{1,7}}[nr]){{0,40}}[bruf]?{_QUOTE}(?=[^\s\"'`]{{0,60}}[0-9])[^\s\"'`\\]{{4,512}}"
-    rf"|(?:\r?\n|\\{{1,7}}n)[ \t]{{0,60}}[bruf]?{_QUOTE}{_MIXED}(?=[^\s\"'`]{{0,60}}[a-z])[A-Za-z0-9+/=_-]{{12,512}})(?={_QUOTE})"
+    rf"|\r?\n[ \t]{{0,60}}[bruf]?{_QUOTE}{_MIXED}(?=[^\s\"'`]{{0,60}}[a-z])[A-Za-z0-9+/=_-]{{12,512}})(?={_QUOTE})"
 )
 """`"…" + "…"`, and strings under each other."""
 _MORE_ESCAPED = lazily(
-    r"(?:\\{1,2}[=:#!\"'][^\s\"'`\\]{1,256})+|\\(?:\r?\n|\\{2,6}n)[ \t]{0,8}[A-Za-z0-9+/=_.-]{8,512}(?=\s|\\|[\"'`]|\Z)"
+    r"(?:\\{1,2}[=:#!\"'][^\s\"'`\\]{1,256})+|\\\r?\n[ \t]{0,8}[A-Za-z0-9+/=_.-]{8,512}(?=\s|\\|[\"'`]|\Z)"
 )
 """An escaped sign inside the value, or a line that goes on behind a backslash."""
 _BASE64_LINE = lazily(r"[A-Za-z0-9+/]{60,8192}\Z")

@@ -32,9 +32,8 @@ PUBLIC_NAMES = re.compile(
 
 
 _PEM = "-----? ?{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)? ?-----?"
-_PEM_BREAK = r"(?:\s|\\+[rnt]|[0-9]{1,7}(?:→|\t|\\+t|\\+u2192)|[\"'+,|>]){1,40}"
-"""What may lie between two lines of a key's base64: also a line number, quotes, an escaped end of line, a `+`
-of a diff."""
+_PEM_BREAK = r"(?:\s|[0-9]{1,7}(?:→|\t)|\\{0,7}[\"'+,|>]){1,40}"
+"""What may lie between two lines of a key's base64: also a line number, quotes, a `+` of a diff."""
 _PEM_TAIL = rf"(?<![A-Za-z0-9+/=])(?>(?:[A-Za-z0-9+/]{{40,80}}{_PEM_BREAK}){{1,100}})(?:[A-Za-z0-9+/=]{{1,80}}{_PEM_BREAK})?"
 _PART = r"""[^\s/?#:@\"'<>\\`]"""
 """A character of a URL's user or password."""
@@ -47,11 +46,11 @@ _MARKED = "(?:sk|key|tok|token|tkn|secret|sec|pat|oat|auth|pw|api|live|prod|SECR
 _LATIN_PART = _PART.replace(r"\s", r" \t\r\n")
 """Without other spaces: where a text is searched by its bytes, they are parts of letters."""
 _UUID_START = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}"
-_APART = rf"(?:(?<!{LETTERS})|(?<=\\[nrt])|(?<=\[[0-9]m)|(?<=[\[;][0-9][0-9]m))"
-"""No part of a longer word; the letter of an escape is none."""
+_APART = rf"(?<!{LETTERS})"
+"""No part of a longer word."""
 _GITLAB_KINDS = ("pat", "ptt", "dt", "rt", "rtr", "cbt", "soat", "ft", "imt", "ffct", "agent", "oas", "wt")
 _LOGGED_PART = rf"(?:{_LATIN_PART}|\\u00[0-9a-fA-F]{{2}})"
-_SLASH = r"\\?/"
+_SLASH = r"\\*/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,8 @@ def _token(name: str, prefix: str, characters: str, least: int) -> Shape:
     # JSON may write a slash as `\/`: a telling text only counts what comes before the first one.
     shown = characters.replace("/", r"/\\")
     rest = "=*" if "/" in characters else ""
-    telling = _SHARED.get(prefix, f"{escaped}{shown}{{{min(least, _ENOUGH_TO_TELL)}}}")
+    begins = escaped.replace("/", _SLASH)
+    telling = _SHARED.get(prefix, f"{begins}{shown}{{{min(least, _ENOUGH_TO_TELL)}}}")
     # A longer token than documented is one whole.
     return Shape(
         name, prefix, f"{before}{escaped}{characters}{{{least},}}{rest or '[A-Za-z0-9_-]*'}", telling
@@ -416,11 +416,11 @@ SHAPES: tuple[Shape, ...] = (
     Shape("private-key", "PRIVATE KEY", rf"{_PEM_TAIL}(?={_PEM.format('END')})", "PRIVATE KEY"),
     # A whole key in base64, as in a kubeconfig: no certificate and no public key.
     Shape("private-key", "LS0tLS1CRUdJTiB", r"LS0tLS1CRUdJTiB(?!DRVJU|QVUJMSU|SU0EgUFVC|FQyBQVU|YNTA5|QR1Ag(?!UFJJ))"
-          rf"(?:{BASE64}{{60,}}(?:\s|\\+[rnt]){{1,40}}){{0,400}}{BASE64}{{20,}}=*",
+          rf"(?:{BASE64}{{60,}}\s{{1,40}}){{0,400}}{BASE64}{{20,}}=*",
           f"LS0tLS1CRUdJTiB{LETTERS}"),
-    Shape("private-key", "Private-Lines:", r"(?P<kept>Private-Lines: [0-9]{1,4}(?:\r?\n"
-                                           r"|\\+r?\\*n))(?:(?:[^\s:]{1,100}:[0-9]{1,6}:|[ \t]*[0-9]{1,6}(?:→|\t"
-                                           r"|\\+t))?[+ -]?[A-Za-z0-9+/=]{1,80}(?:\r?\n|\\+r?\\*n|(?=\\*\"|\Z)))+", "Private-Lines:"),
+    Shape("private-key", "Private-Lines:", r"(?P<kept>Private-Lines: [0-9]{1,4}\r?\n)"
+                                           r"(?:(?:[^\s:]{1,100}:[0-9]{1,6}:|[ \t]*[0-9]{1,6}(?:→|\t))?"
+                                           r"[+ -]?[A-Za-z0-9+/=]{1,80}(?:\r?\n|(?=\\*\"|\Z)))+", "Private-Lines:"),
     Shape("password-hash", "$", rf"(?<![A-Za-z0-9$\\])(?:{_HASH})(?![./A-Za-z0-9$])",
           "\n".join((*(rf"\${mark}\$" for mark in _CRYPT), "pbkdf2_sha", "SCRAM-SHA-"))),
     Shape("password-hash", "SHA}", r"(?P<kept>\{S?SHA\})[A-Za-z0-9+/]{27,60}={0,2}", r"SHA\}[A-Za-z0-9+/\\]{20}"),
@@ -479,7 +479,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("mattermost-webhook", "/hooks/", r"(?P<kept>[a-z0-9]/hooks/)[a-z0-9]{26}(?![A-Za-z0-9])", rf"hooks{_SLASH}[a-z0-9]{{26}}"),
     Shape("quicknode-key", "quiknode.pro/", rf"(?P<kept>quiknode\.pro/){HEX}{{32,}}", r"quiknode\.pro"),
     Shape("vercel-webhook", "/integrations/deploy/", rf"(?P<kept>/integrations/deploy/prj_){LETTERS}{{20,}}/{LETTERS}{{8,}}",
-          "integrations.{1,2}deploy"),
+          rf"integrations{_SLASH}deploy"),
     Shape("netlify-webhook", "netlify.com/build_hooks/", rf"(?P<kept>netlify\.com/build_hooks/){HEX}{{20,}}", "build_hooks"),
     Shape("google-calendar", "/private-", rf"(?P<kept>/private-){HEX}{{32}}(?=/)", f"private-{HEX}{{32}}"),
     Shape("otp-seeds", "otpauth-migration:", r"(?P<kept>otpauth-migration://offline\?data=)[A-Za-z0-9%+/=_-]{20,}", "otpauth-migration"),
@@ -501,7 +501,7 @@ SHAPES: tuple[Shape, ...] = (
 )  # fmt: skip
 """In this order: what comes first names what two would find."""
 
-NUMBERED_LETTERS = r"\\u00(?:2[013-589ac-fAC-F]|3[0-9abfABF]|[457]|6[1-9a-fA-F])"
+NUMBERED_LETTERS = r"\\u00(?:0[9aAdD]|2[013-589ac-fAC-F]|3[0-9abfABF]|[457]|6[1-9a-fA-F])"
 """A letter that a line of JSON writes as its number, so that nothing can be known by looking. Many writers do
 so with ``"&'+<=>` ``, which a telling expression allows for wherever it looks for one."""
 

@@ -58,14 +58,14 @@ def sanitize(text: str) -> str:
     return _SURROGATES.sub("\ufffd", text)
 
 
-STYLE_BODY = r"[0-?]*[ -/]*[JKm]"
+STYLE = r"[0-?]{0,40}[ -/]{0,4}[JKm]"
 """What follows `CSI` in a colour, another style, or the erasure that tools such as `grep` put beside it."""
 _STYLES = lazily(
-    rf"(?:\x1b\[|\x9b){STYLE_BODY}|\x1b[()][A-Z0-9]"
+    rf"(?:\x1b\[|\x9b){STYLE}|\x1b[()][A-Z0-9]"
     r"|\x1b\][^\x07\x1b\x9c]{0,4000}(?:\x07|\x1b\\|\x9c)"  # OSC: links, titles
 )
 _MOVES = lazily(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
-_WRITTEN_STYLES = lazily(rf"\\(?:u001[bB]|x1[bB]|033|e)\[{STYLE_BODY}")
+_WRITTEN_STYLES = lazily(rf"\\(?:u001[bB]|x1[bB]|033|e)\[{STYLE}")
 
 
 def unstyled(text: str) -> str:

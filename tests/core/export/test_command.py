@@ -75,6 +75,15 @@ def test_secrets_that_were_taken_out_as_the_session_was_imported_are_counted_as_
     assert capsys.readouterr().out.endswith("2 secrets removed before it was stored\n")
 
 
+def test_an_export_in_which_nothing_is_found_says_that_only_known_forms_were_looked_for(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DEPLOY_PASSWORD")
+    assert run(["export", "last", "-o", "a.html"]) == 0
+    assert capsys.readouterr().out.endswith("no known form of secret was found\n")
+    assert "No known form of secret was found in the stored text." in (here / "a.html").read_text()
+
+
 def test_a_file_that_is_there_is_replaced_only_by_force(here, capsys):
     (here / "sessn001.html").write_text("mine")
     assert run(["export", "last"]) == 2

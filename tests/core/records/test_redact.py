@@ -5,8 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
+import string
 import time
+from collections.abc import Iterator
+from functools import cache
 from random import Random
+from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
@@ -16,6 +20,7 @@ from hypothesis import strategies as st
 from tests.benchmarks.redaction import Recall, by_run, corpus, forms, log_lines
 
 from watchkeeper.records.redact import Redactor, known_secrets
+from watchkeeper.records.secret_shapes import SHAPES, Shape
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nabc\n-----END RSA PRIVATE KEY-----"
 SHAPED = {
@@ -870,3 +875,191 @@ def test_a_certificate_a_public_key_and_plain_talk_are_no_private_key() -> None:
         "tool --password=get_password(1) --token=args.token --password-file=a1", "echo $TOKEN | docker login --password-stdin", "mysql -u a; mkdir -parents x",
     ):  # fmt: skip
         assert Redactor({}).text(text) == text
+
+
+# --- Text inside JSON, and with a terminal's styles -------------------------------------------------------------
+
+LAYOUTS = {
+    "lines": "first\n{}\nlast",
+    "tabs": "first\t{}\tlast",
+    "CRLF": "first\r\n{}\r\nlast",
+    "colour": "first \x1b[32m{}\x1b[0m last",
+    "colours between words": "first\x1b[1;31m{}\x1b[m\x1b[Klast",
+    "alone": "{}",
+}
+
+
+_LINE_BREAK = re.compile(r"(?<!\\)((?:\\\\)*)\\n")
+
+
+def written(text: str) -> dict[str, str]:
+    """A text as it is, and as JSON has it."""
+    once = json.dumps(text)[1:-1]
+    return {
+        "plain": text,
+        "JSON": once,
+        "JSON in JSON": json.dumps(once)[1:-1],
+        "an object": json.dumps({"output": text}),
+        "other escapes": _LINE_BREAK.sub(
+            r"\1\\u000A", json.dumps(text, ensure_ascii=False)[1:-1].replace("/", r"\/")
+        ),
+    }
+
+
+def generated(expression: str, random: Random) -> str:
+    """A random text for an expression, whose look-arounds it may fail, but for one at its end."""
+
+    def sequence(items: Any, is_all: bool = False) -> str:
+        return "".join(
+            item(operator, argument, is_all and place == len(items) - 1)
+            for place, (operator, argument) in enumerate(items)
+        )
+
+    def item(operator: Any, argument: Any, is_last: bool) -> str:
+        match str(operator):
+            case "LITERAL":
+                return chr(argument)
+            case "IN":
+                return random.choice(sorted(characters(argument)))
+            case "ANY":
+                return random.choice(string.ascii_letters)
+            case "BRANCH":
+                consuming = [one for one in argument[1] if one and str(one[0][0]) not in ("AT", "ASSERT")]
+                return sequence(random.choice(consuming)) if consuming else ""
+            case "SUBPATTERN":
+                return sequence(argument[3])
+            case "ATOMIC_GROUP":
+                return sequence(argument)
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                least, most, inner = argument
+                if least == 0 and str(inner) == str(re._parser.parse(r"\\")):  # type: ignore[attr-defined]
+                    return ""  # backslashes before a quote are escapes
+                count = random.randint(
+                    least, min(int(most), least + (0 if least > 30 else 12 if int(most) >= 80 else 1))
+                )
+                return "".join(sequence(inner) for _ in range(count))
+            case "ASSERT" if is_last and argument[0] > 0:
+                return sequence(argument[1])
+            case _:
+                return ""
+
+    def characters(items: Any) -> set[str]:
+        found: set[str] = set()
+        for operator, argument in items:
+            match str(operator):
+                case "LITERAL":
+                    found.add(chr(argument))
+                case "RANGE":
+                    found |= set(map(chr, range(argument[0], argument[1] + 1)))
+                case "CATEGORY":
+                    found |= set(string.digits if str(argument) == "CATEGORY_DIGIT" else " \n")
+        found.discard("\\")
+        is_negated = str(items[0][0]) == "NEGATE"
+        return set(string.ascii_letters + string.digits) - found if is_negated else found
+
+    return sequence(re._parser.parse(expression, re.DOTALL), is_all=True)  # type: ignore[attr-defined]
+
+
+def longest_run(text: str) -> str:
+    return max(re.findall("[A-Za-z0-9]+", text), key=len, default="")
+
+
+@cache
+def example_of(shape: Shape) -> tuple[str, str]:
+    """A text that holds a secret of the form, and the longest run of letters and digits of the secret."""
+    random = Random(shape.name)
+    for _ in range(400):
+        text = generated(shape.expression, random)
+        match = re.search(shape.expression, text, re.DOTALL)
+        run = longest_run(match[0][len(match.groupdict().get("kept") or "") :]) if match is not None else ""
+        if len(run) >= 6 and run not in Redactor({}).text(f"see {text} now"):
+            return text, run
+    raise AssertionError(f"no example of {shape.name}: {shape.expression}")
+
+
+def leaks(text: str, run: str) -> Iterator[str]:
+    """In which layouts and forms a text keeps a secret, read as a text and in a line of a log."""
+    redactor = Redactor({})
+    for layout, template in LAYOUTS.items():
+        plain = template.replace("{}", text)
+        if run in redactor.text(plain):
+            yield layout
+            continue
+        for form, inside in written(plain).items():
+            if run in redactor.text(inside):
+                yield f"{layout}, {form}"
+            line = json.dumps({"content": inside}).encode()
+            if not redactor.suspects(line) or (form == "plain" and run.encode() in redactor.line(line)):
+                yield f"{layout}, {form}, in a line"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_a_secret_of_any_form_is_found_however_json_and_a_terminal_write_what_is_around_it(
+    shape: Shape,
+) -> None:
+    assert list(leaks(*example_of(shape))) == []
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_json_stays_json_and_the_same_is_taken_out_of_it_as_of_its_text(shape: Shape) -> None:
+    redactor = Redactor({})
+    for template in LAYOUTS.values():
+        text = template.replace("{}", f'{example_of(shape)[0]} then: "C:\\new\\table" \t \u2713 /')
+        clean = redactor.text(text)
+        once, twice = json.dumps(text), json.dumps(json.dumps(text))
+        assert json.loads(redactor.text(once)) == clean
+        assert json.loads(json.loads(redactor.text(twice))) == clean
+
+
+AROUND = {
+    **BY_STRUCTURE,
+    **OTHERS,
+    **{form.replace("{}", "q7Zk2mXw9LtB4vNc8RyD").replace("{{", "{").replace("}}", "}"): "q7Zk2mXw9LtB4vNc8RyD"
+       for form in UNSEEN_FORMS},
+    **{text.replace("\\n", "\n").replace("VALUE", PASSWORDS[0]): PASSWORDS[0] for text in GIVEN.strip().splitlines()},
+    **{one.text: one.secret for one in corpus(seed=3, each=1)[0] if not one.kind.startswith(("own ", "base64 "))},
+}  # fmt: skip
+"""Texts with secrets that what is around them tells, and of each kind of the corpus one."""
+
+
+@pytest.mark.parametrize("text", AROUND)
+def test_a_secret_that_its_context_tells_is_found_however_json_and_a_terminal_write_it(text: str) -> None:
+    # Where a layout changes what the text says, nothing is found in it as it is either.
+    assert [found for found in leaks(text, longest_run(AROUND[text])) if ", " in found] == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [ODD_VALUE, "line one of it\nand the\ttail", 'sla/sh "quo\\ses" \\x', 'C:\\new "table"', "pl41n-value-x"],
+)
+def test_a_known_value_is_found_through_escapes_and_styles(value: str) -> None:
+    redactor = Redactor({"MY_SECRET": value})
+    for template in LAYOUTS.values():
+        for form, inside in written(template.replace("{}", value)).items():
+            assert "[redacted:MY_SECRET]" in redactor.text(inside), form
+            assert redactor.suspects(inside.encode())
+    numbers = "".join(f"\\\\u{ord(letter):04x}" for letter in value)
+    assert redactor.text(f"it is {numbers}.") == "it is [redacted:MY_SECRET]."
+    styled = f"it is {value[:4]}\x1b[01;31m\x1b[K{value[4:]}\x1b[m."
+    assert redactor.text(styled) == "it is [redacted:MY_SECRET]\x1b[m."
+    assert b"[redacted:MY_SECRET]" in redactor.line(json.dumps({"out": styled}).encode())
+
+
+@pytest.mark.parametrize("begins", ["\x1b[", "\\u001b[", "\\\\u001B[", "\\x1b[", "\\033[", "\\e["])
+def test_a_token_is_found_behind_and_around_a_style_of_any_form(begins: str) -> None:
+    token = "xoxb-123456789012-abcdefGHIJ"
+    redactor = Redactor({})
+    for style in ("0m", "38;5;196m", "1;31m", "K"):
+        assert (
+            redactor.text(f"a{begins}{style}{token}{begins}m")
+            == f"a{begins}{style}[redacted:slack-token]{begins}m"
+        )
+    styled = f"{token[:4]}{begins}m{begins}K{token[4:]}"
+    if begins.lower().endswith("1b["):
+        assert redactor.text(f"see {styled} now") == "see [redacted:slack-token] now"
+
+
+def test_an_escaped_backslash_before_a_letter_is_left_as_it_is() -> None:
+    for text in (r"C:\\new\\table\\names", r"\\\\srv\\share\n", r"a\u0041b \ud83d\ude00 \/ \\/", "\\" * 99):
+        assert Redactor({}).text(text) == text
+        assert Redactor({}).text(f"{text} AKIAIOSFODNN7EXAMPLE") == f"{text} [redacted:aws-key]"

@@ -32,8 +32,6 @@ from watchkeeper_tui.snapshot import (
     SessionState,
     Snapshot,
     agent_condition,
-    budget_share,
-    budget_words,
     report_condition,
     task_condition,
 )
@@ -154,8 +152,7 @@ class Header(Widget):
         yield from self._agents_in_need()
         reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
         if reached is not None:
-            said = budget_words(budget_share(snapshot, reached))
-            yield _Need(f"$ budget {sanitize(reached.kind)}: {said}", "", "", "failed")
+            yield _Need(f"$ over budget: {sanitize(reached.kind)}", "", "", "failed")
         for pieces in self._parked(self._known_until):
             yield _Need("", "", "", "slot", after=tuple(pieces))
         yield from self._unproven()
@@ -326,8 +323,7 @@ class Header(Widget):
             groups += [(1, [("  ", "text"), *group]) for group in self._parked(now)]
             reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
             if reached is not None:
-                said = budget_words(budget_share(snapshot, reached))
-                groups.append((1, [(f"  budget {sanitize(reached.kind)}: {said}", "failed")]))
+                groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))
         return groups
 
     def _elapsed(self, session: SessionFacts, now: float) -> float:
