@@ -136,8 +136,8 @@ async def test_a_session_with_everything_in_it(codex: Programs) -> None:
         }  # fmt: skip
 
 
-class TestRecordedCompactions:
-    """A compaction that the log and the program both tell, or that is read again, is one compaction."""
+class TestRecords:
+    """A compaction that the log and the program both tell, or that is read again, is one; so is each model call."""
 
     @pytest.fixture
     def ground(self, tmp_path: Path) -> Iterator[Ground]:
@@ -147,17 +147,47 @@ class TestRecordedCompactions:
         yield ground
         ground.close()
 
-    async def opened(self, ground: Ground, log: Path) -> ProgramRecord:
+    async def opened(self, ground: Ground, log: Path, program: str = "codex") -> ProgramRecord:
         """The record of the agent as it is when its program was opened again, and read to its end."""
         environment = SimpleNamespace(store=ground.store, redact=lambda value: value, counter=default_counter(),
                                       price=lambda *about: Cost(None, PriceStatus.UNPRICED))  # fmt: skip
         agent = agents.load(ground.store, "a")
         record = ProgramRecord(cast(Any, environment), cast(Any, agent))
-        session = agents.ProgramSession("a", "codex", "1", ROOT, None, str(log), "/", 0)
+        session = agents.ProgramSession("a", program, "1", ROOT, None, str(log), "/", 0)
         ground.write(lambda tx: agents.save_program_session(tx, session))
-        record.follow(cast(Any, SimpleNamespace(name="codex", reader="codex")), session)
+        record.follow(cast(Any, SimpleNamespace(name=program, reader=program)), session)
         await record.look()
         return record
+
+    async def test_each_call_that_a_request_reports_is_stored_once(self, ground, tmp_path):
+        own = {"input_tokens": 2, "output_tokens": 491, "cache_read_input_tokens": 226_584}
+        advisor = {
+            "type": "advisor_message",
+            "model": "claude-opus-4-7",
+            "input_tokens": 159_419,
+            "output_tokens": 7_805,
+        }
+        usage = {**own, "iterations": [{"type": "message", **own}, advisor]}
+        message = {"id": "msg_1", "model": "claude-sonnet-4-6", "role": "assistant", "usage": usage}
+        lines = [
+            {"type": "assistant", "sessionId": ROOT, "uuid": f"u{number}", "requestId": "req_1",
+             "timestamp": f"2026-10-06T09:00:0{number}.000Z",
+             "message": message | {"content": [{"type": "text", "text": f"part {number}"}], "stop_reason": "end_turn"}}
+            for number in range(3)
+        ]  # fmt: skip
+        log = tmp_path / f"{ROOT}.jsonl"
+        log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for _ in range(2):
+            record = await self.opened(ground, log, "claude-code")
+            await record.settle("part 2")
+            rows = ground.store.all(
+                "SELECT purpose, model, input_tokens, output_tokens FROM model_calls ORDER BY id"
+            )
+            assert [tuple(row) for row in rows] == [
+                ("turn", "anthropic/claude-sonnet-4-6", 2, 491),
+                ("advisor", "anthropic/claude-opus-4-7", 159_419, 7_805),
+            ]
+            assert ground.store.one("SELECT input_tokens FROM agents WHERE id = 'a'")[0] == 159_421
 
     def count(self, ground: Ground) -> int:
         return int(ground.store.one("SELECT compactions FROM agents WHERE id = 'a'")[0])

@@ -396,7 +396,7 @@ def test_a_run_with_too_few_descriptors_pauses_with_one_line_and_ends_once_it_ha
     assert query(path, "SELECT status FROM sessions") == [("paused",)]
     wrong = "SELECT kind FROM events WHERE kind IN ('tool.error', 'task.failed', 'session.failed')"
     assert query(path, wrong) == []
-    resumed = _wk(path, "resume", "last")
+    resumed = _wk(path, "resume", query(path, "SELECT id FROM sessions")[0][0])
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert query(path, "SELECT status FROM sessions") == [("done",)]
 

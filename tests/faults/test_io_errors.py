@@ -48,8 +48,10 @@ def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(t
     told: set[object] = set()
 
     def program(*before: str) -> subprocess.CompletedProcess[str]:
-        begun = bool(query(path, "SELECT 1 FROM sessions"))
-        command = ["resume", "last"] if begun else ["demo", "--speed", "max", "--workspace", str(workspace)]
+        begun = query(path, "SELECT id FROM sessions")
+        command = (
+            ["resume", begun[0][0]] if begun else ["demo", "--speed", "max", "--workspace", str(workspace)]
+        )
         done = subprocess.run(
             [*before, sys.executable, "-m", "watchkeeper", *command, "--headless", "--json", "--db", str(path)],
             capture_output=True, text=True, check=False, timeout=60,

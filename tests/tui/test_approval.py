@@ -273,3 +273,14 @@ async def test_a_command_approves_without_the_screen_only_what_the_status_line_s
         await pilot.press("colon", "ctrl+u", *"approve", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, ApprovalScreen))
         assert written(desk) == []
+
+
+async def test_a_notice_never_covers_a_command_that_must_be_read(desk: Desk) -> None:
+    ask(desk, "bash", {"command": "make\n" * 60})
+    async with desk.shown("wants to run", notifications=True) as pilot:
+        await opened(pilot, desk)
+        pilot.app.notify("a notice about something else", timeout=600)
+        await pilot.pause()
+        assert "a notice about" not in text_of(pilot)
+        await pilot.press("escape")
+        await shows(pilot, "a notice about")

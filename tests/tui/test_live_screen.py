@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
+from tests.tui.fake_store import insert
 from textual.pilot import Pilot
 
 from watchkeeper_tui.screens.live import LiveScreen
@@ -252,3 +253,18 @@ def live(pilot: Pilot[int]) -> LiveScreen:
     screen = next(screen for screen in pilot.app.screen_stack if isinstance(screen, LiveScreen))
     assert screen.query_one(Header) is not None
     return screen
+
+
+@pytest.mark.parametrize(
+    ("used_usd", "said"), [(0.0066, "budget usd: too small for the"), (0.01, "budget usd: used up")]
+)
+@pytest.mark.parametrize("size", [SMALL, (120, 40)])
+async def test_a_budget_is_said_to_be_reached_only_where_it_is_used_up(desk, used_usd, said, size):
+    desk.session.set(cost_usd=used_usd)
+    insert(
+        desk.session.connection, "budgets", session_id=desk.session.id, kind="usd", amount=0.01, created_at=desk.time,
+        reached_at=desk.time,
+    )  # fmt: skip
+    async with desk.shown(size=size) as pilot:
+        await shows(pilot, said)
+        assert "over budget" not in text_of(pilot)

@@ -37,7 +37,7 @@ from watchkeeper.store.imports import imported_from
 from watchkeeper.store.lease import Presence
 from watchkeeper.store.place import Place, is_writable
 from watchkeeper.store.sessions import find
-from watchkeeper.store.snapshot import BudgetFacts, EventFacts
+from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
@@ -64,7 +64,7 @@ from watchkeeper_tui.settings import (
     load_settings,
     save_layout,
 )
-from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.snapshot import SessionState, Snapshot, budget_share, budget_words
 from watchkeeper_tui.theming import ThemedApp
 
 NEAR = 0.8
@@ -156,25 +156,6 @@ def _failures(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
             )
 
 
-def budget_share(snapshot: Snapshot, budget: BudgetFacts) -> float:
-    """The spent fraction of a budget; 0 if it is unknown."""
-    session = snapshot.session
-    if session is None or budget.amount <= 0:
-        return 0.0
-    if budget.task_id is None:
-        turns, seconds = sum(agent.turn for agent in snapshot.agents), session.hosted_seconds
-        spent = {"usd": session.cost_usd, "tokens": session.total_tokens, "turns": turns, "seconds": seconds}
-    else:
-        mine = [agent for agent in snapshot.agents if agent.task_id == budget.task_id]
-        spent = {
-            "usd": sum(agent.cost_usd or 0.0 for agent in mine),
-            "tokens": sum(agent.total_tokens for agent in mine),
-            "turns": sum(agent.turn for agent in mine),
-            "seconds": sum(agent.active_seconds for agent in mine),
-        }
-    return (spent.get(budget.kind) or 0.0) / budget.amount
-
-
 def _budgets(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     earlier = {(each.task_id, each.kind): each for each in before.budgets}
     for each in after.budgets:
@@ -183,7 +164,13 @@ def _budgets(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         what = f"{each.amount:g} {sanitize(each.kind)}"
         reached = each.reached_at is not None or share >= 1
         if reached and not (was is not None and (was.reached_at is not None or then >= 1)):
-            yield Notice("budget reached", f"{what} is spent; B raises it, r continues", "error")
+            title = "budget reached" if share >= 1 else "budget too small"
+            used = (
+                f"{what} is spent"
+                if share >= 1
+                else f"{what}, {share * 100:.0f} % spent: {budget_words(share)}"
+            )
+            yield Notice(title, f"{used}; B raises it, r continues", "error")
         elif share >= NEAR and then < NEAR and not reached:
             yield Notice("budget near", f"{share * 100:.0f} % of {what} is spent", "warning")
 

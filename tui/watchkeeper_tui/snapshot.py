@@ -591,3 +591,27 @@ class Roster:
             self._turns[agent.id] = turn
         else:
             self._turns.pop(agent.id, None)
+
+
+def budget_share(snapshot: Snapshot, budget: BudgetFacts) -> float:
+    """The spent fraction of a budget; 0 if it is unknown."""
+    session = snapshot.session
+    if session is None or budget.amount <= 0:
+        return 0.0
+    if budget.task_id is None:
+        turns, seconds = sum(agent.turn for agent in snapshot.agents), session.hosted_seconds
+        spent = {"usd": session.cost_usd, "tokens": session.total_tokens, "turns": turns, "seconds": seconds}
+    else:
+        mine = [agent for agent in snapshot.agents if agent.task_id == budget.task_id]
+        spent = {
+            "usd": sum(agent.cost_usd or 0.0 for agent in mine),
+            "tokens": sum(agent.total_tokens for agent in mine),
+            "turns": sum(agent.turn for agent in mine),
+            "seconds": sum(agent.active_seconds for agent in mine),
+        }
+    return (spent.get(budget.kind) or 0.0) / budget.amount
+
+
+def budget_words(share: float) -> str:
+    """What is the matter with a budget that let no further call begin: it is used up, or too little of it is left."""
+    return "used up" if share >= 1 else "too small for the next call"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 
 from watchkeeper.agents.environment import Environment, LiveBoard
@@ -16,7 +16,7 @@ from watchkeeper.agents.limits import (
     Reservation,
 )
 from watchkeeper.records import errors
-from watchkeeper.records.errors import HostFault, raising_host_faults
+from watchkeeper.records.errors import HostFault, StoreUnusable, raising_host_faults
 from watchkeeper.records.messages import (
     Cost,
     Delta,
@@ -35,6 +35,7 @@ from watchkeeper.store import agents, budgets
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.writer import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class ModelCallResult:
     partial: UsageSoFar | None = None
     """Without a reply: what the provider had counted when the last attempt ended."""
     charges: tuple[Charge, ...] = ()
+    begun: Mapping[int, int] = field(default_factory=dict)
+    """Attempt → the row that was written while it ran: this record takes their place."""
 
     @property
     def usage(self) -> Usage:
@@ -107,6 +110,8 @@ class ModelCallResult:
         reply = self.reply
         if self.reservation is not None:
             budgets.settle_reservation(tx, self.reservation.id)
+        for row in self.begun.values():
+            agents.drop_begun_call(tx, row)
         for charge in self.charges:
             agents.add_model_call(
                 tx,
@@ -233,6 +238,24 @@ async def call_model(
     tests = was_made = False
     partial: UsageSoFar | None = None
     charges: list[Charge] = []
+    attempts = 0
+    begun: dict[int, int] = {}
+
+    def note_begun(counted: UsageSoFar) -> None:
+        nonlocal attempts
+        attempts += 1
+        store, now, attempt = environment.store, clock.now(), attempts
+
+        def write(group: Group) -> None:
+            # The record may be in the same group, whose commit it does not wait for. A group may be written again.
+            tx = Transaction(group, store.session_id, store.epoch, now)
+            begun[attempt] = agents.begin_model_call(
+                tx, agent_id=agent_id, purpose=request.purpose, model=model_ref, usage=counted.usage,
+                started_at=started_at, request_id=counted.request_id,
+            )  # fmt: skip
+
+        with suppress(StoreUnusable):  # the call goes on; its record will meet the same fault
+            store.writer.submit(write)
 
     def charge_side_calls(of: Reply | UsageSoFar) -> None:
         provider = model_ref.partition("/")[0]
@@ -302,6 +325,8 @@ async def call_model(
                 if isinstance(event, Delta):
                     live.stream(agent_id, event.text, event.kind)
                 elif isinstance(event, UsageSoFar):
+                    if partial is None and event.usage.total_tokens:
+                        note_begun(event)
                     partial = event
                 elif isinstance(event, Retrying):
                     charge_broken(event.reason)
@@ -358,6 +383,7 @@ async def call_model(
             was_made=was_made or (refused is None and error is None),
             partial=partial,
             charges=tuple(charges),
+            begun=begun,
         )
         if reservation is not None:
             turns = 1 if reply is not None and request.purpose in (Purpose.TURN, Purpose.PLANNER) else 0

@@ -159,7 +159,9 @@ def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any
     if result["reason"]:
         say(f"  {clean(result['reason'], 300)}")
     say(f"  tasks      {tasks or 'none'}")
-    say(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {row['hosted_seconds']:.1f} s")
+    say(
+        f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {max(0.0, row['hosted_seconds']):.1f} s"
+    )
     say(f"  compacted  {plural(result['compactions'], 'time')}")
     from watchkeeper.store.state import artifacts
 
@@ -298,7 +300,7 @@ def _text(kind: str, data: dict[str, Any]) -> str:
     if kind == "approval.asked":
         return f"{text}  (whole: wk approve --show {data.get('approval')})"
     if kind == "tool.error" and "seconds" in data:
-        return f"{text} · {data['seconds']:.1f} s"
+        return f"{text} · {max(0.0, data['seconds']):.1f} s"
     return text
 
 

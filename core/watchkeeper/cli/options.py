@@ -308,6 +308,14 @@ def clean(text: Any, limit: int = 2_000) -> str:
     return one_line(str(text), limit)
 
 
+def state_word(status: str, origin: str, *, live: bool, queued: bool = False) -> str:
+    """The state of a session in a list. Another program's session that is not live has `ended`: it has no process of
+    ours that could have died, and its log does not say that it reached its goal."""
+    if imported_from(origin) is not None:
+        return "ended" if status == "done" or (status == "running" and not live) else status
+    return ("queued" if queued else "dead") if status == "running" and not live else status
+
+
 def day_and_minute(moment: float) -> str:
     """A moment in local time: 2026-11-22 16:05."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))

@@ -27,6 +27,7 @@ from watchkeeper.cli.options import (
     last_session_argument,
     reads_session,
     respond,
+    state_word,
 )
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.text import clock_text, cost_text, countdown, plural
@@ -93,14 +94,6 @@ def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) ->
     none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`, or `wk import claude`"
     empty = "no sessions" + (f" with {search!r}" if search and not nowhere else none_yet)
     return respond(as_json, rows, _session_lines(rows), empty=empty)
-
-
-def state_word(status: str, origin: str, *, live: bool, queued: bool = False) -> str:
-    """The state of a session in a list. Another program's session that is not live has `ended`: it has no process of
-    ours that could have died, and its log does not say that it reached its goal."""
-    if imported_from(origin) is not None:
-        return "ended" if status == "done" or (status == "running" and not live) else status
-    return ("queued" if queued else "dead") if status == "running" and not live else status
 
 
 def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:

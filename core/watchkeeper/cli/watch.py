@@ -35,6 +35,7 @@ from watchkeeper.cli.options import (
     is_terminal,
     reader_is_gone,
     say,
+    state_word,
 )
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
@@ -365,7 +366,6 @@ def _programs_with_logs() -> list[str]:
 
 def _print_fleet(path: Place, session_ids: list[str]) -> int:
     """Print the sessions once, a line each."""
-    from watchkeeper.cli.show import state_word
     from watchkeeper.store.lease import probe_all
     from watchkeeper.store.snapshot import FleetReader
 

@@ -934,7 +934,8 @@ DEFINITIONS: dict[str, str] = {
     "with a line that begins if __name__ == \"__main__\"; main.go, main.rs, main.c, main.cpp; executable"
     " files with a #! line.",
     "largest": "The twenty largest regular files; of equal ones, the first by path.",
-    "skipped": "Version control's own folders (.git, .hg, .svn), and what a person asked to leave out. All else is counted.",
+    "skipped": "Version control's own folders (.git, .hg, .svn), virtual environments, and what a person asked to leave out."
+    " What git ignores is not counted either. All else is.",
     "paths": "From the workspace; unusual characters are escaped with a backslash (\\xNN a byte, \\uNNNN a character).",
 }  # fmt: skip
 """What the words of the survey mean."""

@@ -62,8 +62,10 @@ class ToolCallStatus(StrEnum):
 
 
 class ModelCallStatus(StrEnum):
-    """How a model call ended. `ABANDONED`: stopped by a pause or a cancel, which is no error."""
+    """How a model call ended. `ABANDONED`: stopped by a pause, a cancel, or the end of its host, which is no error.
+    `RUNNING`: it has not ended, and its usage so far is in no total yet."""
 
+    RUNNING = "running"
     DONE = "done"
     ERROR = "error"
     ABANDONED = "abandoned"

@@ -346,15 +346,18 @@ class SessionHost:
         )
         try:
             if self._once is None:
-                await self.store.commit(
-                    lambda tx: lifecycle.open_session(
+
+                def begin(tx: Transaction) -> None:
+                    lifecycle.open_session(
                         tx,
                         resume=resume,
                         warnings=self.warnings,
                         last_command=self._last_command,
                         roles=tuple(self._models.values()),
                     )
-                )
+                    agents.settle_cut_calls(tx, self.environment.price)
+
+                await self.store.commit(begin)
                 await ensure_planner(
                     self.environment,
                     self._roles["planner"],

@@ -372,7 +372,9 @@ _TOOLS = (
 )
 _CALLS = (
     "SELECT count(*), count(CASE WHEN usage_exact = 0 THEN 1 END), count(CASE WHEN price_status = 'estimated'"
-    " THEN 1 END), count(CASE WHEN cost_usd IS NULL THEN 1 END) FROM model_calls WHERE agent_id = ? AND id > ? AND id <= ? AND status <> 'error'"
+    " THEN 1 END), count(CASE WHEN cost_usd IS NULL THEN 1 END) FROM model_calls WHERE agent_id = ? AND id > ? AND id <= ?"
+    " AND status <> 'running' AND (status <> 'error' OR input_tokens + output_tokens + cache_read_tokens"
+    " + cache_write_tokens > 0)"
 )
 _ALL = 1 << 62
 

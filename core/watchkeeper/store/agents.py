@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -405,6 +405,53 @@ def add_model_call(
     )  # fmt: skip
     tx.add_usage(usage, cost, calls=1, retries=retries, errors=failed)
     return call_id
+
+
+def begin_model_call(
+    tx: Transaction,
+    *,
+    agent_id: str,
+    purpose: str,
+    model: str,
+    usage: Usage,
+    started_at: float,
+    request_id: str | None,
+) -> int:
+    """Note what the provider has counted of a call in progress, in case its host is killed; returns its id."""
+    turn = tx.one("SELECT turn FROM agents WHERE id = ?", (agent_id,))[0]
+    return tx.insert(
+        "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, input_tokens, output_tokens,"
+        " cache_read_tokens, cache_write_tokens, usage_exact, started_at, request_id, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+        (
+            tx.session_id, agent_id, turn, purpose, model, ModelCallStatus.RUNNING, usage.input_tokens, usage.output_tokens,
+            usage.cache_read_tokens, usage.cache_write_tokens, started_at, request_id, tx.commit_seq,
+        ),
+    )  # fmt: skip
+
+
+def drop_begun_call(tx: Transaction, call_id: int) -> None:
+    """The call has ended: `add_model_call` in the same transaction says how."""
+    tx.execute("DELETE FROM model_calls WHERE id = ? AND status = ?", (call_id, ModelCallStatus.RUNNING))
+
+
+def settle_cut_calls(tx: Transaction, price: Callable[[str, Usage, bool], Cost]) -> None:
+    """Count what the calls had used that an earlier host of the session did not see the end of."""
+    for row in tx.all(
+        "SELECT id, agent_id, turn, purpose, model, input_tokens, output_tokens, cache_read_tokens,"
+        " cache_write_tokens, started_at, request_id, commit_seq <= coalesce((SELECT forked_at_seq FROM sessions"
+        " WHERE id = ?1), 0) FROM model_calls WHERE session_id = ?1 AND status = ?2 ORDER BY id",
+        (tx.session_id, ModelCallStatus.RUNNING),
+    ):
+        usage, is_copied = Usage(*row[5:9]), row[11]
+        drop_begun_call(tx, row[0])
+        if is_copied:  # by a fork: the original session counts it
+            continue
+        add_model_call(
+            tx, agent_id=row[1], turn=row[2], purpose=row[3], model=row[4], status=ModelCallStatus.ABANDONED, usage=usage,
+            cost=price(row[4], usage, False), started_at=row[9], latency_seconds=0.0, usage_exact=False,
+            error="the background process stopped during the call", request_id=row[10],
+        )  # fmt: skip
 
 
 def ask_approval(

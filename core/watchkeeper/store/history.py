@@ -362,7 +362,7 @@ _MESSAGES = (
 _CALLS = (
     "SELECT id, agent_id, turn, purpose, status, started_at + latency_seconds, input_tokens, output_tokens,"
     " cache_read_tokens, cache_write_tokens, cost_usd, retries, price_status = 'estimated' OR usage_exact = 0,"
-    " commit_seq FROM model_calls WHERE session_id = ? ORDER BY id"
+    " commit_seq FROM model_calls WHERE session_id = ? AND status <> 'running' ORDER BY id"
 )
 _OBSERVATIONS = (
     "SELECT o.agent_id, o.id, o.tokens FROM agents a JOIN observations o ON o.agent_id = a.id"

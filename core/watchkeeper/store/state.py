@@ -228,7 +228,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "created_at": row["created_at"],
         "last_active": row["last_active"],
         "ended_at": row["ended_at"],
-        "elapsed_seconds": row["hosted_seconds"],
+        "elapsed_seconds": max(0.0, row["hosted_seconds"]),
         "current_plan_id": row["current_plan_id"],
         "planner_agent_id": row["planner_agent_id"],
         "settings": decode(row["settings"]),
@@ -376,7 +376,7 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "retries": row["retries"],
         "errors": row["errors"],
         "compactions": row["compactions"],
-        "elapsed_seconds": row["active_seconds"],
+        "elapsed_seconds": max(0.0, row["active_seconds"]),
         "created_at": row["created_at"],
         "ended_at": row["ended_at"],
         "context": {

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,3 +191,23 @@ def test_paths_to_skip_are_left_out_and_said_to_be(project, entries, pages):
     assert [entry["path"] for entry in entries(project, "src", recursive=True, skip=["src/p"])] == []
     with pytest.raises(ValueError, match="leaves the workspace"):
         scan_page(project, skip=["../x"])
+
+
+@pytest.mark.parametrize("is_repository", [True, False])
+def test_what_git_would_not_list_and_virtual_environments_are_left_out(
+    tmp_path: Path, entries: Callable[..., list[dict[str, Any]]], is_repository: bool
+) -> None:
+    for name in (
+        "src/a.py", "src/a.o", "src/build/b.py", ".venv/lib/c.py", "env/pyvenv.cfg", "env/d.py", "node_modules/e.js", "kept.o",
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x\n")
+    (tmp_path / ".gitignore").write_text("*.o\nbuild/\nnode_modules\n")
+    if is_repository:
+        subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+        subprocess.run(["git", "add", "-f", "kept.o"], cwd=tmp_path, check=True)
+    files = {each["path"] for each in entries(tmp_path, recursive=True) if each["kind"] == "file"}
+    assert files == {".gitignore", "src/a.py"} | ({"kept.o"} if is_repository else set())
+    (folder,) = entries(tmp_path, only="folders")
+    assert (folder["path"], folder["files"]) == ("src", 1)
+    assert [each["path"] for each in entries(tmp_path, "src", recursive=True)] == ["src/a.py"]

@@ -56,7 +56,9 @@ def drive_through_kills(ground: Ground, killer: Killer) -> int:
             return kills
         kills += 1
         killer.note()
-        process = ground.start("resume", "last", "--headless", "--json")
+        process = ground.start(
+            "resume", ground.query("SELECT id FROM sessions")[0][0], "--headless", "--json"
+        )
 
 
 def test_a_run_killed_at_its_requests_is_resumed_until_it_is_done(ground: Ground) -> None:

@@ -144,6 +144,30 @@ async def test_a_budget_counts_what_an_abandoned_call_had_used(bench: Bench) -> 
     assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
 
 
+async def test_what_a_call_had_used_whose_host_was_killed_is_counted_at_the_resume(bench: Bench) -> None:
+    held = asyncio.Event()
+    bench.model.counted = Usage(input_tokens=900_000)
+    bench.start(PlannedRun([task("a")], lambda name, request: [said("done")] if held.is_set() else held))
+    running = asyncio.ensure_future(bench.run())
+    await bench.hanging()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    calls = "SELECT status, input_tokens, usage_exact FROM model_calls WHERE input_tokens >= 900000"
+    await bench.until(lambda state: bench.query(calls))
+    assert bench.query(calls) == [("running", 900_000, 0)]
+    assert bench.query("SELECT count(*) FROM sessions WHERE input_tokens >= 900000") == [(0,)]
+    held.set()
+    for _ in range(2):
+        assert (await bench.run()).status == "done"
+        assert bench.query(calls) == [("abandoned", 900_000, 0)]
+        assert bench.query(
+            "SELECT s.input_tokens = sum(c.input_tokens), s.model_calls = count(*) FROM sessions s"
+            " JOIN model_calls c ON c.session_id = s.id"
+        ) == [(1, 1)]
+        bench.submit("resume")
+    bench.assert_sound()
+
+
 async def test_a_budget_counts_an_advisor_and_other_calls_that_a_reply_brings(bench: Bench) -> None:
     bench.model.side_calls = (
         SideCall("advisor", Usage(input_tokens=300_000), "claude-opus-4-7"),

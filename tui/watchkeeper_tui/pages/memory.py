@@ -354,7 +354,7 @@ def is_buffered(each: CompactionFacts) -> bool:
 
 def stall(each: CompactionFacts) -> str:
     """How long the agent's loop was blocked; a dash if unknown."""
-    return "-" if each.stall_seconds is None else f"{each.stall_seconds * 1000:.0f}ms"
+    return "-" if each.stall_seconds is None else f"{max(0.0, each.stall_seconds) * 1000:.0f}ms"
 
 
 def pass_cost(each: CompactionFacts) -> str:

@@ -111,7 +111,7 @@ def fleet_condition(
             "?", "needs you" + (f" {row.questions}" if row.questions > 1 else ""), "waiting", _line(words)
         )
     if row.budget_reached and state is SessionState.PAUSED:
-        return Condition("‖", "budget", "waiting", reason or "the budget is spent")
+        return Condition("‖", "budget", "waiting", reason or "too little of the budget is left")
     if state is SessionState.DEAD and row.queued_at is not None:
         return Condition("◷", "queued", "muted", "waits for a worker; w lists them, and wk show says why")
     if state is SessionState.DEAD:

@@ -32,6 +32,8 @@ from watchkeeper_tui.snapshot import (
     SessionState,
     Snapshot,
     agent_condition,
+    budget_share,
+    budget_words,
     report_condition,
     task_condition,
 )
@@ -152,7 +154,8 @@ class Header(Widget):
         yield from self._agents_in_need()
         reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
         if reached is not None:
-            yield _Need(f"$ over budget: {sanitize(reached.kind)}", "", "", "failed")
+            said = budget_words(budget_share(snapshot, reached))
+            yield _Need(f"$ budget {sanitize(reached.kind)}: {said}", "", "", "failed")
         for pieces in self._parked(self._known_until):
             yield _Need("", "", "", "slot", after=tuple(pieces))
         yield from self._unproven()
@@ -323,7 +326,8 @@ class Header(Widget):
             groups += [(1, [("  ", "text"), *group]) for group in self._parked(now)]
             reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
             if reached is not None:
-                groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))
+                said = budget_words(budget_share(snapshot, reached))
+                groups.append((1, [(f"  budget {sanitize(reached.kind)}: {said}", "failed")]))
         return groups
 
     def _elapsed(self, session: SessionFacts, now: float) -> float:

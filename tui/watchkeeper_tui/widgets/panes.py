@@ -502,7 +502,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             pieces.append((f"  {formatting.tokens(removed)} tok freed", "muted"))
         known = [each.stall_seconds for each in ended if each.stall_seconds is not None]
         if known:
-            pieces.append((f"  blocked {sum(known) * 1000:.0f}ms", "muted"))
+            pieces.append((f"  blocked {max(0.0, sum(known)) * 1000:.0f}ms", "muted"))
         set_title(self, pieces, self.watch_app.palette)
         if self._live:
             self._growth.look(self.watch_app.reader, self.near, now, lambda: self.app.call_later(self._grown))

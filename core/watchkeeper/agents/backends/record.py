@@ -297,18 +297,19 @@ class ProgramRecord:
             Summary,
         )
 
-        ready: list[ModelCall] = []
+        ready: dict[str, ModelCall] = {}
         for record in records:
             if isinstance(record, ModelCall):
                 key = key_of(record)
                 if key in self._stored:
                     continue
-                if key not in self._calls:
-                    ready += self._calls.values()
+                if record.kind == "turn" and key not in self._calls:
+                    ready |= self._calls  # another request: those before it grow no more
                     self._calls.clear()
+                known = self._calls.get(key) or ready.get(key)
+                if known is None or record.output_tokens > known.output_tokens:
                     self._calls[key] = record
-                elif record.output_tokens > self._calls[key].output_tokens:
-                    self._calls[key] = record
+                    ready.pop(key, None)
             elif isinstance(record, ImportedMessage):
                 if record.agent == MAIN:
                     self.newest = record.uid or self.newest
@@ -330,11 +331,11 @@ class ProgramRecord:
             elif isinstance(record, Summary) and record.agent == MAIN:
                 await self._summarise(self._environment.redact(record.text))
         if final:
-            ready += self._calls.values()
+            ready |= self._calls
             self._calls.clear()
         if ready:
-            await self._store.commit(partial(self._store_calls, calls=ready))
-            self._stored.update(key_of(call) for call in ready)
+            await self._store.commit(partial(self._store_calls, calls=list(ready.values())))
+            self._stored.update(ready)
         return bool(ready)
 
     def _store_calls(self, tx: Transaction, *, calls: list[ModelCall]) -> None:
@@ -349,18 +350,18 @@ class ProgramRecord:
         usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
         cost = logged_price(call)
         self._write_call(tx, call.model, usage, cost, key_of(call),
-                         exact=call.exact, at=call.at, stop_reason=call.stop_reason)  # fmt: skip
-        if call.agent == MAIN and usage.prompt_tokens:
-            self._note_context(tx, usage.prompt_tokens + usage.output_tokens, None)
+                         exact=call.exact, at=call.at, stop_reason=call.stop_reason, kind=call.kind)  # fmt: skip
+        if call.agent == MAIN and call.kind == "turn" and usage.prompt_tokens:
+            self._note_context(tx, sum(call.context or (usage.prompt_tokens, usage.output_tokens)), None)
 
     def _write_call(
         self, tx: Transaction, model: str, usage: Usage, cost: Cost, key: str | None, *, exact: bool, at: float | None,
-        stop_reason: str | None = None,
+        stop_reason: str | None = None, kind: str = "turn",
     ) -> None:  # fmt: skip
         turn = int(tx.one("SELECT turn FROM agents WHERE id = ?", (self._agent.id,))[0])
         purpose = Purpose.PLANNER if self._agent.role == "planner" else Purpose.TURN
         agents.add_model_call(
-            tx, agent_id=self._agent.id, turn=turn, purpose=purpose, model=model, status=ModelCallStatus.DONE,
+            tx, agent_id=self._agent.id, turn=turn, purpose=purpose if kind == "turn" else kind, model=model, status=ModelCallStatus.DONE,
             usage=usage, cost=cost, started_at=tx.now if at is None else min(at, tx.now), latency_seconds=0.0,
             request_id=key, stop_reason=stop_reason, usage_exact=exact,
         )  # fmt: skip

@@ -12,9 +12,11 @@ import json
 import os
 import re
 import stat
+import subprocess
+import tempfile
 import tomllib
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from itertools import accumulate, chain
@@ -521,8 +523,8 @@ def folder_in(workspace: Path, names: tuple[bytes, ...]) -> bytes:
 Names = tuple[bytes, ...]
 Kind = Literal["file", "dir", "link", "other", "skipped"]
 
-SKIPPED = frozenset({b".git", b".hg", b".svn"})
-"""Version control's own data: never entered, and listed as skipped."""
+SKIPPED = frozenset({b".git", b".hg", b".svn", b".venv"})
+"""Version control's own data, and virtual environments, also by their `pyvenv.cfg`: never entered, and listed as skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,6 +566,46 @@ class Walk:
     """The last path, with all below it."""
     skip: frozenset[Names] = frozenset()
     """Paths to leave out, with all below them."""
+    ignored: frozenset[Names] = frozenset()
+    """What git ignores: as if it were not there."""
+
+    def below(self, names: Names) -> Walk:
+        """A walk of everything below one folder of this walk."""
+        return Walk(recursive=True, ignored=_relative(self.ignored, names))
+
+
+def _relative(paths: Iterable[Names], base: Names) -> frozenset[Names]:
+    return frozenset(one[len(base) :] for one in paths if one[: len(base)] == base)
+
+
+GIT_SECONDS = 20.0
+
+
+def ignored_by_git(root: str) -> frozenset[Names]:
+    """What git would not list of a folder, by the ignore rules that hold there; of an ignored folder, the folder alone.
+    A folder outside of every repository is read with its own `.gitignore` files. Empty if there is no git."""
+    wanted = ["ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # The repository is hostile: nothing that its configuration names may run.
+    git = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+
+    def output(*arguments: str) -> bytes | None:
+        done = subprocess.run(
+            [*git, *arguments], cwd=root, env=environ | {"GIT_OPTIONAL_LOCKS": "0"}, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=GIT_SECONDS,
+        )  # fmt: skip
+        return done.stdout if done.returncode == 0 else None
+
+    try:
+        found = output(*wanted)
+        if found is None:
+            with tempfile.TemporaryDirectory() as empty:
+                if output("init", "--quiet", "--bare", empty) is not None:
+                    found = output(f"--git-dir={empty}", f"--work-tree={root}", *wanted)
+    except (OSError, subprocess.SubprocessError):
+        return frozenset()
+    paths = (tuple(one.rstrip(b"/").split(b"/")) for one in (found or b"").split(b"\0") if one)
+    return frozenset(one for one in paths if one not in ((b"",), (b".",)))
 
 
 def children(folder: bytes) -> tuple[list[os.DirEntry[bytes]], str | None]:
@@ -598,6 +640,8 @@ def walk(root: bytes, wanted: Walk) -> Iterator[Found]:
         if names < ahead:
             continue
         listed = names == ahead and (len(names) < len(wanted.start.names) or not wanted.start.inclusive)
+        if names in wanted.ignored:
+            continue
         found = _found(entry, names, wanted.skip)
         if wanted.only and not prefix and (found.kind == "dir") != (wanted.only == "folders"):
             continue
@@ -620,15 +664,17 @@ def _found(entry: os.DirEntry[bytes], names: Names, skip: frozenset[Names]) -> F
         return Found(names, "other", unreadable=why(error))
     if stat.S_ISREG(status.st_mode):
         return Found(names, "file", status.st_size, status.st_mode)
-    return Found(names, "dir" if stat.S_ISDIR(status.st_mode) else "other")
+    if not stat.S_ISDIR(status.st_mode):
+        return Found(names, "other")
+    return Found(names, "skipped" if os.path.lexists(os.path.join(entry.path, b"pyvenv.cfg")) else "dir")
 
 
-def count_below(folder: bytes) -> dict[str, Any]:
+def count_below(folder: bytes, wanted: Walk) -> dict[str, Any]:
     """Regular files under `folder` and their bytes, at any depth; and why a folder could not be listed, if
     one could not."""
     counted: dict[str, Any] = {"files": 0, "bytes": 0}
     try:
-        for found in walk(folder, Walk(recursive=True)):
+        for found in walk(folder, wanted):
             counted["files"] += found.kind == "file"
             counted["bytes"] += found.size
             if found.kind == "dir" and found.unreadable:
@@ -714,7 +760,8 @@ def scan_page(
         only,
         place,
         _below(until, base) if until else None,
-        frozenset(one[len(base) :] for one in map(components, skip) if one[: len(base)] == base),
+        _relative(map(components, skip), base),
+        _relative(ignored_by_git(os.path.realpath(workspace)), base),
     )
     result: dict[str, Any] = {"path": _shown(base) or "."}
     if not base:
@@ -722,7 +769,7 @@ def scan_page(
     try:
         following = _more_todos(page, root, place, refuses) or _fill(page, root, wanted, refuses)
         if cursor is None and only == "folders" and not recursive:
-            result["loose"] = sum(1 for _ in walk(root, Walk(only="files")))
+            result["loose"] = sum(1 for _ in walk(root, Walk(only="files", ignored=wanted.ignored)))
     except OSError as error:
         following, result["unreadable"] = None, error.strerror or why(error)
     if page.skipped:
@@ -752,7 +799,7 @@ def _fill(page: _Page, root: bytes, wanted: Walk, refuses: Refuses) -> str | Non
             read += 0 if examined.binary else examined.size
             entry |= _described(full, examined)
         elif found.kind == "dir" and not wanted.recursive:
-            entry |= count_below(location)
+            entry |= count_below(location, wanted.below(found.names))
         if found.unreadable:
             entry["unreadable"] = found.unreadable
         cut = page.add(entry, *((examined.todos, examined.more_todos) if examined else ()))
@@ -829,7 +876,8 @@ LIST_FOLDER = ToolSpec(
         " todos: "
         "[line, TODO|FIXME, text]. Folders come with the files and bytes below them, or, with `recursive`,"
         " followed by "
-        "everything below them. Links are listed, never followed; .git, .hg and .svn are skipped. Unusual"
+        "everything below them. Links are listed, never followed; .git, .hg, .svn and virtual environments are"
+        " skipped, and what git ignores is not listed. Unusual"
         " characters in "
         "names are escaped with a backslash; use the paths as given."
     ),
