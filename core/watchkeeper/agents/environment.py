@@ -47,6 +47,14 @@ class LoopSettings:
     """A task that takes more is failed: it loops."""
 
 
+class Pricing(Protocol):
+    """What a model call cost (see `models.registry.price`)."""
+
+    def __call__(
+        self, ref: str, usage: Usage, exact: bool, modifiers: tuple[str, ...] = (), searches: int = 0, /
+    ) -> Cost: ...
+
+
 @dataclass(slots=True)
 class Environment:
     """All that a loop may use. Nothing in it belongs to one agent."""
@@ -59,7 +67,7 @@ class Environment:
     model: Callable[[str], Model]
     """The model of a reference; raises BadInput for one that cannot be used."""
     gate: Callable[[str], Gate]
-    price: Callable[[str, Usage, bool], Cost]
+    price: Pricing
     counter: TokenCounter
     tools: Mapping[str, Tool]
     tools_of: Callable[[str], list[str]]

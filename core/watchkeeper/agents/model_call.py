@@ -261,7 +261,7 @@ async def call_model(
         provider = model_ref.partition("/")[0]
         for side in of.side_calls:
             ref = f"{provider}/{side.model}" if side.model else model_ref
-            cost = environment.price(ref, side.usage, side.exact)
+            cost = environment.price(ref, side.usage, side.exact, of.modifiers)
             charges.append(
                 Charge(side.kind, ref, ModelCallStatus.DONE, side.usage, cost, side.exact, of.request_id)
             )
@@ -272,7 +272,7 @@ async def call_model(
         broken, partial = partial, None
         if broken is None:
             return
-        cost = environment.price(model_ref, broken.usage, False)
+        cost = environment.price(model_ref, broken.usage, False, broken.modifiers, broken.searches)
         charges.append(
             Charge(request.purpose, model_ref, ModelCallStatus.ERROR, broken.usage, cost, False, broken.request_id,
                    reason[:2000])
@@ -364,9 +364,11 @@ async def call_model(
             charge_side_calls(partial)
         cost = Cost(None, PriceStatus.UNPRICED)
         if reply is not None:
-            cost = environment.price(model_ref, reply.usage, reply.usage_exact)
+            cost = environment.price(
+                model_ref, reply.usage, reply.usage_exact, reply.modifiers, reply.searches
+            )
         elif partial is not None:
-            cost = environment.price(model_ref, partial.usage, False)
+            cost = environment.price(model_ref, partial.usage, False, partial.modifiers, partial.searches)
         ended = ModelCallResult(
             reply=reply,
             error=error,

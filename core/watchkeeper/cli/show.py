@@ -455,6 +455,8 @@ def _usage_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str
     if rows:
         columns = ("calls", "input", "output", "cached", "written", "cost")
         yield from _usage_table(by, columns, [(row.key, cells(row)) for row in (*rows, total)])
+    if total.partial_calls:
+        yield f"{plural(total.partial_calls, 'call')} ended before the usage was complete: partial"
 
 
 def _cost_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]:

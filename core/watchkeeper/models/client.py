@@ -233,6 +233,8 @@ class SdkModel(ABC):
             retries=retries,
             invalid_inputs=dict(assembler.invalid_inputs),
             side_calls=assembler.side_calls(),
+            modifiers=assembler.modifiers(),
+            searches=assembler.searches(),
         )
 
     def _given_up(self, failure: Failure, verdict: Verdict, retries: int, started: float) -> ModelError:
@@ -323,7 +325,13 @@ class _Attempt:
             return None
         self._reports = assembler.usage_reports
         request_id = self.request_id or assembler.message_id
-        return UsageSoFar(assembler.usage()[0], request_id, assembler.side_calls())
+        return UsageSoFar(
+            assembler.usage()[0],
+            request_id,
+            assembler.side_calls(),
+            assembler.modifiers(),
+            assembler.searches(),
+        )
 
 
 def _estimated(reported: Usage, request: ModelRequest, reply_chars: int) -> Usage:

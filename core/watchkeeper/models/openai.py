@@ -412,6 +412,7 @@ class ResponsesAssembler(_OpenAIAssembler):
 
     def _end(self, kind: str, response: Any) -> None:
         self._begin(response)
+        self.note_attributes(response)
         self._count(response.get("usage"), "input_tokens", "output_tokens")
         if kind in ("response.failed", "response.cancelled"):
             raise streamed_error(response if response.get("error") else {"error": f"{kind} without a reason"})
@@ -545,6 +546,7 @@ class ChatAssembler(_OpenAIAssembler):
 
     def take(self, event: Any) -> Iterator[Delta]:
         self.admit(event)
+        self.note_attributes(event)
         self._count(event.get("usage"), "prompt_tokens", "completion_tokens")
         choices = event.get("choices")
         if not isinstance(choices, list):

@@ -139,7 +139,7 @@ def _modified(
         return listed, True
     same = _SAME_TIERS.get(name, name)
     for each in MODIFIERS:
-        if (each.name, each.provider) != (same, provider):
+        if (each.name, each.provider) != (same, provider.removesuffix("-chat")):
             continue
         if not any(model.startswith(begins) for begins in each.models.split() or ("",)):
             continue

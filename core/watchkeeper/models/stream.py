@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeGuard
 
 from watchkeeper.records.messages import Block, Delta, SideCall, Usage
 from watchkeeper.records.text import one_line
-from watchkeeper.records.usage import ReportedCall, reported_calls
+from watchkeeper.records.usage import ReportedCall, modifiers_of, reported_calls, searches_of
 
 
 def strict_json(text: str | bytes) -> Any:
@@ -140,6 +140,8 @@ class ReplyAssembler:
         self._blocks: dict[int, _Open] = {}
         self._usage: dict[str, int] = {}
         self._iterations: list[Any] = []
+        self._attributes: dict[str, Any] = {}
+        """What else a usage says of the request: its tier, speed, place, and the provider's own tools."""
         self.usage_reports = 0
         """How often tokens were reported so far."""
         self.chars = 0
@@ -237,6 +239,14 @@ class ReplyAssembler:
             if 0 < call.usage.total_tokens <= MOST_TOKENS_REPORTED
         )
 
+    def modifiers(self) -> tuple[str, ...]:
+        """What was reported of the request that changes its price."""
+        return modifiers_of(self._attributes)
+
+    def searches(self) -> int:
+        """Web searches that the provider made."""
+        return searches_of(self._attributes)
+
     def _reported_calls(self) -> list[ReportedCall]:
         return reported_calls({**self._usage, "iterations": self._iterations}, self.request_model)
 
@@ -304,8 +314,15 @@ class ReplyAssembler:
         for key, value in usage.items():
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS_REPORTED:
                 self._usage[key] = value
+        self.note_attributes(usage)
         if isinstance(iterations := usage.get("iterations"), list) and iterations:
             self._iterations = iterations[:MOST_ITERATIONS]
+
+    def note_attributes(self, reported: dict[str, Any]) -> None:
+        """Take from a usage object, or from an answer of OpenAI's, what it says of the request's price."""
+        for name in ("speed", "service_tier", "inference_geo", "server_tool_use"):
+            if reported.get(name) is not None:
+                self._attributes[name] = reported[name]
 
     def shown(self, kind: Any, text: str) -> Delta | None:
         """Count a piece of the reply; it as a delta, if it is not empty."""

@@ -214,6 +214,8 @@ class UsageSoFar:
     usage: Usage
     request_id: str | None = None
     side_calls: tuple[SideCall, ...] = ()
+    modifiers: tuple[str, ...] = ()
+    searches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,10 @@ class Reply:
     invalid_inputs: Mapping[str, str] = field(default_factory=dict)
     """tool_use id → why its streamed input was not valid JSON; such a call is never run."""
     side_calls: tuple[SideCall, ...] = ()
+    modifiers: tuple[str, ...] = ()
+    """What the provider reports of the request that changes its price (see `records.usage.modifiers_of`)."""
+    searches: int = 0
+    """Web searches that the provider made."""
 
 
 ModelEvent = Delta | UsageSoFar | Retrying | Reply

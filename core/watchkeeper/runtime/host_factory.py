@@ -241,9 +241,12 @@ async def _assemble(
     def local_server(ref: str) -> str | None:
         return settings.base_url if provider_of(ref) == provider_of(row[2]) else None
 
-    def price(ref: str, usage: Usage, exact: bool) -> Cost:
+    def price(
+        ref: str, usage: Usage, exact: bool, modifiers: tuple[str, ...] = (), searches: int = 0, /
+    ) -> Cost:
         configured = local_server(ref) or config.server_of(ref).base_url
-        return prices.price(ref, usage, exact, base_url=chosen_server(provider_of(ref), configured))
+        server = chosen_server(provider_of(ref), configured)
+        return prices.price(ref, usage, exact, base_url=server, modifiers=modifiers, searches=searches)
 
     def model_of(ref: str) -> Model:
         if model is not None:

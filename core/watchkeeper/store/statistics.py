@@ -359,6 +359,8 @@ class UsageRow:
     cost_estimated: bool = False
     """Some of the cost rests on an estimated price or on estimated tokens."""
     unpriced_calls: int = 0
+    partial_calls: int = 0
+    """Calls that ended before their usage was complete: it is what was reported until then."""
     cost_classes: CostClasses | None = None
     """The cost by class of tokens; None where `usage` had no prices, or no call has a cost."""
     sessions: set[str] = field(default_factory=set)
@@ -376,7 +378,7 @@ class UsageRow:
 
     def add(self, other: UsageRow) -> None:
         """Count the calls of another row too."""
-        for name in ("model_calls", "unpriced_calls", *_TOKENS):
+        for name in ("model_calls", "unpriced_calls", "partial_calls", *_TOKENS):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.cost_usd is not None:
             self.spend(other.cost_usd, other.cost_classes)
@@ -401,6 +403,7 @@ class UsageRow:
             ),
             "cost_estimated": self.cost_estimated,
             "unpriced_calls": self.unpriced_calls,
+            "partial_calls": self.partial_calls,
             "models": sorted(self.models),
         }
 
@@ -417,7 +420,9 @@ _CALLS = (
     " sum(c.input_tokens), sum(c.output_tokens), sum(c.cache_read_tokens), sum(c.cache_write_tokens), sum(c.cost_usd),"
     " max(CASE WHEN c.cost_usd IS NOT NULL AND (c.price_status = 'estimated' OR c.usage_exact = 0) THEN 1 ELSE 0 END),"
     " sum(CASE WHEN c.cost_usd IS NULL AND c.input_tokens + c.output_tokens + c.cache_read_tokens + c.cache_write_tokens"
-    " > 0 THEN 1 ELSE 0 END)"
+    " > 0 THEN 1 ELSE 0 END),"
+    " sum(CASE WHEN c.usage_exact = 0 AND c.input_tokens + c.output_tokens + c.cache_read_tokens + c.cache_write_tokens > 0"
+    " AND (c.status <> 'done' OR (s.origin = 'claude-code' AND c.stop_reason IS NULL)) THEN 1 ELSE 0 END)"
     " FROM sessions s CROSS JOIN model_calls c ON c.session_id = s.id"
     " WHERE s.last_active >= ?1 - 86400 AND s.deleted_at IS NULL AND c.status <> 'running' AND c.started_at >= ?1"
     " AND c.started_at < ?2"
@@ -463,6 +468,7 @@ def usage(
         cost,
         estimated,
         unpriced,
+        partial,
     ) in connection.execute(query, (since, until)):
         name = key(slot, model, workspace, origin, session_id)
         if (row := rows.get(name)) is None:
@@ -473,6 +479,7 @@ def usage(
         row.cache_read_tokens += tokens[2]
         row.cache_write_tokens += tokens[3]
         row.unpriced_calls += unpriced
+        row.partial_calls += partial
         if cost is not None:
             classes = None
             if prices is not None:

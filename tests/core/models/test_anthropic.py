@@ -190,6 +190,16 @@ async def test_iterations_of_other_models_are_calls_beside_the_reply(serve: Serv
     )
 
 
+async def test_what_changes_the_price_of_a_request_is_read_with_its_usage(serve: Serve) -> None:
+    usage = {
+        "input_tokens": 2, "output_tokens": 4, "speed": "fast", "inference_geo": "us", "service_tier": "standard",
+        "server_tool_use": {"web_search_requests": 3},
+    }  # fmt: skip
+    server = serve(lambda body: Reply([text("ok")], usage=usage))
+    reply = await reply_of(model_of(server), asking())
+    assert (reply.modifiers, reply.searches) == (("speed=fast", "inference_geo=us"), 3)
+
+
 async def test_one_model_serves_many_agents_at_once(serve: Serve) -> None:
     server = serve(lambda body: Reply([text(body["messages"][0]["content"][0]["text"].upper())]))
     model = model_of(server)

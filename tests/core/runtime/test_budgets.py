@@ -15,6 +15,7 @@ from watchkeeper.models.registry import price
 from watchkeeper.records.messages import ModelEvent, ModelRequest, Reply, SideCall, Usage
 from watchkeeper.store import budgets, database
 from watchkeeper.store.driver import Queries
+from watchkeeper.store.statistics import usage
 
 PRICED = "anthropic/claude-sonnet-4-5"
 NAMES = [f"t{number}" for number in range(50)]
@@ -140,6 +141,8 @@ async def test_a_budget_counts_what_an_abandoned_call_had_used(bench: Bench) -> 
     await bench.run_while(pause)
     (lost,) = bench.query("SELECT input_tokens, usage_exact FROM model_calls WHERE status = 'abandoned'")
     assert lost == (900_000, 0)
+    with closing(database.open_readonly(bench.path)) as connection:
+        assert usage(connection)[1].partial_calls == 1
     assert bench.query("SELECT input_tokens >= 900000 FROM sessions") == [(1,)]
     assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
 

@@ -60,6 +60,9 @@ def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
         pieces.append((f" ↻{call.retries}", "retrying"))
     if call.purpose not in ("turn", "planner"):
         pieces.append((f" {sanitize(call.purpose)}", "compaction"))
+    is_partial = not call.usage_exact and call.status in ("error", "abandoned") and call.prompt_tokens > 0
+    if is_partial:
+        pieces.append((" partial", "waiting"))
     lines = [PageLine(key, tuple(pieces), key, sanitize(call.error or ""))]
     if call.error:
         lines += [
@@ -71,7 +74,7 @@ def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
     if key in view.expanded:
         detail = (
             f"{sanitize(call.model)} · {sanitize(call.purpose)} ·"
-            f" {'exact' if call.usage_exact else 'estimated'} usage ·"
+            f" {'exact' if call.usage_exact else 'partial' if is_partial else 'estimated'} usage ·"
             f" price {sanitize(call.price_status)} · input {call.input_tokens:,} · cache read"
             f" {call.cache_read_tokens:,} ·"
             f" cache write {call.cache_write_tokens:,} · output {call.output_tokens:,} · started"
