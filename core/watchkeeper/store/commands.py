@@ -32,11 +32,13 @@ from watchkeeper.store.agents import load_worktree
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import Queries, decode, decode_or, encode
 from watchkeeper.store.place import Place
-from watchkeeper.store.snapshot import CALL_OPEN
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
     from watchkeeper.store.transaction import Transaction
+
+CALL_OPEN = "NOT EXISTS (SELECT 1 FROM tool_calls c WHERE c.id = tool_call_id AND c.status NOT IN ('pending', 'running'))"
+"""Whether the call that a row of `approvals` asks about still waits; one that has ended, in whatever way, does not."""
 
 
 KINDS = frozenset(

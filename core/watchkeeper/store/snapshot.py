@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from watchkeeper.records.messages import context_used
 from watchkeeper.records.usage_limits import UsageLimit, session_limit
+from watchkeeper.store.commands import CALL_OPEN
 from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines, row_list
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS, UNLOGGED_CALLS
 from watchkeeper.store.postgres import ask_ahead
@@ -424,9 +425,6 @@ COMPACTION_COLUMNS = (
 APPROVAL_COLUMNS = "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note"
 EVENT_COLUMNS = "seq, at, kind, agent_id, task_id, substr(data, 1, 4000)"
 """What a live reading and a replay read of each row, in the order of the fields."""
-
-CALL_OPEN = "NOT EXISTS (SELECT 1 FROM tool_calls c WHERE c.id = tool_call_id AND c.status NOT IN ('pending', 'running'))"
-"""Whether the call that a row of `approvals` asks about still waits; one that has ended, in whatever way, does not."""
 
 _COMPACTIONS = row_lines(COMPACTION_COLUMNS, "compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200")
 
