@@ -256,7 +256,7 @@ def _last_words(commands: Sequence[CommandFacts]) -> tuple[CommandFacts | None, 
     """The last command to stop or to go on that the whole run got, and those that single agents got since."""
     own: dict[str, CommandFacts] = {}
     for each in commands:
-        if each.kind in ("pause", "resume") and each.status != "refused":
+        if each.kind in ("pause", "resume") and each.status not in ("refused", "failed"):
             if each.agent_id is None:
                 return each, own
             own.setdefault(each.agent_id, each)

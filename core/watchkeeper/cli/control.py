@@ -34,7 +34,7 @@ from watchkeeper.cli.options import (
     say_chosen,
     session_argument,
 )
-from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, WatchkeeperError
 from watchkeeper.records.text import plural, reveal
 from watchkeeper.records.tool_inputs import digest_of, parse_pattern, pattern_of
 from watchkeeper.runtime import control
@@ -59,7 +59,7 @@ def command(
     """Queue a command, wait for its answer, print that, and return the exit code.
 
     Raises:
-        BadInput, WatchkeeperError: see `control.carry_out`; or the session refuses the command.
+        BadInput, WatchkeeperError: see `control.carry_out`; or the session refuses the command, or fails to apply it.
     """
     command_id, answer = control.carry_out(
         opened.path, opened.session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
@@ -69,9 +69,11 @@ def command(
         print_json({"command": command_id, "kind": kind, "status": answer.status, "result": answer.result})
     elif answer.status == "refused":
         raise BadInput(f"refused: {answer.result}")
+    elif answer.status == "failed":
+        raise WatchkeeperError(f"failed: {answer.result}")
     else:
         click.echo(answer.result)
-    return 2 if answer.status == "refused" else 0
+    return {"refused": 2, "failed": 1}.get(answer.status, 0)
 
 
 def _apply_now(

@@ -38,7 +38,9 @@ from watchkeeper.models.registry import (
 from watchkeeper.records.errors import BadInput, WatchkeeperError
 from watchkeeper.records.text import one_line, sanitize
 from watchkeeper.runtime.config import Config
+from watchkeeper.runtime.control import ANSWER_SECONDS
 from watchkeeper.store import database, driver
+from watchkeeper.store.commands import unsettled
 from watchkeeper.store.database import first_odd_value
 from watchkeeper.store.driver import SAFE_SQLITE, Connection, sqlite3
 from watchkeeper.store.place import DatabaseUrl, Place
@@ -496,8 +498,10 @@ def _database(path: Place, quick: bool) -> Iterator[Check]:
         with closing(database.open_readonly(path)) as connection:
             if not isinstance(path, Path):
                 yield from _server(path, connection)
+                yield from _commands(connection)
                 return
             yield from _database_file(path, connection)
+            yield from _commands(connection)
             if not quick:
                 yield from _integrity(connection)
     except WatchkeeperError as error:
@@ -538,6 +542,25 @@ def _database_file(path: Path, connection: Connection) -> Iterator[Check]:
         yield "file system", "bad", f"{kind}; SQLite's WAL needs a local one"
     else:
         yield "file system", "ok", kind or "unknown"
+
+
+FAILED_SHOWN_SECONDS = 7 * 86_400.0
+"""How long a command that failed is reported."""
+
+
+def _commands(connection: Connection) -> Iterator[Check]:
+    """The commands of people that no host applied."""
+    found = unsettled(connection, time.time())
+    failed = [one for one in found if one.status == "failed" and one.seconds < FAILED_SHOWN_SECONDS]
+    queued = [one for one in found if one.status == "queued" and one.seconds > ANSWER_SECONDS]
+    for which, said in ((failed, "failed"), (queued, "not applied yet")):
+        if which:
+            newest = which[0]
+            reason = f": {newest.result}" if newest.result else ""
+            text = f"{len(which)} {said}; the newest is {newest.kind} of session {newest.session_id}{reason}"
+            yield "commands", "warn", one_line(text, 300)
+    if not failed and not queued:
+        yield "commands", "ok", "every command was answered"
 
 
 def _integrity(connection: Connection) -> Iterator[Check]:

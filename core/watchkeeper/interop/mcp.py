@@ -722,6 +722,8 @@ def _command(call: _Call, kind: str, payload: dict[str, Any], session_id: str | 
     )  # fmt: skip
     if answer.status == "refused":
         raise BadInput(f"refused: {answer.result}")
+    if answer.status == "failed":
+        raise WatchkeeperError(f"failed: {answer.result}")
     return Page(
         (), {"session": session_id, "command": number, "status": answer.status, "said": answer.result}
     )

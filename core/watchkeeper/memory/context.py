@@ -145,7 +145,7 @@ class ContextState:
         if total_tokens is not None:
             state.total_tokens = total_tokens
         state._note(ordered)
-        state._keep({seq for view in views for seq in view.pins}, ordered)
+        state._keep({seq for view in views for seq in view.pins}, {one.seq: one for one in ordered})
         if newest == state.last_seq:  # else the view covers everything, and an older message alone is no tail
             start = max(0, len(ordered) - 1)
             while start > 0 and ordered[start - 1].seq == ordered[start].seq - 1:
@@ -576,7 +576,7 @@ class ContextState:
             reason = PIN if pin else UNPIN
         else:
             self.epoch += 1
-        self._keep(fitted.view.pins, among)
+        self._keep(fitted.view.pins, {one.seq: one for one in among})
         return self._take(fitted, reason, at)
 
     def preview_edit(
@@ -792,15 +792,21 @@ class ContextState:
                 raise ValueError(f"Message {seq} is pinned, and it is not loaded.")
         return [self._kept[seq] for seq in covered]
 
-    def _keep(self, pins: Collection[int], messages: Iterable[Message]) -> None:
-        self._kept |= {message.seq: message for message in messages if message.seq in pins}
+    def _keep(self, pins: Collection[int], among: Mapping[int, Message] | None = None) -> None:
+        """Keep the pinned messages that are loaded, covered by the view or not, or that are `among` others."""
+        base, found = self._base(), dict(among or {})
+        for seq in pins:
+            if seq in found:
+                self._kept[seq] = found[seq]
+            elif base <= seq <= self.last_seq:
+                self._kept[seq] = self.messages[seq - base]
 
     def _with_pins(self, parts: View) -> View:
         """A view that covers other messages than the current one, with the same pins."""
         if not self.view.pins:
             return parts
         bench = self._bench(0.0)
-        self._keep(bench.kept, bench.tail)
+        self._keep(bench.kept)
         shown = {seq: short for seq, short in parts.elided.items() if seq not in bench.kept}
         return replace(
             parts,
@@ -879,7 +885,7 @@ class ContextState:
         if fitted.new:
             self._held = False  # the bound forced it, or a caller asked
             self._next_observation += len(fitted.new)
-        self._keep(fitted.view.pins, self.verbatim)
+        self._keep(fitted.view.pins)
         view = self._version(fitted.view, reason, at)
         change = self._show(view, fitted.assembly, reason)
         self.notebook.forget(history.uncovered_from(view))

@@ -75,6 +75,8 @@ class CommandStatus(StrEnum):
     QUEUED = "queued"
     APPLIED = "applied"
     REFUSED = "refused"
+    FAILED = "failed"
+    """The host could not apply it because of a fault of the program. It is not tried again."""
 
 
 class ApprovalStatus(StrEnum):

@@ -1,15 +1,17 @@
 """The commands that other processes queue for a host: pause, resume, compact, approve and so on.
 
 Each command is applied in the transaction that makes its change, so that a crash leaves it applied once or
-still queued, or it is refused with a reason. `DetachedCompactions` runs the compactions of agents whose loop
-does not run.
+still queued, or it is refused with a reason. A command whose handler raises has failed: it is not tried again,
+and the session goes on. `DetachedCompactions` runs the compactions of agents whose loop does not run.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -28,7 +30,7 @@ from watchkeeper.memory.buffering import BackgroundTasks
 from watchkeeper.memory.compactor import PassOutcome
 from watchkeeper.memory.history import CompactionPass, Rejection
 from watchkeeper.memory.recall import lift
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import STORE_LOST, BadInput, WatchkeeperError, host_fault
 from watchkeeper.records.states import (
     AGENT_ENDED,
     SESSION_ENDED,
@@ -39,6 +41,7 @@ from watchkeeper.records.states import (
     SessionStatus,
     TaskStatus,
 )
+from watchkeeper.records.text import one_line
 from watchkeeper.records.tool_inputs import parse_pattern, pattern_of
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
@@ -52,6 +55,8 @@ MOST_PINNED = 2_000
 """The longest pinned text, in characters; it is part of every prompt."""
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,9 @@ class CommandedHost(Protocol):
     def loop_of(self, agent_id: str) -> AgentLoop | None:
         """The agent's running loop, or that of an idle agent whose compaction continues; or None."""
 
+    def restart_loop(self, agent_id: str) -> None:
+        """End the agent's loop without writing anything, and continue from its rows, as after a crash."""
+
     def restrict_to(self, task_ids: set[str]) -> None:
         """If the host was started for one command: these tasks may run."""
 
@@ -138,7 +146,8 @@ class CommandQueue:
         """The handler of each kind of command.
 
         It returns the result, which is then stored; None if it has stored the result itself, in the transaction
-        that made the change. It raises ValueError to refuse the command, and NotYet to leave it queued.
+        that made the change. It raises ValueError to refuse the command, and NotYet to leave it queued. Anything
+        else that it raises makes the command `failed`, unless the session cannot be written any more.
         """
 
     async def apply_waiting(self) -> None:
@@ -149,9 +158,9 @@ class CommandQueue:
             (self._store.session_id,),
         )
         for number, kind, agent_id, task_id, payload, requested_by in rows:
-            payload = self._host.environment.redact(decode(payload))
-            command = Command(number, kind, agent_id, task_id, payload, requested_by)
+            command = Command(number, kind, agent_id, task_id, {}, requested_by)
             try:
+                command = replace(command, payload=self._host.environment.redact(decode(payload)))
                 handler = self._handlers.get(kind)
                 if handler is None:
                     raise ValueError(f"this host has no command {kind}")
@@ -160,6 +169,10 @@ class CommandQueue:
                 await self._settle(command, CommandStatus.REFUSED, str(refused))
             except NotYet:
                 continue
+            except STORE_LOST:
+                raise
+            except Exception as error:
+                await self._settle(command, CommandStatus.FAILED, why_failed(command, error))
             else:
                 if result is not None:
                     await self._settle(command, CommandStatus.APPLIED, result)
@@ -310,10 +323,11 @@ class CommandQueue:
         to = command.payload.get("to")
         if to is not None and type(to) is not int:
             raise ValueError("the version to go back to is a number; `wk memory views` lists them")
-        change = memory.move(self._store, "undo" if command.kind == "undo" else "redo", at=at, to=to)
-        recorded = memory.record(change)
-        said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
-        await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind))
+        with self._restarting_on_a_fault(memory):
+            change = memory.move(self._store, "undo" if command.kind == "undo" else "redo", at=at, to=to)
+            recorded = memory.record(change)
+            said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
+            await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind))
 
     async def _edit(self, command: Command) -> str | None:
         """Change an agent's context: `drop` messages, `pin` and `unpin` them (their numbers), rewrite observations
@@ -332,13 +346,27 @@ class CommandQueue:
         if payload.get("preview"):
             foretold = memory.preview(self._store, model=agent.model, **how)
             return f"{agent.name}: {'; '.join(preview_lines(foretold))}"
-        recorded = memory.edit(self._store, at=self._host.environment.clock.now(), **how)
-        change = recorded.change
-        said = f"{agent.name}: {change.tokens_before} → {change.tokens} tokens, view {change.view.version}"
-        if (pins := memory.state.pins) and (numbers["pin"] or numbers["unpin"]):
-            said += f"; pinned {', '.join(f'#{one.seq}' for one in pins)}, {sum(one.tokens for one in pins)} tokens"
-        await self._commit(command, said, lambda tx: recorded.write(tx, trigger="manual"))
+        with self._restarting_on_a_fault(memory):
+            recorded = memory.edit(self._store, at=self._host.environment.clock.now(), **how)
+            change = recorded.change
+            said = (
+                f"{agent.name}: {change.tokens_before} → {change.tokens} tokens, view {change.view.version}"
+            )
+            if (pins := memory.state.pins) and (numbers["pin"] or numbers["unpin"]):
+                said += f"; pinned {', '.join(f'#{one.seq}' for one in pins)}, {sum(one.tokens for one in pins)} tokens"
+            await self._commit(command, said, lambda tx: recorded.write(tx, trigger="manual"))
         return None
+
+    @contextmanager
+    def _restarting_on_a_fault(self, memory: AgentMemory) -> Iterator[None]:
+        """Where a change of a running agent's memory fails half-way, its loop continues from the stored rows."""
+        before = memory.state.view
+        try:
+            yield
+        except Exception:
+            if memory.state.view is not before:
+                self._host.restart_loop(memory.agent_id)
+            raise
 
     async def _steer(self, command: Command) -> None:
         text = str(command.payload.get("text") or "").strip()
@@ -547,6 +575,16 @@ def program_of(host: CommandedHost, agent: Agent) -> Program | None:
     return programs.of(agent.model) if programs is not None else None
 
 
+def why_failed(command: Command, error: Exception) -> str:
+    """The reason of a command that could not be applied because of a fault, as one line; the log has the rest."""
+    fault = host_fault(error) or (error if isinstance(error, WatchkeeperError) else None)
+    if fault is not None:
+        return one_line(str(fault), 300)
+    log.error("command %d (%s) failed on a fault of the program", command.id, command.kind, exc_info=error)
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"the command failed on a fault of the program ({one_line(said, 200)}); it is not tried again"
+
+
 def cancel_session(tx: Transaction, reason: str) -> None:
     """End a session for good: cancel every task and agent that has not ended. Finished work is kept.
 
@@ -600,6 +638,11 @@ class DetachedCompactions:
     def loop_of(self, agent_id: str) -> AgentLoop | None:
         """The loop of an idle agent whose compaction is in progress, or None."""
         return self._idle.get(agent_id)
+
+    def forget(self, agent_id: str) -> None:
+        """Drop the kept loop of an idle agent, whose next loop reads the rows."""
+        if (loop := self._idle.pop(agent_id, None)) is not None:
+            loop.compaction.drop()
 
     def keep(self, agent_id: str, loop: AgentLoop) -> None:
         """Keep the loop of an agent that became idle, and apply its compaction when it is ready."""
@@ -719,6 +762,10 @@ class DetachedCompactions:
                 said = await self._whole(command, agent)
             except ValueError as refused:
                 status, said = CommandStatus.REFUSED, str(refused)
+            except STORE_LOST:
+                raise
+            except Exception as error:
+                status, said = CommandStatus.FAILED, why_failed(command, error)
             if said is not None:
                 result = said
                 await self._host.store.commit(lambda tx: command.settle(tx, status, result), urgent=True)
@@ -759,6 +806,9 @@ class DetachedCompactions:
                 await compaction.abandon("its background process ended")
             else:
                 compaction.drop()
+            raise
+        except Exception:
+            compaction.drop()
             raise
         if isinstance(outcome, Rejection) or not outcome.applied:
             raise ValueError(outcome.reason)

@@ -142,7 +142,7 @@ GUARD = "WATCHKEEPER_AGENT"
 
 @dataclass(frozen=True, slots=True)
 class CommandState:
-    """The state of a command: `queued`, `applied` or `refused`, and its result."""
+    """The state of a command (`records.states.CommandStatus`), and its result."""
 
     status: str
     result: str | None

@@ -319,6 +319,12 @@ class SessionHost:
             return self.commands.compactions.loop_of(agent_id)
         return running.loop if isinstance(running.loop, AgentLoop) else None
 
+    def restart_loop(self, agent_id: str) -> None:
+        """End the agent's loop without writing anything, and continue from its rows, as after a crash."""
+        if (running := self._loops.get(agent_id)) is not None:
+            running.task.cancel()
+        self.commands.compactions.forget(agent_id)
+
     def restrict_to(self, task_ids: set[str]) -> None:
         """With `once`: let these tasks run."""
         if self._once is not None:

@@ -95,13 +95,38 @@ def newest(reads: Any, session_id: str) -> int:
 def settle(
     tx: Transaction, command_id: int, kind: str, status: CommandStatus, result: str, **about: Any
 ) -> None:
-    """Mark a command applied or refused, with the event that says so."""
+    """Mark a command applied, refused or failed, with the event that says so."""
     seq = tx.event(f"command.{status}", command=command_id, command_kind=kind, result=result, **about)
     tx.execute(
         "UPDATE commands SET status = ?, result = ?, applied_at = ?, event_seq = ? WHERE id = ? AND status ="
         " 'queued'",
         (status, result, tx.now, seq, command_id),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledCommand:
+    """A command that a host could not apply, or has not applied yet. Its result is not sanitised."""
+
+    id: int
+    session_id: str
+    kind: str
+    status: CommandStatus
+    result: str
+    seconds: float
+    """Since it was queued, or since it failed."""
+
+
+def unsettled(reads: Any, now: float) -> list[UnsettledCommand]:
+    """The commands of all sessions that have failed or are queued, newest first."""
+    rows = reads.execute(
+        "SELECT id, session_id, kind, status, coalesce(result, ''), coalesce(applied_at, created_at) FROM commands"
+        " WHERE status IN (?, ?) ORDER BY id DESC",
+        (CommandStatus.QUEUED, CommandStatus.FAILED),
+    ).fetchall()
+    return [
+        UnsettledCommand(row[0], row[1], row[2], CommandStatus(row[3]), row[4], now - row[5]) for row in rows
+    ]
 
 
 def compaction_made(reads: Any, command_id: int, agent_id: str) -> Any:

@@ -327,6 +327,32 @@ def test_doctor_tells_what_runs_here(wk: Wk, demo: Path) -> None:
     }  # fmt: skip
 
 
+def test_doctor_reports_commands_that_failed_and_those_that_stay_queued(wk: Wk, demo: Path) -> None:
+    def commands() -> list[tuple[str, str]]:
+        told = wk("doctor", "--quick", "--json").json
+        return [(one["state"], one["detail"]) for one in told["checks"] if one["what"] == "commands"]
+
+    assert commands() == [("ok", "every command was answered")]
+    connection = sqlite3.connect(demo)
+    (session,) = connection.execute("SELECT id FROM sessions LIMIT 1").fetchone()
+    insert = (
+        "INSERT INTO commands (session_id, kind, status, result, requested_by, created_at, applied_at, commit_seq)"
+        " VALUES (?, ?, ?, ?, 'me', ?, ?, 1)"
+    )
+    now = time.time()
+    connection.execute(insert, (session, "edit", "failed", "KeyError: 5" + NASTY, now - 60, now - 50))
+    connection.execute(insert, (session, "undo", "queued", None, now - 60, None))
+    connection.commit()
+    connection.close()
+    (failed, queued) = commands()
+    assert failed[0] == queued[0] == "warn"
+    assert "1 failed" in failed[1]
+    assert "edit of session" in failed[1]
+    assert "KeyError: 5" in failed[1]
+    assert "1 not applied yet; the newest is undo of session" in queued[1]
+    assert "\x1b" not in wk("doctor", "--quick").out
+
+
 def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None:
     connection = sqlite3.connect(demo)
     connection.execute("UPDATE sessions SET goal = ?1, title = ?1, status_reason = ?1", (NASTY,))

@@ -831,3 +831,28 @@ async def test_a_pinned_message_outlasts_every_compaction_and_is_previewed_with_
     assert manager.get_context() == foretold.messages
     assert manager.undo().pins == (7,)
     await manager.close()
+
+
+@pytest.mark.parametrize("summarizer", [None, Summariser("They talked.")])
+async def test_a_message_that_a_compaction_covered_can_be_pinned_previewed_and_unpinned(summarizer) -> None:
+    manager = HierarchicalContextManager(max_tokens=2_000, tokenizer=Words(), summarizer=summarizer)
+    await manager.add_message({"role": "user", "content": "Watch the port."})
+    await manager.add_message({"role": "assistant", "content": "Which port?"})
+    await manager.add_message({"role": "user", "content": "The port is 8443. " * 8})
+    await fill_manager(manager, 20)
+    assert (await manager.compact()).applied
+    assert manager.view.verbatim_from is not None
+    assert manager.view.verbatim_from > 3
+    foretold = manager.preview_edit(pin=[3])
+    assert manager.pin(3).pins == (3,)
+    assert manager.get_context() == foretold.messages
+    assert [(pin.seq, pin.shown_tokens) for pin in manager.pins] == [(3, manager.messages[2].tokens)]
+    manager.preview_compaction(up_to=manager.messages[-1].seq)
+    manager.undo()
+    assert manager.pins == ()
+    manager.redo()
+    assert [pin.seq for pin in manager.pins] == [3]
+    await fill_manager(manager, 200)
+    assert "The port is 8443. " * 8 in [message["content"] for message in manager.get_context()]
+    assert manager.unpin(3).pins == ()
+    await manager.close()

@@ -72,7 +72,8 @@ class Bench:
 
     async def applied(self, command: int, status: str = "applied") -> None:
         """Wait until a command has been applied, or has another status."""
-        await self.until(lambda state: self.command(command)["status"] == status)
+        await self.until(lambda state: self.command(command)["status"] != "queued")
+        assert self.command(command)["status"] == status, self.command(command)["result"]
 
     async def hanging(self, name: str = "a") -> dict[str, Any]:
         """Wait until a call of the model hangs; returns the agent of a task."""

@@ -462,6 +462,58 @@ async def test_an_agent_whose_budget_is_nearly_used_is_not_summarised(bench, kin
     assert all(one["model"] == "digest" for one in passes(bench))
 
 
+async def test_a_message_under_a_digest_is_pinned_while_the_agent_works_and_by_a_host_of_its_own(bench):
+    work = Work(count=22, words=450)
+    work.hold_turn = 18
+    work.summaries.clear()  # no summary comes, so digests of the bound cover the older messages
+    bench.start(work, window=12_000)
+
+    async def pin() -> None:
+        await bench.until(lambda state: bench.agent() and bench.model.hanging and work.saved == 18)
+        agent = bench.agent()["id"]
+        stored = AgentMemory.stored(Queries(database.open_readonly(bench.path)), agent, default_counter())
+        (digest, *_) = [one for one in stored.state.view.observations if one.provisional]
+        for number in digest.covers:
+            await bench.applied(bench.submit("edit", agent_id=agent, payload={"pin": [number]}))
+        await bench.applied(bench.submit("undo", agent_id=agent))
+        await bench.applied(bench.submit("redo", agent_id=agent))
+        preview = bench.submit("edit", agent_id=agent, payload={"unpin": [digest.covers[1]], "preview": True})
+        await bench.applied(preview)
+        work.summaries.set()
+        work.turn_gate.set()
+
+    assert (await bench.run_while(pin)).exit_code == 0
+    agent = bench.agent()["id"]
+    number = bench.submit("edit", agent_id=agent, payload={"pin": [9]})
+    assert (await bench.run(once=number)).exit_code == 0
+    assert bench.command(number)["status"] == "applied", bench.command(number)["result"]
+    bench.assert_sound()
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_a_compaction_on_request_that_raises_has_failed_and_no_later_host_repeats_it(
+    bench, monkeypatch, once
+):
+    bench.start(Work(count=12, words=300), window=30_000)
+    assert (await bench.run()).exit_code == 0
+    number = bench.submit("compact", agent_id=bench.agent()["id"])
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise KeyError("a fault of the program")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction.CompactionRunner, "run", broken)
+        if once:
+            assert (await bench.run(once=number)).exit_code == 0
+        else:
+            bench.submit("rerun", agent_id=bench.agent()["id"])
+            await bench.run(resume=True)
+    assert bench.command(number)["status"] == "failed"
+    later = bench.submit("memory_sync")
+    assert (await bench.run(once=later)).exit_code == 0
+    assert bench.command(later)["status"] == "applied"
+
+
 def passes_and_edits(bench: Any) -> list[dict[str, Any]]:
     return list(bench.state["compactions"])
 

@@ -12,11 +12,14 @@ import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
+from watchkeeper.agents.agent_state import AgentMemory, Recorded
+from watchkeeper.agents.compaction import CompactionRunner
+from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost
 from watchkeeper.records.messages import ModelRequest
-from watchkeeper.store import database
+from watchkeeper.store import database, facts, plans
 from watchkeeper.store.change_feed import ChangeFeed
-from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.driver import Queries, sqlite3
 from watchkeeper.store.writer import Writer
 
 NOW = {"now": True}
@@ -287,6 +290,77 @@ async def test_a_command_that_cannot_be_applied_is_refused_with_the_reason(bench
     await bench.run(once=command)
     assert bench.command(command)["status"] == "refused"
     assert said_of in bench.command(command)["result"]
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise KeyError("a fault\x1b[31m\nof the program")
+
+
+FAULTS = {
+    "steer": (plans, "post"),
+    "undo": (AgentMemory, "move"),
+    "edit": (AgentMemory, "edit"),
+    "compact": (CompactionRunner, "begin"),
+    "pin": (facts, "add_fact"),
+    "memory_sync": (AgentMemory, "snapshot"),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_a_command_whose_handler_raises_has_failed_with_its_reason_and_the_run_goes_on(
+    one, gate, monkeypatch, kind
+):
+    async def order() -> None:
+        agent = await one.hanging()
+        with monkeypatch.context() as patch:
+            patch.setattr(*FAULTS[kind], broken)
+            number = one.submit(kind, agent_id=agent["id"], payload={"text": "a"})
+            await one.applied(number, "failed")
+        assert "KeyError" in one.command(number)["result"]
+        assert "\x1b" not in one.command(number)["result"]
+        later = one.submit("steer", agent_id=agent["id"], payload={"text": "b"})
+        await one.applied(later)
+        gate.set()
+
+    assert (await one.run_while(order)).exit_code == 0
+    assert one.kinds().count("command.failed") == 1
+    one.assert_sound()
+
+
+async def test_a_command_that_fails_alone_is_not_tried_again_by_the_next_host(bench, monkeypatch):
+    bench.start(PlannedRun([task("a")], steps(2)))
+    assert (await bench.run()).exit_code == 0
+    number = bench.submit("pin", payload={"text": "a"})
+    with monkeypatch.context() as patch:
+        patch.setattr(facts, "add_fact", broken)
+        assert (await bench.run(once=number)).exit_code == 0
+    assert bench.command(number)["status"] == "failed"
+    later = bench.submit("memory_sync")
+    assert (await bench.run(once=later)).exit_code == 0
+    assert bench.command(later)["status"] == "applied"
+    assert bench.command(number)["status"] == "failed"
+
+
+async def test_a_change_of_memory_that_fails_half_way_leaves_the_agent_at_its_stored_rows(
+    one, gate, monkeypatch
+):
+    """The view that was never stored is in no later request, and no later row names it."""
+
+    async def order() -> None:
+        agent = await one.hanging()
+        with monkeypatch.context() as patch:
+            patch.setattr(Recorded, "write", broken)
+            number = one.submit("edit", agent_id=agent["id"], payload={"pin": [2]})
+            await one.applied(number, "failed")
+            await one.until(lambda state: one.model.hanging)
+        gate.set()
+
+    assert (await one.run_while(order)).exit_code == 0
+    agent = one.agent()
+    assert agent["status"] == "done"
+    stored = Queries(database.open_readonly(one.path))
+    assert AgentMemory.stored(stored, agent["id"], default_counter()).state.pins == ()
+    one.assert_sound()
 
 
 async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(bench, monkeypatch):

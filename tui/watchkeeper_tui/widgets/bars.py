@@ -562,7 +562,7 @@ def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     refused = [
         (each, one)
         for each, one in zip(commands, sent, strict=True)
-        if each is not None and each.status == "refused"
+        if each is not None and each.status in ("refused", "failed")
     ]
     at = max([each.applied_at or 0.0 for each in commands if each is not None] + [one.at for one in sent])
     if now - at > SETTLED_SECONDS and (not waiting or snapshot.host_pid is None):
@@ -587,7 +587,10 @@ def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     if refused:
         first, of = refused[0]
         parts.append(
-            (f"{len(refused)} refused — {of.about}: {clip(sanitize(first.result or ''), 200)}", "failed")
+            (
+                f"{len(refused)} {first.status} — {of.about}: {clip(sanitize(first.result or ''), 200)}",
+                "failed",
+            )
         )
     for number, part in enumerate(parts):
         pieces += [(", ", "muted")] * bool(number) + [part]
@@ -638,7 +641,7 @@ def _settled(snapshot: Snapshot, command: CommandFacts, sent: Sent, now: float) 
         ]
     return [
         ("✗ ", "failed"),
-        (f"{sent.about}: refused ", "failed"),
+        (f"{sent.about}: {command.status} ", "failed"),
         (f"— {result}" if result else "", "text"),
     ]
 
