@@ -27,14 +27,14 @@ class Bill(Protocol):
     @property
     def cost_usd(self) -> float | None: ...
     @property
-    def unpriced_calls(self) -> int: ...
+    def is_lower_bound(self) -> bool: ...
     @property
     def cost_estimated(self) -> bool: ...
 
 
 def bill(of: Bill) -> str:
     """What something cost, and how well that is known."""
-    return cost(of.cost_usd, of.unpriced_calls, estimated=of.cost_estimated)
+    return cost(of.cost_usd, int(of.is_lower_bound), estimated=of.cost_estimated)
 
 
 def cost(usd: float | None, unpriced_calls: int = 0, *, estimated: bool = False) -> str:

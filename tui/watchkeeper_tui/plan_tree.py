@@ -122,6 +122,11 @@ class PlanRow:
     agent_ids: tuple[str, ...] = ()
     """The agents that the values include."""
 
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the cost leaves something out."""
+        return self.unpriced_calls > 0
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:

@@ -390,11 +390,12 @@ def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
 
 
 def cost_of(row: dict[str, Any]) -> str:
-    """`$1.2345`; `~` marks an estimate, `+` a lower bound because some calls have no price."""
+    """`$1.2345`; `~` marks an estimate, `+` a lower bound: some calls have no price, or are not in the logs."""
     text = cost_text(row["cost_usd"], row["tokens"]["total"])
     if row["cost_usd"] is None:
         return text
-    estimated, more = "~" if row["cost_estimated"] else "", "+" if row["unpriced_calls"] else ""
+    estimated = "~" if row["cost_estimated"] else ""
+    more = "+" if row["unpriced_calls"] or row.get("partial") else ""
     return f"{estimated}{text}{more}"
 
 
@@ -455,6 +456,8 @@ def _usage_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str
     if rows:
         columns = ("calls", "input", "output", "cached", "written", "cost")
         yield from _usage_table(by, columns, [(row.key, cells(row)) for row in (*rows, total)])
+    if total.is_partial:
+        yield "+ a lower bound: logs are missing, or show calls that they do not count"
     if total.partial_calls:
         yield f"{plural(total.partial_calls, 'call')} ended before the usage was complete: partial"
 

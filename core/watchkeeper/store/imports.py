@@ -46,6 +46,18 @@ UNLOGGED_CALLS = (
 """Of a row of `sessions`, in SQL: how many model calls the logs show to have happened, and do not count."""
 
 
+PARTIAL = (
+    f"CASE WHEN replace(s.origin, 'export:', '') IN ({_ORIGINS}) AND ({MISSING_LOGS} > 0 OR {UNLOGGED_CALLS} > 0)"
+    " THEN 1 ELSE 0 END"
+).replace("sessions.", "s.")
+"""Of a row `s` of `sessions`, in SQL: 1 if tokens and cost are lower bounds (see `totals_gaps`)."""
+
+
+def partial_sessions(connection: Connection) -> set[str]:
+    """The sessions whose tokens and cost are lower bounds."""
+    return {row[0] for row in connection.execute(f"SELECT s.id FROM sessions s WHERE {PARTIAL} = 1")}
+
+
 def totals_gaps(connection: Connection, session_id: str) -> tuple[int, int]:
     """Of an imported session: agents without a log here, and calls that are not in a log. Tokens and cost are lower
     bounds if there are any."""

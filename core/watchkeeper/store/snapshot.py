@@ -93,6 +93,11 @@ class Spending:
         """Prompt and output, cache reads included: what budgets count."""
         return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the cost leaves something out."""
+        return self.unpriced_calls > 0
+
 
 SPENDING = tuple(each.name for each in fields(Spending) if each.name != "cost_estimated")
 """The columns of `sessions` and of `agents` that hold it."""
@@ -126,6 +131,11 @@ class SessionFacts(Spending):
     any."""
     unlogged_calls: int = 0
     """Model calls that an imported session's logs show, and do not count; the same holds."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the cost leaves something out."""
+        return bool(self.unpriced_calls or self.missing_logs or self.unlogged_calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from watchkeeper.records.messages import compacts_at, context_percent, context_u
 from watchkeeper.records.usage_limits import session_limit
 from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
-from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS, UNLOGGED_CALLS
+from watchkeeper.store.imports import MISSING_LOGS, PARTIAL, PROGRAMS, UNLOGGED_CALLS
 from watchkeeper.store.messages import worth
 from watchkeeper.store.search.messages import (
     COST_ESTIMATED,
@@ -156,13 +156,14 @@ def summaries(
         f"SELECT s.*, {PARKED}, (SELECT count(*) FROM agents g WHERE g.session_id = s.id) AS agents,"
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id) AS tasks,"
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id AND t.status = 'done') AS tasks_done,"
-        f" {COST_ESTIMATED} AS cost_estimated"
+        f" {COST_ESTIMATED} AS cost_estimated, {PARTIAL} AS partial"
         f" FROM sessions s WHERE {where} ORDER BY s.last_active DESC, s.ordinal DESC LIMIT ? OFFSET ?",
         (*parameters, limit, offset),
     )
     return [
         _session(row, bool(row["cost_estimated"]))
         | {name: row[name] for name in ("agents", "tasks", "tasks_done")}
+        | {"partial": bool(row["partial"])}
         for row in rows
     ]
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from watchkeeper.records.messages import CostClasses, Periods, Usage, cost_classes, rates_on
 from watchkeeper.store.driver import IN_LIST, Connection, list_of
+from watchkeeper.store.imports import partial_sessions
 
 
 class Activity(StrEnum):
@@ -359,6 +360,8 @@ class UsageRow:
     cost_estimated: bool = False
     """Some of the cost rests on an estimated price or on estimated tokens."""
     unpriced_calls: int = 0
+    is_partial: bool = False
+    """Cost and tokens are lower bounds: logs are missing, or show calls that they do not count."""
     partial_calls: int = 0
     """Calls that ended before their usage was complete: it is what was reported until then."""
     cost_classes: CostClasses | None = None
@@ -383,6 +386,7 @@ class UsageRow:
         if other.cost_usd is not None:
             self.spend(other.cost_usd, other.cost_classes)
         self.cost_estimated |= other.cost_estimated
+        self.is_partial |= other.is_partial
         self.sessions |= other.sessions
         self.models |= other.models
 
@@ -403,6 +407,7 @@ class UsageRow:
             ),
             "cost_estimated": self.cost_estimated,
             "unpriced_calls": self.unpriced_calls,
+            "partial": self.is_partial,
             "partial_calls": self.partial_calls,
             "models": sorted(self.models),
         }
@@ -454,6 +459,7 @@ def usage(
     rows: dict[str, UsageRow] = {}
     # Within a group of the query, all calls have the same rates: those of one day, for prompts of one size.
     seconds = _SLOT_SECONDS if by in PERIODS else _DAY_SECONDS
+    partial = partial_sessions(connection)
     query = _CALLS.format(slot_milliseconds=seconds * 1000, prompt=_prompt_sizes(prices or {}))
     for (
         slot,
@@ -468,7 +474,7 @@ def usage(
         cost,
         estimated,
         unpriced,
-        partial,
+        partial_calls,
     ) in connection.execute(query, (since, until)):
         name = key(slot, model, workspace, origin, session_id)
         if (row := rows.get(name)) is None:
@@ -479,7 +485,8 @@ def usage(
         row.cache_read_tokens += tokens[2]
         row.cache_write_tokens += tokens[3]
         row.unpriced_calls += unpriced
-        row.partial_calls += partial
+        row.partial_calls += partial_calls
+        row.is_partial |= session_id in partial
         if cost is not None:
             classes = None
             if prices is not None:

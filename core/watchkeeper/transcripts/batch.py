@@ -7,6 +7,7 @@ from the calls (`store.imports.Rows`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -236,6 +237,9 @@ def _same_besides_marks(one: str, other: str, same_place: bool) -> bool:
 LONGEST_PAUSE_SECONDS = 300.0
 """A longer time between two records is not counted as work."""
 
+FLUSHED_SECONDS = 1.0
+"""What an agent that ended had said may be logged so much later."""
+
 NO_LOG = "its own log is not here"
 
 
@@ -356,6 +360,10 @@ class AgentImport:
         if before is not None and 0 < at - before <= LONGEST_PAUSE_SECONDS:
             row["active_seconds"] += at - before
 
+    def is_over(self, at: float | None) -> bool:
+        """Whether the end that its program reported still holds at that time."""
+        return self.ended_at is not None and (at is None or at <= self.ended_at + FLUSHED_SECONDS)
+
     def has_call(self, cursor: Any, tool_use_id: str) -> bool:
         """Whether a call of that id is here already."""
         if self.calls_before is None:
@@ -365,7 +373,7 @@ class AgentImport:
     def take_told(self, reported: ReportedTotals) -> None:
         """What the call that started it says of it: its own log says more, as soon as anything of it is
         here."""
-        if self.row["last_seq"]:
+        if self.row["last_seq"] or self.row["model_calls"]:
             return
         self.told_seconds = reported.seconds
         self.row["active_seconds"], self.row["context_tokens"] = reported.seconds, reported.context_tokens
@@ -396,7 +404,8 @@ class AgentImport:
         if row["status"] == "working" and not live and self.key:
             row["status"], row["status_reason"] = "cancelled", rows.NO_RESULT
         row["composition"] = write({"observations": self.observation_tokens, "messages": self.view_tokens})[0]
-        row["ended_at"] = None if row["status"] in ("working", "idle", "parked") else row["last_active"]
+        ended = max(row["last_active"], self.ended_at if self.ended_at not in (None, math.inf) else 0.0)
+        row["ended_at"] = None if row["status"] in ("working", "idle", "parked") else ended
         if self.told_seconds is not None:
             if not row["last_seq"]:
                 return row
@@ -615,17 +624,21 @@ def take_call(
     row["model"] = agent.window_of = record.model
     if not agent.window_reported:
         row["context_limit"] = batch.windows(record.model) or 0
-    _note_context(batch, agent, record)
+    _note_context(batch, agent, record, is_new=True)
 
 
-def _note_context(batch: Batch, agent: AgentImport, call: ModelCall) -> None:
+def _note_context(batch: Batch, agent: AgentImport, call: ModelCall, *, is_new: bool = False) -> None:
     """What a call's usage says of its agent's context."""
     fresh, output, read, written = call[3:7]
     row = agent.row
-    over = agent.ended_at is not None and (call.at is None or call.at <= agent.ended_at)
+    if row["status"] == "parked" and not is_new:
+        return  # told again at the end of a turn that a usage limit stopped
+    if row["status"] == "parked":
+        row["status"] = "done" if agent.key == MAIN and not batch.live else "working"
+        row["status_reason"] = row["parked_until"] = None
     if (
         call.stop_reason == "end_turn"
-        and not over
+        and not agent.is_over(call.at)
         and (batch.live or (agent.key != MAIN and row["status"] == "working"))
     ):
         row["status"] = "idle" if agent.key == MAIN else "done"

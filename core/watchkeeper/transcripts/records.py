@@ -210,6 +210,15 @@ class ImportedAgent(NamedTuple):
     until it goes on."""
 
 
+class SpawnFailure(NamedTuple):
+    """A call that starts an agent failed or was refused, and does not name the agent, if it ever began."""
+
+    call_id: str
+    status: Literal["failed", "cancelled"]
+    reason: str
+    at: float | None = None
+
+
 class ImportedMessage(NamedTuple):
     """One message, in Anthropic content blocks. One line of a log is at most one message; blocks are not
     merged."""
@@ -346,8 +355,8 @@ class ImportedCompaction(NamedTuple):
     at: float | None = None
     tokens_before: int | None = None
     tokens_after: int | None = None
-    keep_from: str | None = None
-    """`uid` of the first message that stayed; None: none did."""
+    keep_from: tuple[str, ...] = ()
+    """`uid`s of messages that stayed: all from the first of them that is known. Empty: none stayed."""
     elided: tuple[str, ...] | None = None
     """For a pass that dropped no message but emptied tool results: the ids of those calls."""
     instructions: str | None = None
@@ -416,6 +425,7 @@ class Skipped(NamedTuple):
 Record = (
     Session
     | ImportedAgent
+    | SpawnFailure
     | ImportedMessage
     | ToolCall
     | ToolResult

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from watchkeeper.records.text import one_line
 from watchkeeper.records.usage_limits import usage_limit
 from watchkeeper.store import imports as rows
-from watchkeeper.store.driver import encode
+from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.messages import tell_trigger
 from watchkeeper.store.search.words import indexed_text
 from watchkeeper.transcripts.batch import (
@@ -42,6 +42,7 @@ from watchkeeper.transcripts.records import (
     Rewind,
     Session,
     Skipped,
+    SpawnFailure,
     Summary,
     ToolCall,
     ToolResult,
@@ -58,6 +59,7 @@ from watchkeeper.transcripts.records import (
 
 GOAL_CHARS = 4_000
 NAME_CHARS = 60
+SPAWNS_KEPT = 100
 _COMMAND = re.compile(
     r"\s*<command-message>[^<]*</command-message>\s*<command-name>(?P<name>[^<]+)</command-name>"
     r"(\s*<command-args>(?P<arguments>[^<]*)</command-args>)?"
@@ -270,10 +272,15 @@ def _drop(session: SessionImporter, agent: AgentImport, record: ImportedCompacti
 def _last_dropped(session: SessionImporter, agent: AgentImport, record: ImportedCompaction) -> int:
     """The `seq` of the last message that left the context."""
     newest = int(agent.row["last_seq"])
-    if record.keep_from is None:
-        return newest
-    kept = _place_of(session, agent, record.keep_from, agent.verbatim_from)
-    return newest if kept is None else max(agent.verbatim_from - 1, kept - 1)
+    # A list of messages may be in any order, and name some that are not here: the first that is found, and the last.
+    places = []
+    for each in record.keep_from:
+        if (place := _place_of(session, agent, each, agent.verbatim_from)) is not None:
+            places.append(place)
+            break
+    if places and (last := _place_of(session, agent, record.keep_from[-1], agent.verbatim_from)) is not None:
+        places.append(last)
+    return max(agent.verbatim_from - 1, min(places) - 1) if places else newest
 
 
 def _place_of(session: SessionImporter, agent: AgentImport, uid: str, begin: int) -> int | None:
@@ -539,6 +546,12 @@ class SessionImporter:
         self.id = stable_id(program, key)
         self.row, self.left_out = self._load(program, key, batch.user_id)
         """`left_out`: why nothing of it is stored; empty for others."""
+        self._settings: dict[str, Any] = decode(self.row["settings"])
+        self._spawns: dict[str, Any] = {"agents": {}, "failed": {}} | self._settings["imported"].get(
+            "spawns", {}
+        )
+        """Calls that started agents, until their ends are reported: the agent of each, and failures whose agent is not
+        known."""
         self.changed = False
         self._at: float | None = self.row["last_active"] or None
         self._newest: dict[str, float] = {}
@@ -962,14 +975,39 @@ class SessionImporter:
             if not self._behind:
                 row["created_at"] = min(row["created_at"], at)
                 row["last_active"] = max(row["last_active"], at)
-        goes_on = agent.ended_at is None or (at is not None and at > agent.ended_at)
-        if record.status is not None and (record.ended or goes_on):
+        if record.status is not None and (record.ended or not agent.is_over(at)):
             agent.ended_at = (math.inf if at is None else at) if record.ended else None
             if record.status != row["status"]:
                 self.event(f"agent.{record.status}", agent, self.time(at, _OF_SESSION), reason=record.reason)
             row["status"], row["status_reason"], row["parked_until"] = record.status, record.reason, None
         if record.reported is not None:
             agent.take_told(record.reported)
+        if record.call_id is not None:
+            self._joined(record, agent)
+
+    def _joined(self, record: ImportedAgent, agent: AgentImport) -> None:
+        """An agent's call is known: its failure may have been reported without the agent's name."""
+        failure = self._spawns["failed"].pop(record.call_id, None)
+        if failure is not None and not record.ended:
+            self._agent(
+                ImportedAgent(agent.key, at=failure[2], status=failure[0], reason=failure[1], ended=True)
+            )
+        elif record.ended:
+            self._spawns["agents"].pop(record.call_id, None)
+        else:
+            self._spawns["agents"][record.call_id or ""] = agent.key
+
+    def _spawn_failed(self, record: SpawnFailure) -> None:
+        key = self._spawns["agents"].pop(record.call_id, None)
+        if key is not None:
+            self._agent(
+                ImportedAgent(key, at=record.at, status=record.status, reason=record.reason, ended=True)
+            )
+        else:
+            failed = self._spawns["failed"]
+            failed[record.call_id] = (record.status, record.reason, record.at)
+            while len(failed) > SPAWNS_KEPT:
+                del failed[next(iter(failed))]
 
     def _is_below(self, key: str, ancestor: str) -> bool:
         """Whether `ancestor` is above `key`: then it cannot be below it as well."""
@@ -998,9 +1036,13 @@ class SessionImporter:
             agent.begins_earlier = True
         self.touch(agent, at)
         self.say(agent, role, content, at)
-        if row["status"] == "parked":
-            self._unpark(agent)
-        if self._live and (agent.ended_at is None or at > agent.ended_at):
+        goes_on = role == "user" or call_key != agent.call_key
+        if (
+            row["status"] != "parked"
+            and goes_on
+            and not agent.is_over(at)
+            and (self._live or agent.key != MAIN)
+        ):
             row["status"], row["status_reason"], agent.ended_at = "working", None, None
         if role == "assistant":
             agent.take_call(call_key)
@@ -1117,16 +1159,10 @@ class SessionImporter:
         }[record.kind]
         self.event(name, agent, at, error=record.text[:500])
         limit = usage_limit(record.text, at) if record.kind == "error" else None
-        if limit is not None and agent.ended_at is None:
+        if limit is not None and not agent.is_over(at):
             row = agent.row
             row["status"], row["status_reason"] = "parked", record.text[:500]
             row["parked_until"] = limit.ends_at if limit.ends_at is not None else record.until
-
-    def _unpark(self, agent: AgentImport) -> None:
-        """An agent that a usage limit stopped goes on."""
-        row = agent.row
-        row["status"] = "done" if agent.key == MAIN and not self._live else "working"
-        row["status_reason"] = row["parked_until"] = None
 
     def _compaction(self, record: ImportedCompaction) -> None:
         compact(self, self.agent(record.agent), record, self.time(record.at, record.agent))
@@ -1154,6 +1190,11 @@ class SessionImporter:
 
     def finish(self) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
         """The rows of the session and of its changed agents."""
+        spawns = {name: found for name, found in self._spawns.items() if found}
+        if spawns != self._settings["imported"].get("spawns", {}):
+            imported = {k: v for k, v in self._settings["imported"].items() if k != "spawns"}
+            imported |= {"spawns": spawns} if spawns else {}
+            self.row["settings"] = encode(self._settings | {"imported": imported})
         main = self._agents.get(MAIN)
         if main is not None:
             self.row["model"] = main.row["model"] or self.row["model"]
@@ -1177,6 +1218,7 @@ _HANDLERS: dict[type, Callable[[SessionImporter, Any], None]] = {
     ToolResult: SessionImporter._tool_result,
     Plan: SessionImporter._plan,
     Failure: SessionImporter._failure,
+    SpawnFailure: SessionImporter._spawn_failed,
     ImportedCompaction: SessionImporter._compaction,
     Summary: SessionImporter._summary,
     Rewind: SessionImporter._rewind,

@@ -251,7 +251,14 @@ class UsageView(RowView[UsageRow]):
             key = _short_model(key)
         name: Cell = [(clip(key, 200), "text")]
         ends: tuple[Cell, Cell] = (
-            [(formatting.cost(row.cost_usd, row.unpriced_calls, estimated=row.cost_estimated), "money")],
+            [
+                (
+                    formatting.cost(
+                        row.cost_usd, row.unpriced_calls + row.is_partial, estimated=row.cost_estimated
+                    ),
+                    "money",
+                )
+            ],
             [("█" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
         )
         if self.in_dollars:
@@ -403,7 +410,12 @@ class UsageScreen(_CostScreen):
             pieces += [(f"{name} ", "muted"), (f"{formatting.money(spent)}   ", "money")]
         pieces += [
             ("all ", "muted"),
-            (formatting.cost(total.cost_usd, total.unpriced_calls, estimated=total.cost_estimated), "money"),
+            (
+                formatting.cost(
+                    total.cost_usd, total.unpriced_calls + total.is_partial, estimated=total.cost_estimated
+                ),
+                "money",
+            ),
         ]
         return [*pieces, (f"   {formatting.tokens(total.total_tokens)} tok", "tokens")]
 

@@ -33,6 +33,7 @@ from watchkeeper.store.driver import (
     list_of,
     plain,
 )
+from watchkeeper.store.imports import PARTIAL
 from watchkeeper.store.search.index import Interrupted, Place, Walk, facts_holding
 from watchkeeper.store.search.postgres_index import LONGEST_WORD_BYTES, Word
 from watchkeeper.store.search.words import WordTable, cjk, quoted, words_of
@@ -730,6 +731,13 @@ class SessionLine(SessionHead):
     parked_reason: str | None = None
     working: int = 0
     """How many agents are at work, or wait for an answer."""
+    partial: int = 0
+    """1 if tokens and cost are lower bounds: logs are missing, or show calls that they do not count."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the cost leaves something out."""
+        return bool(self.unpriced_calls or self.partial)
 
     @property
     def limit(self) -> UsageLimit | None:
@@ -760,8 +768,8 @@ _SELECT = (
     " (SELECT count(*) FROM agents a WHERE a.session_id = s.id),"
     " (SELECT coalesce(sum(a.compactions), 0) FROM agents a WHERE a.session_id = s.id),"
     f" {COST_ESTIMATED}, {PARKED},"
-    " (SELECT count(*) FROM agents a WHERE a.session_id = s.id AND a.status IN ('working', 'waiting'))"
-    " FROM sessions s"
+    " (SELECT count(*) FROM agents a WHERE a.session_id = s.id AND a.status IN ('working', 'waiting')),"
+    f" {PARTIAL} FROM sessions s"
 )
 
 

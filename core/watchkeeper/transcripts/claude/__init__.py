@@ -35,6 +35,7 @@ from watchkeeper.transcripts.records import (
     Session,
     Skipped,
     Source,
+    SpawnFailure,
     Summary,
     ToolCall,
     ToolResult,
@@ -191,6 +192,7 @@ TIPS_KEPT = 1_000
 """Records of side chains whose agent is remembered between two readings; a chain goes on from its last."""
 CALLS_KEPT = 200
 """Calls that wait for their agent, at most."""
+REASON_CHARS = 300
 _RUNNING = ("async_launched", "teammate_spawned", "queued")
 _ENDED: dict[str, Any] = {
     "completed": "done",
@@ -201,8 +203,12 @@ _ENDED: dict[str, Any] = {
     "cancelled": "cancelled",
 }
 _NOTIFICATION = re.compile(
-    r"\s*<(?P<form>task|agent)-notification>(?P<head>.*?)(?:<result>|</(?P=form)-notification>|\Z)", re.DOTALL
+    r"\s*(?:\[SYSTEM NOTIFICATION[^\]<]*\][^<]*)?<(?P<form>task|agent)-notification>"
+    r"(?P<head>.*?)(?:<result>|</(?P=form)-notification>|\Z)",
+    re.DOTALL,
 )
+_AGENT_ID = re.compile(r"a[0-9a-f]{6,}")
+"""An agent's id among those of tasks; commands, monitors and workflows have others."""
 _TAG = re.compile(
     r"<(?P<name>task-id|agent-id|tool-use-id|status|summary)>(?P<value>.*?)</(?P=name)>", re.DOTALL
 )
@@ -235,6 +241,8 @@ class AgentBook(Struct):
     joined: dict[str, str] = {}
     """Agent → the call that started it."""
     roles: dict[str, str] = {}
+    stops: dict[str, str] = {}
+    """Calls that stop a task, and wait for their result → the task."""
 
     def of(self, record: dict[str, Any], at: float | None, found: list[Record], prompt: Any = None) -> str:
         """Key of the agent whose record it is; adds an `ImportedAgent` where a chain begins."""
@@ -318,8 +326,15 @@ class AgentBook(Struct):
         failed: bool,
         at: float | None,
         found: list[Record],
+        *,
+        denied: bool = False,
+        reason: str = "",
     ) -> None:
         """A call has its result: which agent it started, and whether that one is done."""
+        if (task := self.stops.pop(call_id, None)) is not None and not failed:
+            found.append(
+                ImportedAgent(task, at=at, status="cancelled", reason="stopped by its lead", ended=True)
+            )
         call = self.calls.get(call_id)
         child, prompt = text_of(outcome.get("agentId")), text_of(outcome.get("prompt"))
         if call is None and child is None:
@@ -332,7 +347,9 @@ class AgentBook(Struct):
             child = teammate(text_of(outcome.get("name")), goal or prompt)
         child = child or known or (None if failed else f"call:{call_id}")
         if child is None:
-            return  # the call was refused: no agent was ever started
+            # Its agent may have a log that names the call; if the call was refused, there is none.
+            found.append(SpawnFailure(call_id, "cancelled" if denied else "failed", reason, at))
+            return
         self._join(child, call_id)
         if call is not None and running:
             call[4], call[5] = child, ""  # reported here; the state stays small
@@ -345,7 +362,8 @@ class AgentBook(Struct):
                 role or None,
                 goal or prompt,
                 at=at,
-                status="working" if running else "failed" if failed else "done",
+                status="working" if running else "cancelled" if denied else "failed" if failed else "done",
+                reason=reason if failed else None,
                 reported=None if running else _reported(outcome),
                 ended=not running,
             )
@@ -379,7 +397,9 @@ class AgentBook(Struct):
         call_id, ended = said.get("tool-use-id", ""), _ENDED.get(said.get("status", ""))
         task = said.get("task-id") or said.get("agent-id") or ""
         call = self.calls.get(call_id)
-        child = task if task in self.joined or said.get("agent-id") else call[4] if call is not None else ""
+        # An agent below another one may be reported here, where its call is not known.
+        is_agent = task in self.joined or "agent-id" in said or _AGENT_ID.fullmatch(task) is not None
+        child = task if is_agent else call[4] if call is not None else ""
         if child and ended is not None:
             reason = None if ended == "done" else said.get("summary") or None
             found.append(ImportedAgent(child, at=at, status=ended, reason=reason, ended=True))
@@ -856,6 +876,9 @@ class ClaudeReader(Struct, dict=True):
             return
         if name in SPAWNING_TOOLS:
             self.agents.spawning(agent, call_id, arguments)
+        elif name == "TaskStop" and (task := text_of(arguments.get("task_id"))) and _AGENT_ID.fullmatch(task):
+            self.agents.stops[call_id] = task
+            _trim(self.agents.stops, CALLS_KEPT)
         else:
             self.plans.called(name, call_id, arguments, at)
 
@@ -922,7 +945,16 @@ class ClaudeReader(Struct, dict=True):
             ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at, said[:200])
         )
         answer = object_of(outcome)
-        self.agents.answered(agent, call_id, answer, failed, at, found)
+        self.agents.answered(
+            agent,
+            call_id,
+            answer,
+            failed,
+            at,
+            found,
+            denied=denied or said.startswith(_INTERRUPTED),
+            reason=said[:REASON_CHARS],
+        )
         if failed or _says_refused(outcome):
             self.plans.refused(call_id)
         else:
@@ -1009,7 +1041,12 @@ class ClaudeReader(Struct, dict=True):
                 if self.agents.notified(text, at, found):
                     found.append(Raw(f"{kind}/{inner}", _NOT_FOR_US))
                 elif self.queue.was_said(text):
-                    found.append(Skipped("repeats a prompt that was typed while a turn ran"))
+                    beside = [each for each in list_of(prompt) if object_of(each).get("type") != "text"]
+                    if beside:  # an image that goes with the words
+                        uid = _uid(record) or self._place_of("queued", at, prompt)
+                        found.append(ImportedMessage(agent, uid, "user", beside, at))
+                    else:
+                        found.append(Skipped("repeats a prompt that was typed while a turn ran"))
                 else:
                     uid = _uid(record) or self._place_of("queued", at, prompt)
                     found.append(ImportedMessage(agent, uid, "user", prompt, at))
@@ -1044,10 +1081,9 @@ def _uid(record: dict[str, Any]) -> str:
 def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> ImportedCompaction:
     meta = object_of(record.get("compactMetadata"))
     took = meta.get("durationMs")
-    kept = text_of(object_of(meta.get("preservedSegment")).get("headUuid"))
-    if kept is None:
-        named = list_of(object_of(meta.get("preservedMessages")).get("uuids"))
-        kept = next((each for each in named if text_of(each)), None)
+    head = text_of(object_of(meta.get("preservedSegment")).get("headUuid"))
+    named = list_of(object_of(meta.get("preservedMessages")).get("uuids"))
+    kept = (head,) if head is not None else tuple(each for each in named if text_of(each))
     return ImportedCompaction(
         agent,
         uid,

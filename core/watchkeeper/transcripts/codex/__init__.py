@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct, field, to_builtins
 
 from watchkeeper.records.usage import modifier
+from watchkeeper.records.usage_limits import usage_limit
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.codex import items
 from watchkeeper.transcripts.codex.items import (
@@ -632,6 +633,8 @@ class CodexReader(Struct):
     """The model of this turn, while the provider has another one answer."""
     silent: bool = False
     """The newest count of tokens was of a call that said nothing: a compaction's."""
+    error: str | None = None
+    """The error of this turn, which ended it."""
     limit_ends: float | None = None
     """When the rate limit ends that is used up, as the newest count reports."""
 
@@ -714,7 +717,11 @@ class CodexReader(Struct):
 
     def _of_copy(self, found: list[Record]) -> list[Record]:
         if not self.spawned:
-            found = [each for each in found if isinstance(each, _KEPT_OF_COPIES)]
+            found = [
+                each._replace(unlogged=False) if isinstance(each, ImportedCompaction) else each
+                for each in found
+                if isinstance(each, _KEPT_OF_COPIES)
+            ]
             if found:
                 return found
         return [Skipped(REPLAYED)]
@@ -809,6 +816,7 @@ class CodexReader(Struct):
             self._token_count(payload, at, found)
         elif kind == "turn_aborted":
             reason = text_of(payload.get("reason")) or "interrupted"
+            self._unroute()
             if self.one_shot:
                 self.over = True
                 found.append(ImportedAgent(self.speech.owner, at=at, status="cancelled", ended=True))
@@ -822,10 +830,8 @@ class CodexReader(Struct):
                 )
             )
         elif kind == "error":
-            uid = self.speech.uid(payload, at)
-            found.append(
-                Failure(self.speech.owner, "error", words_of(payload), at, uid, until=self.limit_ends)
-            )
+            uid, self.error = self.speech.uid(payload, at), words_of(payload)
+            found.append(Failure(self.speech.owner, "error", self.error, at, uid, until=self.limit_ends))
         elif kind == "model_reroute" and (model := text_of(payload.get("to_model"))):
             self._rerouted(model, payload, at, found)
         elif kind == "thread_settings_applied":
@@ -840,7 +846,7 @@ class CodexReader(Struct):
         elif kind in _TURN_ENDS:
             self._turn_ended(payload, at, found)
         elif kind in _TURN_STARTS:
-            self.turn, self.over = "begun", False
+            self.turn, self.over, self.error = "begun", False, None
             window = count_of(payload.get("model_context_window"))
             found.append(
                 ImportedAgent(
@@ -870,6 +876,11 @@ class CodexReader(Struct):
         why = text_of(payload.get("reason"))
         text = f"{before} → {model}" + (f": {why.replace('_', ' ')}" if why else "")
         found.append(Failure(self.speech.owner, "rerouted", text, at, self.speech.uid(payload, at)))
+
+    def _unroute(self) -> None:
+        """The turn has ended, and with it the other model."""
+        if self.rerouted_from is not None:
+            self.model, self.rerouted_from = self.rerouted_from, None
 
     def _token_count(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         info = payload.get("info")
@@ -927,11 +938,10 @@ class CodexReader(Struct):
 
     def _turn_ended(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         error = payload.get("error")
-        if self.rerouted_from is not None:
-            self.model, self.rerouted_from = self.rerouted_from, None
+        self._unroute()
         if isinstance(error, dict) and text_of(error.get("message")):
-            uid = self.speech.uid(payload, at)
-            found.append(Failure(self.speech.owner, "error", words_of(error), at, uid, until=self.limit_ends))
+            uid, self.error = self.speech.uid(payload, at), words_of(error)
+            found.append(Failure(self.speech.owner, "error", self.error, at, uid, until=self.limit_ends))
         elif self.turn == "compacted":
             # A turn to itself: a person asked for it. One that comes before a prompt, or within its turn,
             # came by itself.
@@ -945,8 +955,11 @@ class CodexReader(Struct):
         self.turn = None
         if self.spawned or self.one_shot:
             self.over = self.one_shot
-            ended: Literal["done", "failed"] = "failed" if error else "done"
-            found.append(ImportedAgent(self.speech.owner, at=at, status=ended, ended=True))
+            if self.error is None or usage_limit(self.error, at) is None:
+                ended: Literal["done", "failed"] = "failed" if error or self.error else "done"
+                found.append(
+                    ImportedAgent(self.speech.owner, at=at, status=ended, reason=self.error, ended=True)
+                )
         if not found:
             found.append(Raw(f"event_msg/{payload.get('type')}", NOT_FOR_US))
 

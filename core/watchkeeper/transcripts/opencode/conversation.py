@@ -729,7 +729,8 @@ class Conversation:
                     info,
                     said,
                     at,
-                    exact=time_of(info.get("time"), "completed") is not None,
+                    exact=time_of(info.get("time"), "completed") is not None
+                    and not isinstance(info.get("error"), dict),
                 )
             )
         error = info.get("error")
@@ -806,10 +807,11 @@ class Conversation:
         before, self._context = self._context, None
         return [ImportedCompaction(self.key, uid, trigger, at, before, keep_from=self._kept_from(part))]
 
-    def _kept_from(self, part: dict[str, Any]) -> str | None:
+    def _kept_from(self, part: dict[str, Any]) -> tuple[str, ...]:
         """`uid` of the first message that stayed."""
         kept = self._find(text_of(part.get("tail_start_id")) or "")
-        return self._first_uid(kept) if kept is not None else None
+        uid = self._first_uid(kept) if kept is not None else None
+        return (uid,) if uid is not None else ()
 
     def note_emptied(self, part: dict[str, Any]) -> None:
         """Remember a result that was emptied."""
