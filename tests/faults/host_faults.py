@@ -79,6 +79,14 @@ class Work:
         unknown = [one["tool_use_id"] for one in results if "outcome unknown" in str(one["content"])]
         if unknown:
             return [self._look(name, use.split("/")[1], len(text)) for use in unknown]
+        lost = [one["tool_use_id"].split("/") for one in results if "[not run]" in str(one["content"])]
+        if lost:  # the shell of an earlier host
+            return [
+                self._look(name, use[1], len(text))
+                if "look" in use
+                else self._do(name, use[1], f"/{len(text)}")
+                for use in lost
+            ]
         missing = re.findall(r"missing (\S+)", " ".join(str(one["content"]) for one in results))
         if missing:
             return [self._do(name, label, f"/{len(text)}") for label in missing]
@@ -256,7 +264,11 @@ class Trial:
                 "SELECT kind, data FROM events WHERE kind IN ('tool.error', 'task.failed', 'agent.failed',"
                 " 'model.error')"
             )
-            self.problems += [f"the model was told: {kind} {data[:300]}" for kind, data in failed]
+            self.problems += [
+                f"the model was told: {kind} {data[:300]}"
+                for kind, data in failed
+                if "Your shell was restarted" not in data
+            ]
             if set(read("SELECT name, status, attempt FROM tasks")) != {
                 (one["name"], "done", 1) for one in PLAN
             }:

@@ -175,7 +175,9 @@ class LedgerModel:
 def _is_open(result: str) -> bool:
     """Whether the result leaves open what was done, or says that nothing was: the host died, or the shell, or
     a worker."""
-    return any(word in result for word in ("outcome unknown", "killed", "ended", "did not start"))
+    return any(
+        word in result for word in ("outcome unknown", "killed", "ended", "did not start", "[not run]")
+    )
 
 
 def _attempt_of(messages: list[Any]) -> Attempt:

@@ -483,11 +483,7 @@ async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:
     return event.is_set()
 
 
-_OUTCOME_UNKNOWN_BY_HOST = (
-    "[interrupted, outcome unknown] The machine ran out of memory or of another resource while this call was"
-    " running. It may"
-    " have taken effect, in part or whole. Verify before you do it again."
-)
+_SHORTAGE = "The machine ran out of memory or of another resource while this call was running."
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
 """Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""
 
@@ -583,7 +579,9 @@ class Toolbox:
             text, status = refusal
             return await self._end(call, ToolResult(text, is_error=True), status, began)
         tool, permission = environment.tools[call.name], environment.permission(call.name)
-        changed, result = "", ToolResult("")
+        if (lost := await self._lost_shell(call)) is not None:
+            return await self._end(call, lost, ToolCallStatus.ERROR, began)
+        changed, result, again = "", ToolResult(""), False
         for _ in range(MOST_CHANGES):
             permit = await self._approvals.permit(call, permission, changed, result.question)
             call = permit.call
@@ -596,13 +594,15 @@ class Toolbox:
             if isinstance(tool, StoreTool):
                 return await self._apply(tool, call, context, began)
             assert isinstance(tool, OutsideTool)
-            ran = await self._run_outside(tool, call, context)
-            if ran is None:
-                unknown = _OUTCOME_UNKNOWN_BY_HOST
-                return await self._end(
-                    call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began
-                )
-            result = ran
+            result = await self._run_outside(tool, call, context)
+            if result.outcome_unknown:
+                if call.idempotent and not again:  # it runs again, as after a crash of the host
+                    again, call = True, replace(call, status=ToolCallStatus.RUNNING)
+                    await environment.store.commit(partial(mark_unknown, agent=self._agent, call=call))
+                    changed, result = "", ToolResult("")
+                    continue
+                if call.name not in LOOKING:
+                    return await self._end(call, _to_verify(result), ToolCallStatus.UNKNOWN, began)
             if result.question is not None:
                 continue
             if not (result.is_error and result.content == SUBJECT_CHANGED):
@@ -619,9 +619,19 @@ class Toolbox:
             call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began
         )
 
-    async def _run_outside(self, tool: OutsideTool, call: Call, context: ToolContext) -> ToolResult | None:
-        """Run a call; where the machine ran out of something, again after a wait. None: its outcome is
-        unknown.
+    async def _lost_shell(self, call: Call) -> ToolResult | None:
+        """What answers a command whose shell was lost since the agent's last one, also with an earlier host; no
+        question is asked about it."""
+        environment, agent = self._environment, self._agent
+        if call.name != "bash" or call.arguments.get("restart"):
+            return None
+        pool = environment.pool.at(environment.folder_of(agent.task_id))
+        if not pool.knows_shell(agent.id) and agents.began_a_call(environment.store, agent.id, "bash"):
+            pool.note_lost_shell(agent.id)
+        return await pool.take_lost_shell(agent.id)
+
+    async def _run_outside(self, tool: OutsideTool, call: Call, context: ToolContext) -> ToolResult:
+        """Run a call; where the machine ran out of something, again after a wait.
 
         Raises:
             HostFault: the machine is short of it still. The call is `pending`.
@@ -640,7 +650,7 @@ class Toolbox:
             except HostFault as error:
                 fault = error
             if fault.began and not call.idempotent:
-                return None
+                return ToolResult(_SHORTAGE, is_error=True, outcome_unknown=True)
             await environment.store.commit(
                 partial(self._put_back, call=call, fault=fault, wait_seconds=wait_seconds)
             )
@@ -769,6 +779,15 @@ class Toolbox:
             subject_digest=permit.subject_digest,
             program=permit.program,
         )
+
+
+def _to_verify(result: ToolResult) -> ToolResult:
+    """What the model is told of a call whose outcome is unknown."""
+    head = "[interrupted, outcome unknown] "
+    tail = "\nIt may have taken effect, in part or whole. Verify before you do it again."
+    if isinstance(result.content, str):
+        return replace(result, content=f"{head}{result.content}{tail}")
+    return replace(result, content=[{"type": "text", "text": head + tail.strip()}, *result.content])
 
 
 def _preview(content: Any) -> str:

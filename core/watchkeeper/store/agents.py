@@ -302,6 +302,15 @@ def start_tool_call(tx: Transaction, call_id: int) -> None:
     )
 
 
+def began_a_call(reads: Any, agent_id: str, tool: str) -> bool:
+    """Whether a call of this tool has ever begun to run for the agent, under whichever host."""
+    row = reads.one(
+        "SELECT 1 FROM tool_calls WHERE agent_id = ? AND name = ? AND runs > 0 AND status <> ? LIMIT 1",
+        (agent_id, tool, ToolCallStatus.PENDING),
+    )
+    return row is not None
+
+
 def return_tool_call(tx: Transaction, call_id: int) -> None:
     """A call that was `running`, and certainly had no effect, is `pending` again."""
     tx.execute(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.agents.toolbox import Approvals, Toolbox
+from watchkeeper.agents.tools.workers import Child, ChildFailed
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.run_session import Asking
@@ -528,3 +532,107 @@ async def test_an_edited_call_that_a_crash_cut_off_before_it_began_runs_as_edite
     assert (bench.workspace / "out").read_text() == "person\n"
     assert "A person changed the input of this call" in bench.tasks()["a"]["result"]
     assert len(bench.state["approvals"]) == 1
+
+
+# --- Shells and workers that are lost ---------------------------------------------------------------------
+
+
+def calls_of(bench: Bench, name: str) -> list[tuple[str, int]]:
+    return list(bench.query("SELECT status, runs FROM tool_calls WHERE name = ? ORDER BY id", name))
+
+
+async def test_an_approved_command_does_not_run_in_another_shell_than_the_one_it_was_asked_for(bench):
+    (bench.workspace / "sub").mkdir()
+    bench.coder(shell("cd sub; echo $PPID > ../worker", "touch HERE", "touch AGAIN"))
+
+    def kill(question: dict[str, Any]) -> None:
+        assert question["folder"].endswith("/sub")
+        worker = int((bench.workspace / "worker").read_text())
+        os.kill(worker, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(worker)] if psutil.pid_exists(worker) else [], timeout=10)
+
+    assert (await bench.run_while(answers(bench, {}, {"before": kill}, {}))).exit_code == 0
+    assert not list(bench.workspace.rglob("HERE"))
+    assert (bench.workspace / "AGAIN").exists()
+    assert "[not run] Your shell was restarted" in bench.tasks()["a"]["result"]
+
+
+@pytest.mark.parametrize("point", ["question", "approved"])
+async def test_a_shell_that_a_dead_host_had_is_lost_for_the_next_host_too(bench, monkeypatch, point):
+    (bench.workspace / "sub").mkdir()
+    bench.coder(shell("cd sub", "touch HERE", "touch AGAIN"))
+    dies = iter([True])
+    settle = Approvals._settle
+
+    def settled(*arguments: Any, **options: Any) -> Any:
+        if options["call"].arguments["command"] == "touch HERE" and next(dies, False):
+            raise RuntimeError("the host dies here")
+        return settle(*arguments, **options)
+
+    async def die() -> None:
+        await answers(bench, {})()
+        await bench.until(lambda state: len(state["approvals"]) == 2)
+        raise RuntimeError("the host dies here")
+
+    if point == "approved":
+        monkeypatch.setattr(Approvals, "_settle", settled)
+    with pytest.raises(RuntimeError, match="dies here"):
+        await bench.run_while(answers(bench, {}, {}) if point == "approved" else die)
+    await bench.run_while(answers(bench, *[{}] * (1 if point == "approved" else 2)))
+    assert not list(bench.workspace.rglob("HERE"))
+    assert (bench.workspace / "AGAIN").exists()
+    assert "[not run] Your shell was restarted" in bench.tasks()["a"]["result"]
+
+
+async def test_a_command_whose_worker_is_killed_is_unknown_and_the_model_is_asked_to_verify(bench):
+    bench.coder(shell("echo once >> log; kill -9 $PPID; sleep 60"), allow=("bash",))
+    assert (await bench.run()).exit_code == 0
+    assert calls_of(bench, "bash") == [("unknown", 1)]
+    assert "[interrupted, outcome unknown] bash: the tool worker died" in bench.tasks()["a"]["result"]
+    assert "Verify before you do it again" in bench.tasks()["a"]["result"]
+    assert "tool.unknown" in bench.kinds()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "deaths", "ended"),
+    [
+        ("write", {"file_path": "note.txt", "content": "hello"}, 1, ("done", 2)),
+        ("write", {"file_path": "note.txt", "content": "hello"}, 2, ("unknown", 2)),
+        ("edit", {"file_path": "note.txt", "old_string": "old", "new_string": "new"}, 1, ("unknown", 1)),
+        ("read", {"file_path": "note.txt"}, 1, ("done", 0)),
+        ("read", {"file_path": "note.txt"}, 2, ("error", 0)),
+    ],
+)
+async def test_a_file_tool_whose_worker_dies_runs_again_once_if_that_does_no_harm_else_it_is_unknown(
+    bench, note, monkeypatch, name, arguments, deaths, ended
+):
+    note.write_text("old")
+    dies = iter([True] * deaths)
+    asked = Child.call
+
+    async def call_and_die(child: Child, request: Any) -> Any:
+        answer = await asked(child, request)
+        if next(dies, False):
+            await child.kill()
+            raise ChildFailed("the tool worker died (killed by SIGKILL)", began=True)
+        return answer
+
+    monkeypatch.setattr(Child, "call", call_and_die)
+    bench.coder(replies([(name, arguments)]))
+    asks = name in ("write", "edit")
+    assert (await bench.run_while(answers(bench, *[{}] * asks))).exit_code == 0
+    assert calls_of(bench, name) == [ended]
+    assert len(bench.state["approvals"]) == asks
+    assert ("Verify before you do it again" in bench.tasks()["a"]["result"]) == (ended[0] == "unknown")
+
+
+async def test_a_call_of_a_worker_that_never_had_it_is_an_error_and_had_no_effect(bench, note, monkeypatch):
+    async def dead(child: Child, request: Any) -> Any:
+        await child.kill()
+        raise ChildFailed("the tool worker died")
+
+    monkeypatch.setattr(Child, "call", dead)
+    bench.coder(replies([("edit", {"file_path": "note.txt", "old_string": "a", "new_string": "b"})]))
+    note.write_text("a")
+    await bench.run_while(answers(bench, {}))
+    assert calls_of(bench, "edit") == [("error", 1)]

@@ -41,12 +41,15 @@ def worker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_a_worker_that_lies_is_killed(worker_program: Path, lie: str) -> None:
     worker_program.write_text(READY + LIES[lie] + "\nsys.stdin.readline()\n")
     child = await Child.start({}, os.environ, "")
-    with pytest.raises(ChildFailed, match=r"exit code 5" if lie == "death" else "broke its protocol"):
+    expected = r"exit code 5" if lie == "death" else "broke its protocol"
+    with pytest.raises(ChildFailed, match=expected) as failed:
         async with asyncio.timeout(20):
             await child.call({"tool": "x"})
+    assert failed.value.began
     assert not child.alive
-    with pytest.raises(ChildFailed):
+    with pytest.raises(ChildFailed) as failed:
         await child.call({"tool": "x"})
+    assert not failed.value.began
     await child.kill()
 
 

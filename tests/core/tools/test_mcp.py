@@ -100,7 +100,10 @@ async def test_long_results_are_bounded(servers: McpServers) -> None:
 
 
 async def test_a_server_that_dies_gives_an_error_and_is_started_anew(servers: McpServers) -> None:
-    assert (await call(servers, "die")).is_error
+    died = await call(servers, "die")
+    assert died.is_error
+    assert died.outcome_unknown
+    assert not (await call(servers, "fail")).outcome_unknown
     assert (await call(servers, "add", a=2, b=2)).content == "4"
     psutil.Process(int(str((await call(servers, "pid")).content))).kill()
     results = [await call(servers, "add", a=2, b=3) for _ in range(2)]
@@ -114,6 +117,7 @@ async def test_a_server_that_lies_or_hangs_or_floods_harms_nobody_else(workspace
     before = psutil.Process().memory_info().rss
     hanging, adding = await asyncio.gather(call(servers, "hang"), call(servers, "add", a=1, b=1))
     assert hanging.is_error
+    assert hanging.outcome_unknown
     assert adding.content == "2"
     assert (await call(servers, "flood")).is_error
     assert psutil.Process().memory_info().rss - before < 50_000_000

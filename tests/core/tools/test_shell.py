@@ -108,20 +108,42 @@ async def test_daemons_end_with_the_agent_that_started_them(run, pool, workspace
     if sys.platform == "linux":
         assert await gone(daemon)
     assert await gone(job)
-    assert "restarted" in str((await run("bash", command="echo back")).content)
+    lost = await run("bash", command="echo back > ran")
+    assert "[not run] Your shell was restarted" in str(lost.content)
+    assert not (workspace / "ran").exists()
+    assert (await run("bash", command="echo back")).content == "back"
+
+
+async def test_a_shell_that_a_signal_ends_leaves_its_command_unknown_and_an_idle_one_the_next_not_run(
+    run, workspace
+):
+    result = await run("bash", command="echo begun > effect; kill -9 $$")
+    assert result.outcome_unknown
+    assert "killed by SIGKILL" in str(result.content)
+    await run("bash", command="cd /; echo $$ > " + str(workspace / "shell"))
+    shell = int((workspace / "shell").read_text())
+    os.kill(shell, signal.SIGKILL)
+    assert await gone(shell)
+    result = await run("bash", command="touch ran")
+    assert result.is_error
+    assert "[not run]" in str(result.content) or result.outcome_unknown
+    assert not (workspace / "ran").exists()
+    assert (await run("bash", command="pwd")).content == str(workspace)
 
 
 async def test_a_worker_that_is_killed_gives_an_error_and_is_replaced(run, workspace):
     await run("bash", command="sleep 1000 & echo $! > job; echo $PPID > worker")
     os.kill(int((workspace / "worker").read_text()), signal.SIGKILL)
-    result = await run("bash", command="echo alive")
-    if result.is_error:
-        assert "died" in str(result.content)
-        result = await run("bash", command="echo alive")
-    assert str(result.content).endswith("alive")
+    result = await run("bash", command="echo alive > ran")
+    assert result.is_error
+    if not result.outcome_unknown:
+        assert "[not run] Your shell was restarted" in str(result.content)
+        assert not (workspace / "ran").exists()
+    assert (await run("bash", command="echo alive")).content == "alive"
     assert await gone(int((workspace / "job").read_text()))
     result = await run("bash", command="kill -9 $PPID; sleep 5")
     assert result.is_error
+    assert result.outcome_unknown
     assert "killed by SIGKILL" in str(result.content)
     assert (await run("bash", command="echo alive")).content == "alive"
 

@@ -89,6 +89,15 @@ class ToolResult:
     question: PersonQuestion | None = None
     """Put this to a person, and run the call again with the answer: its input as edited, and the question's
     digest as `subject_digest`. Where no person answers in time it runs with the digest alone."""
+    outcome_unknown: bool = False
+    """The call began, and what ran it ended before its answer: it may have had an effect."""
+
+
+SHELL_LOST = (
+    "[not run] Your shell was restarted: its folder, variables and background jobs are gone. This command was not"
+    " run. The new shell is in {folder}. Set up what you need, then call again."
+)
+"""The answer to the first command after an agent's shell was lost."""
 
 
 @runtime_checkable

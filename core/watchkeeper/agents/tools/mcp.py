@@ -80,7 +80,9 @@ class _Link:
         except (TimeoutError, ChildFailed) as error:
             await child.kill()
             why = error if isinstance(error, ChildFailed) else f"no answer in {seconds:g} s"
-            return ToolResult(f"MCP server {self.name}: {why}; the next call restarts it", is_error=True)
+            began = not isinstance(error, ChildFailed) or error.began
+            text = f"MCP server {self.name}: {why}; the next call restarts it"
+            return ToolResult(text, is_error=True, outcome_unknown=began)
         finally:
             self._calls[child] -= 1
             await self._end_if_unused(child)
@@ -89,7 +91,8 @@ class _Link:
             await self._end_if_unused(child)
         if not is_content(answer.get("content")):
             await child.kill()
-            return ToolResult(f"MCP server {self.name}: no valid answer", is_error=True)
+            text = f"MCP server {self.name}: no valid answer"
+            return ToolResult(text, is_error=True, outcome_unknown=True)
         return result_of(answer)
 
     async def list_tools(self) -> list[dict[str, Any]]:

@@ -352,6 +352,10 @@ class Broken(Exception):
     worker."""
 
 
+class OutcomeUnknown(Exception):
+    """In a worker: what ran the call ended before the call did, so it may have had an effect."""
+
+
 # --- In a worker: Landlock, so that the kernel guards files -------------------------------------------------
 #
 # The file tools check each path before they open it, but another process may swap a symbolic link in between.

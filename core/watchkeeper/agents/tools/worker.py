@@ -2,7 +2,7 @@
 
 It reads JSON lines on standard input: first its configuration `{"mode", "workspace", …}`, then calls
 `{"id", "tool", "arguments", "agent", …}` and `{"cancel": id}`; it answers `{"id", "content", "is_error",
-"broken"}` on standard output. Both are moved to descriptors that no child inherits, so that a tool that
+"broken", "unknown"}` on standard output. Both are moved to descriptors that no child inherits, so that a tool that
 prints cannot corrupt the protocol. Where the machine ran out of something, an answer also has `host_fault`
 (`records.errors.as_record`), and the last line on standard error of a worker that cannot start is such a
 record.
@@ -29,13 +29,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from watchkeeper.agents.tools.contract import WORKER_CHARACTERS, after_word, shorten_content
+from watchkeeper.agents.tools.contract import SHELL_LOST, WORKER_CHARACTERS, after_word, shorten_content
 from watchkeeper.agents.tools.processes import (
     AGENT_VARIABLE,
     NAMESPACE_FLAG,
     REGISTER_FLAG,
     SESSION_VARIABLE,
     Broken,
+    OutcomeUnknown,
     adopt_orphans,
     descendants,
     die_with_parent,
@@ -80,8 +81,15 @@ class Shell:
         self._session: BashSession | None = None
 
     async def run(self, request: dict[str, Any]) -> tuple[str, bool]:
-        """Run one command; a result other than 0 is an error that says so."""
+        """Run one command; a result other than 0 is an error that says so.
+
+        Raises:
+            OutcomeUnknown: a signal ended the shell while the command ran.
+        """
         arguments = request["arguments"]
+        if self._session is not None and self._session.closed and not arguments.get("restart"):
+            await self._close()
+            return SHELL_LOST.format(folder=self._workspace), True
         if isinstance(program := request.get("program"), dict):
             return await self._run_program(program)
         if arguments.get("restart"):
@@ -113,7 +121,10 @@ class Shell:
             # The rest may begin in the middle of a key, which no redaction would recognise.
             output = TRUNCATED + output[after_word(output, len(TRUNCATED) + 1) :].lstrip()
         if code == -1:
+            signalled = await _signal_of(self._session)
             await self._close()
+            if signalled:
+                raise OutcomeUnknown(f"{output}\nbash: the shell was killed by {signalled}".lstrip("\n"))
             return f"{output}\n[the shell ended; the next command starts a new one in the workspace]".lstrip(
                 "\n"
             ), True
@@ -194,6 +205,15 @@ async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
     finally:
         reading.cancel()
     return bytes(kept), is_cut
+
+
+async def _signal_of(session: BashSession) -> str:
+    """The name of the signal that ended a shell; empty where it ended by itself."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            code = await session._proc.wait()
+            return signal.Signals(-code).name if code < 0 else ""
+    return ""
 
 
 async def _check_written(session: BashSession) -> None:
@@ -331,12 +351,14 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
 async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
     if isinstance(agent := request.get("agent"), str):
         os.environ[AGENT_VARIABLE] = agent
-    broken = False
+    broken = unknown = False
     fault: HostFault | None = None
     try:
         content, is_error = await handler(request)
     except Broken as error:
-        content, is_error, broken = f"{request.get('tool')}: {error}", True, True
+        content, is_error, broken, unknown = f"{request.get('tool')}: {error}", True, True, True
+    except OutcomeUnknown as error:
+        content, is_error, unknown = str(error), True, True
     except asyncio.CancelledError:
         content, is_error = "cancelled", True
     except MemoryError as error:
@@ -350,7 +372,9 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
         fault = host_fault(error)
         content, is_error = f"{request.get('tool')}: {type(error).__name__}: {error}", True
     content = shorten_content(content, WORKER_CHARACTERS)
-    answer = {"id": request["id"], "content": content, "is_error": is_error, "broken": broken}
+    answer = {
+        "id": request["id"], "content": content, "is_error": is_error, "broken": broken, "unknown": unknown,
+    }  # fmt: skip
     if REGISTER_FLAG in sys.argv:
         with suppress(OSError):  # what cannot be listed now is found by its mark
             answer["left"] = [

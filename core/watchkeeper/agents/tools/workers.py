@@ -17,7 +17,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from watchkeeper.agents.tools.containment import Containment, Uncontained
 from watchkeeper.agents.tools.contract import (
     DEFAULT_TIMEOUT_SECONDS,
     RESULT_CHARACTERS,
+    SHELL_LOST,
     Permission,
     ProgramRun,
     Tool,
@@ -56,7 +57,11 @@ _FOR_THE_RUN = (-signal.SIGINT, -signal.SIGHUP)
 
 class ChildFailed(Exception):
     """The worker died, would not start, or said something that is no answer. The message is one line for a
-    model."""
+    model. `began`: it had the call by then, which may have had an effect."""
+
+    def __init__(self, message: str, *, began: bool = False) -> None:
+        super().__init__(message)
+        self.began = began
 
 
 class _Signalled(ChildFailed):
@@ -300,7 +305,7 @@ class Child:
             self._failure = why
         for waiting in self._pending.values():
             if not waiting.done():
-                waiting.set_exception(ChildFailed(self._failure))
+                waiting.set_exception(ChildFailed(self._failure, began=True))
 
 
 class _Spawned(asyncio.subprocess.SubprocessStreamProtocol):
@@ -350,9 +355,6 @@ def _close_transport(process: asyncio.subprocess.Process) -> None:
     if transport is not None:
         with suppress(PermissionError, ProcessLookupError):
             transport.close()
-
-
-SHELL_RESTARTED = "[your shell was restarted: its folder, variables and background jobs are gone]\n"
 
 
 class _Shell:
@@ -433,6 +435,8 @@ class WorkerPool:
             self._busy.add(child)
             try:
                 result = await self._call(child, name, arguments, context, self._timeout)
+            except ChildFailed as failure:
+                return _failed(name, failure)
             finally:
                 self._busy.discard(child)
                 if child.alive and not self._closed:
@@ -442,7 +446,8 @@ class WorkerPool:
     async def run_shell(
         self, arguments: Mapping[str, Any], context: ToolContext, timeout_seconds: float
     ) -> ToolResult:
-        """Run a command in the agent's own shell. Never raises for what a command does.
+        """Run a command in the agent's own shell. Never raises for what a command does. If the shell was lost since
+        the agent's last command, the answer says so, and the command does not run.
 
         Raises:
             HostFault: the machine ran out of something before the command began, or while its output was
@@ -451,8 +456,9 @@ class WorkerPool:
         shell = self._shells.setdefault(context.agent_id, _Shell())
         self._shells.move_to_end(context.agent_id)
         async with shell.turn:
-            if shell.child is not None and not shell.child.alive:
-                await self._end_shell(shell)
+            lost = await self.take_lost_shell(context.agent_id)
+            if lost is not None and not arguments.get("restart"):
+                return lost
             try:
                 child = shell.child
                 if child is None:
@@ -460,20 +466,40 @@ class WorkerPool:
                     await self._close_idle_shells()
             except ChildFailed as failure:
                 return _failed("bash", failure)
-            told_lost, shell.lost = shell.lost, False
+            result: ToolResult | None = None
             try:
                 result = await self._call(
                     child, "bash", arguments, context, min(timeout_seconds, self._timeout)
                 )
+            except ChildFailed:
+                pass  # the shell ended before it had the command
             finally:
                 if not child.alive:
                     await self._end_shell(shell)
+            if result is None:
+                return await self.take_lost_shell(context.agent_id) or _failed("bash", "the tool worker died")
         if shell.lost and result.is_error and isinstance(result.content, str):
             shell.lost = False
-            return ToolResult(f"{result.content}\nThe next command starts a new shell.", True, result.effects)
-        if told_lost and isinstance(result.content, str):
-            return ToolResult(SHELL_RESTARTED + result.content, result.is_error, result.effects)
+            return replace(result, content=f"{result.content}\nThe next command starts a new shell.")
         return result
+
+    def knows_shell(self, agent_id: str) -> bool:
+        """Whether the agent has called `bash` here since this host began."""
+        return agent_id in self._shells
+
+    def note_lost_shell(self, agent_id: str) -> None:
+        """The agent had a shell that has ended, with an earlier host."""
+        self._shells.setdefault(agent_id, _Shell()).lost = True
+
+    async def take_lost_shell(self, agent_id: str) -> ToolResult | None:
+        """The answer to the agent's first command after its shell was lost, once; None where it was not."""
+        shell = self._shells.get(agent_id)
+        if shell is not None and shell.child is not None and not shell.child.alive:
+            await self._end_shell(shell)
+        if shell is None or not shell.lost:
+            return None
+        shell.lost = False
+        return ToolResult(SHELL_LOST.format(folder=self._workspace), is_error=True)
 
     def shell_folder(self, agent_id: str) -> str | None:
         """The folder that the agent's shell is in: the workspace where it has none yet, None where it cannot
@@ -524,6 +550,7 @@ class WorkerPool:
         context: ToolContext,
         timeout_seconds: float,
     ) -> ToolResult:
+        """Raises ChildFailed where the worker ended before it had the call."""
         request: dict[str, Any] = {"tool": name, "arguments": dict(arguments), "agent": context.agent_id}
         if context.subject_digest:
             request["subject_digest"] = context.subject_digest
@@ -540,13 +567,15 @@ class WorkerPool:
             )
         except ChildFailed as failure:
             await child.kill()
-            return _failed(name, failure)
+            if not failure.began:
+                raise
+            return _failed(name, failure, began=True)
         except asyncio.CancelledError:
             await child.kill()
             raise
         if not is_content(answer.get("content")):
             await child.kill()
-            return _failed(name, "the tool worker gave no valid answer and was killed")
+            return _failed(name, "the tool worker gave no valid answer and was killed", began=True)
         return result_of(answer)
 
     async def _file_worker(self) -> Child:
@@ -599,7 +628,8 @@ def result_of(answer: Mapping[str, Any]) -> ToolResult:
     content = answer["content"]
     shown = shorten_content(content, RESULT_CHARACTERS)
     effects = {"whole_output": content} if isinstance(content, str) and shown != content else {}
-    return ToolResult(shown, is_error=bool(answer.get("is_error")), effects=effects)
+    unknown = answer.get("unknown") is True
+    return ToolResult(shown, bool(answer.get("is_error")), effects, outcome_unknown=unknown)
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
@@ -610,8 +640,8 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _failed(name: str, why: ChildFailed | str) -> ToolResult:
-    return ToolResult(f"{name}: {why}", is_error=True)
+def _failed(name: str, why: ChildFailed | str, *, began: bool = False) -> ToolResult:
+    return ToolResult(f"{name}: {why}", is_error=True, outcome_unknown=began)
 
 
 # --- The built-in tools ---------------------------------------------------------------------------------
