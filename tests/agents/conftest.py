@@ -21,10 +21,10 @@ FAKE = Path(__file__).parent / "fake_acp.py"
 ENDED = {"done", "error", "denied", "cancelled", "unknown"}
 
 
-def planner(request: ModelRequest, *, model: str, instructions: str) -> Any:
+def planner(request: ModelRequest, *, model: str, instructions: str, role: str = "coder") -> Any:
     """Give task `a` to the program, and finish when it has ended."""
     if turns(request) == 0:
-        work = task("a", role="coder") | {"model": model, "instructions": instructions}
+        work = task("a", role=role) | {"model": model, "instructions": instructions}
         return [call("create_plan", {"goal": "the goal", "tasks": [work]})]
     kinds = {item["kind"] for message in request.messages for item in inbox_of(message)}
     if kinds & {"task_done", "task_failed"} and not last_results(request):
@@ -45,11 +45,14 @@ class Programs(Bench):
 
     model_of_task = "fake/default"
     instructions = "THE PROMPT of a"
+    role_of_task = "coder"
 
     @property
     def planner(self) -> Any:
         """What the planner does, as a script of its model."""
-        return partial(planner, model=self.model_of_task, instructions=self.instructions)
+        return partial(
+            planner, model=self.model_of_task, instructions=self.instructions, role=self.role_of_task
+        )
 
     def take_over(self, session: str) -> None:
         """Go on with a session of an earlier process."""

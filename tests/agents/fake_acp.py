@@ -40,6 +40,24 @@ OPTIONS = [
 SESSION = "fake-session"
 
 
+MODES = ("auto", "default", "build")
+
+
+def agents(*later: dict[str, str]) -> list[Any]:
+    """What OpenCode lists of its agents: the rules of the environment, and later ones."""
+    given = json.loads(os.environ.get("OPENCODE_PERMISSION", "{}"))
+    rules = [{"permission": name, "pattern": "*", "action": action} for name, action in given.items()]
+    everything = {"permission": "*", "pattern": "*", "action": "allow"}
+    return [{"name": "build", "mode": "primary", "permission": [everything, *rules, *later]}]
+
+
+def taken_over(params: dict[str, Any]) -> dict[str, Any]:
+    """The permissions of a thread of Codex, as it was asked for them."""
+    first, *rest = params["sandbox"].split("-")
+    sandbox = {"type": first + "".join(word.title() for word in rest)}
+    return {"approvalPolicy": params["approvalPolicy"], "approvalsReviewer": params["approvalsReviewer"], "sandbox": sandbox}
+
+
 class Fake:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,6 +73,8 @@ class Fake:
         self.waiting: deque[dict[str, Any]] = deque()
         self.open_prompts: list[Any] = []
         self.events: queue.Queue[Any] = queue.Queue()
+        self.mode = MODES[0]
+        (folder / "permission.json").write_text(os.environ.get("OPENCODE_PERMISSION", "{}"))
         if "--port" in sys.argv:
             self.listen(int(sys.argv[sys.argv.index("--port") + 1]))
 
@@ -66,13 +86,19 @@ class Fake:
         class Answer(http.server.BaseHTTPRequestHandler):
             def begin(self) -> bool:
                 allowed = self.headers["Authorization"] == wanted
-                self.send_response(200 if allowed else 401)
+                said = fake.replies.get(f"GET {self.path.partition('?')[0]}", 200)
+                status = said if isinstance(said, int) else 200
+                self.send_response(status if allowed else 401)
                 self.end_headers()
-                return allowed
+                return allowed and status == 200
 
             def do_GET(self) -> None:
-                if self.begin() and self.path.startswith("/permission"):
+                if not self.begin():
+                    return
+                if self.path.startswith("/permission"):
                     self.wfile.write(b"[]")
+                elif self.path.startswith("/agent"):
+                    self.wfile.write(json.dumps(fake.replies.get("GET /agent", agents())).encode())
                 elif self.path.startswith("/event"):
                     while True:
                         self.wfile.write(b"data: " + json.dumps(fake.events.get()).encode() + b"\n\n")
@@ -131,6 +157,8 @@ class Fake:
                 self.open_prompts = [number]
                 self.prompt(self.prompts.popleft() if self.prompts else [["say", "done"]])
                 continue
+            if method == "session/set_mode" and method not in self.replies:
+                self.mode = message["params"]["modeId"]
             if method == "session/load":
                 self.update(
                     {
@@ -146,7 +174,10 @@ class Fake:
                         "status": "completed",
                     }
                 )
-            self.answer(number, self.replies.get(method, self.usual(method)))
+            reply = self.replies.get(method, self.usual(method))
+            if method in ("thread/start", "thread/resume") and isinstance(reply, dict) and "thread" in reply:
+                reply = taken_over(message["params"]) | reply
+            self.answer(number, reply)
 
     def answer(self, number: Any, reply: Any) -> None:
         verb = reply[0] if isinstance(reply, list) and reply else None
@@ -170,7 +201,10 @@ class Fake:
             return {"protocolVersion": 1, "agentInfo": {"name": "fake", "version": "9.9"},
                     "agentCapabilities": {"mcpCapabilities": {"http": True}, "loadSession": True,
                                           "sessionCapabilities": {"resume": {}}}}  # fmt: skip
-        return {"sessionId": SESSION} if method == "session/new" else {}
+        if method in ("session/new", "session/resume", "session/load"):
+            modes = {"currentModeId": self.mode, "availableModes": [{"id": one, "name": one} for one in MODES]}
+            return {"sessionId": SESSION, "modes": modes} if method == "session/new" else {"modes": modes}
+        return {}
 
     def prompt(self, actions: list[list[Any]]) -> None:
         self.act(actions)

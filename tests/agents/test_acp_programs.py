@@ -661,9 +661,7 @@ async def test_a_server_of_opencode_that_refuses_is_noted_once(
     monkeypatch.setattr(acp, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(acp, "MOST_FAILURES", 2)
     programs.play("opencode", "default", "acp")
-    fake = [sys.executable, "-S", "-E", str(FAKE), str(programs.fake), "acp"]
-    programs.use(["env", "OPENCODE_SERVER_PASSWORD=another", *fake], "opencode")
-    programs.script([[["file", "go"], ["say", "Over."]]])
+    programs.script([[["file", "go"], ["say", "Over."]]], replies={"GET /event": 500})
 
     async def look() -> None:
         await programs.until(lambda state: "program.unknown" in programs.kinds())
@@ -709,3 +707,235 @@ async def test_a_second_question_about_a_call_is_put_again(programs: Programs) -
 
     await programs.run_while(answer)
     assert programs.answers() == {0: "yes", 1: "no"}
+
+
+# --- permissions ----------------------------------------------------------------------------------------------
+
+
+def mode_said(mode: Any) -> list[Any]:
+    return ["update", {"sessionUpdate": "current_mode_update", "currentModeId": mode}]
+
+
+def options(mode: Any) -> dict[str, Any]:
+    listed = [{"value": one, "name": one} for one in ("auto", "default")]
+    return {
+        "configOptions": [{"id": "mode", "category": "mode", "currentValue": mode, "options": listed}],
+    }
+
+
+def modes(*offered: str) -> dict[str, Any]:
+    return {
+        "modes": {
+            "currentModeId": "auto",
+            "availableModes": [{"id": one, "name": one} for one in offered],
+        }
+    }
+
+
+NEW = {"sessionId": "fake-session"}
+
+
+def about(programs: Programs) -> str:
+    """Why the program's agent pauses, as a person reads it."""
+    agent = programs.agent()
+    assert agent["status"] == "paused", agent
+    assert "\n" not in agent["status_reason"]
+    return str(agent["status_reason"])
+
+
+@pytest.mark.parametrize("capabilities", [{"resume": {}}, {}], ids=["resume", "load"])
+async def test_the_permission_mode_is_set_before_the_first_prompt_of_each_process(programs, capabilities):
+    programs.play("claude-code", "default")
+    hello = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True, "sessionCapabilities": capabilities}}
+    transcript = programs.path.parent / "transcript.jsonl"
+    transcript.touch()
+    await programs.played([[["say", "I begin."], ["die"]]], [[["say", "Over."]]], replies={"initialize": hello})
+    assert programs.tasks()["a"]["status"] == "done"
+    for life in (0, 1):
+        sent = [one for number, one in programs.received() if number == life and "method" in one]
+        methods = [one["method"] for one in sent]
+        (setting,) = (one for one in sent if one["method"] == "session/set_mode")
+        assert setting["params"]["modeId"] == "default"
+        assert methods.index("session/set_mode") < methods.index("session/prompt")
+
+
+UNCONFIRMED: dict[str, dict[str, Any]] = {
+    "it refuses the mode": {"session/set_mode": {"error": {"code": -32602, "message": "Invalid Mode"}}},
+    "it offers other modes": {"session/new": NEW | modes("auto", "plan")},
+    "it says nothing of modes": {"session/new": NEW},
+    "its options say another one": {
+        "session/new": NEW | modes("auto", "default") | options("auto"), "session/set_config_option": options("auto"),
+    },
+    "its options say nothing": {
+        "session/new": NEW | modes("auto", "default") | options("auto"), "session/set_config_option": {},
+    },
+    "it goes back": {"session/set_mode": ["then", {}, [mode_said("acceptEdits")]],
+                     "session/new": NEW | modes("auto", "default") | options("auto"),
+                     "session/set_config_option": ["then", options("default"), [mode_said("auto")]]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("replies", UNCONFIRMED.values(), ids=UNCONFIRMED)
+async def test_a_program_whose_permission_mode_is_not_confirmed_gets_no_prompt(programs, replies):
+    programs.play("claude-code", "default")
+    result = await programs.played([[bash("t1"), done("t1"), ["say", "Over."]]], replies=replies)
+    assert result.exit_code == 5
+    assert "mode" in about(programs)
+    assert programs.prompts() == []
+    assert programs.calls() == []
+
+
+@pytest.mark.parametrize("mode", ["auto", "bypassPermissions", 7, None])
+async def test_a_program_that_changes_its_permission_mode_is_stopped(programs: Programs, mode: Any) -> None:
+    programs.play("claude-code", "default")
+    changed = [bash("t1"), mode_said(mode), ["file", "never"], done("t1")]
+    result = await programs.played([changed])
+    assert result.exit_code == 5
+    assert "changed its permission mode from default" in about(programs)
+    assert programs.calls() == [("bash", "unknown")]
+    programs.assert_nothing_runs()
+
+
+async def test_after_a_changed_mode_a_resume_sets_it_again(programs: Programs) -> None:
+    programs.play("claude-code", "default")
+    await programs.played([[mode_said("auto"), ["file", "never"]]], [[["say", "Over."]]])
+    assert "changed its permission mode" in about(programs)
+    assert (await programs.run()).exit_code == 0
+    programs.assert_whole()
+    assert programs.tasks()["a"]["status"] == "done"
+    assert [life for life, _ in programs.received("session/set_mode")] == [0, 1]
+
+
+async def test_a_program_of_ones_own_needs_a_mode_that_asks(programs: Programs) -> None:
+    offers = {"session/new": NEW | modes("yolo", "careful")}
+    await programs.played([[["say", "Over."]]], replies=offers)
+    assert "it offers yolo, careful" in about(programs)
+    assert programs.prompts() == []
+
+
+async def test_the_mode_of_a_program_of_ones_own_is_what_the_configuration_says(programs: Programs) -> None:
+    command = [sys.executable, "-S", "-E", str(FAKE), str(programs.fake)]
+    programs.use(command, more='[agents.fake.options]\nmode = "careful"\n')
+    await programs.played([[["say", "Over."]]], replies={"session/new": NEW | modes("yolo", "careful")})
+    assert programs.tasks()["a"]["status"] == "done"
+
+
+DENIALS: dict[str, dict[str, Any]] = {
+    "the person denies both": {"deny": ("bash", "write"), "allow": ()},
+    "the role has neither": {"role": "explorer"},
+}
+
+
+@pytest.mark.parametrize("settings", DENIALS.values(), ids=DENIALS)
+async def test_claude_code_is_not_given_the_tools_that_are_denied(programs, settings):
+    programs.play("claude-code", "default")
+    programs.role_of_task = settings.pop("role", "coder") if "role" in settings else "coder"
+    await programs.played([[["say", "Over."]]], **settings)
+    ((_, opened),) = programs.received("session/new")
+    given = opened["params"]["_meta"]["claudeCode"]["options"]
+    assert {"Bash", "Monitor", "Write", "Edit", "NotebookEdit", "EnterPlanMode"} <= set(given["disallowedTools"])
+    assert "Read" not in given["disallowedTools"]
+    assert given["settingSources"] == []
+    assert given["strictMcpConfig"] is True
+
+
+@pytest.mark.parametrize("allowed", [(), ("bash", "write")])
+async def test_a_role_without_a_tool_is_refused_it_whatever_is_allowed(programs, allowed):
+    programs.role_of_task = "explorer"
+    edit = {"title": "Notes", "kind": "edit", "rawInput": {"file_path": "/w/notes"}}
+    await programs.played([[
+        bash("t1"), question(0, "t1"), ["await", 0], ["tool", "t1", {"status": "failed"}],
+        ["tool", "t2", edit], ["ask", 1, {"toolCallId": "t2", **edit}], ["await", 1], ["tool", "t2", {"status": "failed"}],
+        ["say", "Over."],
+    ]], allow=allowed)  # fmt: skip
+    assert programs.answers() == {0: "no", 1: "no"}
+    assert not programs.query("SELECT 1 FROM approvals")
+    told = "\n".join(programs.prompts())
+    assert "the role explorer does not have it" in told
+    assert "person" not in told
+
+
+async def test_nobody_is_said_to_have_denied_what_the_configuration_denies_or_nobody_answered(programs):
+    asks = [bash("t1"), question(0, "t1"), ["await", 0], ["tool", "t1", {"status": "failed"}]]
+    await programs.played([[*asks, ["say", "Over."]]], deny=("bash",), allow=())
+    assert programs.answers() == {0: "no"}
+    told = "\n".join(programs.prompts())
+    assert "the configuration denies it" in told
+    assert "person" not in told
+
+
+async def test_a_question_without_an_answer_in_time_is_not_said_to_be_denied_by_a_person(programs: Programs) -> None:
+    asks = [bash("t1"), question(0, "t1"), ["await", 0], ["tool", "t1", {"status": "failed"}]]
+    await programs.played([[*asks, ["say", "Over."]]], allow=())
+    told = "\n".join(programs.prompts())
+    assert "the approval timed out" in told
+    assert "person" not in told
+
+
+async def test_a_program_that_runs_what_is_denied_without_asking_is_stopped(programs: Programs) -> None:
+    await programs.played([[bash("t1"), done("t1"), ["file", "never"]]], deny=("bash",), allow=())
+    assert "ran bash without asking, though the configuration denies it" in about(programs)
+    programs.assert_nothing_runs()
+
+
+async def test_a_program_that_changes_files_which_its_role_may_not_is_stopped(programs: Programs) -> None:
+    programs.role_of_task = "explorer"
+    edit = {"title": "Notes", "kind": "edit", "rawInput": {"file_path": "/w/notes"}}
+    await programs.played([[["tool", "t1", edit], done("t1"), ["file", "never"]]])
+    assert "the role explorer does not have it" in about(programs)
+
+
+async def test_an_answer_for_once_is_never_given_as_one_for_always(programs: Programs) -> None:
+    asks = ["send", {"id": 0, "method": "session/request_permission",
+                     "params": {"toolCall": {"toolCallId": "t1", "title": "bash", "kind": "execute"},
+                                "options": [{"optionId": "yes", "kind": "allow_always"}]}}]  # fmt: skip
+    await programs.played([[bash("t1"), asks, ["await", 0], ["tool", "t1", {"status": "failed"}]]])
+    assert programs.answers() == {0: "cancelled"}
+
+
+LOOSE: dict[str, Any] = {
+    "bash (git *)": [{"permission": "bash", "pattern": "git *", "action": "allow"}],
+    "webfetch (*)": [{"permission": "webfetch", "pattern": "*", "action": "allow"}],
+    "* (*)": [{"permission": "*", "pattern": "*", "action": "allow"}],
+    "mine_* (*)": [{"permission": "mine_*", "pattern": "*", "action": "allow"}],
+}
+
+
+@pytest.mark.parametrize("loose", LOOSE)
+async def test_opencode_is_refused_where_a_rule_of_its_settings_would_not_ask(programs, loose):
+    programs.play("opencode", "default", "acp")
+    every = [{"name": "build", "permission": [*ASKING, *LOOSE[loose]]}]
+    await programs.played([[["say", "Over."]]], replies={"GET /agent": every})
+    assert f"agent build would not ask for {loose}" in about(programs)
+    assert programs.prompts() == []
+
+
+ASKING = [
+    {"permission": "*", "pattern": "*", "action": "allow"}, {"permission": "*", "pattern": "*", "action": "ask"},
+    {"permission": "read", "pattern": "*", "action": "allow"},
+    *({"permission": name, "pattern": "*", "action": "deny"} for name in ("plan_enter", "plan_exit")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("listed", [500, [], {}, [{"name": "other", "permission": ASKING}], [{"name": "build"}]])
+async def test_opencode_gets_no_prompt_where_its_permissions_cannot_be_read_back(programs, listed):
+    programs.play("opencode", "default", "acp")
+    await programs.played([[["say", "Over."]]], replies={"GET /agent": listed})
+    about(programs)
+    assert programs.prompts() == []
+
+
+async def test_a_sub_agent_of_opencode_that_would_not_ask_is_refused_too(programs: Programs) -> None:
+    programs.play("opencode", "default", "acp")
+    free = [*ASKING, {"permission": "bash", "pattern": "*", "action": "allow"}]
+    listed = [{"name": "build", "permission": ASKING}, {"name": "kid", "mode": "subagent", "permission": free}]
+    await programs.played([[["say", "Over."]]], replies={"GET /agent": listed})
+    assert "agent kid would not ask for bash (*)" in about(programs)
+
+
+async def test_opencode_denies_what_the_person_denies(programs: Programs) -> None:
+    programs.play("opencode", "default", "acp")
+    await programs.played([[["say", "Over."]]], deny=("bash", "write"), allow=())
+    assert programs.tasks()["a"]["status"] == "done"
+    rules = json.loads((programs.fake / "permission.json").read_text())
+    assert (rules["bash"], rules["edit"], rules["read"]) == ("deny", "deny", "allow")

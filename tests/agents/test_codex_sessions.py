@@ -481,3 +481,67 @@ async def test_what_a_record_tells_of_a_prompt_that_was_sent_before_is_taken_ove
     assert programs.prompts()[2] == programs.prompts()[1]
     assert "may not have reached you" in programs.prompts()[3]
     assert json.dumps(programs.transcript()).count("Words of the second.") <= 1
+
+
+# --- permissions ----------------------------------------------------------------------------------------------
+
+THREAD = {"thread": {"id": "t"}}
+ENDS = [["send", {"method": "turn/completed", "params": {"threadId": "t", "turn": {"id": "u", "status": "completed"}}}]]
+OTHER_PERMISSIONS: dict[str, dict[str, Any]] = {
+    "another policy": {"approvalPolicy": "never"},
+    "another reviewer": {"approvalsReviewer": "auto_review"},
+    "another sandbox": {"sandbox": {"type": "dangerFullAccess"}},
+    "no sandbox": {"sandbox": None},
+}
+
+
+@pytest.mark.parametrize("reported", OTHER_PERMISSIONS.values(), ids=OTHER_PERMISSIONS)
+async def test_codex_gets_no_prompt_where_it_reports_other_permissions(programs: Programs, reported: Any) -> None:
+    programs.play("codex", "gpt-5")
+    turn = ["then", {"turn": {"id": "u"}}, ENDS]
+    result = await programs.played(replies={"thread/start": THREAD | reported, "turn/start": turn})
+    assert result.exit_code == 5
+    assert "Codex does not confirm its permissions" in programs.agent()["status_reason"]
+    assert programs.prompts() == []
+
+
+async def test_codex_that_changes_its_permissions_is_stopped(programs: Programs) -> None:
+    programs.play("codex", "gpt-5")
+    changed = {"approvalPolicy": "never", "approvalsReviewer": "user", "sandboxPolicy": {"type": "workspaceWrite"}}
+    said = {"method": "thread/settings/updated", "params": {"threadId": "t", "threadSettings": changed}}
+    turn = ["then", {"turn": {"id": "u"}}, [["send", said], ["file", "never"]]]
+    result = await programs.played(replies={"thread/start": THREAD, "turn/start": turn})
+    assert result.exit_code == 5
+    assert "Codex changed its permissions: approvalPolicy is never" in programs.agent()["status_reason"]
+
+
+async def test_codex_loads_nothing_of_the_project_also_where_it_is_a_worktree(programs: Programs) -> None:
+    programs.play("codex", "gpt-5")
+    main = programs.path.parent / "main"
+    (main / ".git" / "worktrees" / "w").mkdir(parents=True)
+    (programs.workspace / ".git").write_text(f"gitdir: {main}/.git/worktrees/w\n")
+    turn = ["then", {"turn": {"id": "u"}}, ENDS]
+    await programs.played(replies={"thread/start": THREAD, "turn/start": turn})
+    ((_, started),) = programs.received("thread/start")
+    projects = started["params"]["config"]["projects"]
+    for place in (programs.workspace, programs.workspace.parent, main):
+        assert projects[str(place)] == {"trust_level": "untrusted"}
+
+
+@pytest.mark.parametrize(
+    ("role", "denied", "sandbox", "shell"),
+    [
+        ("coder", (), "workspace-write", True), ("coder", ("bash",), "workspace-write", False),
+        ("coder", ("bash", "write"), "read-only", False), ("explorer", (), "read-only", True),
+        ("reviewer", (), "workspace-write", True),
+    ],
+)  # fmt: skip
+async def test_codex_gets_the_sandbox_and_the_tools_that_the_agent_may_have(programs, role, denied, sandbox, shell):
+    programs.play("codex", "gpt-5")
+    programs.role_of_task = role
+    turn = ["then", {"turn": {"id": "u"}}, ENDS]
+    await programs.played(replies={"thread/start": THREAD, "turn/start": turn}, deny=denied, allow=())
+    ((_, started),) = programs.received("thread/start")
+    params = started["params"]
+    assert (params["sandbox"], params["approvalPolicy"], params["approvalsReviewer"]) == (sandbox, "untrusted", "user")
+    assert params["config"].get("features.shell_tool", True) is shell

@@ -52,6 +52,10 @@ class SessionBusy(Refused):
     """Another process has the session open; it may be asked for again."""
 
 
+class PermissionsNotHeld(BackendFailed):
+    """The program's permissions could not be set and read back, or it changed them: it gets no prompt."""
+
+
 # --- What a program says ------------------------------------------------------------------------------------
 
 
@@ -154,6 +158,8 @@ class Ask:
     note: str = ""
     """Why it asks, in its own words."""
     folder: str | None = None
+    edits: bool = False
+    """Whether the call changes files, whatever the program calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +179,10 @@ class Ended:
 
     status: Literal["completed", "interrupted", "failed"]
     reason: str = ""
-    kind: Literal["", "limit", "rate_limit", "login", "context", "died"] = ""
+    kind: Literal["", "limit", "rate_limit", "login", "context", "died", "permissions"] = ""
     """Of a failure: a usage limit, too many requests (which passes by itself), no valid login, a context that is too
-    long, or a process behind the program that has ended, so that the program must be started again."""
+    long, a process behind the program that has ended, so that the program must be started again, or permissions that
+    the program changed, so that it must be stopped."""
     until: float | None = None
     """When the usage limit ends (wall time); None: the program did not say."""
 
@@ -246,6 +253,15 @@ class BackendSpec:
     memory: MemoryServer | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the user's configuration adds for this program."""
+    denied: frozenset[str] = frozenset()
+    """Watchkeeper's names of the tools that the configuration denies, such as `bash` and `write`."""
+    withheld: frozenset[str] = frozenset()
+    """Those that the agent's role does not have."""
+
+    @property
+    def may_not(self) -> frozenset[str]:
+        """Watchkeeper's names of all tools that the agent may not call."""
+        return self.denied | self.withheld
 
 
 class AgentBackend(Protocol):
@@ -256,19 +272,24 @@ class AgentBackend(Protocol):
     """Of the program, as it says when a session is opened."""
 
     def prepare(
-        self, command: Sequence[str], environ: Mapping[str, str]
+        self, command: Sequence[str], spec: BackendSpec
     ) -> tuple[Sequence[str], Mapping[str, str]]:
         """The command and the environment that the program is started with."""
 
     async def open(self, spec: BackendSpec) -> str:
-        """Begin or resume a session; returns its id.
+        """Begin or resume a session, and set its permissions; returns its id.
 
         Raises:
+            PermissionsNotHeld: its permissions are not those that were set.
             BackendFailed: the program refuses, with its reason.
         """
 
     async def prompt(self, text: str) -> None:
-        """Begin a turn. Its events end with `Ended`."""
+        """Begin a turn. Its events end with `Ended`.
+
+        Raises:
+            PermissionsNotHeld: the program has changed its permissions.
+        """
 
     async def steer(self, text: str) -> Literal["now", "next"]:
         """Add a message to the running turn; says when the model will see it."""
@@ -325,6 +346,9 @@ LAST_OUTPUT_SECONDS = 1.0
 """How long what a process wrote may arrive after its end."""
 CLIENT = {"name": "watchkeeper", "title": "Watchkeeper", "version": "1"}
 """How Watchkeeper introduces itself."""
+TOOL_SERVER = "watchkeeper_agent"
+"""The name of the MCP server of an agent's own tools. `wk mcp install` writes another one (`interop.clients.SERVER`): a
+program can have both."""
 METHOD_NOT_FOUND = -32601
 NOT_LOGGED_IN = -32000
 """What ACP programs answer without a login."""
@@ -602,10 +626,10 @@ class RpcBackend:
             question.set_result(decision)
 
     def prepare(
-        self, command: Sequence[str], environ: Mapping[str, str]
+        self, command: Sequence[str], spec: BackendSpec
     ) -> tuple[Sequence[str], Mapping[str, str]]:
         """The command and the environment that the program is started with."""
-        return command, environ
+        return command, spec.environ
 
     def transcript(self) -> Path | None:
         """The program's own record of this session, if it is known; it may not exist yet."""

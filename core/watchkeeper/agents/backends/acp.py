@@ -26,12 +26,15 @@ from watchkeeper.agents.backends import (
     DIED,
     METHOD_NOT_FOUND,
     NOT_LOGGED_IN,
+    TOOL_SERVER,
     WRONG_SHAPE,
     BackendFailed,
     BackendSpec,
     Decision,
     Features,
+    PermissionsNotHeld,
     ProgramProcess,
+    Refused,
     RpcBackend,
     RpcError,
     child_call,
@@ -47,11 +50,8 @@ from watchkeeper.records.messages import Usage
 from watchkeeper.store.commands import unified_diff
 
 _OPTIONS: Mapping[Decision, tuple[str, ...]] = {
-    "once": ("allow_once", "allow_always"),
-    "always": (
-        "allow_once",
-        "allow_always",
-    ),  # grants are Watchkeeper's: it answers the next question by itself
+    "once": ("allow_once",),
+    "always": ("allow_once",),  # grants are Watchkeeper's: it answers the next question by itself
     "deny": ("reject_once", "reject_always"),
 }
 _ENDED: Mapping[str, Literal["done", "error", "denied", "cancelled"]] = {
@@ -72,6 +72,8 @@ class AcpProgram:
     transcript: Callable[[BackendSpec, str], Path | None] = lambda spec, session: None
     notice: Callable[[str, dict[str, Any]], backends.Event | None] = lambda method, params: None
     """What a notification says that is not of the protocol."""
+    mode: str = ""
+    """The session mode in which it asks before each effect. Empty: `default`, where the program has modes at all."""
 
 
 @dataclass(slots=True)
@@ -106,6 +108,12 @@ class Acp(RpcBackend):
         """Messages that the running turn did not take."""
         self._cancelled = False
         self._replaying = False
+        self._mode = ""
+        """The session mode that it must be in; empty: not set yet, or it has no modes."""
+        self._reported = ""
+        """The session mode that it reported last."""
+        self._strayed = ""
+        """Why it gets no prompt any more."""
 
     async def open(self, spec: BackendSpec) -> str:
         hello = {
@@ -119,23 +127,68 @@ class Acp(RpcBackend):
         servers = []
         if spec.memory is not None and object_of(can.get("mcpCapabilities")).get("http"):
             header = {"name": "Authorization", "value": f"Bearer {spec.memory.token}"}
-            servers = [{"type": "http", "name": "watchkeeper", "url": spec.memory.url, "headers": [header]}]
+            servers = [{"type": "http", "name": TOOL_SERVER, "url": spec.memory.url, "headers": [header]}]
         fields = {"cwd": str(spec.folder), "mcpServers": servers, **self._program.session_fields(spec)}
         if spec.session is None:
-            self._session = text_at(await self.request("session/new", fields, 120), "sessionId")
+            opened = object_of(await self.request("session/new", fields, 120))
+            self._session = text_at(opened, "sessionId")
         else:
             self._session = spec.session
             resumable = "resume" in object_of(can.get("sessionCapabilities"))
             self._replaying = not resumable  # `load` tells the whole history again
             method = "session/resume" if resumable else "session/load"
-            await self.request(method, {"sessionId": spec.session, **fields}, 120)
+            opened = object_of(await self.request(method, {"sessionId": spec.session, **fields}, 120))
             self._replaying = False
         if spec.model:
             await self.set(spec.model, None)
+        await self._hold_mode(opened, str(spec.options.get("mode") or self._program.mode))
         self.record = str(self._program.transcript(spec, self._session) or "")
         return self._session
 
+    async def _hold_mode(self, opened: dict[str, Any], wanted: str) -> None:
+        """Set the session mode, and read back that it is set; every later word about it is compared with this one."""
+        option = _mode_option(opened.get("configOptions"))
+        offered = [str(one.get("id")) for one in objects_of(object_of(opened.get("modes")).get("availableModes"))]
+        offered += [one for one in _values_of(option) if one not in offered]
+        if not wanted and not offered:
+            return  # a program without modes
+        wanted = wanted or "default"
+        if offered and wanted not in offered:
+            raise PermissionsNotHeld(
+                f"{self.name} has no permission mode {wanted}: it offers {', '.join(offered)}; see `mode` in docs/agents.md"
+            )
+        self._reported = ""
+        try:
+            await self.request("session/set_mode", {"sessionId": self._session, "modeId": wanted})
+            self._reported = self._reported or (wanted if offered else "")
+            if option:  # the answer is its state: that it took the mode is not only its word
+                given = {"sessionId": self._session, "configId": option.get("id"), "value": wanted}
+                self._mode = wanted  # what it says from here on, also right after its answer, is compared
+                answer = object_of(await self.request("session/set_config_option", given))
+                self._reported = str(_mode_option(answer.get("configOptions")).get("currentValue") or "unknown")
+        except Refused as refused:
+            raise PermissionsNotHeld(f"its permission mode {wanted} cannot be set: {refused}") from refused
+        if self._reported != wanted:
+            raise PermissionsNotHeld(
+                f"{self.name} does not confirm its permission mode {wanted}"
+                + (f": it is in {self._reported[:60]}" if self._reported else "")
+            )
+        self._mode = wanted
+        if self._strayed:
+            raise PermissionsNotHeld(self._strayed)
+
+    def _mode_said(self, mode: Any) -> None:
+        """It reported its session mode: another one than was set ends the turn, and there is no next one."""
+        self._reported = mode if isinstance(mode, str) and mode else "unknown"
+        if self._mode and self._reported != self._mode and not self._strayed:
+            self._strayed = (
+                f"{self.name} changed its permission mode from {self._mode} to {self._reported[:60]}; it was stopped"
+            )
+            self.put(backends.Ended("failed", self._strayed, "permissions"))
+
     async def prompt(self, text: str) -> None:
+        if self._strayed:
+            raise PermissionsNotHeld(self._strayed)
         self._cancelled = False
         self._open.clear()
         text, self._held = backends.joined([*self._held, text]), []
@@ -227,7 +280,7 @@ class Acp(RpcBackend):
         self._begin(call_id, call)
         changes = _changes(call.content)
         asked = ("file_change", {"changes": changes}) if changes else (call.name, call.arguments)
-        decision = await self.decide(backends.Ask(str(number), call_id, *asked))
+        decision = await self.decide(backends.Ask(str(number), call_id, *asked, edits=call.edits or bool(changes)))
         options = [one for one in params.get("options") or [] if isinstance(one, dict)]
         for kind in _OPTIONS.get(decision, ()):
             chosen = next((one.get("optionId") for one in options if one.get("kind") == kind), None)
@@ -258,13 +311,12 @@ class Acp(RpcBackend):
                         count_of(update.get("used")) or None, count_of(update.get("size")) or None
                     )
                 )
-            case (
-                "user_message_chunk"
-                | "available_commands_update"
-                | "current_mode_update"
-                | "config_option_update"
-                | "session_info_update"
-            ):
+            case "current_mode_update":
+                self._mode_said(update.get("currentModeId"))
+            case "config_option_update":
+                if option := _mode_option(update.get("configOptions")):
+                    self._mode_said(option.get("currentValue"))
+            case "user_message_chunk" | "available_commands_update" | "session_info_update":
                 pass
             case _:
                 self.put(backends.Raw(kind[:100]))
@@ -325,6 +377,23 @@ class Acp(RpcBackend):
             self.put(backends.ToolBegin(call_id, call.name, call.arguments))
 
 
+def _mode_option(options: Any) -> dict[str, Any]:
+    """The configuration option that is the session's mode, among those that a program lists; else empty."""
+    named = [one for one in objects_of(options) if "mode" in (one.get("category"), one.get("id"))]
+    return next((one for one in named if one.get("category") == "mode"), named[0] if named else {})
+
+
+def _values_of(option: dict[str, Any]) -> list[str]:
+    """The values that an option can have, also those in groups."""
+    listed = objects_of(option.get("options"))
+    return [
+        str(one["value"])
+        for group in listed
+        for one in (objects_of(group["options"]) if "options" in group else [group])
+        if "value" in one
+    ]
+
+
 def _text(content: Any) -> str:
     return str(content.get("text") or "") if isinstance(content, dict) else ""
 
@@ -358,10 +427,25 @@ def _changes(content: list[Any]) -> list[dict[str, str]]:
 # --- The programs -------------------------------------------------------------------------------------------
 
 
+_CLAUDE_TOOLS = {
+    "bash": ("Bash", "BashOutput", "KillShell", "Monitor", "PowerShell", "REPL", "Workflow"),
+    "write": ("Write", "Edit", "MultiEdit", "NotebookEdit"),
+    "read": ("Read",),
+    "glob": ("Glob",),
+    "grep": ("Grep",),
+    "list_folder": ("LS",),
+}
+"""Which of its own tools do what Watchkeeper's tools of these names do."""
+_CLAUDE_MODE_TOOLS = ("EnterPlanMode", "ExitPlanMode")
+"""They change the session mode."""
+
+
 def _claude_fields(spec: BackendSpec) -> dict[str, Any]:
-    options = {"settingSources": [], **spec.options.get("claude_options", {})}
+    options = {"settingSources": [], "strictMcpConfig": True, "promptSuggestions": False, **spec.options.get("claude_options", {})}
+    denied = [tool for name, tools in _CLAUDE_TOOLS.items() if name in spec.may_not for tool in tools]
+    options["disallowedTools"] = [*options.get("disallowedTools", []), *denied, *_CLAUDE_MODE_TOOLS]
     if spec.memory is not None:
-        options["allowedTools"] = [*options.get("allowedTools", []), "mcp__watchkeeper"]
+        options["allowedTools"] = [*options.get("allowedTools", []), f"mcp__{TOOL_SERVER}"]
     return {"_meta": {"claudeCode": {"options": options, "emitRawSDKMessages": True},
                       "systemPrompt": {"append": spec.instructions}}}  # fmt: skip
 
@@ -384,6 +468,7 @@ def _claude_notice(method: str, params: dict[str, Any]) -> backends.Event | None
 
 CLAUDE = AcpProgram(
     "Claude Code", Features(), session_fields=_claude_fields, transcript=_claude_transcript, notice=_claude_notice,
+    mode="default",
 )  # fmt: skip
 
 
@@ -398,6 +483,8 @@ AGAIN_SECONDS = 1.0
 """After so long a connection to its server that broke is made again."""
 MOST_FAILURES = 10
 """So many connections in a row fail before the log of events says it."""
+READ_SECONDS = 20.0
+"""How long its server may take to say its permissions."""
 NOT_HEARD = "its server does not answer; questions of its sub-agents are not seen"
 
 
@@ -407,7 +494,50 @@ def _transcript(spec: BackendSpec, session: str) -> Path | None:
     return Path(data) / "opencode" / "opencode.db"
 
 
-OPENCODE = AcpProgram("OpenCode", Features(compact_instructions=False), transcript=_transcript)
+OPENCODE_PERMISSION = {
+    **dict.fromkeys(
+        ("*", "bash", "edit", "task", "webfetch", "websearch", "codesearch", "external_directory", "skill", "lsp",
+         "doom_loop"),
+        "ask",
+    ),
+    **dict.fromkeys(("read", "list", "glob", "grep", "todowrite", "todoread"), "allow"),
+    **dict.fromkeys(("plan_enter", "plan_exit"), "deny"),
+}  # fmt: skip
+"""OpenCode allows every call unless it is set to ask. A person's settings are merged with these by name, so that each
+call with an effect is named."""
+_OPENCODE_TOOLS = {"bash": "bash", "write": "edit", "read": "read", "glob": "glob", "grep": "grep", "list_folder": "list"}
+"""What OpenCode calls the permission for what Watchkeeper's tools of these names do."""
+_OPENCODE_HARMLESS = ("question",)
+"""Permissions that it gives its agents by itself, and that have no effect."""
+
+OPENCODE = AcpProgram("OpenCode", Features(compact_instructions=False), transcript=_transcript, mode="build")
+
+
+_STRICT = {"allow": 0, "ask": 1, "deny": 2}
+
+
+def _loose_rule(rules: Any, wanted: Mapping[str, Any]) -> str:
+    """The first permission of an agent that lets more happen than was set, as `bash (git *)`; empty where none does.
+
+    Of the rules that match a call the last one decides, so they are read from the end until one is for every call.
+    """
+    settled: set[str] = set()
+    for rule in reversed(objects_of(rules)):
+        name, pattern, action = (str(rule.get(key)) for key in ("permission", "pattern", "action"))
+        if name in settled or name in _OPENCODE_HARMLESS or (name == "external_directory" and pattern != "*"):
+            continue
+        expected = wanted.get(name, wanted.get("*", "ask"))
+        if isinstance(expected, dict):
+            expected = expected.get(pattern, expected.get("*", "ask"))
+        denied = [one for one, given in wanted.items() if given == "deny" and one not in settled]
+        least = "deny" if name == "*" and denied else str(expected)
+        if _STRICT.get(action, 0) < _STRICT.get(least, 1):
+            return f"{denied[0] if denied and name == '*' and action != 'allow' else name} ({pattern})"
+        if pattern == "*":
+            settled.add(name)
+        if "*" in settled:
+            return ""
+    return "every call"
 
 
 class OpenCode(Acp):
@@ -417,11 +547,19 @@ class OpenCode(Acp):
         super().__init__(process, OPENCODE)
         self._port, self._password = 0, ""
         self._http: Any = None
+        self._permission: dict[str, Any] = {}
 
     def prepare(
-        self, command: Sequence[str], environ: Mapping[str, str]
+        self, command: Sequence[str], spec: BackendSpec
     ) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Have its server listen where only Watchkeeper knows the password."""
+        """Have its server listen where only Watchkeeper knows the password, and set its permissions."""
+        denied = {name: "deny" for ours, name in _OPENCODE_TOOLS.items() if ours in spec.may_not}
+        try:
+            given = json.loads(spec.environ.get("OPENCODE_PERMISSION", "{}"))
+        except ValueError as error:
+            raise PermissionsNotHeld(f"OPENCODE_PERMISSION is not JSON: {error}") from error
+        self._permission = ({"*": given} if isinstance(given, str) else object_of(given)) | denied
+        environ = {**spec.environ, "OPENCODE_PERMISSION": json.dumps(self._permission)}
         if "acp" not in command or "--port" in command:
             return command, environ
         with socket.socket() as free:
@@ -433,9 +571,37 @@ class OpenCode(Acp):
 
     async def open(self, spec: BackendSpec) -> str:
         session = await super().open(spec)
-        if self._port:
-            self._process.begin(self._listen(str(spec.folder)))
+        if not self._port:
+            raise PermissionsNotHeld(
+                "the permissions of OpenCode cannot be read back: its command has a --port of its own, or no `acp`"
+            )
+        await self._read_permissions(str(spec.folder))
+        self._process.begin(self._listen(str(spec.folder)))
         return session
+
+    async def _read_permissions(self, folder: str) -> None:
+        """Compare the permissions of each of its agents with those that were set."""
+        import httpx2
+
+        address, user = f"http://127.0.0.1:{self._port}/agent", ("opencode", self._password)
+        try:
+            async with httpx2.AsyncClient(auth=user, trust_env=False, timeout=READ_SECONDS) as http:
+                answer = await http.get(address, params={"directory": folder})
+                answer.raise_for_status()
+                listed = answer.json()
+        except (httpx2.HTTPError, ValueError) as error:
+            raise PermissionsNotHeld(
+                f"the permissions of OpenCode cannot be read back: {type(error).__name__}"
+            ) from error
+        used = [one for one in objects_of(listed) if one.get("name") == self._mode or one.get("mode") == "subagent"]
+        if not any(one.get("name") == self._mode for one in used):
+            raise PermissionsNotHeld(f"OpenCode does not list the permissions of its agent {self._mode}")
+        for one in used:
+            if loose := _loose_rule(one.get("permission"), self._permission):
+                raise PermissionsNotHeld(
+                    f"the OpenCode agent {str(one.get('name'))[:60]} would not ask for {loose}; take that rule out of its"
+                    " settings"
+                )
 
     async def _listen(self, folder: str) -> None:
         """Take the events of its server as long as it runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 from watchkeeper.agents import backends
@@ -31,6 +32,23 @@ _QUESTIONS = {"item/commandExecution/requestApproval": "bash", "item/fileChange/
 _CALLS = ("commandExecution", "fileChange", "mcpToolCall", "webSearch", "dynamicToolCall", "imageView")
 
 
+_SANDBOXES = {"read-only": "readOnly", "workspace-write": "workspaceWrite", "danger-full-access": "dangerFullAccess"}
+_LONGEST_POINTER = 8_192
+
+
+def _projects(folder: Path) -> dict[str, Any]:
+    """Settings with which Codex loads no configuration, hooks or rules of a project: it looks its trust up by the folder,
+    by those above it, and by the main folder of a git worktree. Without them it trusts what it may write, and stores that."""
+    found = dict.fromkeys(one for start in (folder, folder.resolve()) for one in (start, *start.parents))
+    for place in list(found):
+        with suppress(OSError, ValueError):
+            if (place / ".git").is_file():  # of a worktree: gitdir: MAIN/.git/worktrees/NAME
+                with (place / ".git").open(encoding="utf-8") as pointer:
+                    pointed = pointer.read(_LONGEST_POINTER).partition(":")[2].strip()
+                found.update(dict.fromkeys((place / pointed).resolve().parents))
+    return dict.fromkeys(map(str, found), {"trust_level": "untrusted"})
+
+
 class Codex(rpc.RpcBackend):
     """One thread of Codex, with those of its sub-agents, whose calls and questions are the agent's too."""
 
@@ -40,12 +58,19 @@ class Codex(rpc.RpcBackend):
         marks = {name: value for name, value in spec.environ.items() if name.startswith("WATCHKEEPER_")}
         config: dict[str, Any] = {"shell_environment_policy": {"inherit": "core", "set": marks},
                                   "tools": {"update_plan": {"enabled": True}}, **spec.options.get("config", {})}
+        config["projects"] = _projects(spec.folder)
+        if "bash" in spec.denied:
+            config |= {"features.shell_tool": False, "features.unified_exec": False}
         if spec.memory is not None:
             ours = {"url": spec.memory.url, "http_headers": {"Authorization": f"Bearer {spec.memory.token}"}}
-            config["mcp_servers"] = {"watchkeeper": {**ours, "default_tools_approval_mode": "approve"}}
+            config["mcp_servers"] = {rpc.TOOL_SERVER: {**ours, "default_tools_approval_mode": "approve"}}
+        policy = "untrusted" if spec.may_not else spec.options.get("approval_policy", "untrusted")
+        # A role without bash reads with harmless commands, as Codex has no other way; its sandbox lets them change nothing.
+        read_only = {"bash", "write"} <= spec.may_not
+        sandbox = "read-only" if read_only else spec.options.get("sandbox", "workspace-write")
         params = {
-            "cwd": str(spec.folder), "approvalPolicy": spec.options.get("approval_policy", "untrusted"), "config": config,
-            "sandbox": spec.options.get("sandbox", "workspace-write"), "developerInstructions": spec.instructions,
+            "cwd": str(spec.folder), "approvalPolicy": policy, "approvalsReviewer": "user", "config": config,
+            "sandbox": sandbox, "developerInstructions": spec.instructions,
             **({"model": spec.model} if spec.model else {}), **({"threadId": spec.session, "excludeTurns": True} if spec.session else {}),
         }
         self._given: dict[str, dict[str, Any]] = {}
@@ -55,10 +80,24 @@ class Codex(rpc.RpcBackend):
         await self._process.notify("initialized")
         opened = await self.request("thread/resume" if spec.session else "thread/start", params)
         self._thread = text_at(opened, "thread", "id")
+        self._set = {"approvalPolicy": policy, "approvalsReviewer": "user", "sandbox": _SANDBOXES.get(sandbox, sandbox)}
+        self._strayed = ""
+        if other := self._differs(object_of(opened)):
+            raise rpc.PermissionsNotHeld(f"Codex does not confirm its permissions: {other}")
         self.record = str(object_of(opened["thread"]).get("path") or "")
         return self._thread
 
+    def _differs(self, reported: dict[str, Any]) -> str:
+        """What Codex reports of its permissions that is not as it was set."""
+        said = {**reported, "sandbox": object_of(reported.get("sandbox") or reported.get("sandboxPolicy")).get("type")}
+        return ", ".join(
+            f"{name} is {str(said.get(name))[:60]} instead of {wanted}" for name, wanted in self._set.items()
+            if said.get(name) != wanted
+        )
+
     async def prompt(self, text: str) -> None:
+        if self._strayed:
+            raise rpc.PermissionsNotHeld(self._strayed)
         params = {"threadId": self._thread, "input": [{"type": "text", "text": text}], **self._next}
         self._turns[self._thread] = text_at(await self.request("turn/start", params), "turn", "id")
 
@@ -111,6 +150,9 @@ class Codex(rpc.RpcBackend):
             windows = (object_of(object_of(params.get("rateLimits")).get(name)) for name in ("primary", "secondary"))
             ends = [count_of(one.get("resetsAt")) for one in windows if count_of(one.get("usedPercent")) >= 100]
             self._resets_at = float(max(ends, default=0))
+        elif method == "thread/settings/updated" and not child and (other := self._differs(object_of(params.get("threadSettings")))):
+            self._strayed = f"Codex changed its permissions: {other}; it was stopped"
+            self.put(Ended("failed", self._strayed, "permissions"))
         elif method == "turn/started":
             self._turns[thread] = str(object_of(params.get("turn")).get("id"))
         elif method == "turn/completed":

@@ -34,6 +34,7 @@ from watchkeeper.agents.backends import (
     BackendSpec,
     Decision,
     NotLoggedIn,
+    PermissionsNotHeld,
     ProgramEnded,
     Refused,
     SessionBusy,
@@ -101,13 +102,20 @@ NOT_SEEN = "The last message may not have reached you, so here it is again:"
 GO_ON = "[Watchkeeper] Go on where you stopped."
 ASKED_AGAIN = "it asks again about the same call"
 DENIED = "[Watchkeeper] A person denied the call of {tool}: {reason}. Go on without it, or another way."
+REFUSED = "[Watchkeeper] The call of {tool} was refused: {reason}. Go on without it, or another way."
+BY_CONFIGURATION = "the configuration denies it"
+BY_ROLE = "the role {role} does not have it"
 EDITED = (
     "[Watchkeeper] A person did not allow this call of {tool} as it was, and asks for this instead:\n{text}"
 )
 
 
-OURS = re.compile(r"(?:mcp__)?watchkeeper(?:__|_|\.)(\w+)")
+OURS = re.compile(rf"(?:mcp__)?{backends.TOOL_SERVER}(?:__|_|\.)(\w+)")
 """How programs name the tools of our own server; these need no answer of a person."""
+LIMITED = ("bash", "write", "read", "glob", "grep", "list_folder")
+"""Tools of Watchkeeper's that programs have under other names. A denial of one, or a role without it, holds for those."""
+CHANGES = ("write", "edit")
+"""Programs do not tell these apart: both are `write` for them."""
 
 
 BUSY_SECONDS = 3.0
@@ -117,6 +125,10 @@ CLOSE_ELSEWHERE = "close the session there, then resume"
 
 LONGEST_NOTICE = 500
 """Characters of an answer that can be the notice of a usage limit instead of an answer."""
+
+
+class _Unsafe(Exception):
+    """The program may do what nobody allowed; the reason is one line."""
 
 
 class _ProgramDied(Exception):
@@ -137,6 +149,8 @@ class _OpenCall:
     asked: bool = False
     """A question about it was answered."""
     denied: bool = False
+    changed: bool = False
+    """It changed a file."""
     message: str = ""
     """What the program gets once the call has ended: why it was denied."""
 
@@ -215,7 +229,7 @@ class ProgramLoop:
             ending = RunResult(TaskOutcome.STOPPED)
         except Interrupted:
             ending = await self._after_interruption()
-        except NotLoggedIn as failed:
+        except (NotLoggedIn, PermissionsNotHeld) as failed:
             ending = await self._pause(str(failed), tell=True, blocked=True)
         except BackendFailed as failed:
             ending = await self._fail(str(failed))
@@ -238,6 +252,9 @@ class ProgramLoop:
                 if busy_tries > MOST_BUSY_TRIES:
                     return await self._pause(f"{busy}; {CLOSE_ELSEWHERE}", tell=True, blocked=True)
                 await self._await_other_process(str(busy))
+            except _Unsafe as unsafe:
+                await self._flush_text()
+                return await self._pause_cut(str(unsafe), tell=True, blocked=True)
             except _ProgramDied as died:
                 if self._control.pause_reason is not None:
                     await self._flush_text()
@@ -365,13 +382,13 @@ class ProgramLoop:
             folder=folder, instructions=system, environ=environ, model=program.model_of(agent.model),
             session=known.program_session if known is not None else None,
             memory=await services.serve(agent, self._control) if services.serve is not None else None,
-            options=program.options,
+            options=program.options, denied=self._limits(BY_CONFIGURATION), withheld=self._limits(BY_ROLE),
         )  # fmt: skip
         backend = await self._started(spec)
         refused = ""
         try:
             session = await backend.open(spec)
-        except (NotLoggedIn, ProgramEnded, SessionBusy):
+        except (NotLoggedIn, PermissionsNotHeld, ProgramEnded, SessionBusy):
             raise
         except BackendFailed as failed:
             refused = str(failed)
@@ -557,11 +574,15 @@ class ProgramLoop:
                 if isinstance(event, backends.Ended):
                     if event.kind == "died":
                         raise _ProgramDied(event.reason)
+                    if event.kind == "permissions":
+                        raise _Unsafe(event.reason)
                     break
                 if event is not None:
                     await self._take(event)
         except SessionBusy:
             raise
+        except PermissionsNotHeld as failed:
+            raise _Unsafe(str(failed)) from failed
         except BackendFailed as failed:
             raise _ProgramDied(str(failed)) from failed
         await self._end_asks()
@@ -687,6 +708,8 @@ class ProgramLoop:
                 if self._environment.worktrees is not None:
                     await self._environment.worktrees.wrote(agent.id, agent.name, agent.task_id, path)
                 call = self._calls.get(call_id)
+                if call is not None:
+                    call.changed = True
                 if patch and call is not None and len(call.patch) < OUTPUT_CHARACTERS:
                     call.patch += patch.rstrip("\n") + "\n"
             case backends.ToolEnd():
@@ -808,10 +831,22 @@ class ProgramLoop:
         if self._environment.worktrees is not None:
             self._environment.worktrees.look(self._agent.task_id)
         self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
+        if event.status == "done" and (reason := self._overstepped(call)):
+            raise _Unsafe(f"{self._program.label} ran {call.name} without asking, though {reason}; it was stopped")
         if call.message:
             await self._append("user", call.message)
             if not self._interrupting:
                 await self._send_waiting()
+
+    def _overstepped(self, call: _OpenCall) -> str:
+        """Why a call that was carried out was not allowed; empty where it was."""
+        if call.denied:
+            return ""
+        if call.changed or call.name == "file_change":
+            return self._limit_of("write")
+        # Of a role without bash, Codex reads with harmless commands.
+        reason = self._limit_of("bash") if call.name == "bash" else ""
+        return reason if reason == BY_CONFIGURATION else ""
 
     async def _close_calls(self, turn: str) -> None:
         """The turn has ended: what it did not close was cancelled, or goes on in a sub-agent of the program's own."""
@@ -854,9 +889,10 @@ class ProgramLoop:
         ours = OURS.fullmatch(call.name)
         if ours is not None and ours[1] in environment.tools_of(self._agent.role):
             return "once", ""
-        permission = environment.permission("write" if name == "file_change" else name)
-        if permission is Permission.DENY:
-            return "deny", DENIED.format(tool=name, reason="the configuration denies it")
+        tool = "write" if name == "file_change" or ask.edits else name
+        if reason := self._limit_of(tool):
+            return "deny", REFUSED.format(tool=name, reason=reason)
+        permission = environment.permission(tool)
         asked = Call(
             id=call.row, position=0, tool_use_id="", name=name, arguments=environment.redact(ask.arguments),
             idempotent=False, status=ToolCallStatus.RUNNING, result=None, is_error=False,
@@ -871,12 +907,34 @@ class ProgramLoop:
         call.asked = True
         await self._store.commit(partial(self._note_answer, call=call))
         if not permit.allowed:
-            return "deny", DENIED.format(tool=name, reason=permit.reason)
+            said = DENIED if self._person_denied(call.row) else REFUSED
+            return "deny", said.format(tool=name, reason=permit.reason)
         if permit.call.original is not None:
             given = permit.call.arguments
             text = given["command"] if set(given) == {"command"} else json.dumps(given, ensure_ascii=False)
             return "deny", EDITED.format(tool=name, text=text)
         return "once", ""
+
+    def _person_denied(self, call: int) -> bool:
+        """Whether the newest question about a call was denied by a person, and not by its time or by a rule."""
+        row = self._store.one(
+            "SELECT status FROM approvals WHERE tool_call_id = ? ORDER BY created_at DESC, id DESC LIMIT 1", (call,)
+        )
+        return row is not None and row[0] == ApprovalStatus.DENIED
+
+    def _limit_of(self, tool: str) -> str:
+        """Why the agent may not call a tool, whatever a person would say; empty where it may."""
+        environment, role = self._environment, self._agent.role
+        names = CHANGES if tool in CHANGES else (tool,)
+        if any(environment.permission(name) is Permission.DENY for name in names):
+            return BY_CONFIGURATION
+        has = set(environment.tools_of(role)) if tool in LIMITED or tool in CHANGES else set(names)
+        return "" if has.intersection(names) else BY_ROLE.format(role=role)
+
+    def _limits(self, reason: str) -> frozenset[str]:
+        """The tools that the agent may not call for this reason."""
+        wanted = reason.format(role=self._agent.role)
+        return frozenset(tool for tool in LIMITED if self._limit_of(tool) == wanted)
 
     def _note_answer(self, tx: Transaction, *, call: _OpenCall) -> None:
         """The call goes on, or ends by the program's own word."""
@@ -1061,11 +1119,11 @@ class ProgramLoop:
         await self._store.commit(write)
         return ending
 
-    async def _pause_cut(self, reason: str) -> RunResult:
+    async def _pause_cut(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
         """Pause where the program did not end its turn: stop it, and settle the turn as after a crash."""
-        await self._close()
+        await self._close(0.0 if blocked else None)
         await self._settle_cut_turn()
-        return await self._pause(reason)
+        return await self._pause(reason, tell=tell, blocked=blocked)
 
     async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
         self._control.mark_pausing()
@@ -1126,7 +1184,7 @@ class ProgramLoop:
         except AgentStopped:
             return RunResult(TaskOutcome.STOPPED)
 
-    async def _close(self) -> None:
+    async def _close(self, grace_seconds: float | None = None) -> None:
         """End the program, whatever state it is in."""
         for task in self._asks.values():
             task.cancel()
@@ -1136,7 +1194,7 @@ class ProgramLoop:
             self._pump = None
         if self._backend is not None:
             backend, self._backend = self._backend, None
-            await backend.close(CLOSE_SECONDS)
+            await backend.close(CLOSE_SECONDS if grace_seconds is None else grace_seconds)
         self._calls.clear()
         while not self._events.empty():
             self._events.get_nowait()

@@ -29,7 +29,7 @@ from watchkeeper.agents.backends import (
     MemoryServer,
     ProgramProcess,
 )
-from watchkeeper.agents.backends.acp import CLAUDE, OPENCODE, Acp, AcpProgram, OpenCode
+from watchkeeper.agents.backends.acp import CLAUDE, OPENCODE, OPENCODE_PERMISSION, Acp, AcpProgram, OpenCode
 from watchkeeper.agents.backends.codex import ARGUMENTS as CODEX_ARGUMENTS
 from watchkeeper.agents.backends.codex import Codex
 from watchkeeper.agents.tools.containment import Containment
@@ -121,7 +121,7 @@ class Program:
             )
         process = ProgramProcess(version_field=self.jsonrpc_field)
         backend = self.make(process)
-        command, environ = backend.prepare(self.arguments, spec.environ)
+        command, environ = backend.prepare(self.arguments, spec)
         await process.start(
             command, folder=spec.folder, environ=environ, agent_id=agent_id, containment=containment
         )
@@ -139,12 +139,6 @@ _PROXY = (
     "NODE_EXTRA_CA_CERTS",
 )
 _XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
-
-OPENCODE_PERMISSION = {
-    "*": "ask",
-    **dict.fromkeys(("read", "list", "glob", "grep", "todowrite", "todoread"), "allow"),
-}
-"""OpenCode allows every call unless it is set to ask."""
 
 BUILT_IN: tuple[Program, ...] = (
     Program(
