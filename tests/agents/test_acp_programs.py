@@ -878,6 +878,20 @@ async def test_a_program_that_runs_what_is_denied_without_asking_is_stopped(prog
     programs.assert_nothing_runs()
 
 
+async def test_a_call_of_a_tool_that_was_taken_away_is_not_one_that_ran(programs: Programs) -> None:
+    """OpenCode carries it out as its tool `invalid`."""
+    turned = {"title": "invalid", "kind": "other", "status": "in_progress", "rawInput": {"tool": "bash"}}
+    calls = [
+        part for number, kind in (("t1", "execute"), ("t2", "edit")) for part in (
+            ["tool", number, {"title": "bash", "kind": kind, "status": "pending", "locations": [{"path": "/w"}]}],
+            ["update", {"sessionUpdate": "tool_call_update", "toolCallId": number, **turned}], done(number),
+        )
+    ]  # fmt: skip
+    await programs.played([[*calls, ["say", "Over."]]], deny=("bash", "write"), allow=())
+    assert programs.tasks()["a"]["status"] == "done"
+    assert programs.calls() == [("invalid", "done")] * 2
+
+
 async def test_a_program_that_changes_files_which_its_role_may_not_is_stopped(programs: Programs) -> None:
     programs.role_of_task = "explorer"
     edit = {"title": "Notes", "kind": "edit", "rawInput": {"file_path": "/w/notes"}}

@@ -346,15 +346,18 @@ class Acp(RpcBackend):
         call = self._calls.get(call_id)
         if call is None or (call.ended and update.get("status") in ("pending", "in_progress")):
             call = self._calls[call_id] = _Call()  # also where a program gives an id twice
-        name = object_of(object_of(update.get("_meta")).get("claudeCode")).get("toolName")
-        if name or not call.name:
-            call.name = str(name or update.get("title") or update.get("kind") or "tool")[:64]
+        own = object_of(object_of(update.get("_meta")).get("claudeCode")).get("toolName")
+        # Until it begins, a call may turn out to be another one, such as OpenCode's `invalid`.
+        if own or not call.name or (update.get("title") and not call.begun):
+            call.name = str(own or update.get("title") or update.get("kind") or "tool")[:64]
         call.title, call.kind = str(update.get("title") or call.title), str(update.get("kind") or call.kind)
         given = update.get("rawInput")
         if isinstance(given, dict) and given:
             call.arguments = {**call.arguments, **given}
         if isinstance(update.get("content"), list) and update["content"]:
             call.content = update["content"]
+        if update.get("kind") and not call.begun:
+            call.edits, call.edited = False, {}
         call.edits = call.edits or update.get("kind") in ("edit", "delete", "move")
         if call.edits:
             listed = update.get("locations")
